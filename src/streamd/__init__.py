@@ -1,0 +1,3 @@
+"""streamd: a distributed server for Durable Streams."""
+
+__version__ = "0.1.0"

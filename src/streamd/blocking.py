@@ -1,0 +1,36 @@
+"""The one way blocking work leaves the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar, TypeVarTuple
+
+import trio
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+
+class RunBlocking(Protocol):
+    """Runs a blocking call elsewhere and waits for it.
+
+    The call is never abandoned: a cancelled caller waits for it all the same, because a write
+    whose end nobody saw is a write nobody may build on. `limiter` bounds how many such calls run
+    at once; one of a single token also keeps them in order.
+    """
+
+    async def __call__(
+        self,
+        call: Callable[[*Args], T],
+        *args: *Args,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> T: ...
+
+
+async def in_thread(
+    call: Callable[[*Args], T],
+    *args: *Args,
+    limiter: trio.CapacityLimiter | None = None,
+) -> T:
+    """`RunBlocking` on Trio's worker threads."""
+    return await trio.to_thread.run_sync(call, *args, limiter=limiter)

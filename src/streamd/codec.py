@@ -1,0 +1,35 @@
+"""The payload of a log entry: a batch of commands under one time stamp.
+
+One entry carries everything that was waiting when the leader last could write, so the log's
+checksum, its disk write and the bookkeeping of replication are paid once a batch.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamd.streams.commands import Command
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True):
+    """Commands in the order they take effect, and the leader's clock when it took them.
+
+    `now_ms` (milliseconds since the epoch) is the only time the machine knows; the leader never
+    lets it go backwards.
+    """
+
+    now_ms: int
+    commands: list[Command]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Batch)
+
+
+def encode_batch(batch: Batch) -> bytes:
+    return _ENCODER.encode(batch)
+
+
+def decode_batch(payload: bytes) -> Batch:
+    """Raises `msgspec.DecodeError` for a payload this version did not write."""
+    return _DECODER.decode(payload)

@@ -1,0 +1,186 @@
+"""Chunks: runs of a stream's records, as stored and as gathered at the tail.
+
+A record is what a reader may resume behind: one append of bytes, or one JSON message. Chunks
+hold whole records end to end; their borders mean nothing and are never seen by a client.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import NamedTuple
+
+import msgspec
+
+from streamd.streams.offsets import Position
+
+Buffer = bytes | memoryview
+
+
+class OffsetMismatch(ValueError):
+    """A position is not a record boundary of the stream it was used on."""
+
+
+class Limit(NamedTuple):
+    """How far a read may go in one stream id: before this record, not past this byte."""
+
+    record: int
+    byte: int
+
+
+class Slice(NamedTuple):
+    """Bytes read: `parts` end to end, reaching to the record boundary `end`."""
+
+    parts: list[Buffer]
+    end: Position
+    size: int
+
+
+class Chunk(msgspec.Struct, array_like=True, gc=False):
+    """A stored run of records. `lengths` are the records' sizes in bytes.
+
+    `appends` counts the records of each append, in order; it is empty when each append was one
+    record, as nearly all are.
+    """
+
+    start_record: int
+    start_byte: int
+    lengths: list[int]
+    appends: list[int]
+    data: bytes
+
+    @property
+    def end_record(self) -> int:
+        return self.start_record + len(self.lengths)
+
+    @property
+    def end_byte(self) -> int:
+        return self.start_byte + len(self.data)
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def buffers(self, start: int, stop: int) -> list[Buffer]:
+        """The bytes from `start` to `stop`, counted from the chunk's first byte."""
+        if start == 0 and stop == len(self.data):
+            return [self.data]
+        return [memoryview(self.data)[start:stop]]
+
+    def merged(self, later: Chunk) -> Chunk:
+        """This chunk and the one right behind it as one."""
+        appends: list[int] = []
+        if self.appends or later.appends:
+            appends = [*(self.appends or [1] * len(self.lengths))]
+            appends += later.appends or [1] * len(later.lengths)
+        return Chunk(
+            self.start_record,
+            self.start_byte,
+            self.lengths + later.lengths,
+            appends,
+            self.data + later.data,
+        )
+
+
+class OpenChunk:
+    """The records behind the last stored chunk, gathered part by part without copying."""
+
+    __slots__ = ("appends", "lengths", "offsets", "parts", "size", "start_byte", "start_record")
+
+    def __init__(self, start: Position) -> None:
+        self.start_record, self.start_byte = start
+        self.lengths: list[int] = []
+        self.appends: list[int] = []
+        self.parts: list[bytes] = []
+        self.offsets: list[int] = []
+        self.size = 0
+
+    @property
+    def end_record(self) -> int:
+        return self.start_record + len(self.lengths)
+
+    @property
+    def end_byte(self) -> int:
+        return self.start_byte + self.size
+
+    def add(self, data: bytes, lengths: list[int]) -> None:
+        """Take over one append."""
+        if len(lengths) != 1 and not self.appends:
+            self.appends = [1] * len(self.lengths)
+            self.appends.append(len(lengths))
+        elif self.appends:
+            self.appends.append(len(lengths))
+        self.lengths += lengths
+        self.parts.append(data)
+        self.offsets.append(self.size)
+        self.size += len(data)
+
+    def buffers(self, start: int, stop: int) -> list[Buffer]:
+        """The bytes from `start` to `stop`, counted from the chunk's first byte."""
+        if start >= stop:
+            return []
+        first = bisect_right(self.offsets, start) - 1
+        last = bisect_right(self.offsets, stop - 1)
+        found: list[Buffer] = list(self.parts[first:last])
+        overshoot = self.offsets[last - 1] + len(found[-1]) - stop
+        if overshoot:
+            found[-1] = memoryview(found[-1])[: len(found[-1]) - overshoot]
+        if skip := start - self.offsets[first]:
+            found[0] = memoryview(found[0])[skip:]
+        return found
+
+    def sealed(self) -> Chunk:
+        return Chunk(
+            self.start_record, self.start_byte, self.lengths, self.appends, b"".join(self.parts)
+        )
+
+
+AnyChunk = Chunk | OpenChunk
+
+
+def read_chunk(
+    chunk: AnyChunk, at: Position, limit: Limit, max_bytes: int, *, at_least_one: bool
+) -> Slice:
+    """The chunk's records from `at` up to `limit`, as many as fit into `max_bytes`.
+
+    With `at_least_one` the first record is taken whatever its size, so that a reader always
+    gets on. Raises `OffsetMismatch` when `at` is not a record boundary.
+    """
+    skipped = at.record - chunk.start_record
+    start = sum(chunk.lengths[:skipped]) if skipped else 0
+    if chunk.start_byte + start != at.byte:
+        raise OffsetMismatch
+    end = Position(min(chunk.end_record, limit.record), min(chunk.end_byte, limit.byte))
+    if end.byte - at.byte > max_bytes:
+        end = _fitting(chunk, at, end, max_bytes, at_least_one)
+    stop = end.byte - chunk.start_byte
+    return Slice(chunk.buffers(start, stop), end, stop - start)
+
+
+def _fitting(
+    chunk: AnyChunk, at: Position, end: Position, max_bytes: int, at_least_one: bool
+) -> Position:
+    first, last = at.record - chunk.start_record, end.record - chunk.start_record
+    ends = list(accumulate(chunk.lengths[first:last]))
+    ends[-1] = min(ends[-1], end.byte - at.byte)
+    fitting = bisect_right(ends, max_bytes)
+    if fitting == 0:
+        if not at_least_one:
+            return at
+        fitting = 1
+    return Position(at.record + fitting, at.byte + ends[fitting - 1])
+
+
+def append_at(chunk: AnyChunk, at: Position) -> list[int]:
+    """The record lengths of the append that begins at `at`.
+
+    Raises `OffsetMismatch` when `at` is not a record boundary. A position between the records
+    of one append gives the rest of it.
+    """
+    index = at.record - chunk.start_record
+    if chunk.start_byte + sum(chunk.lengths[:index]) != at.byte:
+        raise OffsetMismatch
+    if not chunk.appends:
+        return chunk.lengths[index : index + 1]
+    ends = list(accumulate(chunk.appends))
+    return chunk.lengths[index : ends[bisect_right(ends, index)]]

@@ -1,0 +1,145 @@
+"""The commands of the stream machine, and what can become of them.
+
+Commands travel through the Raft log as MessagePack arrays (see `streamd.codec`), so fields may
+only ever be added at the end, with a default.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from streamd.streams.model import ProducerStamp, Settings, Stream
+from streamd.streams.offsets import Position
+
+
+class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=False):
+    """PUT of a stream (protocol section 5.1), or of a fork when the settings name a source.
+
+    `data` and `lengths` are the initial records end to end and their sizes in bytes. With
+    `implicit_bucket` an absent bucket is made on the way.
+    """
+
+    key: bytes
+    settings: Settings
+    closed: bool = False
+    data: bytes = b""
+    lengths: list[int] = []
+    implicit_bucket: bool = False
+
+
+class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=False):
+    """POST to a stream (protocol sections 5.2 and 5.3); without records it only closes."""
+
+    key: bytes
+    content_type: str
+    data: bytes
+    lengths: list[int]
+    close: bool = False
+    seq: str | None = None
+    producer: ProducerStamp | None = None
+
+
+class Delete(msgspec.Struct, frozen=True, array_like=True, tag="delete"):
+    """DELETE of a stream (protocol section 5.4)."""
+
+    key: bytes
+
+
+class Touch(msgspec.Struct, frozen=True, array_like=True, tag="touch"):
+    """Reads that renew sliding windows: (key, stream id, time of the read in ms) each."""
+
+    reads: list[tuple[bytes, int, int]]
+
+
+class Sweep(msgspec.Struct, frozen=True, array_like=True, tag="sweep"):
+    """Streams whose expiry may have come; those that were renewed are looked at again later."""
+
+    keys: list[bytes]
+
+
+class CreateBucket(msgspec.Struct, frozen=True, array_like=True, tag="create-bucket"):
+    """PUT of a bucket (extensions section 1.2)."""
+
+    name: bytes
+
+
+Command = Create | Append | Delete | Touch | Sweep | CreateBucket
+
+
+class Result(Enum):
+    """What became of a command."""
+
+    CREATED = "created"
+    EXISTS = "exists"
+    APPENDED = "appended"
+    DUPLICATE = "duplicate"
+    CLOSED = "closed"
+    DELETED = "deleted"
+    DONE = "done"
+    NOT_FOUND = "not-found"
+    GONE = "gone"
+    BUCKET_NOT_FOUND = "bucket-not-found"
+    BUCKET_EXISTS = "bucket-exists"
+    SETTINGS_DIFFER = "settings-differ"
+    IN_USE_BY_FORKS = "in-use-by-forks"
+    STREAM_CLOSED = "stream-closed"
+    CONTENT_TYPE_DIFFERS = "content-type-differs"
+    SEQ_REGRESSION = "seq-regression"
+    EPOCH_STALE = "epoch-stale"
+    EPOCH_WITHOUT_RESTART = "epoch-without-restart"
+    SEQ_GAP = "seq-gap"
+    SOURCE_NOT_FOUND = "source-not-found"
+    SOURCE_GONE = "source-gone"
+    FORK_OFFSET_INVALID = "fork-offset-invalid"
+    FORK_SUB_OFFSET_INVALID = "fork-sub-offset-invalid"
+
+
+class Outcome:
+    """The answer of the machine to one command.
+
+    `tail` is the stream's tail after it, `closed` whether it is closed then. `epoch` and `seq`
+    speak of the producer: what it last got accepted, or, for a gap, the `seq` expected next.
+    """
+
+    __slots__ = ("closed", "content_type", "epoch", "result", "seq", "tail")
+
+    def __init__(
+        self,
+        result: Result,
+        tail: Position = Position(0, 0),
+        closed: bool = False,
+        content_type: str = "",
+        epoch: int = 0,
+        seq: int = 0,
+    ) -> None:
+        self.result = result
+        self.tail = tail
+        self.closed = closed
+        self.content_type = content_type
+        self.epoch = epoch
+        self.seq = seq
+
+    @classmethod
+    def of(cls, result: Result, stream: Stream, epoch: int = 0, seq: int = 0) -> Outcome:
+        return cls(result, stream.tail, stream.closed, stream.content_type, epoch, seq)
+
+    def __repr__(self) -> str:
+        return f"Outcome({self.result.value}, {self.tail.token().decode()}, closed={self.closed})"
+
+
+class Change:
+    """What one round of commands did to a stream, for those who read it live.
+
+    `parts` are the records appended since `start`, end to end; `ended` says that the stream
+    was deleted, expired, or made anew.
+    """
+
+    __slots__ = ("ended", "parts", "start", "stream")
+
+    def __init__(self, stream: Stream, start: Position) -> None:
+        self.stream = stream
+        self.start = start
+        self.parts: list[bytes] = []
+        self.ended = False

@@ -1,0 +1,95 @@
+"""What a content type means to the server: media types, and JSON mode (protocol section 7).
+
+A JSON message is stored as its bytes as sent, followed by a comma. A read of any run of messages
+is then one slice of stored bytes between brackets, whatever the number of messages, and a number
+too big for a double comes back digit for digit.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+DEFAULT_CONTENT_TYPE = "application/octet-stream"
+JSON = "application/json"
+JSON_SEPARATOR = b","
+
+_JSON_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_JSON_VALUE = msgspec.json.Decoder(msgspec.Raw)
+_WHITE_SPACE = b" \t\r\n"
+
+
+class InvalidJson(ValueError):
+    """A body is not the JSON it claims to be."""
+
+
+class Records(NamedTuple):
+    """A body cut into the records it is stored as: their bytes end to end, and their lengths."""
+
+    data: bytes
+    lengths: list[int]
+
+
+NO_RECORDS = Records(b"", [])
+
+
+@lru_cache(maxsize=4096)
+def media_type(content_type: str) -> str:
+    """The part of a content type that is compared: lower case, without parameters."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def same_media_type(one: str, other: str) -> bool:
+    """Whether two content types agree as far as the protocol compares them."""
+    return one == other or media_type(one) == media_type(other)
+
+
+@lru_cache(maxsize=4096)
+def is_json(content_type: str) -> bool:
+    """Whether streams of this type keep JSON messages apart (protocol section 7.1)."""
+    return media_type(content_type) == JSON
+
+
+@lru_cache(maxsize=4096)
+def is_text(content_type: str) -> bool:
+    """Whether SSE may carry the type as text; all others travel in base64 (section 5.8)."""
+    kind = media_type(content_type)
+    return kind == JSON or kind.startswith("text/")
+
+
+def split_json(body: bytes) -> Records:
+    """Cut a JSON body into messages, flattening one level of array (protocol section 7.1).
+
+    An empty array gives no records; whether that is allowed is the caller's to say.
+    Raises `InvalidJson`.
+    """
+    try:
+        if not body.isascii():
+            body.decode()  # the JSON scanner passes strings through without looking at their UTF-8
+        if body.lstrip(_WHITE_SPACE)[:1] == b"[":
+            messages = [bytes(raw) for raw in _JSON_LIST.decode(body)]
+        else:
+            messages = [bytes(_JSON_VALUE.decode(body))]
+    except UnicodeDecodeError as error:
+        raise InvalidJson(f"not UTF-8 at byte {error.start}") from None
+    except msgspec.DecodeError as error:
+        raise InvalidJson(str(error)) from None
+    except RecursionError:
+        raise InvalidJson("nested too deeply") from None
+    if not messages:
+        return NO_RECORDS
+    return Records(
+        JSON_SEPARATOR.join(messages) + JSON_SEPARATOR,
+        [len(message) + len(JSON_SEPARATOR) for message in messages],
+    )
+
+
+def split_body(content_type: str, body: bytes) -> Records:
+    """Cut a body into records by its content type. Raises `InvalidJson`."""
+    if not body:
+        return NO_RECORDS
+    if is_json(content_type):
+        return split_json(body)
+    return Records(body, [len(body)])

@@ -1,0 +1,71 @@
+"""The key space of the state: one letter for what it is, then what orders it.
+
+=====  ====================================  =========================================
+``!``                                        the `Header`
+``b``  bucket                                `Bucket`
+``s``  stream key (bucket NUL name)          `Stream`
+``d``  stream id, end record                 `Chunk`: found by seeking past a record number
+``p``  stream id, producer id                `ProducerState`
+``x``  time in ms, stream key                when to look whether a stream has expired
+``g``  stream id                             chunks and producers below it await removal
+=====  ====================================  =========================================
+
+Numbers are eight bytes, big endian, so that their order is the keys' order.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+HEADER = b"!"
+BUCKET = b"b"
+STREAM = b"s"
+CHUNK = b"d"
+PRODUCER = b"p"
+EXPIRY = b"x"
+GARBAGE = b"g"
+
+_NUMBER = Struct(">Q")
+_CHUNK = Struct(">cQQ")
+_PAIR = Struct(">cQ")
+
+number = _NUMBER.pack
+
+
+def stream_key(bucket: bytes, name: bytes) -> bytes:
+    """What the machine knows a stream by. A bucket's name holds no NUL, so the pair is unique."""
+    return bucket + b"\0" + name
+
+
+def bucket_of(key: bytes) -> bytes:
+    return key[: key.index(b"\0")]
+
+
+def chunk_key(stream_id: int, end_record: int) -> bytes:
+    return _CHUNK.pack(CHUNK, stream_id, end_record)
+
+
+def producer_key(stream_id: int, producer_id: str) -> bytes:
+    return _PAIR.pack(PRODUCER, stream_id) + producer_id.encode()
+
+
+def expiry_key(at_ms: int, key: bytes) -> bytes:
+    return _PAIR.pack(EXPIRY, at_ms) + key
+
+
+def garbage_key(stream_id: int) -> bytes:
+    return _PAIR.pack(GARBAGE, stream_id)
+
+
+def id_range(letter: bytes, stream_id: int) -> tuple[bytes, bytes]:
+    """The half-open range of all keys of one stream id under `letter`."""
+    return _PAIR.pack(letter, stream_id), _PAIR.pack(letter, stream_id + 1)
+
+
+def expiry_range(until_ms: int) -> tuple[bytes, bytes]:
+    """The half-open range of expiry keys due at `until_ms` or before."""
+    return EXPIRY, _PAIR.pack(EXPIRY, until_ms + 1)
+
+
+def key_in_expiry(expiry: bytes) -> bytes:
+    return expiry[9:]

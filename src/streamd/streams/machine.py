@@ -1,0 +1,295 @@
+"""The stream machine: commands in, outcomes out, the same on every replica and every replay.
+
+It knows no time but the one stamped into the log, and touches nothing but its state.
+"""
+
+from __future__ import annotations
+
+from streamd.streams import keys
+from streamd.streams.commands import (
+    Append,
+    Change,
+    Command,
+    Create,
+    CreateBucket,
+    Delete,
+    Outcome,
+    Result,
+    Sweep,
+    Touch,
+)
+from streamd.streams.content import DEFAULT_CONTENT_TYPE, media_type, same_media_type
+from streamd.streams.forks import Anchor, ForkRefused, resolve_fork
+from streamd.streams.model import Bucket, ProducerStamp, ProducerState, Settings, Stream
+from streamd.streams.offsets import Position
+from streamd.streams.state import State
+
+
+class Machine:
+    """Applies commands to a `State`. `changes` tells live readers what to look at, and is the
+    caller's to take away."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.changes: dict[int, Change] = {}
+
+    def apply(self, index: int, term: int, now_ms: int, commands: list[Command]) -> list[Outcome]:
+        """Apply the commands of log entry `index`, in order, at log time `now_ms`."""
+        header = self.state.header
+        assert index == header.applied_index + 1, (index, header.applied_index)
+        now_ms = header.log_ms = max(now_ms, header.log_ms)
+        outcomes = [self._apply_one(command, now_ms) for command in commands]
+        header.applied_index = index
+        header.applied_term = term
+        return outcomes
+
+    def take_changes(self) -> dict[int, Change]:
+        changes, self.changes = self.changes, {}
+        return changes
+
+    def _apply_one(self, command: Command, now_ms: int) -> Outcome:
+        match command:
+            case Append():
+                return self._append(command, now_ms)
+            case Create():
+                return self._create(command, now_ms)
+            case Delete():
+                return self._delete(command, now_ms)
+            case Touch():
+                return self._touch(command)
+            case Sweep():
+                return self._sweep(command, now_ms)
+            case CreateBucket():
+                return self._create_bucket(command, now_ms)
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def _append(self, command: Append, now_ms: int) -> Outcome:
+        stream = self.state.streams.get(command.key)
+        if stream is None:
+            return Outcome(Result.NOT_FOUND)
+        if stream.deleted:
+            return Outcome(Result.GONE)
+        if stream.expired(now_ms):
+            self._end(command.key, stream)
+            return Outcome(Result.NOT_FOUND)
+        producer = command.producer
+        if producer is not None:
+            refusal = self._check_producer(stream, producer)
+            if refusal is not None:
+                return refusal
+        if stream.closed:
+            if command.close and not command.lengths and producer is None:
+                return Outcome.of(Result.CLOSED, stream)
+            return Outcome.of(Result.STREAM_CLOSED, stream)
+        if command.lengths and not same_media_type(command.content_type, stream.content_type):
+            return Outcome.of(Result.CONTENT_TYPE_DIFFERS, stream)
+        if command.seq is not None:
+            if stream.last_seq is not None and command.seq <= stream.last_seq:
+                return Outcome.of(Result.SEQ_REGRESSION, stream)
+            stream.last_seq = command.seq
+        return self._append_accepted(stream, command, now_ms)
+
+    def _append_accepted(self, stream: Stream, command: Append, now_ms: int) -> Outcome:
+        change = self._change(stream)
+        if command.lengths:
+            self.state.append(stream, command.data, command.lengths)
+            stream.last_write_ms = now_ms
+            change.parts.append(command.data)
+        if command.close:
+            stream.closed = True
+            stream.closed_by = command.producer
+        if stream.ttl_ms is not None:
+            stream.touched_ms = now_ms
+        self.state.streams.put(command.key, stream)
+        producer = command.producer
+        result = Result.APPENDED if command.lengths else Result.CLOSED
+        if producer is None:
+            return Outcome(result, stream.tail, stream.closed)
+        self.state.producers.put(
+            keys.producer_key(stream.stream_id, producer.producer_id),
+            ProducerState(producer.epoch, producer.seq, stream.records, stream.size),
+        )
+        return Outcome.of(result, stream, producer.epoch, producer.seq)
+
+    def _check_producer(self, stream: Stream, stamp: ProducerStamp) -> Outcome | None:
+        """Protocol section 5.2.1. None when the request is new and next in order."""
+        known = self.state.producers.get(keys.producer_key(stream.stream_id, stamp.producer_id))
+        if known is None or stamp.epoch > known.epoch:
+            if stamp.seq == 0:
+                return None
+            if known is None:
+                return Outcome.of(Result.SEQ_GAP, stream, stamp.epoch, 0)
+            return Outcome.of(Result.EPOCH_WITHOUT_RESTART, stream, known.epoch, 0)
+        if stamp.epoch < known.epoch:
+            return Outcome.of(Result.EPOCH_STALE, stream, known.epoch, known.seq)
+        if stamp.seq == known.seq + 1:
+            return None
+        if stamp.seq > known.seq:
+            return Outcome.of(Result.SEQ_GAP, stream, known.epoch, known.seq + 1)
+        outcome = Outcome.of(Result.DUPLICATE, stream, known.epoch, known.seq)
+        if stamp.seq == known.seq:
+            outcome.tail = Position(known.record, known.byte)
+            outcome.closed = stream.closed and stream.closed_by == stamp
+        return outcome
+
+    def _change(self, stream: Stream) -> Change:
+        change = self.changes.get(stream.stream_id)
+        if change is None:
+            change = self.changes[stream.stream_id] = Change(stream, stream.tail)
+        return change
+
+    # -- creating -----------------------------------------------------------------------------
+
+    def _create(self, command: Create, now_ms: int) -> Outcome:
+        bucket_name = keys.bucket_of(command.key)
+        bucket = self.state.buckets.get(bucket_name)
+        if bucket is None and not command.implicit_bucket:
+            return Outcome(Result.BUCKET_NOT_FOUND)
+        existing = self.state.streams.get(command.key)
+        if existing is not None and not existing.deleted and existing.expired(now_ms):
+            self._end(command.key, existing)
+            existing = self.state.streams.get(command.key)
+        if existing is not None:
+            return self._create_again(command, existing)
+        anchor: Anchor | None = None
+        if command.settings.fork is not None:
+            try:
+                anchor = resolve_fork(self.state, command.settings, now_ms)
+            except ForkRefused as refusal:
+                return Outcome(refusal.result)
+        if bucket is None:
+            bucket = Bucket(now_ms)
+        bucket.streams += 1
+        self.state.buckets.put(bucket_name, bucket)
+        return self._create_new(command, anchor, now_ms)
+
+    def _create_again(self, command: Create, existing: Stream) -> Outcome:
+        if existing.deleted:
+            return Outcome(Result.IN_USE_BY_FORKS)
+        same = existing.closed == command.closed and _same(existing.settings, command.settings)
+        return Outcome.of(Result.EXISTS if same else Result.SETTINGS_DIFFER, existing)
+
+    def _create_new(self, command: Create, anchor: Anchor | None, now_ms: int) -> Outcome:
+        settings = command.settings
+        header = self.state.header
+        stream = Stream(
+            header.next_stream_id,
+            settings,
+            settings.content_type or DEFAULT_CONTENT_TYPE,
+            now_ms,
+            now_ms,
+            now_ms,
+            settings.ttl_ms,
+            settings.expires_at,
+            settings.expires_at_ms,
+        )
+        header.next_stream_id += 1
+        header.streams += 1
+        if anchor is not None:
+            anchor.attach(self.state, stream)
+        if command.lengths:
+            self.state.append(stream, command.data, command.lengths)
+        stream.closed = command.closed
+        if stream.ttl_ms is not None or stream.expires_at_ms is not None:
+            self.state.schedule_sweep(command.key, stream)
+        self.state.streams.put(command.key, stream)
+        return Outcome.of(Result.CREATED, stream)
+
+    def _create_bucket(self, command: CreateBucket, now_ms: int) -> Outcome:
+        if self.state.buckets.get(command.name) is not None:
+            return Outcome(Result.BUCKET_EXISTS)
+        self.state.buckets.put(command.name, Bucket(now_ms))
+        return Outcome(Result.CREATED)
+
+    # -- ending -------------------------------------------------------------------------------
+
+    def _delete(self, command: Delete, now_ms: int) -> Outcome:
+        stream = self.state.streams.get(command.key)
+        if stream is None:
+            return Outcome(Result.NOT_FOUND)
+        if stream.deleted:
+            return Outcome(Result.GONE)
+        if stream.expired(now_ms):
+            self._end(command.key, stream)
+            return Outcome(Result.NOT_FOUND)
+        self._end(command.key, stream)
+        return Outcome.of(Result.DELETED, stream)
+
+    def _end(self, key: bytes, stream: Stream) -> None:
+        """Take a stream away from its clients; its bytes stay while forks read them."""
+        change = self._change(stream)
+        change.ended = True
+        self.state.cancel_sweep(key, stream)
+        if stream.forks:
+            stream.deleted = True
+            self.state.streams.put(key, stream)
+            return
+        self._remove(key, stream)
+
+    def _remove(self, key: bytes, stream: Stream) -> None:
+        """Forget a stream, and with it those ancestors that were only kept for its sake.
+
+        A chain of forks is followed in a loop: its length is the client's choice.
+        """
+        while True:
+            self.state.streams.delete(key)
+            self.state.discard(stream.stream_id)
+            self.state.header.streams -= 1
+            bucket_name = keys.bucket_of(key)
+            bucket = self.state.buckets.get(bucket_name)
+            assert bucket is not None
+            bucket.streams -= 1
+            self.state.buckets.put(bucket_name, bucket)
+            if stream.settings.fork is None:
+                return
+            key = stream.settings.fork.source
+            parent = self.state.streams.get(key)
+            assert parent is not None, "a fork keeps its source"
+            parent.forks -= 1
+            self.state.streams.put(key, parent)
+            if parent.forks or not parent.deleted:
+                return
+            stream = parent
+
+    def _touch(self, command: Touch) -> Outcome:
+        for key, stream_id, at_ms in command.reads:
+            stream = self.state.streams.get(key)
+            if stream is None or stream.stream_id != stream_id or stream.deleted:
+                continue
+            if stream.expired(at_ms) or at_ms <= stream.touched_ms:
+                continue
+            stream.touched_ms = at_ms
+            self.state.streams.put(key, stream)
+        return Outcome(Result.DONE)
+
+    def _sweep(self, command: Sweep, now_ms: int) -> Outcome:
+        for key in command.keys:
+            stream = self.state.streams.get(key)
+            if stream is None or stream.sweep_at_ms is None:
+                continue
+            if stream.expired(now_ms):
+                self._end(key, stream)
+            elif stream.sweep_at_ms <= now_ms:
+                self.state.schedule_sweep(key, stream)
+                self.state.streams.put(key, stream)
+        return Outcome(Result.DONE)
+
+
+def _same(existing: Settings, asked: Settings) -> bool:
+    """Whether a repeated PUT asks for what is there (protocol section 5.1)."""
+    return (
+        _media_type_asked(existing) == _media_type_asked(asked)
+        and existing.ttl_ms == asked.ttl_ms
+        and existing.expires_at_ms == asked.expires_at_ms
+        and existing.fork == asked.fork
+    )
+
+
+def _media_type_asked(settings: Settings) -> str | None:
+    """A fork that names no type inherits it; any other stream then has the default."""
+    if settings.content_type is not None:
+        return media_type(settings.content_type)
+    return None if settings.fork is not None else DEFAULT_CONTENT_TYPE
+
+

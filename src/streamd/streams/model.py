@@ -1,0 +1,134 @@
+"""What the state machine keeps of a stream, a producer, a bucket, and of itself."""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamd.streams.offsets import Position
+
+
+class ForkRequest(msgspec.Struct, frozen=True, array_like=True):
+    """What a client asked for when it created a fork; None where it said nothing.
+
+    `source` is a stream key. `offset` and `sub_offset` are kept as asked, not as resolved: a
+    repeated PUT must compare equal even after the source has grown.
+    """
+
+    source: bytes
+    offset: tuple[int, int] | None = None
+    sub_offset: int = 0
+
+
+class Settings(msgspec.Struct, frozen=True, array_like=True):
+    """The configuration a PUT asks for, compared when it is repeated (protocol section 5.1).
+
+    `ttl_ms` is the sliding window; `expires_at` the RFC 3339 text as given, and `expires_at_ms`
+    the moment it names in milliseconds since the epoch. At most one of the two is set.
+    """
+
+    content_type: str | None = None
+    ttl_ms: int | None = None
+    expires_at: str | None = None
+    expires_at_ms: int | None = None
+    fork: ForkRequest | None = None
+
+
+class ProducerStamp(msgspec.Struct, frozen=True, array_like=True):
+    """One request of an idempotent producer (protocol section 5.2.1)."""
+
+    producer_id: str
+    epoch: int
+    seq: int
+
+
+class ProducerState(msgspec.Struct, array_like=True):
+    """The last request of a producer that took effect, and the tail it led to."""
+
+    epoch: int
+    seq: int
+    record: int
+    byte: int
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """A stretch of an ancestor's bytes that a fork reads as its own.
+
+    It ends before record `end_record`, at byte `end_byte`; when the fork was cut inside a
+    record, `end_byte` lies inside record ``end_record - 1`` of the ancestor.
+    """
+
+    stream_id: int
+    end_record: int
+    end_byte: int
+
+
+class Stream(msgspec.Struct, array_like=True):
+    """A stream's metadata. Times are log time, in milliseconds since the epoch.
+
+    `stream_id` is never used twice: a stream that is deleted and created anew shows nothing of
+    its former life. `records` and `size` are the tail, inherited prefix included. `forks`
+    counts the streams forked from this one; while there are any, deleting it only sets
+    `deleted`, so that they can go on reading its bytes.
+    """
+
+    stream_id: int
+    settings: Settings
+    content_type: str
+    created_ms: int
+    last_write_ms: int
+    touched_ms: int
+    ttl_ms: int | None = None
+    expires_at: str | None = None
+    expires_at_ms: int | None = None
+    records: int = 0
+    size: int = 0
+    closed: bool = False
+    closed_by: ProducerStamp | None = None
+    last_seq: str | None = None
+    segments: tuple[Segment, ...] = ()
+    forks: int = 0
+    deleted: bool = False
+    sweep_at_ms: int | None = None
+
+    @property
+    def tail(self) -> Position:
+        return Position(self.records, self.size)
+
+    @property
+    def fork_point(self) -> Position:
+        """Where the stream's own records begin."""
+        if not self.segments:
+            return Position(0, 0)
+        last = self.segments[-1]
+        return Position(last.end_record, last.end_byte)
+
+    def expiry_ms(self, touched_ms: int = 0) -> int | None:
+        """When the stream ends unless renewed; `touched_ms` is an access not yet in the log."""
+        if self.ttl_ms is not None:
+            return max(self.touched_ms, touched_ms) + self.ttl_ms
+        return self.expires_at_ms
+
+    def expired(self, now_ms: int, touched_ms: int = 0) -> bool:
+        expiry_ms = self.expiry_ms(touched_ms)
+        return expiry_ms is not None and expiry_ms <= now_ms
+
+
+class Bucket(msgspec.Struct, array_like=True):
+    """A namespace of streams; `streams` counts those that exist."""
+
+    created_ms: int
+    streams: int = 0
+
+
+class Header(msgspec.Struct, array_like=True):
+    """What the state as a whole remembers, written in the same batch as every change to it.
+
+    `applied_index` and `applied_term` name the last log entry whose effects are in the state;
+    replay starts behind it. `log_ms` is the latest time stamped into an applied entry.
+    """
+
+    applied_index: int = 0
+    applied_term: int = 0
+    log_ms: int = 0
+    next_stream_id: int = 1
+    streams: int = 0

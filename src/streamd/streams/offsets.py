@@ -1,0 +1,35 @@
+"""Offsets: where a reader stands in a stream (protocol section 6).
+
+An offset is ``<record number>_<byte position>``, sixteen digits each, so that comparing the texts
+compares the positions. The record number alone says where a reader stands; the byte position
+makes an offset taken from another stream, or made up, recognisable: `Position.matches` on the
+stored chunk fails.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_TOKEN = re.compile(rb"\d{16}_\d{16}")
+
+
+class Position(NamedTuple):
+    """A record boundary: `record` records and `byte` bytes of the stream lie before it."""
+
+    record: int
+    byte: int
+
+    def token(self) -> bytes:
+        """The offset as sent to clients."""
+        return b"%016d_%016d" % self
+
+
+START = Position(0, 0)
+
+
+def parse_offset(token: bytes) -> Position | None:
+    """The position an offset names, or None when `token` does not look like one."""
+    if _TOKEN.fullmatch(token) is None:
+        return None
+    return Position(int(token[:16]), int(token[17:]))
