@@ -1,0 +1,70 @@
+"""Standing for election, and judging those who do (thesis 3.4, 3.6.1 and 9.6)."""
+
+from __future__ import annotations
+
+from streamd.raft.membership import Verdict, verdict
+from streamd.raft.messages import HardState, VoteReply, VoteRequest
+from streamd.raft.state import State
+
+
+class Candidacy:
+    """One campaign, or with `pre_vote` the question whether to start one.
+
+    A pre-vote changes nobody's term or vote: a node that cannot win does not disturb those who
+    have a leader.
+    """
+
+    def __init__(self, state: State, *, pre_vote: bool) -> None:
+        self._state = state
+        self.pre_vote = pre_vote
+        self._votes: dict[int, bool] = {}
+        if pre_vote:
+            self.term = state.term + 1
+            self._votes[state.node_id] = True
+            outbox = state.messages
+        else:
+            self.term = state.term + 1
+            state.hard_state = HardState(self.term, state.node_id)
+            # The requests wait for the disk too. Sent earlier, they could vouch for entries that
+            # a crash then takes away, and be answered to the same node in the same term again.
+            outbox = state.messages_after_store
+        log = state.log
+        for voter in state.other_voters():
+            outbox.append(
+                VoteRequest(
+                    state.node_id, voter, self.term, log.last_index, log.last_term, pre_vote
+                )
+            )
+
+    def record(self, voter: int, granted: bool) -> None:
+        """Count an answer; a second one of the same voter changes nothing."""
+        self._votes.setdefault(voter, granted)
+
+    def verdict(self) -> Verdict:
+        return verdict(self._state.configuration, self._votes)
+
+
+def answer_vote(state: State, request: VoteRequest) -> bool:
+    """Grant or refuse a vote in the present term; the answer leaves once the vote is stored."""
+    vote = state.hard_state.vote
+    free = vote == request.sender or (vote == 0 and state.leader_id == 0)
+    granted = free and state.log.is_up_to_date(request.last_index, request.last_term)
+    if granted and vote == 0:
+        state.hard_state = HardState(state.term, request.sender)
+    state.messages_after_store.append(
+        VoteReply(state.node_id, request.sender, state.term, granted)
+    )
+    return granted
+
+
+def answer_pre_vote(state: State, request: VoteRequest, *, hears_leader: bool) -> None:
+    """Say whether the sender would get this node's vote; that promises nothing."""
+    granted = (
+        not hears_leader
+        and request.term > state.term
+        and state.log.is_up_to_date(request.last_index, request.last_term)
+    )
+    term = request.term if granted else state.term
+    state.messages.append(
+        VoteReply(state.node_id, request.sender, term, granted, pre_vote=True)
+    )

@@ -1,0 +1,75 @@
+"""Taking over a leader's log (thesis 3.5)."""
+
+from __future__ import annotations
+
+from streamd.raft.messages import (
+    AppendAccepted,
+    AppendRejected,
+    AppendRequest,
+    Entry,
+    EntryKind,
+    Heartbeat,
+    HeartbeatReply,
+)
+from streamd.raft.state import State
+
+
+def follow_append(state: State, request: AppendRequest) -> None:
+    """Make the log equal the leader's up to the request's end, or say where to look instead.
+
+    The answer leaves once the entries are stored. Raises `RaftViolation` when the leader's log
+    contradicts a committed entry.
+    """
+    log = state.log
+    if request.prev_index < log.commit_index:
+        # An old request: what is committed is equal by definition.
+        _accept(state, request, log.commit_index)
+    elif log.has(request.prev_index, request.prev_term):
+        _take_over(state, request.entries)
+        match_index = request.prev_index + len(request.entries)
+        log.commit_to(min(request.commit_index, match_index))
+        _accept(state, request, match_index)
+    else:
+        hint_index, hint_term = log.last_not_after_term(request.prev_index, request.prev_term)
+        state.messages_after_store.append(
+            AppendRejected(
+                state.node_id,
+                request.sender,
+                state.term,
+                request.prev_index,
+                hint_index,
+                hint_term,
+            )
+        )
+
+
+def _accept(state: State, request: AppendRequest, match_index: int) -> None:
+    state.messages_after_store.append(
+        AppendAccepted(state.node_id, request.sender, state.term, match_index)
+    )
+
+
+def _take_over(state: State, entries: list[Entry]) -> None:
+    """Append what is new. Only an entry that contradicts removes anything: a request that
+    arrives late must not cut off what a later one brought."""
+    log = state.log
+    for place, entry in enumerate(entries):
+        if log.has(entry.index, entry.term):
+            continue
+        if entry.index <= log.last_index:
+            log.truncate(entry.index)
+            state.configurations.truncate(entry.index)
+        new = entries[place:]
+        log.append(new)
+        for added in new:
+            if added.kind == EntryKind.CONFIGURATION:
+                state.configurations.append(added)
+        return
+
+
+def follow_heartbeat(state: State, heartbeat: Heartbeat) -> None:
+    """Raises `RaftViolation` when the log no longer holds what this node has confirmed."""
+    state.log.commit_to(heartbeat.commit_index)
+    state.messages.append(
+        HeartbeatReply(state.node_id, heartbeat.sender, state.term, heartbeat.round)
+    )

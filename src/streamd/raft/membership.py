@@ -1,0 +1,108 @@
+"""Who takes part: configurations by log index, and what a majority of one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+
+import msgspec
+
+from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
+
+# Goes into the first write together with the bootstrap entry, which is of this term.
+BOOTSTRAP_HARD_STATE = HardState(term=1)
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Configuration)
+
+
+def encode_configuration(configuration: Configuration) -> bytes:
+    return _ENCODER.encode(configuration)
+
+
+def decode_configuration(payload: bytes) -> Configuration:
+    """Raises `msgspec.DecodeError` for a payload this version did not write."""
+    return _DECODER.decode(payload)
+
+
+def bootstrap_entry(voters: Iterable[int]) -> Entry:
+    """The first entry of a new group, to be stored together with `BOOTSTRAP_HARD_STATE`."""
+    payload = encode_configuration(Configuration(voters=tuple(sorted(voters))))
+    return Entry(1, BOOTSTRAP_HARD_STATE.term, EntryKind.CONFIGURATION, payload)
+
+
+class ConfigurationHistory:
+    """Configurations by the index of their entry; the last one *appended* is in force.
+
+    `base` is the configuration as of `base_index`, below which nothing is ever truncated.
+    """
+
+    def __init__(self, base_index: int, base: Configuration) -> None:
+        self._indexes = [base_index]
+        self._configurations = [base]
+        self.latest = base
+
+    def append(self, entry: Entry) -> None:
+        self._indexes.append(entry.index)
+        self._configurations.append(decode_configuration(entry.payload))
+        self.latest = self._configurations[-1]
+
+    def truncate(self, from_index: int) -> None:
+        """Forget configurations whose entries are removed from the end of the log."""
+        while self._indexes[-1] >= from_index:
+            self._indexes.pop()
+            self._configurations.pop()
+        self.latest = self._configurations[-1]
+
+    def at(self, index: int) -> Configuration:
+        """The configuration in force after the entry at `index`, which is not below the base."""
+        place = len(self._indexes) - 1
+        while self._indexes[place] > index:
+            place -= 1
+        return self._configurations[place]
+
+    def forget_before(self, index: int) -> None:
+        """Make the configuration in force at `index` the base."""
+        while len(self._indexes) > 1 and self._indexes[1] <= index:
+            del self._indexes[0], self._configurations[0]
+
+
+class Verdict(Enum):
+    WON = "won"
+    LOST = "lost"
+    PENDING = "pending"
+
+
+def quorum_value(configuration: Configuration, value_of: Callable[[int], int]) -> int:
+    """The highest value that a majority of each set of voters has reached.
+
+    With match indexes as values it is the index replicated to a quorum (thesis 3.6.2, 4.3).
+    """
+    value = _majority_value(configuration.voters, value_of)
+    if configuration.voters_outgoing:
+        value = min(value, _majority_value(configuration.voters_outgoing, value_of))
+    return value
+
+
+def _majority_value(voters: tuple[int, ...], value_of: Callable[[int], int]) -> int:
+    if not voters:
+        return 0
+    return sorted(map(value_of, voters))[(len(voters) - 1) // 2]
+
+
+def verdict(configuration: Configuration, votes: Mapping[int, bool]) -> Verdict:
+    """How an election stands: won with a majority of each set, lost when one is out of reach."""
+    verdicts = [_majority_verdict(configuration.voters, votes)]
+    if configuration.voters_outgoing:
+        verdicts.append(_majority_verdict(configuration.voters_outgoing, votes))
+    if Verdict.LOST in verdicts:
+        return Verdict.LOST
+    return Verdict.PENDING if Verdict.PENDING in verdicts else Verdict.WON
+
+
+def _majority_verdict(voters: tuple[int, ...], votes: Mapping[int, bool]) -> Verdict:
+    majority = len(voters) // 2 + 1
+    if sum(votes.get(voter, False) for voter in voters) >= majority:
+        return Verdict.WON
+    refused = sum(not votes.get(voter, True) for voter in voters)
+    return Verdict.LOST if len(voters) - refused < majority else Verdict.PENDING

@@ -1,0 +1,137 @@
+"""What a Raft node keeps and what it says to its peers, as plain values.
+
+All are immutable and encode as compact MessagePack arrays. A field is only ever added at the end
+of a struct, with a default, so that nodes one version apart understand each other.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+
+class EntryKind(IntEnum):
+    NOOP = 0  # a leader's first entry; committing it commits all that came before
+    COMMANDS = 1  # bytes for the state machine
+    CONFIGURATION = 2  # an encoded `Configuration`, in force from the moment it is appended
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One place in the log. Indexes begin at 1; the core never looks into `payload`."""
+
+    index: int
+    term: int
+    kind: int
+    payload: bytes
+
+
+class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a node must remember across restarts besides its log (thesis, figure 3.1).
+
+    `vote` is the id of the node voted for in `term`, or 0; node ids begin at 1.
+    """
+
+    term: int = 0
+    vote: int = 0
+
+
+class Configuration(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The members of the group, ids in ascending order.
+
+    While `voters_outgoing` is not empty the configuration is joint: elections and commits need a
+    majority of both sets of voters (thesis 4.3). Learners receive the log and count nowhere.
+    """
+
+    voters: tuple[int, ...] = ()
+    voters_outgoing: tuple[int, ...] = ()
+    learners: tuple[int, ...] = ()
+
+    def members(self) -> set[int]:
+        return {*self.voters, *self.voters_outgoing, *self.learners}
+
+    def is_voter(self, node_id: int) -> bool:
+        return node_id in self.voters or node_id in self.voters_outgoing
+
+
+class PeerMessage(
+    msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="type"
+):
+    """What all messages begin with: who says it, to whom, and in which term."""
+
+    sender: int
+    to: int
+    term: int
+
+
+class VoteRequest(PeerMessage, frozen=True, tag=1):
+    """A candidate asks for a vote (RequestVote, thesis 3.4), or whether it would get one.
+
+    With `pre_vote` the term is the one the sender would campaign in, not one it has entered
+    (thesis 9.6).
+    """
+
+    last_index: int
+    last_term: int
+    pre_vote: bool = False
+
+
+class VoteReply(PeerMessage, frozen=True, tag=2):
+    """A grant carries the term it was asked for; a refusal the term of the refuser."""
+
+    granted: bool
+    pre_vote: bool = False
+
+
+class AppendRequest(PeerMessage, frozen=True, tag=3):
+    """The leader's entries after (`prev_index`, `prev_term`), and how far it has committed."""
+
+    prev_index: int
+    prev_term: int
+    commit_index: int
+    entries: list[Entry]
+
+
+class AppendAccepted(PeerMessage, frozen=True, tag=4):
+    """The sender's log equals the leader's up to `match_index`, on the sender's disk."""
+
+    match_index: int
+
+
+class AppendRejected(PeerMessage, frozen=True, tag=5):
+    """The sender's log does not hold (`prev_index`, prev_term) of the request.
+
+    The two logs can agree at `hint_index` at the latest; the sender's entry there is of
+    `hint_term`.
+    """
+
+    prev_index: int
+    hint_index: int
+    hint_term: int
+
+
+class Heartbeat(PeerMessage, frozen=True, tag=6):
+    """The leader lives. `commit_index` never exceeds what the receiver is known to hold.
+
+    `round` numbers the leader's read rounds; the reply repeats it.
+    """
+
+    commit_index: int
+    round: int = 0
+
+
+class HeartbeatReply(PeerMessage, frozen=True, tag=7):
+    """Sent at once, not after a disk write: it says only which term the sender is in."""
+
+    round: int = 0
+
+
+Message = (
+    VoteRequest
+    | VoteReply
+    | AppendRequest
+    | AppendAccepted
+    | AppendRejected
+    | Heartbeat
+    | HeartbeatReply
+)

@@ -1,0 +1,52 @@
+"""What a node is in every role, and what it has to say in its next `Ready`."""
+
+from __future__ import annotations
+
+from streamd.raft.interface import ReadState, Settings
+from streamd.raft.log import Log
+from streamd.raft.membership import ConfigurationHistory
+from streamd.raft.messages import Configuration, HardState, Message
+
+
+class State:
+    """Shared by the core and the part of it that plays the present role."""
+
+    def __init__(
+        self,
+        node_id: int,
+        settings: Settings,
+        hard_state: HardState,
+        log: Log,
+        configurations: ConfigurationHistory,
+    ) -> None:
+        self.node_id = node_id
+        self.settings = settings
+        # Replaced as a whole, never changed: the core compares it with what it handed out.
+        self.hard_state = hard_state
+        self.log = log
+        self.configurations = configurations
+        self.leader_id = 0
+        self.messages: list[Message] = []
+        self.messages_after_store: list[Message] = []
+        self.reads: list[ReadState] = []
+
+    @property
+    def term(self) -> int:
+        return self.hard_state.term
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.configurations.latest
+
+    @property
+    def is_only_voter(self) -> bool:
+        configuration = self.configurations.latest
+        return configuration.voters == (self.node_id,) and not configuration.voters_outgoing
+
+    def other_voters(self) -> list[int]:
+        configuration = self.configurations.latest
+        voters = {*configuration.voters, *configuration.voters_outgoing}
+        return sorted(voters - {self.node_id})
+
+    def other_members(self) -> list[int]:
+        return sorted(self.configurations.latest.members() - {self.node_id})
