@@ -105,7 +105,9 @@ class Core:
         self._handed_hard_state = hard_state
         self._handed_soft_state = SoftState(Role.FOLLOWER, 0, hard_state.term)
         self._writes: deque[_Write] = deque()
-        self._restart_timer()
+        self._heartbeat_elapsed = 0
+        self._election_elapsed = 0
+        self._election_timeout = self._random_timeout()
         if self._state.is_only_voter:
             self._campaign()
 
@@ -246,14 +248,15 @@ class Core:
             if self._leadership is not None:
                 self._leadership.stored()
         candidacy = self._candidacy
-        if candidacy is not None and not candidacy.pre_vote:
-            # A vote that a crash could take back is not one to count.
-            if write.hard_state is self._state.hard_state:
-                candidacy.record(self.node_id, True)
-                self._conclude_campaign(candidacy)
+        vote_is_stored = write.hard_state is self._state.hard_state
+        # A vote that a crash could take back is not one to count.
+        if candidacy is not None and not candidacy.pre_vote and vote_is_stored:
+            candidacy.record(self.node_id, True)
+            self._conclude_campaign(candidacy)
 
     def applied(self, index: int) -> None:
-        """The state machine has applied everything up to `index`."""
+        """The state machine has applied everything up to `index`, all of it handed out before."""
+        assert self._applied_index <= index <= self._log.handed_index
         self._applied_index = index
         self._state.configurations.forget_before(index)
 
@@ -428,8 +431,12 @@ class Core:
 
     def _restart_timer(self) -> None:
         self._election_elapsed = 0
+        self._election_timeout = self._random_timeout()
+
+    def _random_timeout(self) -> int:
+        """Between one and two election timeouts, so that candidates rarely collide."""
         base = self._settings.election_timeout_ticks
-        self._election_timeout = base + self._random.randrange(base)
+        return base + self._random.randrange(base)
 
 
 def _check_stored(hard_state: HardState, log: Log, applied_index: int) -> None:

@@ -18,22 +18,19 @@ class Candidacy:
         self._state = state
         self.pre_vote = pre_vote
         self._votes: dict[int, bool] = {}
+        term = state.term + 1
         if pre_vote:
-            self.term = state.term + 1
             self._votes[state.node_id] = True
             outbox = state.messages
         else:
-            self.term = state.term + 1
-            state.hard_state = HardState(self.term, state.node_id)
+            state.hard_state = HardState(term, state.node_id)
             # The requests wait for the disk too. Sent earlier, they could vouch for entries that
             # a crash then takes away, and be answered to the same node in the same term again.
             outbox = state.messages_after_store
         log = state.log
         for voter in state.other_voters():
             outbox.append(
-                VoteRequest(
-                    state.node_id, voter, self.term, log.last_index, log.last_term, pre_vote
-                )
+                VoteRequest(state.node_id, voter, term, log.last_index, log.last_term, pre_vote)
             )
 
     def record(self, voter: int, granted: bool) -> None:

@@ -109,8 +109,13 @@ class Leadership:
 
     def _replicate(self, member: int, progress: Progress) -> None:
         """Send what the follower lacks, as far as it may have unanswered; at least one request,
-        an empty one if need be, unless it has to answer first."""
+        an empty one if need be, unless it has to answer first.
+
+        A follower that needs entries already removed from the log hears only heartbeats.
+        """
         log = self._state.log
+        if progress.next_index < log.first_index:
+            return
         while not progress.paused:
             self._send_append(member, progress)
             if not progress.replicating or progress.next_index > log.last_index:

@@ -145,8 +145,7 @@ class Log:
                 f"the leader knows this log to reach index {index}, but it ends at"
                 f" {self.last_index}: the disk has lost what it had confirmed"
             )
-        if index > self.commit_index:
-            self.commit_index = index
+        self.commit_index = max(self.commit_index, index)
 
     def take_committed(self, max_bytes: int) -> list[Entry]:
         """Committed entries that are also stored here and not handed out so far, in order.
