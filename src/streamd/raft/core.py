@@ -31,6 +31,7 @@ from streamd.raft.messages import (
     AppendRejected,
     AppendRequest,
     Configuration,
+    Entry,
     EntryKind,
     HardState,
     Heartbeat,
@@ -164,6 +165,10 @@ class Core:
     def term_at(self, index: int) -> int:
         """The term of the entry at `index`, from `first_index - 1` to `last_index`."""
         return self._log.term(index)
+
+    def entry_at(self, index: int) -> Entry:
+        """The entry at `index`, from `first_index` to `last_index`."""
+        return self._log.entries(index, index + 1, 0)[0]
 
     def local_read_index(self) -> int | None:
         """The index to have applied before a linearizable read, if no peer need be asked.

@@ -48,9 +48,7 @@ def answer_vote(state: State, request: VoteRequest) -> bool:
     granted = free and state.log.is_up_to_date(request.last_index, request.last_term)
     if granted and vote == 0:
         state.hard_state = HardState(state.term, request.sender)
-    state.messages_after_store.append(
-        VoteReply(state.node_id, request.sender, state.term, granted)
-    )
+    state.messages_after_store.append(VoteReply(state.node_id, request.sender, state.term, granted))
     return granted
 
 
@@ -62,6 +60,4 @@ def answer_pre_vote(state: State, request: VoteRequest, *, hears_leader: bool) -
         and state.log.is_up_to_date(request.last_index, request.last_term)
     )
     term = request.term if granted else state.term
-    state.messages.append(
-        VoteReply(state.node_id, request.sender, term, granted, pre_vote=True)
-    )
+    state.messages.append(VoteReply(state.node_id, request.sender, term, granted, pre_vote=True))

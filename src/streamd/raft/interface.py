@@ -121,7 +121,7 @@ class Overloaded(Exception):
 
     def __init__(self, uncommitted_bytes: int, max_uncommitted_bytes: int) -> None:
         super().__init__(
-            f"{uncommitted_bytes} bytes wait to be committed, {max_uncommitted_bytes} may"
+            f"{uncommitted_bytes} bytes wait to be committed, the limit is {max_uncommitted_bytes}"
         )
         self.uncommitted_bytes = uncommitted_bytes
         self.max_uncommitted_bytes = max_uncommitted_bytes

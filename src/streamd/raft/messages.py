@@ -54,9 +54,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return node_id in self.voters or node_id in self.voters_outgoing
 
 
-class PeerMessage(
-    msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="type"
-):
+class PeerMessage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="type"):
     """What all messages begin with: who says it, to whom, and in which term."""
 
     sender: int

@@ -1,0 +1,190 @@
+"""Cores joined in plain memory: simulated disks that forget what was not stored, a network."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from random import Random
+
+from streamd.raft.core import Core, Ready, ReadState, Role, Settings
+from streamd.raft.invariants import Checker
+from streamd.raft.membership import (
+    BOOTSTRAP_HARD_STATE,
+    bootstrap_entry,
+    decode_configuration,
+)
+from streamd.raft.messages import Configuration, Entry, EntryKind, HardState, Message
+
+
+NO_CONFIGURATION = Configuration()
+
+
+class SimulatedDisk:
+    """A log and hard state; every write is atomic, and durable when `write` returns."""
+
+    def __init__(self) -> None:
+        self.hard_state = HardState()
+        self._removed = [(0, 0)]  # (index, term) of the entries compaction removed, last first
+        self._entries: list[Entry] = []
+
+    @property
+    def first_index(self) -> int:
+        return self._removed[0][0] + 1
+
+    @property
+    def last_index(self) -> int:
+        return self._removed[0][0] + len(self._entries)
+
+    def term(self, index: int) -> int:
+        removed_index, removed_term = self._removed[0]
+        if index == removed_index:
+            return removed_term
+        assert index > removed_index, f"index {index} was removed, up to {removed_index}"
+        return self._entries[index - self.first_index].term
+
+    def holds(self, index: int, term: int) -> bool:
+        return index < self.first_index or (
+            index <= self.last_index and self.term(index) == term
+        )
+
+    def entries(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
+        assert self.first_index <= lo < hi <= self.last_index + 1
+        found = self._entries[lo - self.first_index : hi - self.first_index]
+        size = len(found[0].payload)
+        for count, entry in enumerate(found[1:], 1):
+            size += len(entry.payload)
+            if size > max_bytes:
+                return found[:count]
+        return found
+
+    def write(self, hard_state: HardState | None, entries: list[Entry]) -> None:
+        if hard_state is not None:
+            self.hard_state = hard_state
+        if entries:
+            first = entries[0].index
+            assert self.first_index <= first <= self.last_index + 1
+            self._entries[first - self.first_index :] = entries
+
+    def compact(self, through_index: int) -> None:
+        removed = (through_index, self.term(through_index))
+        del self._entries[: through_index + 1 - self.first_index]
+        self._removed = [removed]
+
+
+class SimulatedNode:
+    """The part of a shell: takes Readies, writes them in order, applies, keeps its state."""
+
+    def __init__(
+        self,
+        node_id: int,
+        disk: SimulatedDisk,
+        settings: Settings,
+        random: Random,
+        checker: Checker | None = None,
+        *,
+        applied: int = 0,
+        configuration: Configuration = NO_CONFIGURATION,
+    ) -> None:
+        self.node_id = node_id
+        self.disk = disk
+        self.settings = settings
+        self.random = random
+        self.checker = checker
+        # The stored state of the state machine: how far it has applied, and the members then.
+        self.stored_applied = applied
+        self.stored_configuration = configuration
+        self.start()
+
+    def start(self) -> None:
+        """Begin with what is on disk and nothing else."""
+        self.writes: deque[Ready] = deque()
+        self.written = 0  # how many of them are on disk without the core's knowing
+        self.outbox: list[Message] = []
+        self.reads: list[ReadState] = []
+        self.applied = self.stored_applied
+        self.configuration = self.stored_configuration
+        self.core = Core(
+            node_id=self.node_id,
+            hard_state=self.disk.hard_state,
+            log=self.disk,
+            applied_index=self.stored_applied,
+            configuration=self.stored_configuration,
+            settings=self.settings,
+            random=self.random,
+        )
+        if self.checker is not None:
+            self.checker.after_restart(self.core, self.stored_applied)
+
+    def take_readies(self) -> list[Ready]:
+        """Take all there is to do; do it except for the writes, which wait for `write_one`."""
+        taken = []
+        while (ready := self.core.ready()) is not None:
+            taken.append(ready)
+            self._send(ready.messages)
+            if ready.must_store:
+                self.writes.append(ready)
+            else:
+                assert not ready.messages_after_store
+            self.reads += ready.reads
+            for entry in ready.committed:
+                self._apply(entry)
+        return taken
+
+    def write_one(self) -> Ready:
+        """Put the next waiting Ready on the disk; the core does not know yet."""
+        ready = self.writes[self.written]
+        self.written += 1
+        self.disk.write(ready.hard_state, ready.entries)
+        if self.checker is not None:
+            self.checker.after_store(self.node_id)
+        return ready
+
+    def complete_one(self) -> Ready:
+        """Tell the core that the oldest Ready under way is on the disk."""
+        assert self.written, "only what is on disk is complete"
+        self.written -= 1
+        ready = self.writes.popleft()
+        self._send(ready.messages_after_store)
+        self.core.stored(*ready.completion)
+        return ready
+
+    def store_state(self) -> None:
+        """Make durable what the state machine has applied."""
+        self.stored_applied = self.applied
+        self.stored_configuration = self.configuration
+
+    def _apply(self, entry: Entry) -> None:
+        assert entry.index == self.applied + 1, "entries are applied in order, each once"
+        assert self.disk.holds(entry.index, entry.term), "applied before it was on the own disk"
+        self.applied = entry.index
+        if entry.kind == EntryKind.CONFIGURATION:
+            self.configuration = decode_configuration(entry.payload)
+        self.core.applied(entry.index)
+
+    def _send(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if self.checker is not None:
+                self.checker.before_send(message)
+            self.outbox.append(message)
+
+
+def bootstrapped_disk(voters: Iterable[int]) -> SimulatedDisk:
+    disk = SimulatedDisk()
+    disk.write(BOOTSTRAP_HARD_STATE, [bootstrap_entry(voters)])
+    return disk
+
+
+def settle(node: SimulatedNode) -> None:
+    """Have a node do everything it can without its peers, writes included."""
+    while node.take_readies() or node.writes:
+        while node.writes:
+            node.write_one()
+            node.complete_one()
+
+
+def lone_leader(**settings: int) -> SimulatedNode:
+    """A single voter that has elected itself and committed its first entry."""
+    node = SimulatedNode(1, bootstrapped_disk([1]), Settings(**settings), Random(1))
+    settle(node)
+    assert node.core.role == Role.LEADER
+    return node
