@@ -29,7 +29,7 @@ class Simulation:
         self.disks: dict[int, SimulatedDisk] = {i: bootstrapped_disk(node_ids) for i in node_ids}
         self.checker = Checker(self.disks)
         settings = Settings(
-            election_timeout_ticks=self.random.choice((3, 6)),
+            election_timeout_ticks=self.random.choice((3, 8)),
             max_uncommitted_bytes=self.random.choice((20, 1000)),
             max_committed_bytes=self.random.choice((1, 30)),
             max_append_bytes=self.random.choice((1, 12, 1000)),
@@ -41,20 +41,21 @@ class Simulation:
         }
         self.network: list[Message] = []
         self.cut: set[tuple[int, int]] = set()
-        self.reads: dict[int, int] = {}  # what was committed when the read was asked for
+        self.clocks = [1.0] * len(self.nodes)
+        self.asked_at: list[int] = []  # what was committed when each read was asked for
         self.counted: Counter[str] = Counter()
         # Each seed has faults of its own: what is rare everywhere is never combined.
-        lossy, dies, splits = (self.random.choice((0, 0.2, 1)) for _ in range(3))
+        lossy, dies, splits = (self.random.choice((0, 0.2, 0.7)) for _ in range(3))
         self._weights: dict[Callable[[], None], float] = {
-            self.tick: 12,
+            self.tick: 25,
             self.take_readies: 30,
             self.write_one: 20,
             self.complete_one: 20,
-            self.deliver: 60,
+            self.deliver: 70,
             self.duplicate: 5 * lossy,
             self.lose: 10 * lossy,
             self.propose: 10,
-            self.read: 3,
+            self.read: 6,
             self.store_state: 2,
             self.crash: dies,
             self.lose_power: dies / 4,
@@ -71,7 +72,7 @@ class Simulation:
     # -- what may happen ------------------------------------------------------------------
 
     def tick(self) -> None:
-        node = self._any_node()
+        node = self.random.choices(list(self.nodes.values()), self.clocks)[0]
         node.core.tick()
         self._after(node)
 
@@ -84,7 +85,7 @@ class Simulation:
                 self.counted["suffixes replaced"] += 1
             for read in ready.reads:
                 self.counted["reads answered"] += 1
-                if read.index < self.reads.pop(read.context):
+                if read.index < self.asked_at[read.context]:
                     raise InvariantBroken(f"read {read} misses what was committed before it")
         self._after(node)
 
@@ -133,13 +134,13 @@ class Simulation:
                 self._after(node)
 
     def read(self) -> None:
-        node = self._any_node()
-        context = len(self.reads) + self.counted["reads answered"] + 1000 * node.node_id
-        try:
-            node.core.read(context)
-        except NotLeader:
-            return
-        self.reads[context] = self.checker.committed_index
+        for node in self.nodes.values():
+            context = len(self.asked_at)
+            try:
+                node.core.read(context)
+            except NotLeader:
+                continue
+            self.asked_at.append(self.checker.committed_index)
 
     def store_state(self) -> None:
         self._any_node().store_state()
@@ -158,11 +159,21 @@ class Simulation:
             self._after(node)
 
     def change_links(self) -> None:
-        """Cut some directed links and mend the others."""
+        """Cut one node off, or some directed links, or none; and change whose clock is slow."""
         pairs = [(a, b) for a in self.nodes for b in self.nodes if a != b]
-        share = self.random.choice((0, 0, 1, 3))
-        self.cut = set(self.random.sample(pairs, share * len(pairs) // 6))
+        leaders = [n.node_id for n in self.nodes.values() if n.core.role == Role.LEADER]
+        alone = self.random.choice(leaders or list(self.nodes))
+        cuts = (
+            set(),
+            {pair for pair in pairs if alone in pair},
+            {pair for pair in pairs if alone == pair[0]},
+            set(self.random.sample(pairs, len(pairs) // 3)),
+        )
+        self.cut = self.random.choice(cuts)
         self.counted["links cut"] += len(self.cut)
+        self.clocks = [self.random.choice((0.1, 1, 1)) for _ in self.nodes]
+        if self.cut:
+            self.clocks[alone - 1] = 0.1
 
     # -- afterwards -----------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.raft.simulation import run_seed
 
-STEPS = 1500
+STEPS = 4000
 SEEDS = int(os.environ.get("SEEDS", "300"))
 
 
