@@ -135,7 +135,8 @@ class Application(Protocol):
     """What the adapters serve."""
 
     async def handle(self, request: Request) -> Response | LiveResponse:
-        """Answer `request`. Raises nothing a client can cause."""
+        """Answer `request`. Raises `ClientGone` when the client left, and nothing else that a
+        client can cause."""
         ...
 
 

@@ -143,3 +143,8 @@ class Change:
         self.start = start
         self.parts: list[bytes] = []
         self.ended = False
+
+    @property
+    def size(self) -> int:
+        """Bytes appended."""
+        return sum(map(len, self.parts))

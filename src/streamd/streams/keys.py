@@ -69,3 +69,8 @@ def expiry_range(until_ms: int) -> tuple[bytes, bytes]:
 
 def key_in_expiry(expiry: bytes) -> bytes:
     return expiry[9:]
+
+
+def id_in_garbage(note: bytes) -> int:
+    _, stream_id = _PAIR.unpack(note)
+    return int(stream_id)

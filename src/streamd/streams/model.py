@@ -125,6 +125,7 @@ class Header(msgspec.Struct, array_like=True):
 
     `applied_index` and `applied_term` name the last log entry whose effects are in the state;
     replay starts behind it. `log_ms` is the latest time stamped into an applied entry.
+    `configuration` is the group's membership as of `applied_index`, as the log has it.
     """
 
     applied_index: int = 0
@@ -132,3 +133,4 @@ class Header(msgspec.Struct, array_like=True):
     log_ms: int = 0
     next_stream_id: int = 1
     streams: int = 0
+    configuration: bytes = b""

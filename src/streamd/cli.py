@@ -1,0 +1,72 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+import trio
+
+from streamd import __version__
+from streamd.config import ConfigError, load
+from streamd.http.server import serve as serve_node
+from streamd.logs import set_up_logging
+from streamd.storage.errors import StorageError
+
+EXIT_STORAGE = 1
+EXIT_CONFIG = 2
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="streamd")
+def main() -> None:
+    """A distributed server for Durable Streams."""
+
+
+@main.command()
+@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
+@click.option("--node-id", type=int, help="This node's id, 1 or more. [default: 1]")
+@click.option("--listen", help="Where clients connect. [default: 127.0.0.1:4437]")
+@click.option("--advertise", help="The address others reach this node by.")
+@click.option("--data-dir", help="Where everything is kept. [default: ./data]")
+@click.option("--http", help="front-door (HTTP/1.1, fast) or hypercorn (HTTP/2 as well).")
+@click.option("--log-level", help="debug, info, warning or error. [default: info]")
+@click.option("--log-format", help="console or json. [default: console]")
+def serve(file: Path | None, log_level: str | None, log_format: str | None, **flags: object) -> None:
+    """Serve streams until stopped.
+
+    Flags override environment variables (STREAMD_SERVER_NODE_ID, …), which override the file.
+    """
+    sections: dict[str, dict[str, object]] = {
+        "server": {key: value for key, value in flags.items() if value is not None},
+        "log": {
+            key: value
+            for key, value in (("level", log_level), ("format", log_format))
+            if value is not None
+        },
+    }
+    try:
+        config = load(file, os.environ, sections)
+        set_up_logging(config.log)
+        trio.run(serve_node, config)
+    except* ConfigError as errors:
+        _fail(errors, EXIT_CONFIG)
+    except* StorageError as errors:
+        _fail(errors, EXIT_STORAGE)
+
+
+def _fail(errors: BaseExceptionGroup[Exception], status: int) -> None:
+    """Say what is wrong, once, and exit."""
+    messages: list[str] = []
+    stack: list[BaseException] = [errors]
+    while stack:
+        error = stack.pop()
+        if isinstance(error, BaseExceptionGroup):
+            stack.extend(error.exceptions)
+        elif str(error) not in messages:
+            messages.append(str(error))
+    for message in messages:
+        print(f"streamd: {message}", file=sys.stderr)
+    sys.exit(status)

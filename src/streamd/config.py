@@ -1,0 +1,185 @@
+"""Configuration: defaults, then a TOML file, then the environment, then flags.
+
+Everything is decoded into typed structs; a key that does not exist or has the wrong type is an
+error that names it and where it came from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+_PREFIX = "STREAMD_"
+_REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:]+):(?P<port>[0-9]{1,5})")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the key and its source."""
+
+
+class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The `[server]` section. Addresses are ``host:port``; times and sizes have their unit."""
+
+    node_id: Positive = 1
+    listen: str = "127.0.0.1:4437"
+    advertise: str | None = None
+    data_dir: str = "./data"
+    http: Literal["front-door", "hypercorn"] = "front-door"
+    non_leader: Literal["forward", "redirect"] = "forward"
+    long_poll_timeout_ms: Positive = 30_000
+    sse_lifetime_ms: Positive = 60_000
+    sse_heartbeat_ms: Positive = 15_000
+    max_body_bytes: Positive = 16 * 1024 * 1024
+    max_buffered_bytes: Positive = 256 * 1024 * 1024
+    max_header_bytes: Positive = 16 * 1024
+    max_headers: Positive = 100
+    max_connections: Positive = 20_000
+    max_live_readers: Positive = 10_000
+    header_timeout_ms: Positive = 10_000
+    idle_timeout_ms: Positive = 75_000
+    body_timeout_ms: Positive = 10_000
+    body_min_bytes_per_s: Positive = 1024
+    write_timeout_ms: Positive = 30_000
+    drain_timeout_ms: Positive = 5_000
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    @property
+    def listen_address(self) -> tuple[str, int]:
+        return split_address("server.listen", self.listen)
+
+
+class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The `[log]` section: what is written to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["console", "json"] = "console"
+
+
+class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A whole configuration file."""
+
+    version: Literal[1] = 1
+    server: ServerConfig = msgspec.field(default_factory=ServerConfig)
+    log: LogConfig = msgspec.field(default_factory=LogConfig)
+
+
+_SECTIONS: dict[str, type[msgspec.Struct]] = {"server": ServerConfig, "log": LogConfig}
+
+
+def load(
+    file: Path | None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, Mapping[str, Any]],
+) -> Config:
+    """Put the configuration together; `flags` holds values by section and key.
+
+    Raises `ConfigError`.
+    """
+    merged: dict[str, Any] = {section: {} for section in _SECTIONS}
+    if file is not None:
+        _merge(merged, _read_toml(file), str(file))
+    _merge(merged, _from_environment(environment), "the environment")
+    _merge(merged, flags, "the command line")
+    config = _convert(merged, "the configuration")
+    _check(config)
+    return config
+
+
+def _merge(merged: dict[str, Any], layer: Mapping[str, Any], source: str) -> None:
+    """Lay one source over those before it, having checked it by itself."""
+    resolved = {
+        key: _resolve_all(value, f"{key}.") if isinstance(value, Mapping) else value
+        for key, value in layer.items()
+    }
+    _convert(resolved, source)
+    for key, value in resolved.items():
+        if key in _SECTIONS:
+            merged[key].update(value)
+        else:
+            merged[key] = value
+
+
+def _convert(values: Mapping[str, Any], source: str) -> Config:
+    try:
+        return msgspec.convert(values, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {_readable(str(error))}") from None
+
+
+def _readable(message: str) -> str:
+    """msgspec's message with the key in front: ``server.node_id: Expected `int`…``"""
+    text, _, path = message.partition(" - at `$")
+    key = path.rstrip("`").lstrip(".")
+    unknown = re.search(r"unknown field `([^`]*)`", text)
+    if unknown:
+        return f"unknown key {key + '.' if key else ''}{unknown[1]}"
+    return f"{key}: {text}" if key else text
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not TOML: {error}") from None
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """``STREAMD_SERVER_NODE_ID`` is ``server.node_id``. `STREAMD_URL` is the client's."""
+    layer: dict[str, dict[str, Any]] = {}
+    for name, text in environment.items():
+        section, _, key = name.removeprefix(_PREFIX).lower().partition("_")
+        if not name.startswith(_PREFIX) or section not in _SECTIONS:
+            continue
+        fields = {field.name: field.type for field in msgspec.structs.fields(_SECTIONS[section])}
+        if key not in fields:
+            raise ConfigError(f"the environment: unknown variable {name}")
+        try:
+            layer.setdefault(section, {})[key] = msgspec.convert(text, fields[key], strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"the environment: {name}: {error}") from None
+    return layer
+
+
+def _resolve_all(section: Mapping[str, Any], path: str) -> dict[str, Any]:
+    return {key: _resolve(value, path + key) for key, value in section.items()}
+
+
+def _resolve(value: Any, key: str) -> Any:
+    """``$NAME`` stands for the environment variable, so that secrets need not be in files."""
+    if not isinstance(value, str) or _REFERENCE.fullmatch(value) is None:
+        return value
+    try:
+        return os.environ[value[1:]]
+    except KeyError:
+        raise ConfigError(f"{key}: the environment variable {value[1:]} is not set") from None
+
+
+def split_address(key: str, address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[v6]:port``. Raises `ConfigError` naming `key`."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > 65535:
+        raise ConfigError(f"{key}: {address!r} is not host:port")
+    return match["host"].strip("[]"), int(match["port"])
+
+
+def _check(config: Config) -> None:
+    server = config.server
+    split_address("server.listen", server.listen)
+    if server.advertise is not None:
+        split_address("server.advertise", server.advertise)
+    if (server.tls_cert is None) != (server.tls_key is None):
+        raise ConfigError("server.tls_cert and server.tls_key go together")
+    if server.max_body_bytes > server.max_buffered_bytes:
+        raise ConfigError("server.max_buffered_bytes must be at least server.max_body_bytes")

@@ -1,0 +1,107 @@
+"""The application: every request finds its handler here, whichever adapter brought it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from streamd.group import Unavailable
+from streamd.http import reading, writes
+from streamd.http.fields import BadRequest
+from streamd.http.messages import LiveResponse, Request, Response, error_response
+from streamd.http.routing import BadPath, BucketRoute, Route, StreamRoute, resolve
+from streamd.http.service import Service
+
+_STREAM_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
+_BUCKET_METHODS = b"PUT, OPTIONS"
+_ALLOWED_HEADERS = (
+    b"Content-Type, Authorization, If-Match, If-None-Match, Stream-Seq, Stream-TTL, "
+    b"Stream-Expires-At, Stream-Closed, Stream-Forked-From, Stream-Fork-Offset, "
+    b"Stream-Fork-Sub-Offset, Producer-Id, Producer-Epoch, Producer-Seq"
+)
+_PREFLIGHT = (
+    b"Access-Control-Allow-Methods: %b\r\n"
+    b"Access-Control-Allow-Headers: " + _ALLOWED_HEADERS + b"\r\n"
+    b"Access-Control-Max-Age: 86400\r\n"
+    b"Allow: %b\r\n"
+)
+
+Ops = Callable[[Request], Awaitable[Response]]
+
+
+class StreamApplication:
+    """Routes requests to the stream handlers and everything else to the operations app."""
+
+    def __init__(self, service: Service, ops: Ops) -> None:
+        self._service = service
+        self._ops = ops
+
+    async def handle(self, request: Request) -> Response | LiveResponse:
+        """Answer `request`. Raises `ClientGone` when a long-poll's client left."""
+        route = resolve(request.path)
+        response = await self._answer(request, route)
+        self._service.metrics.request(_label(route), request.method, response.status)
+        return response
+
+    async def _answer(self, request: Request, route: Route) -> Response | LiveResponse:
+        try:
+            if isinstance(route, StreamRoute):
+                return await self._stream(request, route)
+            if isinstance(route, BadPath):
+                return route.response()
+            if isinstance(route, BucketRoute):
+                return await self._bucket(request, route)
+            if request.method == "OPTIONS":
+                return _preflight(_STREAM_METHODS)
+            return await self._ops(request)
+        except BadRequest as error:
+            return error.response()
+        except Unavailable as error:
+            return error_response(503, "UNAVAILABLE", str(error), b"Retry-After: 1\r\n")
+
+    async def _stream(self, request: Request, route: StreamRoute) -> Response | LiveResponse:
+        method = request.method
+        if method == "POST":
+            started = trio.current_time()
+            response = await writes.append(self._service, request, route)
+            self._service.metrics.append_latency.observe(trio.current_time() - started)
+            return response
+        if method == "GET":
+            return await reading.read(self._service, request, route)
+        if method == "HEAD":
+            return await reading.head(self._service, request, route)
+        if method == "PUT":
+            return await writes.create(self._service, request, route)
+        if method == "DELETE":
+            return await writes.delete(self._service, request, route)
+        return _other(method, _STREAM_METHODS)
+
+    async def _bucket(self, request: Request, route: BucketRoute) -> Response:
+        if request.method == "PUT":
+            return await writes.create_bucket(self._service, request, route)
+        return _other(request.method, _BUCKET_METHODS)
+
+
+def _other(method: str, allowed: bytes) -> Response:
+    if method == "OPTIONS":
+        return _preflight(allowed)
+    return error_response(
+        405, "METHOD_NOT_ALLOWED", f"{method} is not allowed here", b"Allow: %b\r\n" % allowed
+    )
+
+
+def _preflight(allowed: bytes) -> Response:
+    return Response(204, _PREFLIGHT % (allowed, allowed))
+
+
+def _label(route: Route) -> str:
+    match route:
+        case StreamRoute():
+            return "stream"
+        case BucketRoute():
+            return "bucket"
+        case BadPath():
+            return "none"
+        case _:
+            return "ops"

@@ -1,0 +1,76 @@
+"""Calling an ASGI application with a `Request`, to have a `Response`: how the front door serves
+the operations app."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from streamd.http.messages import Request, Response, error_response
+
+Message = MutableMapping[str, Any]
+AsgiApp = Callable[
+    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
+    Awaitable[None],
+]
+
+MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+# The adapters put these in themselves.
+_DROPPED = frozenset((b"content-length", b"date", b"server", b"connection", b"transfer-encoding"))
+
+
+async def call_asgi(app: AsgiApp, request: Request) -> Response:
+    """Have `app` answer `request`; the response is gathered whole, up to a limit."""
+    exchange = _Exchange(request)
+    await app(_scope(request), exchange.receive, exchange.send)
+    return exchange.response()
+
+
+def _scope(request: Request) -> Message:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": request.scheme.decode(),
+        "path": request.path.decode("latin-1"),
+        "raw_path": request.path,
+        "query_string": request.query,
+        "root_path": "",
+        "headers": list(request.headers.items()),
+        "client": None,
+        "server": None,
+        "extensions": {},
+    }
+
+
+class _Exchange:
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._received = False
+        self._status = 500
+        self._head = b""
+        self._body = bytearray()
+
+    async def receive(self) -> Message:
+        if self._received:
+            await self._request.channel.wait_disconnected()
+            return {"type": "http.disconnect"}
+        self._received = True
+        return {"type": "http.request", "body": self._request.body, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            self._head = b"".join(
+                b"%b: %b\r\n" % (name, value)
+                for name, value in message["headers"]
+                if name.lower() not in _DROPPED
+            )
+        elif message["type"] == "http.response.body":
+            self._body += message.get("body", b"")
+
+    def response(self) -> Response:
+        if len(self._body) > MAX_RESPONSE_BYTES:
+            return error_response(500, "RESPONSE_TOO_LARGE", "the answer is too large")
+        return Response(self._status, self._head, bytes(self._body))

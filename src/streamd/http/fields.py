@@ -1,0 +1,244 @@
+"""The protocol's headers and query parameters, read strictly.
+
+Each function takes what the client sent and returns it typed, or raises `BadRequest` naming the
+header or parameter at fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from streamd.http.messages import Response, error_response
+from streamd.streams.model import ForkRequest, ProducerStamp, Settings
+from streamd.streams.offsets import START, Position, parse_offset
+
+Headers = Mapping[bytes, bytes]
+
+MAX_SAFE_INTEGER = 2**53 - 1
+MAX_TOKEN_BYTES = 256
+MAX_TTL_S = 10**10
+MAX_READ_BYTES = 16 * 1024 * 1024
+PIECE_BYTES = 1024 * 1024
+
+_WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,19}")
+_CONTENT_TYPE = re.compile(
+    rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]*(;[\x20-\x7e]*)?"
+)
+_TIMESTAMP = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+
+
+class BadRequest(Exception):
+    """The request cannot be served as sent."""
+
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+
+    def response(self) -> Response:
+        return error_response(self.status, self.code, str(self))
+
+
+class Live(Enum):
+    """How a read goes on at the tail (protocol sections 5.7 and 5.8)."""
+
+    LONG_POLL = b"long-poll"
+    SSE = b"sse"
+
+
+class ReadQuery(NamedTuple):
+    """The parameters of a read. `at` is None for ``offset=now``."""
+
+    at: Position | None = START
+    live: Live | None = None
+    cursor: int | None = None
+    timeout_ms: int | None = None
+    max_bytes: int = PIECE_BYTES
+
+
+def whole_number(raw: bytes, name: str, most: int) -> int:
+    """A decimal without sign or leading zeros, at most `most`."""
+    if _WHOLE_NUMBER.fullmatch(raw) is None or int(raw) > most:
+        raise BadRequest("INVALID_REQUEST", f"{name} must be a whole number of at most {most}")
+    return int(raw)
+
+
+def wants_close(headers: Headers) -> bool:
+    """Any value but ``true`` counts as absent (protocol section 4.1)."""
+    value = headers.get(b"stream-closed")
+    return value is not None and value.lower() == b"true"
+
+
+@lru_cache(maxsize=1024)
+def content_type(raw: bytes) -> str:
+    """A Content-Type header's value. Raises `BadRequest`."""
+    if len(raw) > MAX_TOKEN_BYTES or _CONTENT_TYPE.fullmatch(raw) is None:
+        raise BadRequest("INVALID_CONTENT_TYPE", "Content-Type is not a media type")
+    return raw.decode("ascii")
+
+
+def stream_seq(headers: Headers) -> str | None:
+    raw = headers.get(b"stream-seq")
+    if raw is None:
+        return None
+    if not raw or len(raw) > MAX_TOKEN_BYTES:
+        raise BadRequest("INVALID_REQUEST", f"Stream-Seq must have 1 to {MAX_TOKEN_BYTES} bytes")
+    return raw.decode("latin-1")
+
+
+def producer(headers: Headers) -> ProducerStamp | None:
+    """The three producer headers, all or none (protocol section 5.2.1)."""
+    producer_id = headers.get(b"producer-id")
+    epoch = headers.get(b"producer-epoch")
+    seq = headers.get(b"producer-seq")
+    if producer_id is None and epoch is None and seq is None:
+        return None
+    if producer_id is None or epoch is None or seq is None:
+        raise BadRequest(
+            "INVALID_PRODUCER", "Producer-Id, Producer-Epoch and Producer-Seq go together"
+        )
+    if not producer_id or len(producer_id) > MAX_TOKEN_BYTES:
+        raise BadRequest("INVALID_PRODUCER", f"Producer-Id must have 1 to {MAX_TOKEN_BYTES} bytes")
+    return ProducerStamp(
+        producer_id.decode("latin-1"),
+        whole_number(epoch, "Producer-Epoch", MAX_SAFE_INTEGER),
+        whole_number(seq, "Producer-Seq", MAX_SAFE_INTEGER),
+    )
+
+
+def create_settings(headers: Headers, fork: ForkRequest | None) -> Settings:
+    """What a PUT asks the stream to be (protocol section 5.1)."""
+    raw_type = headers.get(b"content-type")
+    ttl = headers.get(b"stream-ttl")
+    expires_at = headers.get(b"stream-expires-at")
+    if ttl is not None and expires_at is not None:
+        raise BadRequest("INVALID_REQUEST", "Stream-TTL and Stream-Expires-At exclude each other")
+    ttl_ms = None if ttl is None else whole_number(ttl, "Stream-TTL", MAX_TTL_S) * 1000
+    text, expires_at_ms = (None, None) if expires_at is None else _timestamp(expires_at)
+    return Settings(
+        content_type(raw_type) if raw_type else None, ttl_ms, text, expires_at_ms, fork
+    )
+
+
+def _timestamp(raw: bytes) -> tuple[str, int]:
+    text = raw.decode("latin-1")
+    try:
+        if _TIMESTAMP.fullmatch(text) is None:
+            raise ValueError
+        return text, int(datetime.fromisoformat(text.upper()).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise BadRequest(
+            "INVALID_REQUEST", "Stream-Expires-At must be an RFC 3339 time stamp"
+        ) from None
+
+
+def fork_request(headers: Headers, source: bytes | None) -> ForkRequest | None:
+    """The fork headers; `source` is the key that Stream-Forked-From names, if it is there."""
+    raw_offset = headers.get(b"stream-fork-offset")
+    raw_sub_offset = headers.get(b"stream-fork-sub-offset")
+    if source is None:
+        if raw_offset is not None or raw_sub_offset is not None:
+            raise BadRequest(
+                "INVALID_FORK", "Stream-Fork-Offset and -Sub-Offset need Stream-Forked-From"
+            )
+        return None
+    offset = None
+    if raw_offset is not None:
+        offset = parse_offset(raw_offset)
+        if offset is None:
+            raise BadRequest("INVALID_OFFSET", "Stream-Fork-Offset is not an offset")
+    sub_offset = 0
+    if raw_sub_offset is not None:
+        sub_offset = whole_number(raw_sub_offset, "Stream-Fork-Sub-Offset", MAX_SAFE_INTEGER)
+    return ForkRequest(source, offset and (offset.record, offset.byte), sub_offset)
+
+
+def read_query(query: bytes) -> ReadQuery:
+    """The query of a GET on a stream (protocol sections 5.6 to 5.8). Raises `BadRequest`."""
+    if not query:
+        return _DEFAULT_QUERY
+    return _read_query_cached(query) if len(query) <= 200 else _read_query(query)
+
+
+_DEFAULT_QUERY = ReadQuery()
+
+
+@lru_cache(maxsize=8192)
+def _read_query_cached(query: bytes) -> ReadQuery:
+    return _read_query(query)
+
+
+def _read_query(query: bytes) -> ReadQuery:
+    given = parse_query(query)
+    live = None
+    if b"live" in given:
+        try:
+            live = Live(given[b"live"])
+        except ValueError:
+            raise BadRequest("INVALID_REQUEST", "live must be long-poll or sse") from None
+        if b"offset" not in given:
+            raise BadRequest("INVALID_OFFSET", "a live read needs an offset")
+    if given.get(b"consistency", b"linearizable") not in (b"linearizable", b"local"):
+        raise BadRequest("INVALID_REQUEST", "consistency must be linearizable or local")
+    timeout = given.get(b"timeout")
+    most = given.get(b"max_bytes")
+    cursor = given.get(b"cursor", b"")
+    return ReadQuery(
+        _offset(given.get(b"offset", b"-1")),
+        live,
+        # A cursor is a cache key made by us; one that is not is no reason to fail a read.
+        int(cursor) if cursor.isdigit() and len(cursor) <= 15 else None,
+        None if timeout is None else _seconds_as_ms(timeout),
+        PIECE_BYTES if most is None else max(1, whole_number(most, "max_bytes", MAX_READ_BYTES)),
+    )
+
+
+def _offset(raw: bytes) -> Position | None:
+    if raw == b"now":
+        return None
+    if raw == b"-1":
+        return START
+    position = parse_offset(raw)
+    if position is None:
+        raise BadRequest("INVALID_OFFSET", "offset must be -1, now, or an offset given out before")
+    return position
+
+
+def _seconds_as_ms(raw: bytes) -> int:
+    if re.fullmatch(rb"[0-9]{1,6}(\.[0-9]{1,3})?", raw) is None:
+        raise BadRequest("INVALID_REQUEST", "timeout must be a number of seconds")
+    return int(float(raw) * 1000)
+
+
+def parse_query(query: bytes) -> dict[bytes, bytes]:
+    """Query parameters by name, decoded; a repeated one is refused."""
+    given: dict[bytes, bytes] = {}
+    for pair in query.split(b"&"):
+        name, _, value = pair.partition(b"=")
+        if b"%" in pair or b"+" in pair:
+            name = unquote_to_bytes(name.replace(b"+", b" "))
+            value = unquote_to_bytes(value.replace(b"+", b" "))
+        if name in given:
+            text = name.decode("utf-8", "replace")
+            raise BadRequest("INVALID_REQUEST", f"the parameter {text} is given more than once")
+        given[name] = value
+    return given
+
+
+def etag_matches(header: bytes, etag: bytes) -> bool:
+    """Whether an If-None-Match header names `etag` (RFC 9110 section 13.1.2)."""
+    if header == etag or header.strip() == b"*":
+        return True
+    return any(
+        candidate.strip().removeprefix(b"W/") == etag for candidate in header.split(b",")
+    )
+
+

@@ -1,0 +1,450 @@
+"""The front door: a small, strict HTTP/1.1 server on Trio, for all traffic of a node.
+
+One task per connection, and none besides: time limits are kept by a single sweeper that looks at
+all connections once a second, because a cancel scope per request costs as much as parsing it.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from email.utils import formatdate
+from enum import Enum
+
+import structlog
+import trio
+
+from streamd.config import ServerConfig
+from streamd.http.messages import (
+    COMMON_HEAD,
+    Application,
+    Buffer,
+    ClientGone,
+    LiveResponse,
+    Request,
+    Response,
+    error_response,
+)
+from streamd.http.transports import SocketTransport, StreamTransport, Transport
+from streamd.http.wire import CONTINUE, STATUS_LINES, Chunked, Head, Refused, body_parts
+from streamd.metrics import Metrics
+
+_SWEEP_INTERVAL_S = 1.0
+_ACCEPT_BACKOFF_S = 0.1
+_BACKLOG = 4096
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+log = structlog.get_logger("streamd.http")
+
+
+class Phase(Enum):
+    """What a connection waits for; each has its time limit."""
+
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+    BUSY = "busy"
+
+
+class FrontDoor:
+    """Serves an application on listening sockets. `fatal` errors of a handler end the server."""
+
+    def __init__(
+        self,
+        application: Application,
+        config: ServerConfig,
+        metrics: Metrics,
+        *,
+        fatal: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        self.application = application
+        self.config = config
+        self.metrics = metrics
+        self.fatal = fatal
+        self.connections: set[Connection] = set()
+        self.buffered_bytes = 0
+        self.draining = False
+        self.tail_head = _tail_head()
+        self._accepting = trio.CancelScope()
+        self._idle = trio.Event()
+
+    async def serve(
+        self, listeners: Sequence[socket.socket], ssl_context: ssl.SSLContext | None = None
+    ) -> None:
+        """Serve until `drain` or cancelled. The listeners are non-blocking, and closed after."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sweep)
+            with self._accepting:
+                async with trio.open_nursery() as accepting:
+                    for listener in listeners:
+                        accepting.start_soon(self._accept, listener, ssl_context, nursery)
+            for listener in listeners:
+                trio.lowlevel.notify_closing(listener)
+                listener.close()
+            with trio.move_on_after(self.config.drain_timeout_ms / 1000):
+                while self.connections:
+                    await self._idle.wait()
+                    self._idle = trio.Event()
+            nursery.cancel_scope.cancel()
+
+    def drain(self) -> None:
+        """Accept no more; idle connections end now, the others after their response."""
+        self.draining = True
+        self._accepting.cancel()
+        for connection in self.connections:
+            if connection.phase is Phase.IDLE:
+                connection.scope.cancel()
+
+    async def serve_stream(self, stream: trio.abc.Stream) -> None:
+        """Serve one connection on any Trio stream."""
+        timeout_s = self.config.write_timeout_ms / 1000
+        await self._serve_transport(StreamTransport(stream, timeout_s))
+
+    async def _accept(
+        self,
+        listener: socket.socket,
+        ssl_context: ssl.SSLContext | None,
+        nursery: trio.Nursery,
+    ) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(listener)
+            try:
+                sock, _ = listener.accept()
+            except OSError as error:
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    log.warning("accept failed", error=error.strerror)
+                    await trio.sleep(_ACCEPT_BACKOFF_S)
+                continue  # BlockingIOError, or a client that was gone before it was accepted.
+            sock.setblocking(False)
+            if len(self.connections) >= self.config.max_connections:
+                _turn_away(sock)
+                continue
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if ssl_context is None:
+                timeout_s = self.config.write_timeout_ms / 1000
+                nursery.start_soon(self._serve_transport, SocketTransport(sock, timeout_s))
+            else:
+                nursery.start_soon(self._serve_tls, sock, ssl_context)
+
+    async def _serve_tls(self, sock: socket.socket, ssl_context: ssl.SSLContext) -> None:
+        plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        stream = trio.SSLStream(plain, ssl_context, server_side=True, https_compatible=True)
+        try:
+            with trio.fail_after(self.config.header_timeout_ms / 1000):
+                await stream.do_handshake()
+        except (trio.BrokenResourceError, trio.TooSlowError):
+            await trio.aclose_forcefully(plain)
+            return
+        await self.serve_stream(stream)
+
+    async def _serve_transport(self, transport: Transport) -> None:
+        connection = Connection(self, transport)
+        self.connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self.connections.discard(connection)
+            self.buffered_bytes -= connection.buffered_bytes
+            if not self.connections:
+                self._idle.set()
+            with trio.CancelScope(shield=True):
+                await transport.close()
+
+    async def _sweep(self) -> None:
+        """Keep the time limits of all connections, and the clock for the Date header."""
+        while True:
+            await trio.sleep(_SWEEP_INTERVAL_S)
+            self.tail_head = _tail_head()
+            now = trio.current_time()
+            for connection in self.connections:
+                connection.check_time(now)
+
+
+class Connection:
+    """One client's connection; also the `Channel` of its live responses."""
+
+    def __init__(self, door: FrontDoor, transport: Transport) -> None:
+        self._door = door
+        self._transport = transport
+        self._buffer = bytearray()
+        self._chunked = False
+        self._left = b""
+        self._pending_head = b""
+        self._late: Refused | None = None
+        self.scope = trio.CancelScope()
+        self.phase = Phase.IDLE
+        self.since = trio.current_time()
+        self.body_bytes = 0
+        self.buffered_bytes = 0
+
+    # -- its life -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Answer requests, in order, until either side ends the connection."""
+        try:
+            with self.scope:
+                while await self._serve_one():
+                    if self._buffer:
+                        # A client that sends ahead must not keep the others waiting.
+                        await trio.lowlevel.checkpoint()
+            if self._late is not None:
+                await self._refuse(self._late)
+        except ClientGone:
+            pass
+
+    def check_time(self, now: float) -> None:
+        """Called by the sweeper: end the connection if it has waited too long."""
+        config = self._door.config
+        waited_ms = (now - self.since) * 1000
+        if self.phase is Phase.IDLE and waited_ms > config.idle_timeout_ms:
+            self.scope.cancel()
+        elif self.phase is Phase.HEAD and waited_ms > config.header_timeout_ms:
+            self._late = Refused(408, "HEADER_TIMEOUT", "the request's head came too slowly")
+            self.scope.cancel()
+        elif self.phase is Phase.BODY and waited_ms > config.body_timeout_ms:
+            least = config.body_min_bytes_per_s * waited_ms / 1000
+            if self.body_bytes < least:
+                self._late = Refused(408, "BODY_TIMEOUT", "the request's body came too slowly")
+                self.scope.cancel()
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.since = trio.current_time()
+
+    async def _serve_one(self) -> bool:
+        """Serve one request. Returns whether another may follow."""
+        try:
+            raw = await self._read_head()
+            if raw is None:
+                return False
+            head = Head(raw, self._door.config.max_headers)
+            body = await self._read_body(head)
+        except Refused as refused:
+            await self._refuse(refused)
+            return False
+        self._enter(Phase.BUSY)
+        request = Request(head.method, head.path, head.query, head.headers, body, self)
+        response = await self._handle(request)
+        keep_alive = head.keep_alive and not self._door.draining
+        if isinstance(response, LiveResponse):
+            keep_alive = await self._send_live(head, response, keep_alive)
+        else:
+            keep_alive = keep_alive and not response.close
+            await self._send(response, head.method == "HEAD", keep_alive, head.version == "1.0")
+        self._release()
+        self._enter(Phase.IDLE)
+        return keep_alive and not self._door.draining
+
+    async def _handle(self, request: Request) -> Response | LiveResponse:
+        try:
+            return await self._door.application.handle(request)
+        except ClientGone:
+            raise
+        except self._door.fatal:
+            raise
+        except Exception:
+            # A bug of ours: this client gets an answer, all others go on.
+            log.exception("a handler failed", method=request.method)
+            return error_response(500, "INTERNAL", "an internal error", close=True)
+
+    # -- receiving ----------------------------------------------------------------------------
+
+    async def _receive(self) -> bool:
+        data = await self._transport.receive()
+        self._buffer += data
+        self._door.metrics.bytes_in += len(data)
+        return bool(data)
+
+    async def _read_head(self) -> bytes | None:
+        """The next request's head, or None when the client is done."""
+        limit = self._door.config.max_header_bytes
+        buffer = self._buffer
+        while buffer[:2] == b"\r\n":
+            del buffer[:2]  # RFC 9112 section 2.2 asks to overlook it.
+        searched = 0
+        if buffer:
+            self._enter(Phase.HEAD)
+        while (end := buffer.find(b"\r\n\r\n", searched)) < 0:
+            searched = max(0, len(buffer) - 3)
+            if len(buffer) > limit:
+                raise Refused(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
+            if b"\n\n" in buffer or b"\0" in buffer:
+                raise Refused(400, "BAD_REQUEST", "a bare LF or NUL in the head")
+            if not await self._receive():
+                return None
+            if self.phase is Phase.IDLE:
+                self._enter(Phase.HEAD)
+        if end + 4 > limit:
+            raise Refused(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
+        head = bytes(buffer[: end + 4])
+        del buffer[: end + 4]
+        return head
+
+    async def _read_body(self, head: Head) -> bytes:
+        length = head.content_length
+        if length == 0:
+            return b""
+        limit = self._door.config.max_body_bytes
+        if length is not None and length > limit:
+            raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
+        self.body_bytes = 0
+        if length is not None and len(self._buffer) >= length:
+            body = bytes(self._buffer[:length])
+            del self._buffer[:length]
+            return body
+        self._enter(Phase.BODY)
+        if head.expects_continue and not self._buffer:
+            await self._transport.send((CONTINUE,))
+        if length is None:
+            return await self._read_chunked(limit)
+        self._account(length)
+        while len(self._buffer) < length:
+            await self._receive_body()
+        body = bytes(self._buffer[:length])
+        del self._buffer[:length]
+        return body
+
+    async def _read_chunked(self, limit: int) -> bytes:
+        chunked = Chunked()
+        while True:
+            chunked.feed(self._buffer)
+            if len(chunked.body) > limit:
+                raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
+            self._account(len(chunked.body))
+            if chunked.done:
+                return bytes(chunked.body)
+            await self._receive_body()
+
+    async def _receive_body(self) -> None:
+        before = len(self._buffer)
+        if not await self._receive():
+            raise ClientGone
+        self.body_bytes += len(self._buffer) - before
+
+    def _account(self, size: int) -> None:
+        """Count a body against what all connections together may hold."""
+        self._door.buffered_bytes += size - self.buffered_bytes
+        self.buffered_bytes = size
+        if self._door.buffered_bytes > self._door.config.max_buffered_bytes:
+            raise Refused(503, "OVERLOADED", "too many bodies at once", b"Retry-After: 1\r\n")
+
+    def _release(self) -> None:
+        self._door.buffered_bytes -= self.buffered_bytes
+        self.buffered_bytes = 0
+
+    # -- sending ------------------------------------------------------------------------------
+
+    async def _refuse(self, refused: Refused) -> None:
+        """Answer what is no request, and end the connection so that it is read."""
+        await self._send(refused.response, False, False, False)
+        await self._transport.linger()
+
+    async def _send(
+        self, response: Response, is_head: bool, keep_alive: bool, is_http_1_0: bool
+    ) -> None:
+        parts, size = body_parts(response.body)
+        head = STATUS_LINES[response.status] + response.head + self._door.tail_head
+        if response.status not in (204, 304) and (size or not is_head):
+            head += b"Content-Length: %d\r\n" % size
+        if not keep_alive:
+            head += b"Connection: close\r\n\r\n"
+        elif is_http_1_0:
+            head += b"Connection: keep-alive\r\n\r\n"
+        else:
+            head += b"\r\n"
+        if is_head or not size:
+            parts = ()
+            size = 0
+        self._door.metrics.bytes_out += len(head) + size
+        await self._transport.send((head, *parts) if parts else (head,))
+
+    async def _send_live(self, head: Head, response: LiveResponse, keep_alive: bool) -> bool:
+        """Send a live response. Returns whether the connection may go on."""
+        self._chunked = head.version == "1.1"
+        wire = STATUS_LINES[response.status] + response.head + self._door.tail_head
+        if self._chunked:
+            wire += b"Transfer-Encoding: chunked\r\n"
+        if not (keep_alive and self._chunked):
+            wire += b"Connection: close\r\n"
+        self._pending_head = wire + b"\r\n"
+        await response.run(self)
+        end = self._pending_head + (b"0\r\n\r\n" if self._chunked else b"")
+        self._pending_head = b""
+        await self.flush()
+        if end:
+            await self._transport.send((end,))
+        return keep_alive and self._chunked
+
+    def _framed(self, data: Buffer) -> bytes:
+        """A piece of a live body as it goes on the wire, the head before the first."""
+        head, self._pending_head = self._pending_head, b""
+        if self._chunked:
+            framed = b"".join((head, b"%x\r\n" % len(data), data, b"\r\n"))
+        else:
+            framed = b"".join((head, data))
+        self._door.metrics.bytes_out += len(framed)
+        return framed
+
+    def try_send(self, data: bytes) -> bool:
+        framed = self._framed(data)
+        if self._left:
+            self._left += framed
+            return False
+        sent = self._transport.send_now(framed)
+        if sent == len(framed):
+            return True
+        self._left = framed[sent:]
+        return False
+
+    async def flush(self) -> None:
+        if self._left:
+            left, self._left = self._left, b""
+            await self._transport.send((left,))
+
+    async def send(self, data: Buffer) -> None:
+        await self.flush()
+        await self._transport.send((self._framed(data),))
+
+    async def wait_disconnected(self) -> None:
+        await self._transport.wait_disconnected()
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Listening, non-blocking sockets for every address of `host`. Raises `OSError`."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listeners: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in found:
+            listener = socket.socket(family, kind, protocol)
+            listeners.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+    except OSError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+def _turn_away(sock: socket.socket) -> None:
+    """Tell one client too many to come again, without waiting for anything."""
+    refusal = error_response(
+        503, "TOO_MANY_CONNECTIONS", "too many connections", b"Retry-After: 1\r\n"
+    )
+    parts, size = body_parts(refusal.body)
+    end = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % size
+    with suppress(OSError):
+        sock.send(b"".join((STATUS_LINES[503], refusal.head, COMMON_HEAD, end, *parts)))
+    sock.close()
+
+
+def _tail_head() -> bytes:
+    """The header lines that end every response's head."""
+    return COMMON_HEAD + b"Date: %b\r\n" % formatdate(usegmt=True).encode()

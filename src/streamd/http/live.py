@@ -1,0 +1,161 @@
+"""Live readers: who waits on which stream, and how news reaches them.
+
+A change is encoded once and written straight to the sockets of all readers that stand at its
+start, without waking a task for each. A reader's own task takes over only when its socket would
+block, when it has fallen behind, or when the stream ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import trio
+
+from streamd.http.cursors import current_cursor
+from streamd.http.messages import Channel
+from streamd.http.sse import control_event, data_event
+from streamd.streams.commands import Change
+from streamd.streams.offsets import Position
+
+# A larger event is not held per reader: each then reads on its own, a piece at a time.
+MAX_DIRECT_BYTES = 64 * 1024
+
+
+class Reader:
+    """One live reader at the tail of a stream, parked until there is news."""
+
+    __slots__ = ("_scope", "news", "stream_id")
+
+    def __init__(self, stream_id: int) -> None:
+        self.stream_id = stream_id
+        self.news = False
+        self._scope: trio.CancelScope | None = None
+
+    def deliver(self, change: Change, event: Callable[[int], bytes]) -> bool:
+        """Take part in a change. Returns whether the reader stays parked."""
+        self.wake()
+        return False
+
+    def wake(self) -> None:
+        self.news = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def park(self, channel: Channel, deadline: float) -> bool:
+        """Wait for news until `deadline`. Returns False when the client went away instead."""
+        self.news = False
+        with trio.CancelScope(deadline=deadline) as self._scope:
+            await channel.wait_disconnected()
+        gone = not self._scope.cancelled_caught
+        self._scope = None
+        return not gone
+
+
+class SseReader(Reader):
+    """A reader whose events can be written by whoever has them.
+
+    `cursor` is the least cursor it may be given, from what it echoed; `finished` says that it
+    was told of the stream's close.
+    """
+
+    __slots__ = ("at", "channel", "cursor", "finished")
+
+    def __init__(self, stream_id: int, channel: Channel, at: Position, cursor: int) -> None:
+        super().__init__(stream_id)
+        self.channel = channel
+        self.at = at
+        self.cursor = cursor
+        self.finished = False
+
+    def deliver(self, change: Change, event: Callable[[int], bytes]) -> bool:
+        if self.at != change.start:
+            return super().deliver(change, event)
+        sent = self.channel.try_send(event(self.cursor))
+        self.at = change.stream.tail
+        self.finished = change.stream.closed
+        if sent and not self.finished:
+            return True
+        return super().deliver(change, event)
+
+
+class Hub:
+    """All parked readers by stream id. `clock_ms` is wall time in ms since the epoch.
+
+    `reading_now` counts the live responses under way, by mode, parked or not.
+    """
+
+    def __init__(self, clock_ms: Callable[[], int], max_readers: int) -> None:
+        self._clock_ms = clock_ms
+        self._max_readers = max_readers
+        self._readers: dict[int, set[Reader]] = {}
+        self.reading_now = {"long-poll": 0, "sse": 0}
+        self.draining = False
+
+    @property
+    def full(self) -> bool:
+        """Whether another live reader would be one too many."""
+        return sum(self.reading_now.values()) >= self._max_readers
+
+    @contextmanager
+    def reading(self, mode: str) -> Iterator[None]:
+        """Count a live response while it is under way."""
+        self.reading_now[mode] += 1
+        try:
+            yield
+        finally:
+            self.reading_now[mode] -= 1
+
+    def add(self, reader: Reader) -> None:
+        """Have `reader` served; it must `park` without awaiting anything in between."""
+        self._readers.setdefault(reader.stream_id, set()).add(reader)
+
+    def remove(self, reader: Reader) -> None:
+        readers = self._readers.get(reader.stream_id)
+        if readers is not None:
+            readers.discard(reader)
+            if not readers:
+                del self._readers[reader.stream_id]
+
+    def publish(self, changes: dict[int, Change]) -> None:
+        """Bring changes to their readers."""
+        if not self._readers:
+            return
+        for stream_id, change in changes.items():
+            readers = self._readers.get(stream_id)
+            if readers is None:
+                continue
+            if change.ended or change.size > MAX_DIRECT_BYTES:
+                leaving = list(readers)
+                for reader in leaving:
+                    reader.wake()
+            else:
+                event = self._encoder(change)
+                leaving = [reader for reader in readers if not reader.deliver(change, event)]
+            for reader in leaving:
+                self.remove(reader)
+
+    def _encoder(self, change: Change) -> Callable[[int], bytes]:
+        """The event of `change` for readers with a given least cursor, encoded once for each."""
+        stream = change.stream
+        current = current_cursor(self._clock_ms())
+        by_cursor: dict[int, bytes] = {}
+
+        def event(least: int) -> bytes:
+            cursor = max(current, least)
+            found = by_cursor.get(cursor)
+            if found is None:
+                data = data_event(stream.content_type, change.parts) if change.parts else b""
+                found = by_cursor[cursor] = data + control_event(
+                    stream.tail, cursor, up_to_date=True, closed=stream.closed
+                )
+            return found
+
+        return event
+
+    def drain(self) -> None:
+        """Wake everyone for good: the node is going down."""
+        self.draining = True
+        for readers in list(self._readers.values()):
+            for reader in list(readers):
+                reader.wake()

@@ -1,0 +1,183 @@
+"""Handlers that read: HEAD, catch-up, long-poll (protocol sections 5.5 to 5.7)."""
+
+from __future__ import annotations
+
+import trio
+
+from streamd.http import fields
+from streamd.http.cursors import next_cursor
+from streamd.http.fields import BadRequest, Live, ReadQuery
+from streamd.http.live import Reader
+from streamd.http.messages import Buffer, ClientGone, LiveResponse, Request, Response
+from streamd.http.routing import StreamRoute
+from streamd.http.service import NOT_FOUND, TOO_MANY_READERS, Service
+from streamd.http.tailing import tail_by_sse
+from streamd.streams.chunks import OffsetMismatch, Slice
+from streamd.streams.content import is_json
+from streamd.streams.model import Stream
+from streamd.streams.offsets import Position
+
+_NO_STORE = b"Cache-Control: no-store\r\n"
+_CACHEABLE_S = 60
+_CACHEABLE = b"Cache-Control: public, max-age=60, stale-while-revalidate=300\r\n"
+_UP_TO_DATE = b"Stream-Up-To-Date: true\r\n"
+_CLOSED = b"Stream-Closed: true\r\n"
+
+
+async def head(service: Service, request: Request, route: StreamRoute) -> Response:
+    """HEAD: metadata only. Alone among reads it renews no sliding window."""
+    stream = await service.find(route)
+    if isinstance(stream, Response):
+        return stream
+    head = (
+        b"Content-Type: %b\r\nStream-Next-Offset: %b\r\nETag: %b\r\nCache-Control: no-store\r\n"
+        % (
+            stream.content_type.encode(),
+            stream.tail.token(),
+            _etag(stream, Position(0, 0), stream.tail, stream.closed),
+        )
+    )
+    if stream.ttl_ms is not None:
+        head += b"Stream-TTL: %d\r\n" % (stream.ttl_ms // 1000)
+    if stream.expires_at is not None:
+        head += b"Stream-Expires-At: %b\r\n" % stream.expires_at.encode()
+    if stream.closed:
+        head += _CLOSED
+    return Response(200, head)
+
+
+async def read(
+    service: Service, request: Request, route: StreamRoute
+) -> Response | LiveResponse:
+    """GET: catch-up, long-poll or SSE, by the query."""
+    query = fields.read_query(request.query)
+    stream = await service.find(route)
+    if isinstance(stream, Response):
+        return stream
+    service.touch(route, stream)
+    if query.live is Live.SSE:
+        return await tail_by_sse(service, route, stream, query)
+    at = stream.tail if query.at is None else query.at
+    if query.live is Live.LONG_POLL:
+        if at == stream.tail and not stream.closed:
+            return await _wait_for_news(service, request, route, stream, at, query)
+        if at == stream.tail:
+            return Response(204, _tail_head(stream.tail, b"") + _CLOSED)
+    elif query.at is None:
+        return _now(stream)
+    return await _catch_up(service, request, stream, at, query)
+
+
+def _now(stream: Stream) -> Response:
+    """``offset=now``: where the tail is, and nothing that a cache may keep (section 6)."""
+    head = b"Content-Type: %b\r\nStream-Next-Offset: %b\r\n" % (
+        stream.content_type.encode(),
+        stream.tail.token(),
+    )
+    if stream.closed:
+        head += _CLOSED
+    body = b"[]" if is_json(stream.content_type) else b""
+    return Response(200, head + _UP_TO_DATE + _NO_STORE, body)
+
+
+async def _catch_up(
+    service: Service, request: Request, stream: Stream, at: Position, query: ReadQuery
+) -> Response:
+    try:
+        found = await service.reads.read(stream, at, query.max_bytes)
+    except OffsetMismatch:
+        raise BadRequest("INVALID_OFFSET", "offset is no offset of this stream") from None
+    up_to_date = found.end == stream.tail
+    closed = up_to_date and stream.closed
+    etag = _etag(stream, at, found.end, closed)
+    caching = _caching(service, stream, found)
+    asked = request.headers.get(b"if-none-match")
+    if asked is not None and fields.etag_matches(asked, etag):
+        return Response(304, b"ETag: %b\r\n" % etag + caching)
+    head = b"Content-Type: %b\r\nStream-Next-Offset: %b\r\nETag: %b\r\n" % (
+        stream.content_type.encode(),
+        found.end.token(),
+        etag,
+    )
+    if up_to_date:
+        head += _UP_TO_DATE
+    if closed:
+        head += _CLOSED
+    elif query.live is not None:
+        head += b"Stream-Cursor: %d\r\n" % _cursor(service, query)
+    return Response(200, head + caching, body_of(stream, found))
+
+
+def body_of(stream: Stream, found: Slice) -> Buffer | list[Buffer]:
+    """The bytes read as a body: JSON messages between brackets, anything else as it is."""
+    if not is_json(stream.content_type):
+        return found.parts if found.parts else b""
+    if not found.parts:
+        return b"[]"
+    *parts, last = found.parts
+    return [b"[", *parts, memoryview(last)[:-1], b"]"]
+
+
+def _etag(stream: Stream, start: Position, end: Position, closed: bool) -> bytes:
+    return b'"%d:%b:%b%b"' % (
+        stream.stream_id,
+        start.token(),
+        end.token(),
+        b":c" if closed else b"",
+    )
+
+
+def _caching(service: Service, stream: Stream, found: Slice) -> bytes:
+    """Section 8: bytes once written never change, but the tail and an expiry are no one's to
+    keep."""
+    if not found.size:
+        return _NO_STORE
+    expiry_ms = stream.expiry_ms()
+    if expiry_ms is None:
+        return _CACHEABLE
+    left_s = (expiry_ms - service.group.now_ms()) // 1000
+    return b"Cache-Control: public, max-age=%d\r\n" % max(0, min(_CACHEABLE_S, left_s))
+
+
+def _cursor(service: Service, query: ReadQuery) -> int:
+    return next_cursor(service.clock_ms(), query.cursor, service.random)
+
+
+def _tail_head(at: Position, cursor: bytes) -> bytes:
+    return b"Stream-Next-Offset: %b\r\n%b" % (at.token(), cursor) + _UP_TO_DATE + _NO_STORE
+
+
+async def _wait_for_news(
+    service: Service,
+    request: Request,
+    route: StreamRoute,
+    stream: Stream,
+    at: Position,
+    query: ReadQuery,
+) -> Response:
+    """Long-poll at the tail (section 5.7): wait for records, the close, the end, or the time."""
+    wait_ms = service.server.long_poll_timeout_ms
+    if query.timeout_ms is not None:
+        wait_ms = min(wait_ms, query.timeout_ms)
+    if service.hub.full:
+        return TOO_MANY_READERS
+    reader = Reader(stream.stream_id)
+    with service.hub.reading("long-poll"):
+        service.hub.add(reader)
+        try:
+            stayed = await reader.park(request.channel, trio.current_time() + wait_ms / 1000)
+        finally:
+            service.hub.remove(reader)
+    if not stayed:
+        raise ClientGone
+    current = await service.find(route)
+    if isinstance(current, Response):
+        return current
+    if current.stream_id != stream.stream_id:
+        return NOT_FOUND
+    if current.tail != at:
+        return await _catch_up(service, request, current, at, query)
+    if current.closed:
+        return Response(204, _tail_head(at, b"") + _CLOSED)
+    cursor = b"Stream-Cursor: %d\r\n" % _cursor(service, query)
+    return Response(204, _tail_head(at, cursor))

@@ -1,0 +1,141 @@
+"""From a raw request path to what it names.
+
+Streams have two addresses. ``/v1/stream/{path}`` is the base protocol's: the first of several
+segments is a bucket, made on first use, and a single segment lies in the bucket ``_default``.
+``/{bucket}/{stream}`` is the bucketed surface (extensions section 1), strict about its names.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from streamd.http.messages import Response, error_response
+from streamd.streams.keys import stream_key
+
+DEFAULT_BUCKET = b"_default"
+RESERVED_BUCKETS = frozenset(
+    (b"_default", b"__ds", b"healthz", b"readyz", b"metrics", b"cluster", b"console", b"admin")
+)
+# First segments that the ops application answers.
+OPS_ROOTS = frozenset((b"healthz", b"readyz", b"metrics", b"cluster"))
+RESERVED_STREAMS = frozenset((b"streams",))
+MAX_PATH_BYTES = 1024
+MAX_BUCKETED_BYTES = 122
+
+_V1 = b"/v1/stream/"
+_BUCKET = re.compile(rb"[a-z0-9_-]{4,64}")
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f\\]")
+
+
+class StreamRoute(NamedTuple):
+    """A stream, by its key and by the path it was addressed with."""
+
+    key: bytes
+    path: bytes
+    implicit_bucket: bool
+
+
+class BucketRoute(NamedTuple):
+    """A bucket."""
+
+    name: bytes
+
+
+class OpsRoute(NamedTuple):
+    """Anything that is neither a stream nor a bucket."""
+
+
+class BadPath(NamedTuple):
+    """A path that names nothing it could be meant to; `response` says why."""
+
+    status: int
+    code: str
+    message: str
+
+    def response(self) -> Response:
+        return error_response(self.status, self.code, self.message)
+
+
+Route = StreamRoute | BucketRoute | OpsRoute | BadPath
+
+_OPS = OpsRoute()
+
+
+@lru_cache(maxsize=65_536)
+def _resolve_cached(path: bytes) -> Route:
+    return _resolve(path)
+
+
+def resolve(path: bytes) -> Route:
+    """What the raw path names. Short paths are remembered: most requests repeat one."""
+    return _resolve_cached(path) if len(path) <= 200 else _resolve(path)
+
+
+def _resolve(path: bytes) -> Route:
+    if not path.startswith(_V1):
+        return _resolve_bucketed(path)
+    if len(path) > MAX_PATH_BYTES:
+        return BadPath(400, "INVALID_PATH", f"the path is longer than {MAX_PATH_BYTES} bytes")
+    decoded = _decode(path[len(_V1) :])
+    if isinstance(decoded, BadPath):
+        return decoded
+    segments = decoded.split(b"/")
+    if not all(segments):
+        return BadPath(400, "INVALID_PATH", "the stream's path has an empty segment")
+    if segments[0] == b"__ds":
+        return BadPath(404, "NOT_FOUND", "no such route")
+    if len(segments) == 1:
+        return StreamRoute(stream_key(DEFAULT_BUCKET, decoded), path, True)
+    bucket, _, name = decoded.partition(b"/")
+    return StreamRoute(stream_key(bucket, name), path, True)
+
+
+def _resolve_bucketed(path: bytes) -> Route:
+    raw_bucket, slash, raw_stream = path[1:].partition(b"/")
+    if raw_bucket in OPS_ROOTS or not raw_bucket or path.startswith(b"/v1/"):
+        return _OPS
+    bucket = _decode(raw_bucket)
+    if isinstance(bucket, BadPath):
+        return bucket
+    if bucket in RESERVED_BUCKETS or _BUCKET.fullmatch(bucket) is None:
+        return BadPath(
+            400, "INVALID_BUCKET_ID", "a bucket id is 4 to 64 of a-z 0-9 _ - and not reserved"
+        )
+    if not slash:
+        return BucketRoute(bucket)
+    if b"/" in raw_stream:
+        return BadPath(404, "NOT_FOUND", "no such route")
+    name = _decode(raw_stream)
+    if isinstance(name, BadPath):
+        return name
+    if not name or b"/" in name or b".." in name or name in RESERVED_STREAMS:
+        return BadPath(
+            400, "INVALID_STREAM_ID", "a stream id is not empty, has no / or .., and is not reserved"
+        )
+    if len(bucket) + 1 + len(name) > MAX_BUCKETED_BYTES:
+        return BadPath(
+            400, "INVALID_STREAM_ID", f"bucket and stream ids exceed {MAX_BUCKETED_BYTES} bytes"
+        )
+    return StreamRoute(stream_key(bucket, name), path, False)
+
+
+def _decode(raw: bytes) -> bytes | BadPath:
+    """Undo percent-encoding, refusing what no honest client sends."""
+    if b"%" in raw:
+        if _BAD_ESCAPE.search(raw):
+            return BadPath(400, "INVALID_PATH", "the path has an invalid percent escape")
+        raw = unquote_to_bytes(raw)
+    if _CONTROL.search(raw):
+        return BadPath(400, "INVALID_PATH", "the path has a control character or a backslash")
+    if not raw.isascii():
+        try:
+            raw.decode()
+        except UnicodeDecodeError:
+            return BadPath(400, "INVALID_PATH", "the path is not UTF-8")
+    if b".." in raw and b".." in raw.split(b"/"):
+        return BadPath(400, "INVALID_PATH", "the path has a .. segment")
+    return raw

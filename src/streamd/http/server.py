@@ -1,0 +1,166 @@
+"""`streamd serve`: a node and the HTTP server of its choice, from start to drained stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+
+import hypercorn.trio
+import structlog
+import trio
+from hypercorn.config import Config as HypercornConfig
+
+from streamd import __version__
+from streamd.blocking import in_thread
+from streamd.config import Config, ConfigError, ServerConfig
+from streamd.http.application import StreamApplication
+from streamd.http.asgi import AsgiApplication
+from streamd.http.asgi_bridge import call_asgi
+from streamd.http.front_door import FrontDoor, listen
+from streamd.http.live import Hub
+from streamd.http.messages import Request, Response
+from streamd.http.ops import create_ops_app
+from streamd.http.service import Service
+from streamd.metrics import Metrics
+from streamd.node import Node, Stores, wall_clock_ms
+from streamd.storage.errors import StorageError
+
+log = structlog.get_logger("streamd.server")
+
+
+async def serve(config: Config, announce: Callable[[str], None] = print) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once.
+
+    Raises `ConfigError` when the address or certificate cannot be used, `StorageError` when the
+    data directory cannot, at start or later.
+    """
+    server = config.server
+    ssl_context = _ssl_context(server)
+    listeners = _listen(server)
+    path = Path(server.data_dir).absolute()
+    stores = await in_thread(Stores.open, path, server.node_id)
+    try:
+        metrics = Metrics()
+        random = Random()
+        hub = Hub(wall_clock_ms, server.max_live_readers)
+        metrics.live_readers = lambda: hub.reading_now
+        node = Node(
+            stores,
+            run_blocking=in_thread,
+            clock_ms=wall_clock_ms,
+            random=random,
+            on_changes=hub.publish,
+            metrics=metrics,
+        )
+        async with node.running():
+            service = Service(
+                node.group, node.reads, hub, server, metrics, wall_clock_ms, random
+            )
+            application = _application(service, node, metrics)
+            url = _url(server, listeners)
+            announce(
+                f"streamd {__version__} node {server.node_id} serves {url} from {path}"
+            )
+            await _serve_http(server, application, metrics, hub, listeners, ssl_context)
+            log.info("drained")
+    finally:
+        with trio.CancelScope(shield=True):
+            await in_thread(stores.close)
+
+
+def _application(service: Service, node: Node, metrics: Metrics) -> StreamApplication:
+    app = create_ops_app(metrics, node.group.may_read, node.status)
+
+    async def ops(request: Request) -> Response:
+        return await call_asgi(app, request)  # type: ignore[arg-type]
+
+    return StreamApplication(service, ops)
+
+
+async def _serve_http(
+    server: ServerConfig,
+    application: StreamApplication,
+    metrics: Metrics,
+    hub: Hub,
+    listeners: list[socket.socket],
+    ssl_context: ssl.SSLContext | None,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        if server.http == "hypercorn":
+            stopping = trio.Event()
+            nursery.start_soon(_until_signal, hub, stopping.set)
+            await _serve_hypercorn(server, application, listeners, stopping.wait)
+        else:
+            door = FrontDoor(application, server, metrics, fatal=(StorageError,))
+            metrics.gauge(
+                "http_connections", "Open connections.", lambda: len(door.connections)
+            )
+            nursery.start_soon(_until_signal, hub, door.drain)
+            await door.serve(listeners, ssl_context)
+        nursery.cancel_scope.cancel()
+
+
+async def _until_signal(hub: Hub, drain: Callable[[], None]) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for number in signals:
+            if hub.draining:
+                os._exit(128 + number)
+            log.info("draining", signal=signal.Signals(number).name)
+            hub.drain()
+            drain()
+
+
+async def _serve_hypercorn(
+    server: ServerConfig,
+    application: StreamApplication,
+    listeners: list[socket.socket],
+    stopping: Callable[[], Awaitable[None]],
+) -> None:
+    """Hand the listening sockets to Hypercorn: HTTP/2 by ALPN with TLS, by upgrade without."""
+    config = HypercornConfig()
+    config.bind = [f"fd://{listener.detach()}" for listener in listeners]
+    config.certfile = server.tls_cert
+    config.keyfile = server.tls_key
+    config.accesslog = None
+    config.errorlog = None
+    config.include_server_header = False
+    config.graceful_timeout = server.drain_timeout_ms / 1000
+    config.shutdown_timeout = server.drain_timeout_ms / 1000
+    config.keep_alive_timeout = server.idle_timeout_ms / 1000
+    config.h11_max_incomplete_size = server.max_header_bytes
+    config.h2_max_header_list_size = server.max_header_bytes
+    app = AsgiApplication(application, server)
+    await hypercorn.trio.serve(app, config, shutdown_trigger=stopping)  # type: ignore[arg-type]
+
+
+def _listen(server: ServerConfig) -> list[socket.socket]:
+    try:
+        return listen(*server.listen_address)
+    except OSError as error:
+        raise ConfigError(f"server.listen: cannot listen on {server.listen}: {error}") from None
+
+
+def _ssl_context(server: ServerConfig) -> ssl.SSLContext | None:
+    if server.tls_cert is None or server.tls_key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(server.tls_cert, server.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"server.tls_cert, server.tls_key: {error}") from None
+    return context
+
+
+def _url(server: ServerConfig, listeners: list[socket.socket]) -> str:
+    host, _ = server.listen_address
+    port = listeners[0].getsockname()[1]
+    scheme = "http" if server.tls_cert is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+

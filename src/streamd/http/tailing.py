@@ -1,0 +1,118 @@
+"""Tailing a stream by server-sent events (protocol section 5.8)."""
+
+from __future__ import annotations
+
+import trio
+
+from streamd.http.cursors import next_cursor
+from streamd.http.fields import BadRequest, ReadQuery
+from streamd.http.live import SseReader
+from streamd.http.messages import Channel, ClientGone, LiveResponse, Response
+from streamd.http.routing import StreamRoute
+from streamd.http.service import TOO_MANY_READERS, Service
+from streamd.http.sse import HEARTBEAT, control_event, data_event
+from streamd.streams.chunks import OffsetMismatch
+from streamd.streams.content import is_text
+from streamd.streams.model import Stream
+from streamd.streams.offsets import Position
+
+_HEAD = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
+_BASE64 = b"stream-sse-data-encoding: base64\r\n"
+# One event's share of the stream while catching up.
+_EVENT_BYTES = 64 * 1024
+
+
+async def tail_by_sse(
+    service: Service, route: StreamRoute, stream: Stream, query: ReadQuery
+) -> Response | LiveResponse:
+    """GET with ``live=sse``: everything behind the offset, then news as it comes."""
+    at = stream.tail if query.at is None else query.at
+    try:
+        await service.reads.read(stream, at, 1)
+    except OffsetMismatch:
+        raise BadRequest("INVALID_OFFSET", "offset is no offset of this stream") from None
+    if service.hub.full:
+        return TOO_MANY_READERS
+    tail = _SseTail(service, route, stream.stream_id, at, query.cursor)
+    return LiveResponse(200, _HEAD if is_text(stream.content_type) else _HEAD + _BASE64, tail.run)
+
+
+class _SseTail:
+    """One SSE response: catches up by reading, then parks in the hub, by turns."""
+
+    def __init__(
+        self,
+        service: Service,
+        route: StreamRoute,
+        stream_id: int,
+        at: Position,
+        echoed_cursor: int | None,
+    ) -> None:
+        self._service = service
+        self._route = route
+        self._stream_id = stream_id
+        self._at = at
+        self._cursor = next_cursor(service.clock_ms(), echoed_cursor, service.random)
+        self._told_tail = False
+        self._finished = False
+
+    async def run(self, channel: Channel) -> None:
+        """Write events until the stream ends, the client goes, or the connection is old."""
+        server = self._service.server
+        ends_at = trio.current_time() + server.sse_lifetime_ms / 1000
+        heartbeat_s = server.sse_heartbeat_ms / 1000
+        hub = self._service.hub
+        with hub.reading("sse"):
+            while trio.current_time() < ends_at and not hub.draining:
+                if not await self._catch_up(channel):
+                    return
+                deadline = min(ends_at, trio.current_time() + heartbeat_s)
+                if not await self._park(channel, deadline):
+                    await channel.send(HEARTBEAT)
+                if self._finished:
+                    return
+
+    async def _catch_up(self, channel: Channel) -> bool:
+        """Send all there is. Returns False when there will never be more."""
+        while True:
+            stream = await self._service.reads.stream(self._route.key)
+            if stream is None or stream.stream_id != self._stream_id or stream.deleted:
+                return False
+            if self._told_tail and self._at == stream.tail and not stream.closed:
+                return True
+            try:
+                found = await self._service.reads.read(stream, self._at, _EVENT_BYTES)
+            except OffsetMismatch:
+                return False
+            self._at = found.end
+            up_to_date = found.end == stream.tail
+            closed = up_to_date and stream.closed
+            event = data_event(stream.content_type, found.parts) if found.parts else b""
+            event += control_event(
+                found.end, self._current_cursor(), up_to_date=up_to_date, closed=closed
+            )
+            self._told_tail = up_to_date
+            await channel.send(event)
+            if closed:
+                return False
+
+    async def _park(self, channel: Channel, deadline: float) -> bool:
+        """Wait at the tail, served by the hub. Returns False when only time has passed."""
+        hub = self._service.hub
+        reader = SseReader(self._stream_id, channel, self._at, self._cursor)
+        hub.add(reader)
+        try:
+            stayed = await reader.park(channel, deadline)
+        finally:
+            hub.remove(reader)
+        if not stayed:
+            raise ClientGone
+        heard = reader.at != self._at
+        self._at = reader.at
+        self._finished = reader.finished
+        await channel.flush()
+        return heard or reader.news
+
+    def _current_cursor(self) -> int:
+        clock_ms = self._service.clock_ms()
+        return max(self._cursor, next_cursor(clock_ms, None, self._service.random))

@@ -1,0 +1,184 @@
+"""Connections to clients: a bare socket, fast, or any Trio stream, TLS among them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+
+from streamd.http.messages import Buffer, ClientGone
+
+_RECEIVE_BYTES = 64 * 1024
+# What a client may send ahead while its live response is under way.
+_MAX_AHEAD_BYTES = 64 * 1024
+_JOIN_BYTES = 256 * 1024
+_MAX_GATHERED = 64
+_LINGER_S = 1.0
+_LINGER_BYTES = 1024 * 1024
+
+
+class Transport(Protocol):
+    """Bytes to and from one client."""
+
+    async def receive(self) -> bytes:
+        """The next bytes; empty once the client has sent all, or is gone."""
+
+    def send_now(self, data: bytes) -> int:
+        """Write what goes without waiting; returns the number of bytes that went."""
+
+    async def send(self, parts: Sequence[Buffer]) -> None:
+        """Write all parts. Raises `ClientGone`, also when nothing goes for the write timeout."""
+
+    async def wait_disconnected(self) -> None:
+        """Return once the client is gone; what it sends meanwhile is kept for `receive`."""
+
+    async def linger(self) -> None:
+        """End the sending side and let the client read: a close with input unread would reset
+        the connection and take the last response with it."""
+
+    async def close(self) -> None:
+        """Close at once, without courtesies."""
+
+
+class SocketTransport:
+    """A non-blocking socket, used directly: Trio is asked to wait only when there is need."""
+
+    def __init__(self, sock: socket.socket, write_timeout_s: float) -> None:
+        self._sock = sock
+        self._write_timeout_s = write_timeout_s
+        self._ahead = b""
+
+    async def receive(self) -> bytes:
+        if self._ahead:
+            data, self._ahead = self._ahead, b""
+            return data
+        while True:
+            await trio.lowlevel.wait_readable(self._sock)
+            try:
+                return self._sock.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return b""
+
+    def send_now(self, data: bytes) -> int:
+        try:
+            return self._sock.send(data)
+        except OSError:
+            return 0
+
+    async def send(self, parts: Sequence[Buffer]) -> None:
+        for left in _gathered(parts):
+            while left:
+                try:
+                    sent = self._sock.send(left[0]) if len(left) == 1 else self._sock.sendmsg(left)
+                except BlockingIOError:
+                    await self._wait_writable()
+                    continue
+                except OSError as error:
+                    raise ClientGone from error
+                left = _without(left, sent)
+
+    async def _wait_writable(self) -> None:
+        with trio.move_on_after(self._write_timeout_s):
+            await trio.lowlevel.wait_writable(self._sock)
+            return
+        raise ClientGone
+
+    async def wait_disconnected(self) -> None:
+        while len(self._ahead) < _MAX_AHEAD_BYTES:
+            await trio.lowlevel.wait_readable(self._sock)
+            try:
+                data = self._sock.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return
+            if not data:
+                return
+            self._ahead += data
+        await trio.sleep_forever()
+
+    async def linger(self) -> None:
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+        left = _LINGER_BYTES
+        with trio.move_on_after(_LINGER_S):
+            while left > 0 and (data := await self.receive()):
+                left -= len(data)
+
+    async def close(self) -> None:
+        trio.lowlevel.notify_closing(self._sock)
+        self._sock.close()
+
+
+class StreamTransport:
+    """Any Trio stream."""
+
+    def __init__(self, stream: trio.abc.Stream, write_timeout_s: float) -> None:
+        self._stream = stream
+        self._write_timeout_s = write_timeout_s
+        self._ahead = b""
+
+    async def receive(self) -> bytes:
+        if self._ahead:
+            data, self._ahead = self._ahead, b""
+            return data
+        try:
+            return bytes(await self._stream.receive_some(_RECEIVE_BYTES))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return b""
+
+    def send_now(self, data: bytes) -> int:
+        return 0
+
+    async def send(self, parts: Sequence[Buffer]) -> None:
+        with trio.move_on_after(self._write_timeout_s):
+            try:
+                for left in _gathered(parts):
+                    for part in left:
+                        await self._stream.send_all(part)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise ClientGone from error
+            return
+        raise ClientGone
+
+    async def wait_disconnected(self) -> None:
+        while len(self._ahead) < _MAX_AHEAD_BYTES:
+            try:
+                data = await self._stream.receive_some(_RECEIVE_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+            if not data:
+                return
+            self._ahead += data
+        await trio.sleep_forever()
+
+    async def linger(self) -> None:
+        with trio.move_on_after(_LINGER_S):
+            await self._stream.aclose()
+
+    async def close(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+
+def _gathered(parts: Sequence[Buffer]) -> list[list[memoryview]]:
+    """Parts as runs to be written at once: joined where copying is cheaper than gathering."""
+    if len(parts) == 1:
+        return [[memoryview(parts[0])]]
+    if len(parts) > _MAX_GATHERED or sum(map(len, parts)) <= _JOIN_BYTES:
+        return [[memoryview(b"".join(parts))]]
+    return [[memoryview(part) for part in parts]]
+
+
+def _without(left: list[memoryview], sent: int) -> list[memoryview]:
+    """What remains of `left` once `sent` bytes of it have gone."""
+    for place, part in enumerate(left):
+        if sent < len(part):
+            return [part[sent:], *left[place + 1 :]]
+        sent -= len(part)
+    return []

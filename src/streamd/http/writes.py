@@ -1,0 +1,222 @@
+"""Handlers that change something: create, append, close, delete (protocol sections 5.1 to 5.4)."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from streamd.http import fields
+from streamd.http.fields import BadRequest
+from streamd.http.messages import Request, Response, error_response
+from streamd.http.routing import BucketRoute, StreamRoute, resolve
+from streamd.http.service import GONE, NOT_FOUND, Service
+from streamd.streams.commands import Append, Create, CreateBucket, Delete, Outcome, Result
+from streamd.streams.content import (
+    DEFAULT_CONTENT_TYPE,
+    NO_RECORDS,
+    InvalidJson,
+    Records,
+    split_body,
+)
+from streamd.streams.model import ForkRequest
+
+_CLOSED = b"Stream-Closed: true\r\n"
+
+
+async def append(service: Service, request: Request, route: StreamRoute) -> Response:
+    """POST: append, append and close, or close."""
+    headers = request.headers
+    close = fields.wants_close(headers)
+    kind = ""
+    records = NO_RECORDS
+    if request.body:
+        raw_type = headers.get(b"content-type")
+        if not raw_type:
+            raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required with a body")
+        kind = fields.content_type(raw_type)
+        records = _records(kind, request.body)
+        if not records.lengths:
+            raise BadRequest("EMPTY_BODY", "an empty array appends nothing")
+    elif not close:
+        raise BadRequest("EMPTY_BODY", "a body is required unless Stream-Closed is true")
+    command = Append(
+        route.key,
+        kind,
+        records.data,
+        records.lengths,
+        close,
+        fields.stream_seq(headers),
+        fields.producer(headers),
+    )
+    outcome = await service.group.propose(command, len(records.data))
+    return _append_answer(command, outcome)
+
+
+def _append_answer(command: Append, outcome: Outcome) -> Response:
+    result = outcome.result
+    if result is Result.APPENDED or result is Result.CLOSED:
+        head = b"Stream-Next-Offset: %b\r\n" % outcome.tail.token()
+        if outcome.closed:
+            head += _CLOSED
+        if command.producer is None:
+            return Response(204, head)
+        head += b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\n" % (outcome.epoch, outcome.seq)
+        return Response(200 if result is Result.APPENDED else 204, head)
+    if result is Result.DUPLICATE:
+        head = b"Stream-Next-Offset: %b\r\nProducer-Epoch: %d\r\nProducer-Seq: %d\r\n" % (
+            outcome.tail.token(),
+            outcome.epoch,
+            outcome.seq,
+        )
+        return Response(204, head + _CLOSED if outcome.closed else head)
+    return _refusal(command, outcome)
+
+
+def _refusal(command: Append, outcome: Outcome) -> Response:
+    head = b"Stream-Closed: true\r\nStream-Next-Offset: %b\r\n" % outcome.tail.token()
+    if not outcome.closed:
+        head = b""
+    match outcome.result:
+        case Result.NOT_FOUND:
+            return NOT_FOUND
+        case Result.GONE:
+            return GONE
+        case Result.STREAM_CLOSED:
+            return error_response(409, "STREAM_CLOSED", "the stream is closed", head)
+        case Result.CONTENT_TYPE_DIFFERS:
+            message = f"the stream's content type is {outcome.content_type}"
+            return error_response(409, "CONTENT_TYPE_MISMATCH", message, head)
+        case Result.SEQ_REGRESSION:
+            message = "Stream-Seq is not greater than the last one appended"
+            return error_response(409, "SEQUENCE_CONFLICT", message, head)
+        case Result.EPOCH_STALE:
+            head += b"Producer-Epoch: %d\r\n" % outcome.epoch
+            message = "Producer-Epoch is behind the producer's current epoch"
+            return error_response(403, "STALE_EPOCH", message, head)
+        case Result.EPOCH_WITHOUT_RESTART:
+            message = "a new Producer-Epoch starts with Producer-Seq 0"
+            return error_response(400, "INVALID_EPOCH_SEQ", message, head)
+        case Result.SEQ_GAP:
+            assert command.producer is not None
+            head += b"Producer-Expected-Seq: %d\r\nProducer-Received-Seq: %d\r\n" % (
+                outcome.seq,
+                command.producer.seq,
+            )
+            return error_response(409, "SEQUENCE_GAP", "Producer-Seq skips ahead", head)
+        case _:
+            raise AssertionError(outcome)
+
+
+async def create(service: Service, request: Request, route: StreamRoute) -> Response:
+    """PUT: create a stream or a fork, or find it as asked for."""
+    headers = request.headers
+    fork = fields.fork_request(headers, _fork_source(headers))
+    settings = fields.create_settings(headers, fork)
+    records = NO_RECORDS
+    if request.body:
+        records = _records(await _initial_type(service, settings.content_type, fork), request.body)
+    command = Create(
+        route.key,
+        settings,
+        fields.wants_close(headers),
+        records.data,
+        records.lengths,
+        route.implicit_bucket,
+    )
+    outcome = await service.group.propose(command, len(records.data))
+    return _create_answer(request, outcome)
+
+
+def _fork_source(headers: fields.Headers) -> bytes | None:
+    """The key of the stream that Stream-Forked-From names by its URL or URL path."""
+    raw = headers.get(b"stream-forked-from")
+    if raw is None:
+        return None
+    path = raw
+    if raw.startswith((b"http://", b"https://")):
+        path = urlsplit(raw).path
+    route = resolve(path) if path.startswith(b"/") else None
+    if not isinstance(route, StreamRoute):
+        raise BadRequest("INVALID_FORK", "Stream-Forked-From is not the path of a stream")
+    return route.key
+
+
+async def _initial_type(service: Service, asked: str | None, fork: ForkRequest | None) -> str:
+    """The content type by which an initial body is cut into records."""
+    if asked is not None:
+        return asked
+    if fork is not None:
+        source = await service.reads.stream(fork.source)
+        if source is not None:
+            return source.content_type
+    return DEFAULT_CONTENT_TYPE
+
+
+def _create_answer(request: Request, outcome: Outcome) -> Response:
+    match outcome.result:
+        case Result.CREATED | Result.EXISTS:
+            head = b"Content-Type: %b\r\nStream-Next-Offset: %b\r\n" % (
+                outcome.content_type.encode(),
+                outcome.tail.token(),
+            )
+            if outcome.closed:
+                head += _CLOSED
+            if outcome.result is Result.EXISTS:
+                return Response(200, head)
+            return Response(201, head + _location(request))
+        case Result.SETTINGS_DIFFER:
+            message = "the stream exists with another configuration"
+            return error_response(409, "STREAM_EXISTS", message)
+        case Result.IN_USE_BY_FORKS:
+            message = "a deleted stream is kept here for its forks"
+            return error_response(409, "STREAM_GONE", message)
+        case Result.BUCKET_NOT_FOUND:
+            return error_response(404, "BUCKET_NOT_FOUND", "there is no such bucket")
+        case Result.SOURCE_NOT_FOUND:
+            return error_response(404, "STREAM_NOT_FOUND", "Stream-Forked-From does not exist")
+        case Result.SOURCE_GONE:
+            return error_response(409, "STREAM_GONE", "Stream-Forked-From was deleted")
+        case Result.CONTENT_TYPE_DIFFERS:
+            message = "Content-Type differs from the source's"
+            return error_response(409, "CONTENT_TYPE_MISMATCH", message)
+        case Result.FORK_OFFSET_INVALID:
+            message = "Stream-Fork-Offset is no offset of the source"
+            return error_response(400, "INVALID_OFFSET", message)
+        case Result.FORK_SUB_OFFSET_INVALID:
+            message = "Stream-Fork-Sub-Offset reaches past the append it starts in"
+            return error_response(400, "INVALID_OFFSET", message)
+        case _:
+            raise AssertionError(outcome)
+
+
+def _location(request: Request) -> bytes:
+    host = request.headers.get(b"host", b"")
+    return b"Location: %b://%b%b\r\n" % (request.scheme, host, request.path)
+
+
+def _records(content_type: str, body: bytes) -> Records:
+    try:
+        return split_body(content_type, body)
+    except InvalidJson as error:
+        raise BadRequest("INVALID_JSON", f"the body is not JSON: {error}") from None
+
+
+async def delete(service: Service, request: Request, route: StreamRoute) -> Response:
+    """DELETE of a stream."""
+    outcome = await service.group.propose(Delete(route.key))
+    match outcome.result:
+        case Result.DELETED:
+            return Response(204)
+        case Result.GONE:
+            return GONE
+        case _:
+            return NOT_FOUND
+
+
+async def create_bucket(service: Service, request: Request, route: BucketRoute) -> Response:
+    """PUT of a bucket (extensions section 1.2)."""
+    outcome = await service.group.propose(CreateBucket(route.name))
+    if outcome.result is Result.BUCKET_EXISTS:
+        return error_response(409, "BUCKET_EXISTS", "the bucket exists")
+    return Response(201, _location(request))
+
+

@@ -1,0 +1,45 @@
+"""Logging: one structured event a line, on standard error.
+
+Events carry names and numbers, never bodies, headers or tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+from streamd.config import LogConfig
+
+
+def set_up_logging(config: LogConfig) -> None:
+    """Send streamd's events, and those of the libraries, to standard error."""
+    render: structlog.typing.Processor
+    if config.format == "json":
+        render = structlog.processors.JSONRenderer()
+    else:
+        render = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if config.format == "json":
+        shared.append(structlog.processors.dict_tracebacks)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("streamd").setLevel(config.level.upper())

@@ -1,0 +1,111 @@
+"""Metrics: plain numbers on the hot path, Prometheus text when somebody asks.
+
+A counter of the client library costs a lock and a few calls; these cost one addition. A
+collector hands them over at scrape time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Histogram:
+    """Observations counted by upper bound."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def family(self, name: str, text: str) -> HistogramMetricFamily:
+        buckets: list[tuple[str, float]] = []
+        below = 0
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            below += count
+            buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), below))
+        return HistogramMetricFamily(name, text, buckets=buckets, sum_value=self.total)
+
+
+class Metrics:
+    """All that one node counts. `gauges` are asked for their values when scraped."""
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, str, int], int] = {}
+        self.append_latency = Histogram(_SECONDS)
+        self.fsync_latency = Histogram(_SECONDS)
+        self.commit_batch = Histogram(_COUNTS)
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self.live_readers: Callable[[], dict[str, int]] = dict
+        self.registry = CollectorRegistry()
+        self.registry.register(_Families(self))
+        ProcessCollector(registry=self.registry)
+
+    def request(self, route: str, method: str, status: int) -> None:
+        key = (route, method, status)
+        self.requests[key] = self.requests.get(key, 0) + 1
+
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Have a gauge ``streamd_{name}`` scraped."""
+        self.gauges[name] = (text, value)
+
+    def exposition(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class _Families(Collector):
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        metrics = self._metrics
+        requests = CounterMetricFamily(
+            "streamd_http_requests", "HTTP requests answered.", labels=("route", "method", "status")
+        )
+        for (route, method, status), count in metrics.requests.items():
+            requests.add_metric((route, method, str(status)), count)
+        yield requests
+        yield metrics.append_latency.family(
+            "streamd_append_latency_seconds", "From an append's arrival to its answer."
+        )
+        yield metrics.fsync_latency.family(
+            "streamd_fsync_latency_seconds", "One synced write of the log."
+        )
+        yield metrics.commit_batch.family(
+            "streamd_commit_batch_commands", "Commands that shared one log entry."
+        )
+        yield CounterMetricFamily(
+            "streamd_http_received_bytes", "Bytes read from clients.", metrics.bytes_in
+        )
+        yield CounterMetricFamily(
+            "streamd_http_sent_bytes", "Bytes written to clients.", metrics.bytes_out
+        )
+        readers = GaugeMetricFamily(
+            "streamd_live_readers", "Live responses under way.", labels=("mode",)
+        )
+        for mode, count in metrics.live_readers().items():
+            readers.add_metric((mode,), count)
+        yield readers
+        for name, (text, value) in metrics.gauges.items():
+            yield GaugeMetricFamily(f"streamd_{name}", text, value())

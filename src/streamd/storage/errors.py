@@ -1,0 +1,37 @@
+"""What can be wrong with a data directory, said so that an operator knows what to do."""
+
+from __future__ import annotations
+
+
+class StorageError(Exception):
+    """The node cannot go on with this storage; the message says why and what helps."""
+
+
+class StorageFailed(StorageError):
+    """A read or write failed. Nothing may be acknowledged after it: the process must end.
+
+    LevelDB was seen to go on confirming synced writes after one failed for lack of space, and
+    to lose nearly all of them on the next start. Only a restart finds out what is on the disk.
+    """
+
+
+class LogCorrupt(StorageError):
+    """An entry of the log is not the one that was written."""
+
+
+class LogBelowFloor(StorageError):
+    """The log ends before an entry that was known to be on disk."""
+
+
+class DataDirInUse(StorageError):
+    """Another process serves from the same data directory."""
+
+
+class IdentityMismatch(StorageError):
+    """The data directory belongs to another node, or to another version's format."""
+
+
+RESTORE_HINT = (
+    "The node will not serve what is left as if it were whole. Restore the data directory from "
+    "a backup, or move it away to start empty."
+)

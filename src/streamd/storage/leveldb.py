@@ -1,0 +1,71 @@
+"""LevelDB as the stores use it: opened strictly, its errors final.
+
+Reads verify checksums and the log is read with ``paranoid_checks``: by default a flipped bit in
+LevelDB's own log silently drops every record behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import plyvel
+
+from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError, StorageFailed
+
+
+def open_database(
+    directory: Path,
+    *,
+    write_buffer_size: int,
+    compression: str | None = "snappy",
+    lru_cache_size: int | None = None,
+    bloom_filter_bits: int = 0,
+) -> plyvel.DB:
+    """Open or create a database. Sizes are in bytes. Raises `LogCorrupt` or `StorageFailed`."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return plyvel.DB(
+            str(directory),
+            create_if_missing=True,
+            paranoid_checks=True,
+            write_buffer_size=write_buffer_size,
+            compression=compression,
+            lru_cache_size=lru_cache_size,
+            bloom_filter_bits=bloom_filter_bits,
+        )
+    except plyvel.CorruptionError as error:
+        raise LogCorrupt(f"{directory} is corrupt: {error}. {RESTORE_HINT}") from error
+    except (plyvel.Error, OSError) as error:
+        # LevelDB reports a missing or damaged MANIFEST or CURRENT as an invalid argument.
+        raise StorageFailed(f"{directory} cannot be opened: {error}. {RESTORE_HINT}") from error
+
+
+class FailStop:
+    """Turns the first error of a store into the last thing it ever does."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._failure: StorageError | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    @contextmanager
+    def guarding(self) -> Iterator[None]:
+        """Run one storage call. Raises `StorageFailed` or `LogCorrupt`, and ever after."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except plyvel.CorruptionError as error:
+            self._failure = LogCorrupt(f"{self._directory} is corrupt: {error}. {RESTORE_HINT}")
+            raise self._failure from error
+        except (plyvel.Error, OSError) as error:
+            self._failure = StorageFailed(
+                f"{self._directory}: {error}. Nothing was acknowledged after this; free or "
+                "repair the disk, then start again."
+            )
+            raise self._failure from error
