@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from random import Random
 
-from streamd.raft.core import Core, Ready, ReadState, Role, Settings
+from streamd.raft.core import Core, ReadState, Ready, Role, Settings
 from streamd.raft.invariants import Checker
 from streamd.raft.membership import (
     BOOTSTRAP_HARD_STATE,
@@ -14,7 +14,6 @@ from streamd.raft.membership import (
     decode_configuration,
 )
 from streamd.raft.messages import Configuration, Entry, EntryKind, HardState, Message
-
 
 NO_CONFIGURATION = Configuration()
 
@@ -43,9 +42,7 @@ class SimulatedDisk:
         return self._entries[index - self.first_index].term
 
     def holds(self, index: int, term: int) -> bool:
-        return index < self.first_index or (
-            index <= self.last_index and self.term(index) == term
-        )
+        return index < self.first_index or (index <= self.last_index and self.term(index) == term)
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
         assert self.first_index <= lo < hi <= self.last_index + 1

@@ -338,8 +338,10 @@ def show_message(message: Message) -> str:
     if fields.get("round") == 0:
         del fields["round"]
     name = type(message).__name__
-    shown = {key: {True: "yes", False: "no"}[v] if v is True or v is False else v
-             for key, v in fields.items()}
+    shown = {
+        key: {True: "yes", False: "no"}[v] if v is True or v is False else v
+        for key, v in fields.items()
+    }
     facts = " ".join(f"{key}={value}" for key, value in shown.items())
     return f"{message.sender}->{message.to} {name} {facts}"
 

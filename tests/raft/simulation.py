@@ -163,7 +163,7 @@ class Simulation:
         pairs = [(a, b) for a in self.nodes for b in self.nodes if a != b]
         leaders = [n.node_id for n in self.nodes.values() if n.core.role == Role.LEADER]
         alone = self.random.choice(leaders or list(self.nodes))
-        cuts = (
+        cuts: tuple[set[tuple[int, int]], ...] = (
             set(),
             {pair for pair in pairs if alone in pair},
             {pair for pair in pairs if alone == pair[0]},
@@ -230,10 +230,10 @@ class Simulation:
 
 
 def run_seed(seed: int, steps: int) -> Simulation:
-    """Raises with the seed in the message, whatever goes wrong."""
+    """Raises with the seed in the message, whatever goes wrong; `SEED=n` replays it."""
     simulation = Simulation(seed)
     try:
         simulation.run(steps)
     except (AssertionError, RaftViolation) as error:
-        raise InvariantBroken(f"seed {seed}: {error}") from error
+        raise InvariantBroken(f"{error} (replay with SEED={seed})") from error
     return simulation

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-import pytest
-
 from tests.raft.simulation import run_seed
 
 STEPS = 4000
@@ -25,9 +23,18 @@ def test_invariants_hold_under_random_faults() -> None:
         counted["committed"] += simulation.checker.committed_index
     print(dict(counted))
     if not only:
-        for what in ("committed", "crashes", "power losses", "links cut", "writes lost",
-                     "suffixes replaced", "messages duplicated", "leaders deposed",
-                     "reads answered", "proposals refused"):
+        for what in (
+            "committed",
+            "crashes",
+            "power losses",
+            "links cut",
+            "writes lost",
+            "suffixes replaced",
+            "messages duplicated",
+            "leaders deposed",
+            "reads answered",
+            "proposals refused",
+        ):
             assert counted[what], f"no schedule ever brought this about: {what}"
 
 

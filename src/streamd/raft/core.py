@@ -243,10 +243,12 @@ class Core:
 
         Writes end in the order in which they were handed out. One that ends after its entries
         were replaced by another leader's still vouches for its hard state and for what remains.
+        Raises `ValueError` for anything but the oldest Ready's completion.
         """
+        expected = self._writes[0].completion if self._writes else None
+        if expected != (term, index):
+            raise ValueError(f"expected {expected} to be stored, not {(term, index)}")
         write = self._writes.popleft()
-        if write.completion != (term, index):
-            raise ValueError(f"expected {write.completion} to be stored, not {(term, index)}")
         self._state.messages += write.held
         if write.with_entries:
             self._log.end_store()

@@ -98,8 +98,7 @@ class Checker:
         if isinstance(message, AppendAccepted) and disk.hard_state.term <= message.term:
             match = message.match_index
             self._require(
-                disk.hard_state.term == message.term
-                and match <= disk.last_index,
+                disk.hard_state.term == message.term and match <= disk.last_index,
                 f"an acknowledgement left before the entries were stored: {message}",
             )
 

@@ -54,13 +54,6 @@ class ConfigurationHistory:
             self._configurations.pop()
         self.latest = self._configurations[-1]
 
-    def at(self, index: int) -> Configuration:
-        """The configuration in force after the entry at `index`, which is not below the base."""
-        place = len(self._indexes) - 1
-        while self._indexes[place] > index:
-            place -= 1
-        return self._configurations[place]
-
     def forget_before(self, index: int) -> None:
         """Make the configuration in force at `index` the base."""
         while len(self._indexes) > 1 and self._indexes[1] <= index:

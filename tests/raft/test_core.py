@@ -1,0 +1,174 @@
+"""The core's contract with its shell, beyond what the scripts show."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from streamd.raft.core import Core, NotLeader, Overloaded, Role, Settings
+from streamd.raft.messages import AppendRequest, Configuration, Entry, EntryKind, Heartbeat
+from tests.raft.cluster import (
+    SimulatedDisk,
+    SimulatedNode,
+    bootstrapped_disk,
+    lone_leader,
+    settle,
+)
+
+
+class SlowToRead(SimulatedDisk):
+    """Notices when the core reads entries back."""
+
+    forbidden = False
+
+    def entries(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
+        assert not self.forbidden, "an entry was read back"
+        return super().entries(lo, hi, max_bytes)
+
+
+def write_all(node: SimulatedNode) -> None:
+    while node.writes:
+        node.write_one()
+        node.complete_one()
+
+
+def test_a_batch_takes_three_calls_and_never_touches_the_disk_again() -> None:
+    node = lone_leader()
+    disk = SlowToRead()
+    disk.__dict__.update(node.disk.__dict__)
+    core = Core(
+        node_id=1,
+        hard_state=disk.hard_state,
+        log=disk,
+        applied_index=2,
+        random=Random(1),
+        configuration=Configuration((1,)),
+    )
+    node.core, node.disk = core, disk
+    settle(node)
+    disk.forbidden = True
+    payload = b"x" * 1000
+    [index] = core.propose([payload])
+    ready = core.ready()
+    assert ready is not None
+    assert ready.entries[0].payload is payload, "payloads are never copied"
+    disk.write(ready.hard_state, ready.entries)
+    core.stored(*ready.completion)
+    ready = core.ready()
+    assert ready is not None
+    assert [entry.payload for entry in ready.committed] == [payload]
+    assert ready.committed[0].payload is payload
+    assert not ready.must_store
+    core.applied(index)
+    assert core.ready() is None
+
+
+def test_nothing_grows_with_the_number_of_batches() -> None:
+    node = lone_leader()
+    for _ in range(200):
+        node.core.propose([b"payload"])
+        settle(node)
+    core = node.core
+    assert core.applied_index == core.last_index == 202
+    assert core._log._recent == []
+    assert not core._writes
+    assert core._leadership is not None
+    assert core._leadership._uncommitted_bytes == 0
+    assert len(core._state.configurations._indexes) == 1
+
+
+def test_writes_end_in_the_order_in_which_they_began() -> None:
+    node = lone_leader()
+    node.core.propose([b"a"])
+    node.take_readies()
+    node.core.propose([b"b"])
+    node.take_readies()
+    with pytest.raises(ValueError, match=r"expected \(2, 3\)"):
+        node.core.stored(2, 4)
+    node.core.stored(2, 3)
+    node.core.stored(2, 4)
+    with pytest.raises(ValueError, match="expected None"):
+        node.core.stored(2, 4)
+
+
+def test_several_payloads_are_several_entries_of_one_term() -> None:
+    node = lone_leader()
+    assert node.core.propose([b"a", b"b"]) == range(3, 5)
+    assert node.core.propose([]) == range(5, 5)
+    assert [node.core.entry_at(index).payload for index in (3, 4)] == [b"a", b"b"]
+
+
+def test_a_refused_proposal_leaves_no_trace() -> None:
+    node = lone_leader(max_uncommitted_bytes=4)
+    node.core.propose([b"1234"])
+    with pytest.raises(Overloaded) as refusal:
+        node.core.propose([b"5"])
+    assert refusal.value.uncommitted_bytes == 4
+    assert refusal.value.max_uncommitted_bytes == 4
+    assert node.core.last_index == 3
+
+
+def test_who_leads_is_told_to_those_who_ask_a_follower() -> None:
+    node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1))
+    for ask in (lambda: node.core.propose([b"x"]), lambda: node.core.read(1)):
+        with pytest.raises(NotLeader, match="no leader is known"):
+            ask()
+    node.core.step(Heartbeat(2, 1, 5, 0))
+    for ask in (lambda: node.core.propose([b"x"]), lambda: node.core.read(1)):
+        with pytest.raises(NotLeader, match="node 2 is") as refusal:
+            ask()
+        assert refusal.value.leader_id == 2
+    assert node.core.local_read_index() is None
+
+
+def test_a_lone_voter_that_learns_of_a_higher_term_leads_again_in_a_higher_one() -> None:
+    node = lone_leader()
+    node.core.step(Heartbeat(9, 1, 50, 0))
+    settle(node)
+    assert node.core.leader_id == 9
+    for _ in range(20):
+        node.core.tick()
+    settle(node)
+    assert node.core.role == Role.LEADER
+    assert node.core.term == 51
+
+
+def test_a_lone_leader_needs_nobody_to_stay_leader() -> None:
+    node = lone_leader()
+    for _ in range(100):
+        node.core.tick()
+    assert node.core.role == Role.LEADER
+    assert node.core.ready() is None
+
+
+def test_a_late_append_does_not_cut_off_what_a_later_one_brought() -> None:
+    node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1))
+    first, second = (Entry(i, 2, EntryKind.COMMANDS, b"%d" % i) for i in (2, 3))
+    node.core.step(AppendRequest(2, 1, 2, 1, 1, 0, [first, second]))
+    node.core.step(AppendRequest(2, 1, 2, 1, 1, 0, [first]))
+    node.core.step(AppendRequest(2, 1, 2, 1, 1, 0, []))
+    assert node.core.last_index == 3
+
+
+def test_a_configuration_beyond_the_applied_index_is_found_in_the_log() -> None:
+    disk = bootstrapped_disk([1, 2, 3])
+    disk.write(None, [Entry(i, 1, EntryKind.COMMANDS, b"x") for i in range(2, 5)])
+    node = SimulatedNode(1, disk, Settings(), Random(1))
+    assert node.core.configuration == Configuration((1, 2, 3))
+    later = SimulatedNode(
+        1, disk, Settings(), Random(1), applied=4, configuration=Configuration((1, 4, 5))
+    )
+    assert later.core.configuration == Configuration((1, 4, 5))
+
+
+def test_election_timeouts_are_spread_between_one_and_two_by_the_given_randomness() -> None:
+    timeouts = set()
+    for seed in range(100):
+        node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(seed))
+        ticks = 0
+        while node.core.role == Role.FOLLOWER:
+            node.core.tick()
+            ticks += 1
+        timeouts.add(ticks)
+    assert timeouts == set(range(10, 20))

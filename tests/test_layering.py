@@ -1,0 +1,196 @@
+"""The layers stand: imports point downward, and the pure hearts stay pure.
+
+Each module of the package is read, not run. A part is a package or module directly under
+`streamd`; it may import itself and the parts of lower layers, not its neighbours.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "streamd"
+
+# From the inside out. What is named nowhere belongs to the shell, whose parts may use each other.
+SHELL = "the shell"
+LAYERS = (
+    {"raft", "streams"},
+    {"codec"},
+    {"storage", "cold"},
+    {SHELL},
+    {"node"},
+    {"http"},
+    {"cli"},
+    {"__main__"},
+)
+
+PURE = {"raft", "streams", "codec"}
+# Values and types: nothing that acts, or differs between two runs. `random` is for naming the
+# type of a generator that is passed in.
+PURE_MAY_IMPORT = {
+    "__future__", "base64", "binascii", "bisect", "collections", "dataclasses", "enum",
+    "functools", "hashlib", "heapq", "itertools", "json", "math", "msgspec", "operator",
+    "random.Random", "re", "string", "struct", "typing", "zlib",
+}  # fmt: skip
+ACTING_CALLS = {"open", "print", "input", "Random", "SystemRandom"}
+
+# Libraries that one part alone knows; PySpark runs elsewhere altogether.
+HOMES = {
+    "plyvel": "storage",
+    "minio": "cold",
+    "httptools": "http",
+    "quart": "http",
+    "quart_trio": "http",
+    "hypercorn": "http",
+    "pyspark": None,
+}
+
+
+def layer(part: str) -> int:
+    for number, parts in enumerate(LAYERS):
+        if part in parts:
+            return number
+    return LAYERS.index({SHELL})
+
+
+def breaches(module: str, source: str) -> list[str]:
+    """What the source of a module (`raft.core`) does that its layer must not."""
+    part = module.split(".", maxsplit=1)[0]
+    tree = ast.parse(source)
+    found = []
+    for node in ast.walk(tree):
+        wrong = [f"imports {name}" for name in imported(node) if not may_import(part, name)]
+        if part in PURE:
+            wrong += acts(node)
+        found += [f"{module}:{getattr(node, 'lineno', 0)} {what}" for what in wrong]
+    return found
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """Full names of what a statement imports, as `module.name` where it picks a name."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        module = "." * node.level + (node.module or "")
+        yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def may_import(part: str, name: str) -> bool:
+    top, *inner = name.split(".")
+    if top == "":
+        return False  # relative: written out in full, a name shows its layer
+    if top == "streamd":
+        return not inner or may_use(part, inner[0])
+    if part in PURE and top not in PURE_MAY_IMPORT and name not in PURE_MAY_IMPORT:
+        return False
+    return top not in HOMES or HOMES[top] == part
+
+
+def may_use(part: str, other: str) -> bool:
+    if other == part or other == "__version__":
+        return other == part or part not in PURE
+    neighbours = layer(other) == layer(part) == layer(SHELL)
+    return neighbours or layer(other) < layer(part)
+
+
+def acts(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith | ast.Await) or (
+        isinstance(node, ast.comprehension) and node.is_async
+    ):
+        yield "waits"
+    elif isinstance(node, ast.Call):
+        called = node.func.id if isinstance(node.func, ast.Name) else ""
+        if called in ACTING_CALLS:
+            yield f"calls {called}"
+
+
+def modules() -> Iterator[tuple[str, str]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        yield name.removesuffix(".__init__"), path.read_text()
+
+
+def test_no_module_reaches_beyond_its_layer() -> None:
+    read = dict(modules())
+    assert {module.split(".")[0] for module in read} > PURE, "the source is where it is expected"
+    assert [wrong for module, source in read.items() for wrong in breaches(module, source)] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("raft.core", "from streamd.streams.machine import Machine"),
+        ("streams.machine", "from streamd.raft import core"),
+        ("raft.log", "import streamd.storage.log_store"),
+        ("codec", "from streamd import config"),
+        ("streams.state", "from ..storage import state_store"),
+        ("storage.log_store", "from streamd.group import Group"),
+        ("group", "from streamd.node import Node"),
+        ("group", "if True:\n    from streamd.http.messages import Request"),
+        ("node", "from streamd.cli import main"),
+        ("http.sse", "import streamd.cli"),
+        ("raft.core", "from streamd import __version__"),
+    ],
+)
+def test_an_import_of_an_outer_layer_is_a_breach(module: str, source: str) -> None:
+    assert len(breaches(module, source)) == 1
+
+
+@pytest.mark.parametrize("part", ["raft.core", "streams.machine", "codec"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "from datetime import datetime",
+        "import random",
+        "from random import randrange",
+        "import os.path",
+        "from socket import socket",
+        "import threading",
+        "def f():\n    import trio",
+        "async def f(): pass",
+        "open('state')",
+        "print('debug')",
+        "from random import Random\nrandom = Random()",
+    ],
+)
+def test_a_clock_io_randomness_or_waiting_in_a_pure_part_is_a_breach(
+    part: str, source: str
+) -> None:
+    assert len(breaches(part, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("group", "import plyvel"),
+        ("http.front_door", "from plyvel import DB"),
+        ("storage.log_store", "import minio"),
+        ("node", "import httptools"),
+        ("cli", "from quart import Quart"),
+        ("cli", "import quart_trio"),
+        ("node", "from hypercorn.trio import serve"),
+        ("cold.audit", "import pyspark"),
+    ],
+)
+def test_a_library_outside_its_home_is_a_breach(module: str, source: str) -> None:
+    assert len(breaches(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("raft.core", "from random import Random\ndef f(random: Random): pass"),
+        ("raft.core", "from streamd.raft.log import Log\nfrom collections import deque"),
+        ("codec", "from streamd.streams.commands import Command"),
+        ("storage.log_store", "import plyvel, os\nfrom streamd.raft.messages import Entry"),
+        ("group", "import trio\nfrom streamd.metrics import Metrics"),
+        ("http.asgi", "import quart\nfrom streamd.node import Node\nasync def f(): pass"),
+        ("cli", "import time\nfrom streamd.http import asgi\nfrom streamd import __version__"),
+    ],
+)
+def test_what_points_inward_is_no_breach(module: str, source: str) -> None:
+    assert breaches(module, source) == []
