@@ -34,7 +34,9 @@ def main() -> None:
 @click.option("--http", help="front-door (HTTP/1.1, fast) or hypercorn (HTTP/2 as well).")
 @click.option("--log-level", help="debug, info, warning or error. [default: info]")
 @click.option("--log-format", help="console or json. [default: console]")
-def serve(file: Path | None, log_level: str | None, log_format: str | None, **flags: object) -> None:
+def serve(
+    file: Path | None, log_level: str | None, log_format: str | None, **flags: object
+) -> None:
     """Serve streams until stopped.
 
     Flags override environment variables (STREAMD_SERVER_NODE_ID, …), which override the file.

@@ -198,9 +198,7 @@ class Group:
         wanted = self._rows_wanted(ready.entries)
         flushes = self.state.flushes
         started = trio.current_time()
-        rows = await self._run_blocking(
-            self._write_blocking, ready, wanted, limiter=self._writer
-        )
+        rows = await self._run_blocking(self._write_blocking, ready, wanted, limiter=self._writer)
         self._metrics.fsync_latency.observe(trio.current_time() - started)
         # A row read before a flush ended may be older than one the flush let go of.
         if flushes == self.state.flushes:
@@ -335,8 +333,6 @@ class Group:
             await trio.sleep(SWEEP_INTERVAL_S)
             if not self.may_read():
                 continue
-            due = await self._run_blocking(
-                due_for_sweep, self._store, self.now_ms(), SWEEP_BATCH
-            )
+            due = await self._run_blocking(due_for_sweep, self._store, self.now_ms(), SWEEP_BATCH)
             if due or self._touches:
                 await self.propose(Sweep(due))

@@ -43,9 +43,7 @@ class Reads:
             recent = self._state.read_recent(stream, at, max_bytes)
             if recent is not None:
                 return recent
-            stored = await self._run_blocking(
-                read_from_store, self._store, stream, at, max_bytes
-            )
+            stored = await self._run_blocking(read_from_store, self._store, stream, at, max_bytes)
             self._keep(stream, stored)
             if stored.slice is not None:
                 return stored.slice

@@ -17,7 +17,6 @@ from streamd.http.messages import (
     LiveResponse,
     Request,
     Response,
-    error_response,
 )
 from streamd.http.wire import Refused, body_parts, check_path, single_headers
 

@@ -123,9 +123,7 @@ def create_settings(headers: Headers, fork: ForkRequest | None) -> Settings:
         raise BadRequest("INVALID_REQUEST", "Stream-TTL and Stream-Expires-At exclude each other")
     ttl_ms = None if ttl is None else whole_number(ttl, "Stream-TTL", MAX_TTL_S) * 1000
     text, expires_at_ms = (None, None) if expires_at is None else _timestamp(expires_at)
-    return Settings(
-        content_type(raw_type) if raw_type else None, ttl_ms, text, expires_at_ms, fork
-    )
+    return Settings(content_type(raw_type) if raw_type else None, ttl_ms, text, expires_at_ms, fork)
 
 
 def _timestamp(raw: bytes) -> tuple[str, int]:
@@ -237,8 +235,4 @@ def etag_matches(header: bytes, etag: bytes) -> bool:
     """Whether an If-None-Match header names `etag` (RFC 9110 section 13.1.2)."""
     if header == etag or header.strip() == b"*":
         return True
-    return any(
-        candidate.strip().removeprefix(b"W/") == etag for candidate in header.split(b",")
-    )
-
-
+    return any(candidate.strip().removeprefix(b"W/") == etag for candidate in header.split(b","))

@@ -123,9 +123,7 @@ class LiveResponse:
 
     __slots__ = ("status", "head", "run")
 
-    def __init__(
-        self, status: int, head: bytes, run: Callable[[Channel], Awaitable[None]]
-    ) -> None:
+    def __init__(self, status: int, head: bytes, run: Callable[[Channel], Awaitable[None]]) -> None:
         self.status = status
         self.head = head
         self.run = run

@@ -46,9 +46,7 @@ async def head(service: Service, request: Request, route: StreamRoute) -> Respon
     return Response(200, head)
 
 
-async def read(
-    service: Service, request: Request, route: StreamRoute
-) -> Response | LiveResponse:
+async def read(service: Service, request: Request, route: StreamRoute) -> Response | LiveResponse:
     """GET: catch-up, long-poll or SSE, by the query."""
     query = fields.read_query(request.query)
     stream = await service.find(route)

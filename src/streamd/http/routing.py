@@ -114,7 +114,7 @@ def _resolve_bucketed(path: bytes) -> Route:
         return name
     if not name or b"/" in name or b".." in name or name in RESERVED_STREAMS:
         return BadPath(
-            400, "INVALID_STREAM_ID", "a stream id is not empty, has no / or .., and is not reserved"
+            400, "INVALID_STREAM_ID", "a stream id is not empty or reserved, with no / or .."
         )
     if len(bucket) + 1 + len(name) > MAX_BUCKETED_BYTES:
         return BadPath(

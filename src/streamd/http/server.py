@@ -42,8 +42,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
     server = config.server
     ssl_context = _ssl_context(server)
     listeners = _listen(server)
-    path = Path(server.data_dir).absolute()
-    stores = await in_thread(Stores.open, path, server.node_id)
+    stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id)
     try:
         metrics = Metrics()
         random = Random()
@@ -58,14 +57,10 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
             metrics=metrics,
         )
         async with node.running():
-            service = Service(
-                node.group, node.reads, hub, server, metrics, wall_clock_ms, random
-            )
+            service = Service(node.group, node.reads, hub, server, metrics, wall_clock_ms, random)
             application = _application(service, node, metrics)
-            url = _url(server, listeners)
-            announce(
-                f"streamd {__version__} node {server.node_id} serves {url} from {path}"
-            )
+            url, directory = _url(server, listeners), stores.data_dir.path
+            announce(f"streamd {__version__} node {server.node_id} serves {url} from {directory}")
             await _serve_http(server, application, metrics, hub, listeners, ssl_context)
             log.info("drained")
     finally:
@@ -97,9 +92,7 @@ async def _serve_http(
             await _serve_hypercorn(server, application, listeners, stopping.wait)
         else:
             door = FrontDoor(application, server, metrics, fatal=(StorageError,))
-            metrics.gauge(
-                "http_connections", "Open connections.", lambda: len(door.connections)
-            )
+            metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
             nursery.start_soon(_until_signal, hub, door.drain)
             await door.serve(listeners, ssl_context)
         nursery.cancel_scope.cancel()
@@ -162,5 +155,3 @@ def _url(server: ServerConfig, listeners: list[socket.socket]) -> str:
     port = listeners[0].getsockname()[1]
     scheme = "http" if server.tls_cert is None else "https"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-

@@ -60,9 +60,7 @@ class Service:
 
 
 NOT_FOUND = error_response(404, "STREAM_NOT_FOUND", "there is no such stream")
-GONE = error_response(
-    410, "STREAM_GONE", "the stream was deleted; forks of it still exist"
-)
+GONE = error_response(410, "STREAM_GONE", "the stream was deleted; forks of it still exist")
 TOO_MANY_READERS = error_response(
     503, "TOO_MANY_READERS", "too many live readers; try again later", b"Retry-After: 1\r\n"
 )

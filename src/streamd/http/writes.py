@@ -218,5 +218,3 @@ async def create_bucket(service: Service, request: Request, route: BucketRoute) 
     if outcome.result is Result.BUCKET_EXISTS:
         return error_response(409, "BUCKET_EXISTS", "the bucket exists")
     return Response(201, _location(request))
-
-

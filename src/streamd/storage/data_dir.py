@@ -40,6 +40,7 @@ class DataDir:
         Raises `DataDirInUse`, `IdentityMismatch`, or `StorageFailed`.
         """
         try:
+            path = path.absolute()
             path.mkdir(parents=True, exist_ok=True)
             lock = _lock(path)
             try:

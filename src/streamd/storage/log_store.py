@@ -48,9 +48,7 @@ class LogStore:
         self._hard_state_key = _KEY.pack(group_id, b"h", 0)
         self._base_key = _KEY.pack(group_id, b"b", 0)
         self._fail_stop = FailStop(directory)
-        self._db = open_database(
-            directory, write_buffer_size=_WRITE_BUFFER_BYTES, compression=None
-        )
+        self._db = open_database(directory, write_buffer_size=_WRITE_BUFFER_BYTES, compression=None)
         self.hard_state = HardState()
         self._base = Floor()
         self._last = Floor()
@@ -126,9 +124,8 @@ class LogStore:
             for entry in entries:
                 assert entry.index == last.index + 1, (entry.index, last.index)
                 chain = self._chain(last.chain, entry)
-                batch.put(
-                    self._key(entry.index), _ENTRY.pack(entry.term, entry.kind, chain) + entry.payload
-                )
+                header = _ENTRY.pack(entry.term, entry.kind, chain)
+                batch.put(self._key(entry.index), header + entry.payload)
                 last = Floor(entry.index, entry.term, chain)
             batch.write()
         for entry in entries:
@@ -185,9 +182,7 @@ class LogStore:
         return _KEY.pack(self._group_id, _ENTRY_LETTER, index)
 
     def _chain(self, previous: int, entry: Entry) -> int:
-        start = crc32c(
-            _CHAINED.pack(previous, self._group_id, entry.index, entry.term, entry.kind)
-        )
+        start = crc32c(_CHAINED.pack(previous, self._group_id, entry.index, entry.term, entry.kind))
         return crc32c(entry.payload, start)
 
     def _load(self) -> None:

@@ -11,7 +11,7 @@ from enum import Enum
 import msgspec
 
 from streamd.streams.model import ProducerStamp, Settings, Stream
-from streamd.streams.offsets import Position
+from streamd.streams.offsets import START, Position
 
 
 class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=False):
@@ -108,7 +108,7 @@ class Outcome:
     def __init__(
         self,
         result: Result,
-        tail: Position = Position(0, 0),
+        tail: Position = START,
         closed: bool = False,
         content_type: str = "",
         epoch: int = 0,

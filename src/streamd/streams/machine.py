@@ -291,5 +291,3 @@ def _media_type_asked(settings: Settings) -> str | None:
     if settings.content_type is not None:
         return media_type(settings.content_type)
     return None if settings.fork is not None else DEFAULT_CONTENT_TYPE
-
-

@@ -197,9 +197,7 @@ def _gather(stream: Stream, at: Position, max_bytes: int, find: _Find) -> Slice 
     return Slice(parts, at, size)
 
 
-def read_stored(
-    store: KeyValue, stream_id: int, record: int, *, max_bytes: int
-) -> list[Chunk]:
+def read_stored(store: KeyValue, stream_id: int, record: int, *, max_bytes: int) -> list[Chunk]:
     """Stored chunks of one stream id from the one with `record` on. Blocks.
 
     Always at least one chunk where there is one, then as many as `max_bytes` allows.

@@ -1,0 +1,57 @@
+# Every target sets up what it needs; nothing has to be done first.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+NODE_READY := tests/conformance/node_modules/.ready
+ARGS ?=
+
+.PHONY: help serve test verify fix bench conformance clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+serve: $(READY) ## Serve on 127.0.0.1:4437 from ./data (more flags: ARGS="--http hypercorn")
+	@exec $(BIN)/streamd serve $(ARGS)
+
+test: $(READY) $(NODE_READY) ## Run all tests, the conformance suite included
+	$(BIN)/python -m pytest $(ARGS)
+
+conformance: $(READY) $(NODE_READY) ## Run only the upstream conformance suite
+	$(BIN)/python -m pytest tests/conformance -rA $(ARGS)
+
+verify: $(READY) ## Check style and types; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fix: $(READY) ## Mend what can be mended by itself
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## Measure against the Node reference server (needs wrk)
+	$(BIN)/python -m bench $(ARGS)
+
+clean: ## Remove everything that was set up or built
+	rm -rf $(VENV) tests/conformance/node_modules bench/node/node_modules
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml requirements.lock
+	@python=$$(for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	    command -v $$p >/dev/null && \
+	    $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p && break; \
+	  done || true); \
+	if [ -z "$$python" ]; then echo "streamd needs Python 3.11 or newer" >&2; exit 1; fi; \
+	echo "setting up $(VENV) with $$($$python --version)"; \
+	$$python -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint requirements.lock --editable '.[test]'
+	@touch $@
+
+$(NODE_READY): tests/conformance/package.json tests/conformance/package-lock.json
+	@command -v npm >/dev/null || { echo "the conformance suite needs Node 20 or newer" >&2; exit 1; }
+	cd tests/conformance && npm ci --silent --no-audit --no-fund --ignore-scripts
+	@touch $@

@@ -1,0 +1,125 @@
+"""A whole server as a process of its own, as an operator would run it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+_DEADLINE_S = 30.0
+_POLL_S = 0.02
+
+
+def free_port() -> int:
+    """A port nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class ServerProcess:
+    """`streamd serve` on a free port; `wrapper` is put before the command (strace, for one)."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        wrapper: Sequence[str] = (),
+        port: int | None = None,
+    ) -> None:
+        self.data_dir = data_dir
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._command = [
+            *wrapper,
+            sys.executable,
+            "-m",
+            "streamd",
+            "serve",
+            "--data-dir",
+            str(data_dir),
+            "--listen",
+            f"127.0.0.1:{self.port}",
+            *flags,
+        ]
+        self._environment = {**os.environ, **(environment or {})}
+        self.process: subprocess.Popen[str] | None = None
+        self.output = ""
+
+    def __enter__(self) -> ServerProcess:
+        self.start()
+        self.wait_ready()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self._command,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait_ready(self) -> None:
+        """Wait until it answers. Raises `AssertionError` with its output when it ends instead."""
+        assert self.process is not None
+        deadline = time.monotonic() + _DEADLINE_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended: {self.wait()}: {self.output}")
+            if self._answers():
+                return
+            time.sleep(_POLL_S)
+        raise AssertionError("the server does not answer")
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+        try:
+            connection.request("GET", "/readyz/local")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the whole group, the wrapper's child included."""
+        assert self.process is not None
+        os.killpg(self.process.pid, number)
+
+    def wait(self, timeout_s: float = _DEADLINE_S) -> int:
+        """Wait for its end; returns the exit status and leaves all it printed in `output`."""
+        assert self.process is not None
+        printed, _ = self.process.communicate(timeout=timeout_s)
+        self.output += printed or ""
+        return self.process.returncode
+
+    def stop(self) -> int:
+        """Ask it to stop and wait; returns the exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """End it without a chance to tidy up; harmless when it has ended."""
+        if self.process is not None and self.process.poll() is None:
+            self.signal(signal.SIGKILL)
+            self.wait()
