@@ -20,6 +20,7 @@ from streamd.raft.messages import AppendRequest, HardState, Heartbeat, VoteReply
 from streamd.raft.reads import ReadQueue
 from streamd.raft.state import State
 from tests.raft.simulation import run_seed
+from tests.raft.test_scripts import SCRIPTS, played
 
 MAX_SEEDS = 400
 STEPS = 4000
@@ -69,17 +70,6 @@ def leader_counts_what_it_has_not_stored(patch: pytest.MonkeyPatch) -> None:
         return state.log.last_index if member == state.node_id else real(self, member)
 
     patch.setattr(Leadership, "_match_index", match_index)
-
-
-@bug
-def old_term_commits_by_counting(patch: pytest.MonkeyPatch) -> None:
-    real: Any = Leadership.__init__
-
-    def begin(self: Leadership, state: State) -> None:
-        real(self, state)
-        self._own_from_index = 0
-
-    patch.setattr(Leadership, "__init__", begin)
 
 
 @bug
@@ -204,3 +194,41 @@ def read_rounds_are_not_told_apart(patch: pytest.MonkeyPatch) -> None:
         return real(self, self.round if round_number else 0)
 
     patch.setattr(ReadQueue, "confirmed", confirmed)
+
+
+def vote_counts_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+    real = core.Core._campaign
+
+    def campaign(self: core.Core) -> None:
+        real(self)
+        assert self._candidacy is not None
+        self._candidacy.record(self.node_id, True)
+        self._conclude_campaign(self._candidacy)
+
+    patch.setattr(core.Core, "_campaign", campaign)
+
+
+def old_term_commits_by_counting(patch: pytest.MonkeyPatch) -> None:
+    real = Leadership._commit
+
+    def commit(self: Leadership) -> None:
+        own, self._own_from_index = self._own_from_index, 0
+        real(self)
+        self._own_from_index = own
+
+    patch.setattr(Leadership, "_commit", commit)
+
+
+@pytest.mark.parametrize(
+    ("plant", "script"),
+    [
+        (old_term_commits_by_counting, "old_term_not_counted"),
+        (vote_counts_before_it_is_stored, "single_voter_start"),
+    ],
+)
+def test_what_random_schedules_hardly_ever_meet_a_script_shows(
+    plant: Plant, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    text = next(path for path in SCRIPTS if path.stem == script).read_text()
+    assert played(text) != text
