@@ -114,6 +114,7 @@ class Group:
         self._changed = trio.lowlevel.ParkingLot()
         self._progress = trio.lowlevel.ParkingLot()
         self._writer = trio.CapacityLimiter(1)
+        self._flushing = trio.Lock()
         self._checkpoint_index = self.state.stored_index
         self._log_bytes = 0
         self._compact_through = 0
@@ -309,10 +310,11 @@ class Group:
             self._work.unpark()
 
     async def flush(self) -> None:
-        """Store all changes made so far."""
-        items = self.state.begin_flush()
-        await self._run_blocking(self._store.write, items)
-        self.state.end_flush()
+        """Store all changes made so far, one flush after the other."""
+        async with self._flushing:
+            items = self.state.begin_flush()
+            await self._run_blocking(self._store.write, items)
+            self.state.end_flush()
 
     async def _checkpoint(self) -> None:
         """Sync the state, so that the log it was made from can be cut.

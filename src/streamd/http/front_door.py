@@ -35,6 +35,8 @@ from streamd.metrics import Metrics
 _SWEEP_INTERVAL_S = 1.0
 _ACCEPT_BACKOFF_S = 0.1
 _BACKLOG = 4096
+_REMEMBERED_HEADS = 8192
+_REMEMBERED_HEAD_BYTES = 512
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = structlog.get_logger("streamd.http")
@@ -68,6 +70,9 @@ class FrontDoor:
         self.buffered_bytes = 0
         self.draining = False
         self.tail_head = _tail_head()
+        # The time of the last sweep: precise enough for limits of seconds, and free to read.
+        self.swept_at = trio.current_time()
+        self._heads: dict[bytes, Head] = {}
         self._accepting = trio.CancelScope()
         self._idle = trio.Event()
 
@@ -153,14 +158,26 @@ class FrontDoor:
             with trio.CancelScope(shield=True):
                 await transport.close()
 
+    def parse_head(self, raw: bytes) -> Head:
+        """Parse a request's head, or find it parsed: a client that goes on appending to one
+        stream repeats its head byte for byte. Raises `Refused`."""
+        head = self._heads.get(raw)
+        if head is None:
+            head = Head(raw, self.config.max_headers)
+            if len(raw) <= _REMEMBERED_HEAD_BYTES:
+                if len(self._heads) >= _REMEMBERED_HEADS:
+                    self._heads.clear()
+                self._heads[raw] = head
+        return head
+
     async def _sweep(self) -> None:
         """Keep the time limits of all connections, and the clock for the Date header."""
         while True:
             await trio.sleep(_SWEEP_INTERVAL_S)
             self.tail_head = _tail_head()
-            now = trio.current_time()
+            self.swept_at = trio.current_time()
             for connection in self.connections:
-                connection.check_time(now)
+                connection.check_time(self.swept_at)
 
 
 class Connection:
@@ -176,7 +193,7 @@ class Connection:
         self._late: Refused | None = None
         self.scope = trio.CancelScope()
         self.phase = Phase.IDLE
-        self.since = trio.current_time()
+        self.since = door.swept_at
         self.body_bytes = 0
         self.buffered_bytes = 0
 
@@ -212,7 +229,7 @@ class Connection:
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
-        self.since = trio.current_time()
+        self.since = self._door.swept_at
 
     async def _serve_one(self) -> bool:
         """Serve one request. Returns whether another may follow."""
@@ -220,7 +237,7 @@ class Connection:
             raw = await self._read_head()
             if raw is None:
                 return False
-            head = Head(raw, self._door.config.max_headers)
+            head = self._door.parse_head(raw)
             body = await self._read_body(head)
         except Refused as refused:
             await self._refuse(refused)

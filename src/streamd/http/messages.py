@@ -66,6 +66,7 @@ class Request:
     `path` is the raw path as sent, still percent-encoded and without the query; `query` is the
     raw query string without ``?``. Header names are lower-case; a header sent twice has its
     values joined by ``", "`` (adapters refuse repeats of Host, Content-Length and the like).
+    Requests may share their `headers`: nobody writes to them.
     """
 
     __slots__ = ("method", "path", "query", "headers", "body", "channel", "scheme")

@@ -70,16 +70,16 @@ class SocketTransport:
             return 0
 
     async def send(self, parts: Sequence[Buffer]) -> None:
-        for left in _gathered(parts):
-            while left:
-                try:
-                    sent = self._sock.send(left[0]) if len(left) == 1 else self._sock.sendmsg(left)
-                except BlockingIOError:
-                    await self._wait_writable()
-                    continue
-                except OSError as error:
-                    raise ClientGone from error
-                left = _without(left, sent)
+        left = _gathered(parts)
+        while left:
+            try:
+                sent = self._sock.send(left[0]) if len(left) == 1 else self._sock.sendmsg(left)
+            except BlockingIOError:
+                await self._wait_writable()
+                continue
+            except OSError as error:
+                raise ClientGone from error
+            left = _without(left, sent)
 
     async def _wait_writable(self) -> None:
         with trio.move_on_after(self._write_timeout_s):
@@ -139,9 +139,8 @@ class StreamTransport:
     async def send(self, parts: Sequence[Buffer]) -> None:
         with trio.move_on_after(self._write_timeout_s):
             try:
-                for left in _gathered(parts):
-                    for part in left:
-                        await self._stream.send_all(part)
+                for part in _gathered(parts):
+                    await self._stream.send_all(part)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 raise ClientGone from error
             return
@@ -166,19 +165,19 @@ class StreamTransport:
         await trio.aclose_forcefully(self._stream)
 
 
-def _gathered(parts: Sequence[Buffer]) -> list[list[memoryview]]:
-    """Parts as runs to be written at once: joined where copying is cheaper than gathering."""
+def _gathered(parts: Sequence[Buffer]) -> Sequence[Buffer]:
+    """Parts to be written at once: joined where copying is cheaper than gathering."""
     if len(parts) == 1:
-        return [[memoryview(parts[0])]]
+        return parts
     if len(parts) > _MAX_GATHERED or sum(map(len, parts)) <= _JOIN_BYTES:
-        return [[memoryview(b"".join(parts))]]
-    return [[memoryview(part) for part in parts]]
+        return (b"".join(parts),)
+    return parts
 
 
-def _without(left: list[memoryview], sent: int) -> list[memoryview]:
+def _without(left: Sequence[Buffer], sent: int) -> Sequence[Buffer]:
     """What remains of `left` once `sent` bytes of it have gone."""
     for place, part in enumerate(left):
         if sent < len(part):
-            return [part[sent:], *left[place + 1 :]]
+            return [memoryview(part)[sent:], *left[place + 1 :]]
         sent -= len(part)
-    return []
+    return ()

@@ -6,7 +6,7 @@ entry in it. Reads may come from several threads, beside a write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from streamd.storage.leveldb import FailStop, open_database
@@ -31,6 +31,11 @@ class StateStore:
     def get(self, key: bytes) -> bytes | None:
         with self._fail_stop.guarding():
             return self._db.get(key, verify_checksums=True)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        get = self._db.get
+        with self._fail_stop.guarding():
+            return [get(key, verify_checksums=True) for key in keys]
 
     def scan(
         self, start: bytes, stop: bytes, *, limit: int, max_bytes: int | None = None

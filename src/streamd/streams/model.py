@@ -1,4 +1,8 @@
-"""What the state machine keeps of a stream, a producer, a bucket, and of itself."""
+"""What the state machine keeps of a stream, a producer, a bucket, and of itself.
+
+None of these can be part of a cycle, so the garbage collector need not walk the tens of
+thousands of them that the cache holds (``gc=False``).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import msgspec
 from streamd.streams.offsets import Position
 
 
-class ForkRequest(msgspec.Struct, frozen=True, array_like=True):
+class ForkRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a client asked for when it created a fork; None where it said nothing.
 
     `source` is a stream key. `offset` and `sub_offset` are kept as asked, not as resolved: a
@@ -19,7 +23,7 @@ class ForkRequest(msgspec.Struct, frozen=True, array_like=True):
     sub_offset: int = 0
 
 
-class Settings(msgspec.Struct, frozen=True, array_like=True):
+class Settings(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The configuration a PUT asks for, compared when it is repeated (protocol section 5.1).
 
     `ttl_ms` is the sliding window; `expires_at` the RFC 3339 text as given, and `expires_at_ms`
@@ -33,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True, array_like=True):
     fork: ForkRequest | None = None
 
 
-class ProducerStamp(msgspec.Struct, frozen=True, array_like=True):
+class ProducerStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One request of an idempotent producer (protocol section 5.2.1)."""
 
     producer_id: str
@@ -41,7 +45,7 @@ class ProducerStamp(msgspec.Struct, frozen=True, array_like=True):
     seq: int
 
 
-class ProducerState(msgspec.Struct, array_like=True):
+class ProducerState(msgspec.Struct, array_like=True, gc=False):
     """The last request of a producer that took effect, and the tail it led to."""
 
     epoch: int
@@ -50,7 +54,7 @@ class ProducerState(msgspec.Struct, array_like=True):
     byte: int
 
 
-class Segment(msgspec.Struct, frozen=True, array_like=True):
+class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A stretch of an ancestor's bytes that a fork reads as its own.
 
     It ends before record `end_record`, at byte `end_byte`; when the fork was cut inside a
@@ -62,7 +66,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     end_byte: int
 
 
-class Stream(msgspec.Struct, array_like=True):
+class Stream(msgspec.Struct, array_like=True, gc=False):
     """A stream's metadata. Times are log time, in milliseconds since the epoch.
 
     `stream_id` is never used twice: a stream that is deleted and created anew shows nothing of
@@ -113,14 +117,14 @@ class Stream(msgspec.Struct, array_like=True):
         return expiry_ms is not None and expiry_ms <= now_ms
 
 
-class Bucket(msgspec.Struct, array_like=True):
+class Bucket(msgspec.Struct, array_like=True, gc=False):
     """A namespace of streams; `streams` counts those that exist."""
 
     created_ms: int
     streams: int = 0
 
 
-class Header(msgspec.Struct, array_like=True):
+class Header(msgspec.Struct, array_like=True, gc=False):
     """What the state as a whole remembers, written in the same batch as every change to it.
 
     `applied_index` and `applied_term` name the last log entry whose effects are in the state;

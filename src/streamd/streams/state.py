@@ -7,7 +7,7 @@ number of streams: an idle stream is only a few keys in the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -54,6 +54,8 @@ class KeyValue(Protocol):
     """The ordered store underneath; its calls may block for a disk read."""
 
     def get(self, key: bytes) -> bytes | None: ...
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
     def scan(
         self, start: bytes, stop: bytes, *, limit: int, max_bytes: int | None = None
@@ -246,9 +248,10 @@ def due_for_sweep(store: KeyValue, now_ms: int, limit: int) -> list[bytes]:
     return [keys.key_in_expiry(key) for key, _ in store.scan(start, stop, limit=limit)]
 
 
-def load_rows(store: KeyValue, wanted: Iterable[bytes]) -> dict[bytes, bytes | None]:
+def load_rows(store: KeyValue, wanted: Sequence[bytes]) -> dict[bytes, bytes | None]:
     """Read the rows of stream keys ahead of the commands that will ask for them. Blocks."""
-    return {key: store.get(keys.STREAM + key) for key in wanted}
+    rows = store.get_many([keys.STREAM + key for key in wanted])
+    return dict(zip(wanted, rows, strict=True))
 
 
 def stream_keys(command: Command) -> list[bytes]:
