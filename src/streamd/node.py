@@ -12,7 +12,7 @@ import structlog
 import trio
 
 from streamd.blocking import RunBlocking
-from streamd.group import Group
+from streamd.group import Audience, Group
 from streamd.metrics import Metrics
 from streamd.raft.core import Core
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry, decode_configuration
@@ -22,7 +22,6 @@ from streamd.reclaim import reclaim_forever
 from streamd.storage.data_dir import DataDir
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
-from streamd.streams.commands import Change
 from streamd.streams.machine import Machine
 from streamd.streams.state import State
 
@@ -78,7 +77,7 @@ class Node:
         run_blocking: RunBlocking,
         clock_ms: Callable[[], int],
         random: Random,
-        on_changes: Callable[[dict[int, Change]], None],
+        audience: Audience,
         metrics: Metrics,
     ) -> None:
         """Blocks for a read or two. Raises `StorageError` when the stores do not fit together."""
@@ -107,7 +106,7 @@ class Node:
             run_blocking=run_blocking,
             clock_ms=clock_ms,
             metrics=metrics,
-            on_changes=on_changes,
+            audience=audience,
         )
         self.reads = Reads(state, stores.state, run_blocking)
         self._export_gauges()

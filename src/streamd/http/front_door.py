@@ -73,6 +73,8 @@ class FrontDoor:
         # The time of the last sweep: precise enough for limits of seconds, and free to read.
         self.swept_at = trio.current_time()
         self._heads: dict[bytes, Head] = {}
+        self._chunked_data: Buffer = b""
+        self._chunk = b""
         self._accepting = trio.CancelScope()
         self._idle = trio.Event()
 
@@ -169,6 +171,13 @@ class FrontDoor:
                     self._heads.clear()
                 self._heads[raw] = head
         return head
+
+    def chunk(self, data: Buffer) -> bytes:
+        """`data` as a chunk of a chunked body. One event goes to many readers: framed once."""
+        if data is not self._chunked_data:
+            self._chunked_data = data
+            self._chunk = b"".join((b"%x\r\n" % len(data), data, b"\r\n"))
+        return self._chunk
 
     async def _sweep(self) -> None:
         """Keep the time limits of all connections, and the clock for the Date header."""
@@ -397,11 +406,9 @@ class Connection:
 
     def _framed(self, data: Buffer) -> bytes:
         """A piece of a live body as it goes on the wire, the head before the first."""
-        head, self._pending_head = self._pending_head, b""
-        if self._chunked:
-            framed = b"".join((head, b"%x\r\n" % len(data), data, b"\r\n"))
-        else:
-            framed = b"".join((head, data))
+        framed = self._door.chunk(data) if self._chunked else bytes(data)
+        if self._pending_head:
+            framed, self._pending_head = self._pending_head + framed, b""
         self._door.metrics.bytes_out += len(framed)
         return framed
 

@@ -23,19 +23,29 @@ MAX_DIRECT_BYTES = 64 * 1024
 
 
 class Reader:
-    """One live reader at the tail of a stream, parked until there is news."""
+    """One live reader, parked at the tail `at` of a stream until there is news."""
 
-    __slots__ = ("_scope", "news", "stream_id")
+    __slots__ = ("_scope", "at", "news", "stream_id")
 
-    def __init__(self, stream_id: int) -> None:
+    def __init__(self, stream_id: int, at: Position) -> None:
         self.stream_id = stream_id
+        self.at = at
         self.news = False
         self._scope: trio.CancelScope | None = None
 
     def deliver(self, change: Change, event: Callable[[int], bytes]) -> bool:
         """Take part in a change. Returns whether the reader stays parked."""
+        if self.knows(change):
+            return True
         self.wake()
         return False
+
+    def knows(self, change: Change) -> bool:
+        """Whether the reader parked after it had read what the change tells.
+
+        Changes are told a little after they were made; a reader may come in between.
+        """
+        return self.at == change.stream.tail and not change.stream.closed
 
     def wake(self) -> None:
         self.news = True
@@ -59,12 +69,11 @@ class SseReader(Reader):
     was told of the stream's close.
     """
 
-    __slots__ = ("at", "channel", "cursor", "finished")
+    __slots__ = ("channel", "cursor", "finished")
 
     def __init__(self, stream_id: int, channel: Channel, at: Position, cursor: int) -> None:
-        super().__init__(stream_id)
+        super().__init__(stream_id, at)
         self.channel = channel
-        self.at = at
         self.cursor = cursor
         self.finished = False
 
@@ -117,16 +126,19 @@ class Hub:
             if not readers:
                 del self._readers[reader.stream_id]
 
+    @property
+    def present(self) -> bool:
+        """Whether any reader is parked."""
+        return bool(self._readers)
+
     def publish(self, changes: dict[int, Change]) -> None:
         """Bring changes to their readers."""
-        if not self._readers:
-            return
         for stream_id, change in changes.items():
             readers = self._readers.get(stream_id)
             if readers is None:
                 continue
             if change.ended or change.size > MAX_DIRECT_BYTES:
-                leaving = list(readers)
+                leaving = [r for r in readers if change.ended or not r.knows(change)]
                 for reader in leaving:
                     reader.wake()
             else:

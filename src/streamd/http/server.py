@@ -53,7 +53,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
             run_blocking=in_thread,
             clock_ms=wall_clock_ms,
             random=random,
-            on_changes=hub.publish,
+            audience=hub,
             metrics=metrics,
         )
         async with node.running():
