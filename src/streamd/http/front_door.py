@@ -69,6 +69,8 @@ class FrontDoor:
         self.connections: set[Connection] = set()
         self.buffered_bytes = 0
         self.draining = False
+        self.scheme = b"http"
+        self._handshakes = 0
         self.tail_head = _tail_head()
         # The time of the last sweep: precise enough for limits of seconds, and free to read.
         self.swept_at = trio.current_time()
@@ -82,6 +84,7 @@ class FrontDoor:
         self, listeners: Sequence[socket.socket], ssl_context: ssl.SSLContext | None = None
     ) -> None:
         """Serve until `drain` or cancelled. The listeners are non-blocking, and closed after."""
+        self.scheme = b"http" if ssl_context is None else b"https"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
             with self._accepting:
@@ -105,11 +108,6 @@ class FrontDoor:
             if connection.phase is Phase.IDLE:
                 connection.scope.cancel()
 
-    async def serve_stream(self, stream: trio.abc.Stream) -> None:
-        """Serve one connection on any Trio stream."""
-        timeout_s = self.config.write_timeout_ms / 1000
-        await self._serve_transport(StreamTransport(stream, timeout_s))
-
     async def _accept(
         self,
         listener: socket.socket,
@@ -126,7 +124,7 @@ class FrontDoor:
                     await trio.sleep(_ACCEPT_BACKOFF_S)
                 continue  # BlockingIOError, or a client that was gone before it was accepted.
             sock.setblocking(False)
-            if len(self.connections) >= self.config.max_connections:
+            if len(self.connections) + self._handshakes >= self.config.max_connections:
                 _turn_away(sock)
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -139,13 +137,17 @@ class FrontDoor:
     async def _serve_tls(self, sock: socket.socket, ssl_context: ssl.SSLContext) -> None:
         plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         stream = trio.SSLStream(plain, ssl_context, server_side=True, https_compatible=True)
+        self._handshakes += 1
         try:
             with trio.fail_after(self.config.header_timeout_ms / 1000):
                 await stream.do_handshake()
         except (trio.BrokenResourceError, trio.TooSlowError):
             await trio.aclose_forcefully(plain)
             return
-        await self.serve_stream(stream)
+        finally:
+            self._handshakes -= 1
+        timeout_s = self.config.write_timeout_ms / 1000
+        await self._serve_transport(StreamTransport(stream, timeout_s))
 
     async def _serve_transport(self, transport: Transport) -> None:
         connection = Connection(self, transport)
@@ -252,7 +254,9 @@ class Connection:
             await self._refuse(refused)
             return False
         self._enter(Phase.BUSY)
-        request = Request(head.method, head.path, head.query, head.headers, body, self)
+        request = Request(
+            head.method, head.path, head.query, head.headers, body, self, self._door.scheme
+        )
         response = await self._handle(request)
         keep_alive = head.keep_alive and not self._door.draining
         if isinstance(response, LiveResponse):
