@@ -1,0 +1,110 @@
+"""Closed-loop HTTP load with wrk, and what it prints."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import RunFailed, ToolMissing
+from bench.machine import pinned
+
+_LUA = Path(__file__).with_name("lua")
+_GRACE_S = 30.0
+_ANSWER_TIMEOUT_S = 10
+
+_REQUESTS = re.compile(r"^\s*(\d+) requests in ([\d.]+)(us|ms|s|m|h),", re.MULTILINE)
+_RATE = re.compile(r"^Requests/sec:\s*([\d.]+)\s*$", re.MULTILINE)
+_PERCENTILE = re.compile(r"^\s*([\d.]+)%\s+([\d.]+)(us|ms|s|m|h)\s*$", re.MULTILINE)
+_BAD_STATUS = re.compile(r"^\s*Non-2xx or 3xx responses:\s*(\d+)\s*$", re.MULTILINE)
+_SOCKET_ERRORS = re.compile(
+    r"^\s*Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)\s*$", re.MULTILINE
+)
+_MS = {"us": 0.001, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6}
+
+
+@dataclass(frozen=True)
+class WrkResult:
+    """One run of wrk."""
+
+    requests: int
+    rate_per_s: float
+    latency_ms: dict[float, float]
+    """Latency by percentile, as far as wrk printed it."""
+    bad_statuses: int
+    """Answers of 400 or more."""
+    socket_errors: dict[str, int]
+
+    def failure(self) -> str | None:
+        """Why the figures are not valid, or `None`."""
+        faults = [f"{count} {kind} errors" for kind, count in self.socket_errors.items() if count]
+        if self.bad_statuses:
+            faults.append(f"{self.bad_statuses} answers with an error status")
+        if not self.requests:
+            faults.append("no request was answered")
+        return ", ".join(faults) or None
+
+
+def parse(output: str) -> WrkResult:
+    """Read what `wrk --latency` prints. Raises `RunFailed` when the summary is not there."""
+    requests = _REQUESTS.search(output)
+    rate = _RATE.search(output)
+    if requests is None or rate is None:
+        raise RunFailed(f"wrk printed no summary: {output.strip()[-300:] or '(nothing)'}")
+    bad = _BAD_STATUS.search(output)
+    errors = _SOCKET_ERRORS.search(output)
+    kinds = ("connect", "read", "write", "timeout")
+    return WrkResult(
+        requests=int(requests[1]),
+        rate_per_s=float(rate[1]),
+        latency_ms={
+            float(percent): float(value) * _MS[unit]
+            for percent, value, unit in _PERCENTILE.findall(output)
+        },
+        bad_statuses=int(bad[1]) if bad else 0,
+        socket_errors={kind: int(errors[i + 1]) if errors else 0 for i, kind in enumerate(kinds)},
+    )
+
+
+def require() -> None:
+    """Raises `ToolMissing` when there is no wrk."""
+    if shutil.which("wrk") is None:
+        raise ToolMissing(
+            "the benchmark needs wrk (https://github.com/wg/wrk) on the PATH; "
+            "on Debian and Ubuntu: apt-get install wrk; on macOS: brew install wrk"
+        )
+
+
+def load(
+    url: str,
+    *,
+    connections: int,
+    duration_s: float,
+    core: int | None,
+    script: str | None = None,
+    arguments: Sequence[object] = (),
+) -> WrkResult:
+    """Run wrk with one thread. Raises `RunFailed` if any request failed."""
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(duration_s))}s"]
+    command += ["--latency", "--timeout", f"{_ANSWER_TIMEOUT_S}s"]
+    if script is not None:
+        command += ["-s", str(_LUA / script)]
+    command.append(url)
+    if arguments:
+        command += ["--", *map(str, arguments)]
+    with pinned(core):
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=duration_s + _GRACE_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise RunFailed("wrk did not end in time") from None
+    if done.returncode:
+        raise RunFailed(f"wrk failed: {(done.stderr or done.stdout).strip()[-300:]}")
+    result = parse(done.stdout)
+    if failure := result.failure():
+        raise RunFailed(failure)
+    return result
