@@ -1,0 +1,167 @@
+"""A machine with its state and store, driven one log entry at a time."""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamd.streams import keys
+from streamd.streams.chunks import Chunk, Slice
+from streamd.streams.commands import Append, Command, Create, Delete, Outcome, Result
+from streamd.streams.content import split_body
+from streamd.streams.machine import Machine
+from streamd.streams.model import ForkRequest, ProducerStamp, Settings, Stream
+from streamd.streams.offsets import START, Position
+from streamd.streams.state import State, read_from_store
+from tests.streams.memory_store import MemoryStore
+
+TEXT = "text/plain"
+JSON = "application/json"
+EVERYTHING = 1 << 40
+
+
+def key(name: str, bucket: str = "b") -> bytes:
+    return keys.stream_key(bucket.encode(), name.encode())
+
+
+class Driver:
+    """Keeps the log time `now_ms`, which stands still unless a test moves it."""
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self.store = store or MemoryStore()
+        self.now_ms = 1_000_000
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Start over from what the store has."""
+        self.state = State(self.store)
+        self.machine = Machine(self.state)
+
+    def flush(self) -> None:
+        self.store.write(self.state.begin_flush())
+        self.state.end_flush()
+
+    # -- commands -----------------------------------------------------------------------------
+
+    def entry(self, *commands: Command) -> list[Outcome]:
+        """Apply the commands as one log entry."""
+        index = self.state.header.applied_index + 1
+        return self.machine.apply(index, 1, self.now_ms, list(commands))
+
+    def do(self, command: Command) -> Outcome:
+        [outcome] = self.entry(command)
+        return outcome
+
+    def create(
+        self,
+        name: str = "s",
+        content_type: str | None = TEXT,
+        *,
+        body: bytes = b"",
+        closed: bool = False,
+        ttl_ms: int | None = None,
+        expires_at_ms: int | None = None,
+    ) -> Outcome:
+        settings = Settings(content_type, ttl_ms, expires_at_ms and "as given", expires_at_ms)
+        data, lengths = split_body(content_type or "", body)
+        return self.do(Create(key(name), settings, closed, data, lengths, True))
+
+    def fork(
+        self,
+        name: str,
+        source: str,
+        offset: Position | None = None,
+        sub_offset: int = 0,
+        *,
+        content_type: str | None = None,
+        ttl_ms: int | None = None,
+        body: bytes = b"",
+    ) -> Outcome:
+        request = ForkRequest(key(source), offset, sub_offset)
+        settings = Settings(content_type, ttl_ms, fork=request)
+        data, lengths = split_body(content_type or "", body)
+        return self.do(Create(key(name), settings, False, data, lengths, True))
+
+    def append(
+        self,
+        body: bytes,
+        name: str = "s",
+        content_type: str = TEXT,
+        *,
+        close: bool = False,
+        seq: str | None = None,
+        producer: tuple[str, int, int] | None = None,
+    ) -> Outcome:
+        data, lengths = split_body(content_type, body)
+        stamp = None if producer is None else ProducerStamp(*producer)
+        return self.do(Append(key(name), content_type, data, lengths, close, seq, stamp))
+
+    def close(self, name: str = "s", *, producer: tuple[str, int, int] | None = None) -> Outcome:
+        return self.append(b"", name, "", close=True, producer=producer)
+
+    def delete(self, name: str = "s") -> Result:
+        return self.do(Delete(key(name))).result
+
+    # -- reads --------------------------------------------------------------------------------
+
+    def find(self, name: str = "s") -> Stream | None:
+        return self.state.streams.get(key(name))
+
+    def stream(self, name: str = "s") -> Stream:
+        stream = self.find(name)
+        assert stream is not None
+        return stream
+
+    def read(self, stream: Stream, at: Position = START, max_bytes: int = EVERYTHING) -> Slice:
+        """One read, from memory where the records are there, else from the store."""
+        found = self.state.read_recent(stream, at, max_bytes)
+        if found is None:
+            found = read_from_store(self.store, stream, at, max_bytes).slice
+        if found is None:
+            found = self.state.read_recent(stream, at, max_bytes)
+        assert found is not None, f"nothing at {at}"
+        return found
+
+    def content(self, name: str = "s", at: Position = START, max_bytes: int = EVERYTHING) -> bytes:
+        """All bytes from `at` on, read slice by slice."""
+        stream = self.stream(name)
+        read = bytearray()
+        while at != stream.tail:
+            found = self.read(stream, at, max_bytes)
+            assert found.end > at, "a reader always gets on"
+            piece = b"".join(found.parts)
+            assert len(piece) == found.size == found.end.byte - at.byte
+            read += piece
+            at = found.end
+        return bytes(read)
+
+    def boundaries(self, name: str = "s") -> list[Position]:
+        """All positions a reader can be given, the tail included."""
+        stream = self.stream(name)
+        found = [START]
+        while found[-1] != stream.tail:
+            found.append(self.read(stream, found[-1], max_bytes=1).end)
+        return found
+
+
+def logical(store: MemoryStore) -> dict[bytes, object]:
+    """What the rows mean: chunks joined, and without what waits for removal."""
+    garbage = {keys.id_in_garbage(row) for row in store.rows if row[:1] == keys.GARBAGE}
+    meaning: dict[bytes, object] = {}
+    chunks: dict[int, Chunk] = {}
+    for row in sorted(store.rows):
+        value = store.rows[row]
+        owner = int.from_bytes(row[1:9], "big") if row[:1] in b"dp" else 0
+        if owner in garbage:
+            continue
+        if row[:1] != keys.CHUNK:
+            meaning[row] = msgspec.msgpack.decode(value) if value else None
+            continue
+        chunk = msgspec.msgpack.decode(value, type=Chunk)
+        known = chunks.get(owner)
+        assert known is None or known.end_record == chunk.start_record, "chunks are contiguous"
+        chunks[owner] = chunk if known is None else known.merged(chunk)
+    for owner, chunk in chunks.items():
+        if chunk.appends == [1] * len(chunk.lengths):
+            chunk.appends = []
+        meaning[keys.chunk_key(owner, 0)] = msgspec.to_builtins(chunk)
+    return meaning
