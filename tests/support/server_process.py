@@ -36,7 +36,9 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         wrapper: Sequence[str] = (),
         port: int | None = None,
+        expect_death: bool = False,
     ) -> None:
+        """With `expect_death`, it may also end before it was `ready`."""
         self.data_dir = data_dir
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -53,7 +55,9 @@ class ServerProcess:
             *flags,
         ]
         self._environment = {**os.environ, **(environment or {})}
+        self._expect_death = expect_death
         self.process: subprocess.Popen[str] | None = None
+        self.ready = False
         self.output = ""
 
     def __enter__(self) -> ServerProcess:
@@ -80,16 +84,30 @@ class ServerProcess:
         )
 
     def wait_ready(self) -> None:
-        """Wait until it answers. Raises `AssertionError` with its output when it ends instead."""
+        """Wait until it answers. Raises `AssertionError` with its output when it does not."""
         assert self.process is not None
         deadline = time.monotonic() + _DEADLINE_S
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
+                if self._expect_death:
+                    return
                 raise AssertionError(f"the server ended: {self.wait()}: {self.output}")
             if self._answers():
+                self.ready = True
                 return
             time.sleep(_POLL_S)
         raise AssertionError("the server does not answer")
+
+    def wait_refusing(self) -> None:
+        """Wait until it accepts no more connections."""
+        deadline = time.monotonic() + _DEADLINE_S
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except ConnectionRefusedError:
+                return
+            time.sleep(_POLL_S)
+        raise AssertionError("the server still accepts connections")
 
     def _answers(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)

@@ -26,6 +26,7 @@ def open_database(
     """Open or create a database. Sizes are in bytes. Raises `LogCorrupt` or `StorageFailed`."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        _refuse_orphans(directory)
         return plyvel.DB(
             str(directory),
             create_if_missing=True,
@@ -36,10 +37,31 @@ def open_database(
             bloom_filter_bits=bloom_filter_bits,
         )
     except plyvel.CorruptionError as error:
-        raise LogCorrupt(f"{directory} is corrupt: {error}. {RESTORE_HINT}") from error
+        raise LogCorrupt(f"{directory} is corrupt: {_text(error)}. {RESTORE_HINT}") from error
     except (plyvel.Error, OSError) as error:
         # LevelDB reports a missing or damaged MANIFEST or CURRENT as an invalid argument.
-        raise StorageFailed(f"{directory} cannot be opened: {error}. {RESTORE_HINT}") from error
+        raise StorageFailed(
+            f"{directory} cannot be opened: {_text(error)}. {RESTORE_HINT}"
+        ) from error
+
+
+def _text(error: Exception) -> str:
+    """An error's message; plyvel hands LevelDB's on as bytes."""
+    return " ".join(
+        part.decode("utf-8", "replace") if isinstance(part, bytes) else str(part)
+        for part in error.args
+    )
+
+
+def _refuse_orphans(directory: Path) -> None:
+    """Raises `StorageFailed` for a database without its root.
+
+    LevelDB would take the directory for a new one, and delete the tables it finds there.
+    """
+    if (directory / "CURRENT").exists():
+        return
+    if any(file.suffix in (".ldb", ".log") for file in directory.iterdir()):
+        raise StorageFailed(f"{directory} has data but no CURRENT file. {RESTORE_HINT}")
 
 
 class FailStop:
@@ -61,11 +83,12 @@ class FailStop:
         try:
             yield
         except plyvel.CorruptionError as error:
-            self._failure = LogCorrupt(f"{self._directory} is corrupt: {error}. {RESTORE_HINT}")
+            what = _text(error)
+            self._failure = LogCorrupt(f"{self._directory} is corrupt: {what}. {RESTORE_HINT}")
             raise self._failure from error
         except (plyvel.Error, OSError) as error:
             self._failure = StorageFailed(
-                f"{self._directory}: {error}. Nothing was acknowledged after this; free or "
+                f"{self._directory}: {_text(error)}. Nothing was acknowledged after this; free or "
                 "repair the disk, then start again."
             )
             raise self._failure from error

@@ -1,0 +1,91 @@
+"""The server as a process: who may use its data, and how it ends."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import socket
+from pathlib import Path
+
+from tests.support.server_process import ServerProcess
+
+
+def test_a_second_process_on_the_same_data_is_refused_by_name(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as first:
+        second = ServerProcess(tmp_path / "data")
+        second.start()
+        assert second.wait() == 1
+        assert first.process is not None
+        assert "is in use by another streamd" in second.output
+        assert str(first.process.pid) in second.output
+
+
+def test_data_of_another_node_is_refused(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as first:
+        assert first.stop() == 0
+    other = ServerProcess(tmp_path / "data", flags=["--node-id", "2"])
+    other.start()
+    assert other.wait() == 1
+    assert "belongs to node 1, not 2" in other.output
+
+
+def test_an_address_in_use_is_refused_before_the_data_is_touched(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as first:
+        second = ServerProcess(tmp_path / "other", port=first.port)
+        second.start()
+        assert second.wait() == 2
+        assert "server.listen" in second.output
+        assert not (tmp_path / "other").exists()
+
+
+def test_one_line_says_where_and_what_and_a_signal_ends_it_with_success(tmp_path: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with ServerProcess(tmp_path / "data") as server:
+            server.signal(number)
+            assert server.wait() == 0
+        line = server.output.splitlines()[0]
+        assert server.url in line
+        assert str(tmp_path / "data") in line
+        assert "node 1" in line
+
+
+def test_a_drain_ends_live_readers_and_finishes_what_is_under_way(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        writer = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        writer.request("PUT", "/v1/stream/drained", headers={"Content-Type": "text/plain"})
+        writer.getresponse().read()
+        reader = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        reader.request("GET", "/v1/stream/drained?offset=now&live=sse")
+        events = reader.getresponse()
+        assert events.readline() == b"event: control\n"
+        with _half_sent_append(server.port) as append:
+            server.signal(signal.SIGTERM)
+            assert b"upToDate" in events.read(), "the reader's response ends whole"
+            append.sendall(b"half")
+            assert append.recv(1000).startswith(b"HTTP/1.1 204")
+        assert server.wait() == 0
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    patience = {"STREAMD_SERVER_DRAIN_TIMEOUT_MS": "3600000"}
+    with ServerProcess(tmp_path / "data", environment=patience) as server:
+        writer = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        writer.request("PUT", "/v1/stream/drained", headers={"Content-Type": "text/plain"})
+        writer.getresponse().read()
+        with _half_sent_append(server.port):
+            server.signal(signal.SIGTERM)
+            server.wait_refusing()
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 128 + signal.SIGTERM
+
+
+def _half_sent_append(port: int) -> socket.socket:
+    """A connection in the middle of sending an append of eight bytes."""
+    client = socket.create_connection(("127.0.0.1", port), timeout=10)
+    client.sendall(
+        b"POST /v1/stream/drained HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+        b"Content-Length: 8\r\nExpect: 100-continue\r\n\r\n"
+    )
+    assert client.recv(1000).startswith(b"HTTP/1.1 100")
+    client.sendall(b"half")
+    return client

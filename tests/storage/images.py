@@ -1,0 +1,40 @@
+"""Logs to be damaged: made for real, and copied as a crash would leave them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from streamd.raft.messages import Entry, EntryKind, HardState
+from streamd.storage.log_store import LogStore
+
+
+def entry(index: int, term: int = 1, payload: bytes | None = None) -> Entry:
+    if payload is None:
+        payload = b"payload of entry %d, " % index * 8
+    return Entry(index, term, EntryKind.COMMANDS, payload)
+
+
+def open_log(directory: Path) -> LogStore:
+    return LogStore.open(directory / "log", directory / "floor")
+
+
+def fill(log: LogStore, count: int, *, term: int = 1) -> list[Entry]:
+    """Append `count` entries, one synced write each."""
+    made = [entry(log.last_index + 1 + i, term) for i in range(count)]
+    for each in made:
+        log.append([each], HardState(term, 1))
+    return made
+
+
+def crash_image(directory: Path, to: Path) -> Path:
+    """What the disk holds of an open store: nothing is flushed or closed for the copy."""
+    shutil.copytree(directory, to, ignore=shutil.ignore_patterns("LOCK"))
+    return to
+
+
+def read_all(log: LogStore) -> Sequence[Entry]:
+    if log.last_index < log.first_index:
+        return []
+    return log.entries(log.first_index, log.last_index + 1, 1 << 30)

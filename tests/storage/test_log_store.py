@@ -1,0 +1,243 @@
+"""The contract of the log: what was appended is there after any crash, or the log says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streamd.raft.messages import HardState
+from streamd.storage.errors import LogBelowFloor, LogCorrupt, StorageError, StorageFailed
+from tests.storage.images import crash_image, entry, fill, open_log, read_all
+
+
+def test_a_new_log_is_empty(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert (log.first_index, log.last_index) == (1, 0)
+    assert log.term(0) == 0
+    assert log.hard_state == HardState()
+    log.close()
+
+
+def test_entries_and_hard_state_come_back_after_a_crash(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "live")
+    entries = [entry(1), entry(2), entry(3, term=4)]
+    log.append(entries[:2], HardState(1, 1))
+    log.append(entries[2:], HardState(4, 2))
+    image = crash_image(tmp_path / "live", tmp_path / "image")
+    log.close()
+
+    again = open_log(image)
+    assert read_all(again) == entries
+    assert again.hard_state == HardState(4, 2)
+    assert [again.term(index) for index in range(4)] == [0, 1, 1, 4]
+    again.close()
+
+
+def test_a_hard_state_may_be_stored_without_entries(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.append([], HardState(7, 3))
+    log.close()
+    again = open_log(tmp_path)
+    assert again.hard_state == HardState(7, 3)
+    assert again.last_index == 0
+    again.close()
+
+
+def test_an_append_in_the_middle_replaces_everything_behind_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    kept = fill(log, 10)[:4]
+    replacement = [entry(5, term=2), entry(6, term=2)]
+    log.append(replacement, HardState(2, 1))
+    assert log.last_index == 6
+    assert read_all(log) == kept + replacement
+    assert log.term(4) == 1
+    assert log.term(5) == 2
+    log.close()
+    again = open_log(tmp_path)
+    assert read_all(again) == kept + replacement
+    again.close()
+
+
+def test_a_replacement_below_the_floor_moves_the_floor_first(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "live")
+    kept = fill(log, 10)[:2]
+    log.sync_floor()
+    log.append([entry(3, term=2)], HardState(2, 1))
+    image = crash_image(tmp_path / "live", tmp_path / "image")
+    log.close()
+    again = open_log(image)
+    assert read_all(again) == [*kept, entry(3, term=2)]
+    again.close()
+
+
+def test_reads_are_bounded_in_bytes_but_give_at_least_one_entry(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.append([entry(index, payload=b"x" * 100) for index in range(1, 11)], HardState(1, 1))
+    for reader in (log, _reopened(log, tmp_path)):
+        assert len(reader.entries(1, 11, 1)) == 1
+        assert len(reader.entries(1, 11, 350)) == 3
+        assert [e.index for e in reader.entries(4, 7, 1 << 20)] == [4, 5, 6]
+    reader.close()
+
+
+def _reopened(log: object, directory: Path):  # type: ignore[no-untyped-def]
+    log.close()  # type: ignore[attr-defined]
+    return open_log(directory)
+
+
+def test_entries_that_left_memory_are_read_from_disk_and_verified(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    big = [entry(index, payload=bytes([index]) * (1024 * 1024)) for index in range(1, 21)]
+    for each in big:
+        log.append([each], HardState(1, 1))
+    assert log.entries(2, 5, 1 << 30) == big[1:4]
+    assert log.entries(1, 2, 1) == big[:1]
+    log.close()
+
+
+# -- cutting the log ------------------------------------------------------------------------------
+
+
+def test_a_compacted_log_begins_behind_what_was_cut(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    entries = fill(log, 4) + fill(log, 4, term=3)
+    log.compact(5)
+    log.compact(2)
+    for reader in (log, _reopened(log, tmp_path)):
+        assert (reader.first_index, reader.last_index) == (6, 8)
+        assert reader.term(5) == 3
+        assert read_all(reader) == entries[5:]
+    more = fill(reader, 2, term=3)
+    assert read_all(reader) == entries[5:] + more
+    reader.close()
+
+
+def test_a_log_may_be_cut_to_its_end(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 3)
+    log.compact(3)
+    again = _reopened(log, tmp_path)
+    assert (again.first_index, again.last_index) == (4, 3)
+    assert again.term(3) == 1
+    assert read_all(again) == []
+    fill(again, 1)
+    again.close()
+
+
+# -- damage ---------------------------------------------------------------------------------------
+
+
+def _damaged_log(tmp_path: Path) -> tuple[Path, Path]:
+    """A crash image with a floor, and the file with its entries."""
+    log = open_log(tmp_path / "live")
+    fill(log, 30)
+    log.sync_floor()
+    image = crash_image(tmp_path / "live", tmp_path / "image")
+    log.close()
+    (file,) = (image / "log").glob("*.log")
+    return image, file
+
+
+def test_no_flipped_bit_anywhere_in_the_log_goes_unnoticed(tmp_path: Path) -> None:
+    image, file = _damaged_log(tmp_path)
+    whole = file.read_bytes()
+
+    @settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.integers(0, len(whole) - 1), st.integers(0, 7))
+    def flip(place: int, bit: int) -> None:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << bit
+        _restore(image, file, bytes(damaged))
+        with pytest.raises(StorageError):
+            open_log(image)
+
+    flip()
+
+
+def test_no_cut_anywhere_in_the_log_goes_unnoticed(tmp_path: Path) -> None:
+    image, file = _damaged_log(tmp_path)
+    whole = file.read_bytes()
+
+    @settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.integers(0, len(whole) - 1))
+    def cut(size: int) -> None:
+        _restore(image, file, whole[:size])
+        with pytest.raises(StorageError):
+            open_log(image)
+
+    cut()
+
+
+def _restore(image: Path, file: Path, content: bytes) -> None:
+    """Undo what the last attempt to open it did: LevelDB writes new files before it gives up."""
+    for other in (image / "log").iterdir():
+        if other.name.startswith("LOG") or other.suffix in (".ldb", ".dbtmp"):
+            other.unlink()
+    file.write_bytes(content)
+
+
+def test_an_entry_taken_out_of_the_middle_breaks_the_chain(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 9)
+    key = log._key(5)
+    log._db.delete(key)
+    log.close()
+    with pytest.raises(LogCorrupt, match="entry 5"):
+        open_log(tmp_path)
+
+
+def test_an_entry_changed_with_a_valid_database_checksum_breaks_the_chain(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 9)
+    key = log._key(5)
+    stored = bytearray(log._db.get(key))
+    stored[-1] ^= 1
+    log._db.put(key, bytes(stored))
+    log.close()
+    with pytest.raises(LogCorrupt, match="entry 5"):
+        open_log(tmp_path)
+
+
+def test_another_log_under_the_same_floor_is_refused(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "live")
+    fill(log, 5)
+    log.close()
+    other = open_log(tmp_path / "other")
+    other.append([entry(i, payload=b"something else") for i in range(1, 9)], HardState(1, 1))
+    other.close()
+    (tmp_path / "other" / "floor").write_bytes((tmp_path / "live" / "floor").read_bytes())
+    with pytest.raises(LogCorrupt, match="entry 5"):
+        open_log(tmp_path / "other")
+
+
+def test_a_state_ahead_of_the_log_shows_that_the_log_lost_entries(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 5)
+    log.check_applied(5)
+    with pytest.raises(LogBelowFloor, match="ends at entry 5"):
+        log.check_applied(6)
+    log.close()
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-*"])
+def test_a_database_without_its_root_is_refused_not_recreated(name: str, tmp_path: Path) -> None:
+    image, _ = _damaged_log(tmp_path)
+    open_log(image).close()  # the replayed entries become a table
+    before = {file.name for file in (image / "log").glob("*.ldb")}
+    for file in (image / "log").glob(name):
+        file.unlink()
+    with pytest.raises((StorageFailed, LogCorrupt), match="Restore the data directory"):
+        open_log(image)
+    assert {file.name for file in (image / "log").glob("*.ldb")} == before, "it can be rescued"
+
+
+def test_a_damaged_floor_is_refused(tmp_path: Path) -> None:
+    image, _ = _damaged_log(tmp_path)
+    floor = bytearray((image / "floor").read_bytes())
+    floor[6] ^= 1
+    (image / "floor").write_bytes(floor)
+    with pytest.raises(LogCorrupt, match="floor"):
+        open_log(image)
