@@ -1,0 +1,222 @@
+"""A whole node behind a real listening socket, in the process of the test."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import httpx
+import trio
+
+from streamd.blocking import in_thread
+from streamd.config import ServerConfig
+from streamd.http.application import StreamApplication
+from streamd.http.asgi_bridge import call_asgi
+from streamd.http.front_door import FrontDoor, listen
+from streamd.http.live import Hub
+from streamd.http.messages import Request, Response
+from streamd.http.ops import create_ops_app
+from streamd.http.service import Service
+from streamd.metrics import Metrics
+from streamd.node import Node, Stores, wall_clock_ms
+
+# How long anything here may take before the test fails: far more than it ever needs.
+PATIENCE_S = 15.0
+_POLL_S = 0.005
+# Made once: to load the system's certificates for each client would take most of the tests' time.
+_ANY_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+class Answer(NamedTuple):
+    """A response as read off the wire; header names are lower-case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class RawClient:
+    """One connection, on which the test says every byte itself."""
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self._sock = sock
+        self._buffer = b""
+
+    async def send(self, data: bytes) -> None:
+        with trio.fail_after(PATIENCE_S):
+            while data:
+                data = data[await self._sock.send(data) :]
+
+    async def read_response(self, *, to_head: bool = False) -> Answer:
+        """The next response, whole. One `to_head` has no body, whatever its headers say."""
+        answer = await self.read_head()
+        if to_head or answer.status in (100, 204, 304):
+            return answer
+        if answer.headers.get("transfer-encoding") == "chunked":
+            assert "content-length" not in answer.headers
+            chunks = []
+            while chunk := await self.read_chunk():
+                chunks.append(chunk)
+            return answer._replace(body=b"".join(chunks))
+        if "content-length" in answer.headers:
+            size = int(answer.headers["content-length"])
+            return answer._replace(body=await self._exactly(size))
+        return answer._replace(body=await self.read_to_end())
+
+    async def read_head(self) -> Answer:
+        """The head of the next response; its body is left where it is."""
+        lines = (await self._through(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        version, status, _ = lines[0].split(" ", 2)
+        assert version == "HTTP/1.1"
+        headers: dict[str, str] = {}
+        for line in lines[1:-2]:
+            name, _, value = line.partition(": ")
+            assert name.lower() not in headers, f"{name} is sent twice"
+            headers[name.lower()] = value
+        return Answer(int(status), headers, b"")
+
+    async def read_chunk(self) -> bytes:
+        """The next chunk of a chunked body; empty at its end."""
+        size = int((await self._through(b"\r\n"))[:-2], 16)
+        data = await self._exactly(size)
+        assert await self._exactly(2) == b"\r\n"
+        return data
+
+    async def read_through(self, end: bytes) -> bytes:
+        """The payload of chunks up to one that holds `end`."""
+        payload = b""
+        while end not in payload:
+            chunk = await self.read_chunk()
+            assert chunk, f"the body ended after {payload!r}"
+            payload += chunk
+        return payload
+
+    async def read_to_end(self) -> bytes:
+        """All there is until the server closes."""
+        while await self._receive():
+            pass
+        data, self._buffer = self._buffer, b""
+        return data
+
+    async def closed(self) -> bool:
+        """Whether the server closes without another byte; waits for either."""
+        return not self._buffer and not await self._receive()
+
+    def finish_sending(self) -> None:
+        self._sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._sock.close()
+
+    async def _receive(self) -> bool:
+        with trio.fail_after(PATIENCE_S):
+            try:
+                data = await self._sock.recv(65536)
+            except ConnectionResetError:
+                data = b""
+        self._buffer += data
+        return bool(data)
+
+    async def _through(self, end: bytes) -> bytes:
+        while end not in self._buffer:
+            assert await self._receive(), f"closed after {self._buffer!r}"
+        place = self._buffer.index(end) + len(end)
+        data, self._buffer = self._buffer[:place], self._buffer[place:]
+        return data
+
+    async def _exactly(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            assert await self._receive(), f"closed after {self._buffer!r}"
+        data, self._buffer = self._buffer[:size], self._buffer[size:]
+        return data
+
+
+class Serving:
+    """What a test sees of the server it talks to."""
+
+    def __init__(self, port: int, url: str, node: Node, door: FrontDoor, hub: Hub) -> None:
+        self.port = port
+        self.url = url
+        self.node = node
+        self.door = door
+        self.hub = hub
+
+    @asynccontextmanager
+    async def connect(self, *, receive_buffer: int | None = None) -> AsyncIterator[RawClient]:
+        """A raw connection; a small `receive_buffer` makes a client that soon takes no more."""
+        with trio.socket.socket() as sock:
+            if receive_buffer is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            await sock.connect(("127.0.0.1", self.port))
+            yield RawClient(sock)
+
+    def client(self, **settings: Any) -> httpx.AsyncClient:
+        """An ordinary HTTP client for this server."""
+        settings.setdefault("verify", _ANY_TLS)
+        return httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S, **settings)
+
+    async def tail(self, path: str) -> str | None:
+        """The tail of a stream as a reader sees it; None when there is no stream."""
+        async with self.client() as client:
+            return (await client.head(path)).headers.get("stream-next-offset")
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Return once `condition` holds; fail when it never does."""
+    with trio.fail_after(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            await trio.sleep(_POLL_S)
+
+
+@asynccontextmanager
+async def serving(
+    tmp_path: Path, *, ssl_context: ssl.SSLContext | None = None, **server_settings: Any
+) -> AsyncIterator[Serving]:
+    """Serve as `streamd serve` does, on a port of the system's choice, until the block ends."""
+    config = ServerConfig(data_dir=str(tmp_path / "data"), **server_settings)
+    stores = await in_thread(Stores.open, Path(config.data_dir), config.node_id)
+    failure: Exception | None = None
+    try:
+        metrics, random = Metrics(), Random(1)
+        hub = Hub(wall_clock_ms, config.max_live_readers)
+        metrics.live_readers = lambda: hub.reading_now
+        node = Node(
+            stores,
+            run_blocking=in_thread,
+            clock_ms=wall_clock_ms,
+            random=random,
+            audience=hub,
+            metrics=metrics,
+        )
+        async with node.running(), trio.open_nursery() as nursery:
+            service = Service(node.group, node.reads, hub, config, metrics, wall_clock_ms, random)
+            door = FrontDoor(_application(service, node, metrics), config, metrics)
+            metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
+            listeners = listen("127.0.0.1", 0)
+            port = listeners[0].getsockname()[1]
+            nursery.start_soon(door.serve, listeners, ssl_context)
+            scheme, host = ("http", "127.0.0.1") if ssl_context is None else ("https", "localhost")
+            try:
+                yield Serving(port, f"{scheme}://{host}:{port}", node, door, hub)
+            except Exception as error:
+                failure = error  # A failed assertion is clearer outside of exception groups.
+            nursery.cancel_scope.cancel()
+    finally:
+        with trio.CancelScope(shield=True):
+            await in_thread(stores.close)
+    if failure is not None:
+        raise failure
+
+
+def _application(service: Service, node: Node, metrics: Metrics) -> StreamApplication:
+    app = create_ops_app(metrics, node.group.may_read, node.status)
+
+    async def ops(request: Request) -> Response:
+        return await call_asgi(app, request)
+
+    return StreamApplication(service, ops)
