@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +28,7 @@ from streamd.node import Node, Stores, wall_clock_ms
 
 # How long anything here may take before the test fails: far more than it ever needs.
 PATIENCE_S = 15.0
-_POLL_S = 0.005
+_POLL_S = 0.002
 # Made once: to load the system's certificates for each client would take most of the tests' time.
 _ANY_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -38,6 +39,12 @@ class Answer(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
+
+    @property
+    def code(self) -> str:
+        """The stable code of an error."""
+        found: str = json.loads(self.body)["error"]["code"]
+        return found
 
 
 class RawClient:
@@ -164,6 +171,11 @@ class Serving:
         """The tail of a stream as a reader sees it; None when there is no stream."""
         async with self.client() as client:
             return (await client.head(path)).headers.get("stream-next-offset")
+
+    async def content(self, path: str) -> bytes:
+        """All there is in a stream."""
+        async with self.client() as client:
+            return (await client.get(path)).content
 
 
 async def until(condition: Callable[[], object]) -> None:

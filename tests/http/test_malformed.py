@@ -6,7 +6,6 @@ repaired the request, or found a second one inside it, would be caught by the st
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -274,10 +273,7 @@ async def test_is_refused_and_changes_nothing(vector: Vector, tmp_path: Path) ->
         async with server.connect() as client:
             await client.send(vector.raw)
             answer = await client.read_response()
-            assert (answer.status, json.loads(answer.body)["error"]["code"]) == (
-                vector.status,
-                vector.code,
-            )
+            assert (answer.status, answer.code) == (vector.status, vector.code)
             assert answer.headers["connection"] == "close"
             assert await client.closed(), "one answer, then the end"
         assert await server.tail("/v1/stream/witness") == tail
