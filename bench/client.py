@@ -47,7 +47,21 @@ class Client:
         self, method: str, target: str, *, content_type: str | None = None, body: bytes = b""
     ) -> Answer:
         """Send a request and wait for the whole answer."""
+        self.send(method, target, content_type=content_type, body=body)
+        return self.receive()
+
+    def fileno(self) -> int:
+        """For selectors: readable means that an answer is arriving."""
+        return self._socket.fileno()
+
+    def send(
+        self, method: str, target: str, *, content_type: str | None = None, body: bytes = b""
+    ) -> None:
+        """Send a request; `receive` must follow before the next one."""
         self._socket.sendall(render(self._host, method, target, content_type, body))
+
+    def receive(self) -> Answer:
+        """Wait for the whole answer to what was sent."""
         status, headers = self._read_head()
         if headers.get("transfer-encoding", "").lower() == "chunked":
             received = self._skip_chunks()
@@ -77,7 +91,9 @@ class Client:
         del self._buffer[: end + len(_HEAD_END)]
         status_line, *lines = head.split("\r\n")
         pairs = (line.partition(":") for line in lines)
-        return int(status_line.split()[1]), {name.lower(): value.strip() for name, _, value in pairs}
+        return int(status_line.split()[1]), {
+            name.lower(): value.strip() for name, _, value in pairs
+        }
 
     def _skip_chunks(self) -> int:
         total = 0

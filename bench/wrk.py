@@ -78,6 +78,12 @@ def require() -> None:
         )
 
 
+def version() -> str:
+    """What wrk calls itself. It prints that on the way to its usage, and then fails."""
+    shown = subprocess.run(["wrk", "-v"], capture_output=True, text=True, check=False)
+    return " ".join((shown.stdout + shown.stderr).split()[:2])
+
+
 def load(
     url: str,
     *,

@@ -1,0 +1,57 @@
+"""One measurement on one server in one round: a fresh process on a fresh data directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.machine import Cores
+from bench.process import ServerProcess, free_port
+from bench.results import Results
+from bench.servers import Server
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a measurement is given."""
+
+    server: Server
+    cores: Cores
+    data_dir: Path
+    """Empty, and for this trial alone."""
+    duration_s: float
+    """How long to load the server."""
+    idle_streams: int
+    results: Results
+    """For remarks; values are returned."""
+
+    def target(self, name: str) -> str:
+        """The path of a stream."""
+        return f"{self.server.stream_root}{name}"
+
+    @contextmanager
+    def launched(self) -> Iterator[ServerProcess]:
+        """A server that was just started and need not answer yet; ended with the block."""
+        port = free_port()
+        streams = self.data_dir / "streams"
+        process = ServerProcess(
+            self.server.command(port, streams),
+            port=port,
+            core=self.cores.server,
+            log=self.data_dir / "log",
+        )
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+        process.stop()
+
+    @contextmanager
+    def running(self) -> Iterator[ServerProcess]:
+        """A server that answers, without any stream."""
+        with self.launched() as process:
+            process.wait_until_answering(self.target("absent"), accept_missing=True)
+            yield process
