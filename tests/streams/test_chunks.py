@@ -1,0 +1,203 @@
+"""Chunks: runs of records, open or sealed, and what can be read from them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamd.streams.chunks import (
+    AnyChunk,
+    Chunk,
+    Limit,
+    OffsetMismatch,
+    OpenChunk,
+    append_at,
+    read_chunk,
+)
+from streamd.streams.offsets import Position
+
+BASE = Position(10, 1000)
+FAR = Limit(1 << 40, 1 << 40)
+PLENTY = 1 << 40
+
+# Appends as lists of record sizes.
+APPENDS = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=6)
+
+
+def letters(size: int, start: int = 0) -> bytes:
+    return bytes(ord("a") + (start + i) % 26 for i in range(size))
+
+
+def opened(appends: list[list[int]], base: Position = BASE) -> OpenChunk:
+    chunk = OpenChunk(base)
+    for lengths in appends:
+        chunk.add(letters(sum(lengths), chunk.size), list(lengths))
+    return chunk
+
+
+@pytest.fixture(params=["open", "sealed"])
+def chunk(request: pytest.FixtureRequest) -> AnyChunk:
+    """Records a, bcd | ef | g: the bars are between appends."""
+    chunk = opened([[1, 3], [2], [1]])
+    return chunk.sealed() if request.param == "sealed" else chunk
+
+
+def read(
+    chunk: AnyChunk,
+    at: Position,
+    max_bytes: int = PLENTY,
+    limit: Limit = FAR,
+    at_least_one: bool = True,
+) -> tuple[bytes, Position]:
+    found = read_chunk(chunk, at, limit, max_bytes, at_least_one=at_least_one)
+    data = b"".join(found.parts)
+    assert len(data) == found.size == found.end.byte - at.byte
+    return data, found.end
+
+
+def test_a_chunk_knows_where_it_ends(chunk: AnyChunk) -> None:
+    assert (chunk.end_record, chunk.end_byte, chunk.size) == (14, 1007, 7)
+
+
+def test_reading_all_of_it(chunk: AnyChunk) -> None:
+    assert read(chunk, BASE) == (b"abcdefg", Position(14, 1007))
+
+
+def test_reading_from_within(chunk: AnyChunk) -> None:
+    assert read(chunk, Position(11, 1001)) == (b"bcdefg", Position(14, 1007))
+    assert read(chunk, Position(13, 1006)) == (b"g", Position(14, 1007))
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "data", "end"),
+    [
+        (1, b"a", (11, 1001)),
+        (3, b"a", (11, 1001)),
+        (4, b"abcd", (12, 1004)),
+        (5, b"abcd", (12, 1004)),
+        (6, b"abcdef", (13, 1006)),
+        (7, b"abcdefg", (14, 1007)),
+    ],
+)
+def test_only_whole_records_are_read(
+    chunk: AnyChunk, max_bytes: int, data: bytes, end: tuple[int, int]
+) -> None:
+    assert read(chunk, BASE, max_bytes) == (data, end)
+
+
+def test_the_first_record_is_read_whatever_its_size(chunk: AnyChunk) -> None:
+    assert read(chunk, Position(11, 1001), max_bytes=1) == (b"bcd", Position(12, 1004))
+
+
+def test_a_record_that_does_not_fit_can_be_left(chunk: AnyChunk) -> None:
+    at = Position(11, 1001)
+    assert read(chunk, at, max_bytes=2, at_least_one=False) == (b"", at)
+
+
+@pytest.mark.parametrize(
+    ("limit", "data"),
+    [
+        (Limit(12, 1004), b"abcd"),
+        (Limit(12, 1003), b"abc"),
+        (Limit(11, 1001), b"a"),
+        (Limit(14, 1007), b"abcdefg"),
+    ],
+)
+def test_a_limit_may_lie_within_a_record(chunk: AnyChunk, limit: Limit, data: bytes) -> None:
+    assert read(chunk, BASE, limit=limit) == (data, Position(*limit))
+
+
+def test_a_limit_within_a_record_makes_it_shorter_for_the_reader(chunk: AnyChunk) -> None:
+    assert read(chunk, BASE, max_bytes=3, limit=Limit(12, 1003)) == (b"abc", Position(12, 1003))
+    assert read(chunk, BASE, max_bytes=2, limit=Limit(12, 1003)) == (b"a", Position(11, 1001))
+
+
+@pytest.mark.parametrize("at", [(10, 1001), (11, 1000), (11, 1002), (12, 1003), (13, 1005)])
+def test_what_is_no_boundary_is_noticed(chunk: AnyChunk, at: tuple[int, int]) -> None:
+    with pytest.raises(OffsetMismatch):
+        read(chunk, Position(*at))
+    with pytest.raises(OffsetMismatch):
+        append_at(chunk, Position(*at))
+
+
+def test_the_append_that_begins_somewhere(chunk: AnyChunk) -> None:
+    assert append_at(chunk, BASE) == [1, 3]
+    assert append_at(chunk, Position(12, 1004)) == [2]
+    assert append_at(chunk, Position(13, 1006)) == [1]
+
+
+def test_within_an_append_it_is_the_rest_of_it(chunk: AnyChunk) -> None:
+    assert append_at(chunk, Position(11, 1001)) == [3]
+
+
+def test_appends_of_one_record_each_take_no_room() -> None:
+    chunk = opened([[2], [3], [1]])
+    assert chunk.appends == []
+    assert append_at(chunk, Position(11, 1002)) == [3]
+
+
+def test_parts_are_not_copied_while_the_chunk_is_open() -> None:
+    part = b"x" * 100
+    chunk = OpenChunk(BASE)
+    chunk.add(part, [100])
+    [found] = read_chunk(chunk, BASE, FAR, PLENTY, at_least_one=True).parts
+    assert found is part
+
+
+def test_a_whole_sealed_chunk_is_not_copied() -> None:
+    chunk = opened([[3], [4]]).sealed()
+    [found] = read_chunk(chunk, BASE, FAR, PLENTY, at_least_one=True).parts
+    assert found is chunk.data
+
+
+@given(APPENDS)
+def test_what_is_stored_comes_back(appends: list[list[int]]) -> None:
+    chunk = opened(appends).sealed()
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(chunk), type=Chunk) == chunk
+
+
+@given(APPENDS, st.data())
+def test_merging_two_chunks_is_having_gathered_one(
+    appends: list[list[int]], data: st.DataObject
+) -> None:
+    whole = opened(appends).sealed()
+    cut = data.draw(st.integers(1, len(appends)))
+    first = opened(appends[:cut])
+    second = OpenChunk(Position(first.end_record, first.end_byte))
+    for lengths in appends[cut:]:
+        second.add(letters(sum(lengths), first.size + second.size), list(lengths))
+    if not second.lengths:
+        return
+    merged = first.sealed().merged(second.sealed())
+    assert merged.data == whole.data
+    assert merged.lengths == whole.lengths
+    at = BASE
+    for length in whole.lengths:
+        assert append_at(merged, at) == append_at(whole, at)
+        at = Position(at.record + 1, at.byte + length)
+
+
+@given(APPENDS, st.integers(1, 12))
+def test_slices_end_to_end_are_the_whole(appends: list[list[int]], max_bytes: int) -> None:
+    chunk = opened(appends)
+    for source in (chunk, chunk.sealed()):
+        at, found = BASE, b""
+        while at.record < source.end_record:
+            piece, end = read(source, at, max_bytes)
+            assert end > at
+            assert len(piece) <= max_bytes or end.record == at.record + 1
+            found, at = found + piece, end
+        assert found == letters(source.size)
+
+
+@given(APPENDS, st.data())
+def test_any_stretch_of_an_open_chunk_is_that_of_the_sealed_one(
+    appends: list[list[int]], data: st.DataObject
+) -> None:
+    chunk = opened(appends)
+    start = data.draw(st.integers(0, chunk.size))
+    stop = data.draw(st.integers(start, chunk.size))
+    assert b"".join(chunk.buffers(start, stop)) == letters(chunk.size)[start:stop]
+    assert b"".join(chunk.sealed().buffers(start, stop)) == letters(chunk.size)[start:stop]
