@@ -143,11 +143,24 @@ class RawClient:
         return data
 
 
+class Clock:
+    """The server's wall clock, which a test may put forward."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return wall_clock_ms() + self.ahead_ms
+
+
 class Serving:
     """What a test sees of the server it talks to."""
 
-    def __init__(self, port: int, url: str, node: Node, door: FrontDoor, hub: Hub) -> None:
+    def __init__(
+        self, port: int, url: str, clock: Clock, node: Node, door: FrontDoor, hub: Hub
+    ) -> None:
         self.port = port
+        self.clock = clock
         self.url = url
         self.node = node
         self.door = door
@@ -194,19 +207,19 @@ async def serving(
     stores = await in_thread(Stores.open, Path(config.data_dir), config.node_id)
     failure: Exception | None = None
     try:
-        metrics, random = Metrics(), Random(1)
-        hub = Hub(wall_clock_ms, config.max_live_readers)
+        metrics, random, clock = Metrics(), Random(1), Clock()
+        hub = Hub(clock.now_ms, config.max_live_readers)
         metrics.live_readers = lambda: hub.reading_now
         node = Node(
             stores,
             run_blocking=in_thread,
-            clock_ms=wall_clock_ms,
+            clock_ms=clock.now_ms,
             random=random,
             audience=hub,
             metrics=metrics,
         )
         async with node.running(), trio.open_nursery() as nursery:
-            service = Service(node.group, node.reads, hub, config, metrics, wall_clock_ms, random)
+            service = Service(node.group, node.reads, hub, config, metrics, clock.now_ms, random)
             door = FrontDoor(_application(service, node, metrics), config, metrics)
             metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
             listeners = listen("127.0.0.1", 0)
@@ -214,7 +227,7 @@ async def serving(
             nursery.start_soon(door.serve, listeners, ssl_context)
             scheme, host = ("http", "127.0.0.1") if ssl_context is None else ("https", "localhost")
             try:
-                yield Serving(port, f"{scheme}://{host}:{port}", node, door, hub)
+                yield Serving(port, f"{scheme}://{host}:{port}", clock, node, door, hub)
             except Exception as error:
                 failure = error  # A failed assertion is clearer outside of exception groups.
             nursery.cancel_scope.cancel()

@@ -1,0 +1,370 @@
+"""Rules of the protocol as seen over HTTP, where the upstream conformance suite is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from tests.http.serving import serving
+
+TEXT = {"Content-Type": "text/plain"}
+JSON = {"Content-Type": "application/json"}
+STREAM = "/v1/stream/s"
+NUMBERS = "/v1/stream/numbers"
+CLOSED = "/v1/stream/closed"
+PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+
+
+async def prepare(client: httpx.AsyncClient) -> None:
+    """A text stream with one record, a JSON stream, a closed stream, a bucket."""
+    for path, headers in (
+        (STREAM, TEXT),
+        (NUMBERS, JSON),
+        (CLOSED, {**TEXT, "Stream-Closed": "true"}),
+        ("/bucket", {}),
+    ):
+        assert (await client.put(path, headers=headers)).status_code == 201
+    await client.post(STREAM, content=b"one", headers={**TEXT, "Stream-Seq": "5"})
+
+
+class Fault(NamedTuple):
+    """A request that is answered with an error."""
+
+    method: str
+    path: str
+    status: int
+    code: str
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+
+
+FAULTS = [
+    Fault("GET", "/v1/stream/none", 404, "STREAM_NOT_FOUND"),
+    Fault("HEAD", "/v1/stream/none", 404, "STREAM_NOT_FOUND"),
+    Fault("DELETE", "/v1/stream/none", 404, "STREAM_NOT_FOUND"),
+    Fault("POST", "/v1/stream/none", 404, "STREAM_NOT_FOUND", TEXT, b"x"),
+    Fault("GET", "/v1/stream/none?offset=-1&live=sse", 404, "STREAM_NOT_FOUND"),
+    Fault("GET", "/v1/stream/none?offset=-1&live=long-poll", 404, "STREAM_NOT_FOUND"),
+    Fault("PATCH", STREAM, 405, "METHOD_NOT_ALLOWED"),
+    Fault("PATCH", "/bucket", 405, "METHOD_NOT_ALLOWED"),
+    Fault("GET", "/bucket", 405, "METHOD_NOT_ALLOWED"),
+    Fault("POST", "/healthz", 405, "METHOD_NOT_ALLOWED"),
+    Fault("POST", STREAM, 400, "EMPTY_BODY", TEXT),
+    Fault("POST", STREAM, 400, "MISSING_CONTENT_TYPE", {}, b"x"),
+    Fault("POST", STREAM, 400, "INVALID_CONTENT_TYPE", {"Content-Type": "text"}, b"x"),
+    Fault("POST", STREAM, 409, "CONTENT_TYPE_MISMATCH", JSON, b"1"),
+    Fault("POST", STREAM, 409, "SEQUENCE_CONFLICT", {**TEXT, "Stream-Seq": "5"}, b"x"),
+    Fault("POST", STREAM, 400, "INVALID_REQUEST", {**TEXT, "Stream-Seq": ""}, b"x"),
+    Fault("POST", STREAM, 400, "INVALID_REQUEST", {**TEXT, "Stream-Seq": "5" * 257}, b"x"),
+    Fault("POST", STREAM, 400, "INVALID_PRODUCER", {**TEXT, "Producer-Id": "p"}, b"x"),
+    Fault("POST", STREAM, 400, "INVALID_PRODUCER", {**TEXT, **PRODUCER, "Producer-Id": ""}, b"x"),
+    Fault("POST", STREAM, 400, "INVALID_REQUEST", {**TEXT, **PRODUCER, "Producer-Seq": "01"}, b"x"),
+    Fault("POST", STREAM, 409, "SEQUENCE_GAP", {**TEXT, **PRODUCER, "Producer-Seq": "7"}, b"x"),
+    Fault("POST", CLOSED, 409, "STREAM_CLOSED", TEXT, b"x"),
+    Fault("POST", NUMBERS, 400, "INVALID_JSON", JSON, b"{"),
+    Fault("POST", NUMBERS, 400, "INVALID_JSON", JSON, b"1 2"),
+    Fault("POST", NUMBERS, 400, "INVALID_JSON", JSON, b"[1,]"),
+    Fault("POST", NUMBERS, 400, "INVALID_JSON", JSON, b"NaN"),
+    Fault("POST", NUMBERS, 400, "INVALID_JSON", JSON, b'"\xff"'),
+    Fault("POST", NUMBERS, 400, "INVALID_JSON", JSON, b"[" * 100_000),
+    Fault("POST", NUMBERS, 400, "EMPTY_BODY", JSON, b" [ ] "),
+    Fault("PUT", NUMBERS, 409, "STREAM_EXISTS", TEXT),
+    Fault("PUT", "/v1/stream/new", 400, "INVALID_JSON", JSON, b"nope"),
+    Fault("PUT", "/v1/stream/new", 400, "INVALID_REQUEST", {"Stream-TTL": "1.5"}),
+    Fault("PUT", "/v1/stream/new", 400, "INVALID_REQUEST", {"Stream-TTL": "-1"}),
+    Fault("PUT", "/v1/stream/new", 400, "INVALID_REQUEST", {"Stream-Expires-At": "tomorrow"}),
+    Fault("GET", STREAM + "?offset=5", 400, "INVALID_OFFSET"),
+    Fault("GET", STREAM + "?offset=", 400, "INVALID_OFFSET"),
+    Fault("GET", STREAM + f"?offset={7:016}_{7:016}", 400, "INVALID_OFFSET"),
+    Fault("GET", STREAM + f"?offset={7:016}_{7:016}&live=sse", 400, "INVALID_OFFSET"),
+    Fault("GET", STREAM + f"?offset={7:016}_{7:016}&live=long-poll", 400, "INVALID_OFFSET"),
+    Fault("GET", STREAM + "?live=sse", 400, "INVALID_OFFSET"),
+    Fault("GET", STREAM + "?offset=-1&live=yes", 400, "INVALID_REQUEST"),
+    Fault("GET", STREAM + "?offset=-1&offset=-1", 400, "INVALID_REQUEST"),
+    Fault("GET", STREAM + "?offset=-1&live=long-poll&timeout=x", 400, "INVALID_REQUEST"),
+    Fault("GET", STREAM + "?offset=-1&live=long-poll&timeout=-1", 400, "INVALID_REQUEST"),
+    Fault("GET", STREAM + "?max_bytes=many", 400, "INVALID_REQUEST"),
+    Fault("GET", STREAM + "?consistency=some", 400, "INVALID_REQUEST"),
+    Fault("PUT", "/v1/stream/a//b", 400, "INVALID_PATH"),
+    Fault("PUT", "/v1/stream/a%0Ab", 400, "INVALID_PATH"),
+    Fault("PUT", "/v1/stream/a%5Cb", 400, "INVALID_PATH"),
+    Fault("PUT", "/v1/stream/a%FF", 400, "INVALID_PATH"),
+    Fault("PUT", "/v1/stream/" + "a" * 1014, 400, "INVALID_PATH"),
+    Fault("GET", "/v1/stream/__ds/x", 404, "NOT_FOUND"),
+    Fault("GET", "/", 404, "NOT_FOUND"),
+    Fault("GET", "/v1/other", 404, "NOT_FOUND"),
+    Fault("GET", "/cluster/other", 404, "NOT_FOUND"),
+    Fault("PUT", "/bucket", 409, "BUCKET_EXISTS"),
+    Fault("PUT", "/nowhere/s", 404, "BUCKET_NOT_FOUND"),
+    Fault("PUT", "/abc", 400, "INVALID_BUCKET_ID"),
+    Fault("PUT", "/" + "a" * 65, 400, "INVALID_BUCKET_ID"),
+    Fault("PUT", "/Bucket", 400, "INVALID_BUCKET_ID"),
+    Fault("PUT", "/buck.et", 400, "INVALID_BUCKET_ID"),
+    Fault("PUT", "/_default", 400, "INVALID_BUCKET_ID"),
+    Fault("PUT", "/__ds", 400, "INVALID_BUCKET_ID"),
+    Fault("PUT", "/admin", 400, "INVALID_BUCKET_ID"),
+    Fault("PUT", "/console/s", 400, "INVALID_BUCKET_ID"),
+    Fault("PUT", "/bucket/", 400, "INVALID_STREAM_ID"),
+    Fault("PUT", "/bucket/streams", 400, "INVALID_STREAM_ID"),
+    Fault("PUT", "/bucket/a%2Fb", 400, "INVALID_STREAM_ID"),
+    Fault("PUT", "/bucket/a..b", 400, "INVALID_STREAM_ID"),
+    Fault("PUT", "/bucket/" + "a" * 116, 400, "INVALID_STREAM_ID"),
+    Fault("PUT", "/bucket/" + "%C3%A9" * 58, 400, "INVALID_STREAM_ID"),
+    Fault("PUT", "/bucket/a/b", 404, "NOT_FOUND"),
+]
+
+FORK_FAULTS = [
+    Fault("PUT", "/v1/stream/f", status, code, headers)
+    for status, code, headers in (
+        (400, "INVALID_FORK", {"Stream-Fork-Offset": "-1"}),
+        (400, "INVALID_FORK", {"Stream-Fork-Sub-Offset": "1"}),
+        (400, "INVALID_FORK", {"Stream-Forked-From": "nonsense"}),
+        (400, "INVALID_FORK", {"Stream-Forked-From": "/healthz"}),
+        (400, "INVALID_FORK", {"Stream-Forked-From": "/v1/stream/a/../s"}),
+        (404, "STREAM_NOT_FOUND", {"Stream-Forked-From": "/v1/stream/none"}),
+        (400, "INVALID_OFFSET", {"Stream-Forked-From": STREAM, "Stream-Fork-Offset": "x"}),
+        (
+            400,
+            "INVALID_OFFSET",
+            {"Stream-Forked-From": STREAM, "Stream-Fork-Offset": f"{9:016}_{9:016}"},
+        ),
+        (400, "INVALID_REQUEST", {"Stream-Forked-From": STREAM, "Stream-Fork-Sub-Offset": "-1"}),
+        (400, "INVALID_OFFSET", {"Stream-Forked-From": STREAM, "Stream-Fork-Sub-Offset": "99"}),
+        (409, "CONTENT_TYPE_MISMATCH", {"Stream-Forked-From": STREAM, **JSON}),
+    )
+]
+
+
+def assert_safe_for_browsers(response: httpx.Response) -> None:
+    headers = response.headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cross-origin-resource-policy"] == "cross-origin"
+    assert headers["access-control-allow-origin"] == "*"
+    assert headers["access-control-expose-headers"] == "*"
+    assert "date" in headers
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+async def test_every_error_has_its_status_its_code_and_one_shape(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        await prepare(client)
+        for fault in FAULTS + FORK_FAULTS:
+            response = await client.request(
+                fault.method, fault.path, headers=dict(fault.headers), content=fault.body
+            )
+            assert response.status_code == fault.status, (fault, response.text)
+            assert response.headers["content-type"] == "application/json", fault
+            assert_safe_for_browsers(response)
+            if fault.method == "HEAD":
+                assert response.content == b""
+                continue
+            error = response.json()
+            assert set(error) == {"error"}, fault
+            assert set(error["error"]) == {"code", "message"}, fault
+            assert error["error"]["code"] == fault.code, (fault, error)
+            assert error["error"]["message"], fault
+        assert server.node.status()["streams"] == 3, "not one of them made a stream"
+        assert await server.content(STREAM) == b"one"
+
+
+async def test_errors_of_the_protocol_are_kept_by_no_cache(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        await prepare(client)
+        for path in ("/v1/stream/none", STREAM + "?offset=x", "/bucket"):
+            assert (await client.get(path)).headers["cache-control"] == "no-store"
+
+
+async def test_405_says_what_is_allowed(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        for path, allowed in (
+            (STREAM, "GET, HEAD, POST, PUT, DELETE, OPTIONS"),
+            ("/bucket", "PUT, OPTIONS"),
+        ):
+            assert (await client.patch(path)).headers["allow"] == allowed
+        ops = (await client.post("/healthz")).headers["allow"].split(", ")
+        assert set(ops) == {"GET", "HEAD", "OPTIONS"}
+
+
+# -- browsers -------------------------------------------------------------------------------------
+
+
+async def test_every_response_is_safe_for_browsers(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        await prepare(client)
+        etag = (await client.get(STREAM)).headers["etag"]
+        for response in (
+            await client.put("/v1/stream/new"),
+            await client.put("/v1/stream/new"),
+            await client.post(STREAM, content=b"two", headers=TEXT),
+            await client.head(STREAM),
+            await client.get(STREAM),
+            await client.get(STREAM, headers={"If-None-Match": etag}),
+            await client.get(STREAM + "?offset=now&live=long-poll&timeout=0"),
+            await client.get(CLOSED + "?offset=-1&live=sse"),
+            await client.delete("/v1/stream/new"),
+            await client.put("/other-bucket"),
+            await client.get("/healthz"),
+            await client.get("/metrics"),
+            await client.options(STREAM),
+        ):
+            assert response.status_code < 400
+            assert_safe_for_browsers(response)
+
+
+async def test_preflights_allow_what_the_protocol_needs(tmp_path: Path) -> None:
+    asked = {
+        "Origin": "https://example.org",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "content-type, producer-id",
+    }
+    async with serving(tmp_path) as server, server.client() as client:
+        response = await client.options(STREAM, headers=asked)
+        assert response.status_code == 204
+        assert "content-length" not in response.headers
+        assert int(response.headers["access-control-max-age"]) > 0
+        methods = set(response.headers["access-control-allow-methods"].split(", "))
+        assert methods == {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}
+        allowed = set(response.headers["access-control-allow-headers"].lower().split(", "))
+        assert allowed >= {
+            "content-type", "authorization", "if-none-match", "stream-seq", "stream-ttl",
+            "stream-expires-at", "stream-closed", "stream-forked-from", "stream-fork-offset",
+            "stream-fork-sub-offset", "producer-id", "producer-epoch", "producer-seq",
+        }  # fmt: skip
+        assert (await client.options("/bucket")).headers["allow"] == "PUT, OPTIONS"
+        assert (await client.options("/v1/stream/none")).status_code == 204
+
+
+# -- caching --------------------------------------------------------------------------------------
+
+
+async def test_an_etag_names_a_range_until_the_range_grows_or_ends(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        await prepare(client)
+        seen = set()
+        for change in (
+            {"content": b"two", "headers": TEXT},
+            {"headers": {"Stream-Closed": "true"}},
+        ):
+            etag = (await client.get(STREAM)).headers["etag"]
+            seen.add(etag)
+            unchanged = await client.get(STREAM, headers={"If-None-Match": etag})
+            assert (unchanged.status_code, unchanged.content) == (304, b"")
+            assert unchanged.headers["etag"] == etag
+            assert "content-length" not in unchanged.headers
+            assert unchanged.headers["cache-control"].startswith("public")
+            await client.post(STREAM, **change)
+            assert (await client.get(STREAM, headers={"If-None-Match": etag})).status_code == 200
+        seen.add((await client.get(STREAM)).headers["etag"])
+        assert len(seen) == 3
+        assert (await client.head(STREAM)).headers["etag"] in seen
+
+
+@pytest.mark.parametrize(
+    ("form", "status"),
+    [
+        ("{}", 304),
+        ("W/{}", 304),
+        ("*", 304),
+        ('"other", {}', 304),
+        ('"other" , W/{},"more"', 304),
+        ('"other"', 200),
+        ('W/"other", "more"', 200),
+        ("", 200),
+    ],
+)
+async def test_if_none_match(form: str, status: int, tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        await prepare(client)
+        etag = (await client.get(STREAM)).headers["etag"]
+        response = await client.get(STREAM, headers={"If-None-Match": form.format(etag)})
+        assert response.status_code == status
+
+
+async def test_only_bytes_that_never_change_may_be_cached(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        await prepare(client)
+        tail = await server.tail(STREAM)
+        for path, caching in (
+            (STREAM, "public, max-age=60, stale-while-revalidate=300"),
+            (STREAM + f"?offset={tail}", "no-store"),
+            (STREAM + "?offset=now", "no-store"),
+            (NUMBERS, "no-store"),
+            (STREAM + "?offset=-1&live=long-poll", "public, max-age=60, stale-while-revalidate=300"),
+            (STREAM + "?offset=now&live=long-poll&timeout=0", "no-store"),
+            (CLOSED + "?offset=now&live=long-poll", "no-store"),
+            (CLOSED + "?offset=-1&live=sse", "no-cache"),
+        ):  # fmt: skip
+            assert (await client.get(path)).headers["cache-control"] == caching, path
+        assert (await client.head(STREAM)).headers["cache-control"] == "no-store"
+
+
+async def test_no_cache_keeps_bytes_past_their_expiry(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        for ttl, most in ((20, 20), (1000, 60)):
+            path = f"/v1/stream/ttl-{ttl}"
+            await client.put(path, content=b"x", headers={**TEXT, "Stream-TTL": str(ttl)})
+            caching = (await client.get(path)).headers["cache-control"]
+            assert caching in (f"public, max-age={most}", f"public, max-age={most - 1}")
+
+
+# -- expiry ---------------------------------------------------------------------------------------
+
+
+async def test_an_expired_stream_is_not_found(tmp_path: Path) -> None:
+    in_a_minute = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
+    async with serving(tmp_path) as server, server.client() as client:
+        for name, headers in (
+            ("ttl", {"Stream-TTL": "60"}),
+            ("read", {"Stream-TTL": "60"}),
+            ("at", {"Stream-Expires-At": in_a_minute}),
+        ):
+            await client.put(f"/v1/stream/{name}", content=b"x", headers={**TEXT, **headers})
+        server.clock.ahead_ms += 50_000
+        assert (await client.get("/v1/stream/read")).status_code == 200, "which renews it"
+        for name in ("ttl", "at"):
+            assert (await client.head(f"/v1/stream/{name}")).status_code == 200
+        server.clock.ahead_ms += 15_000
+        assert (await client.get("/v1/stream/read")).status_code == 200
+        for name in ("ttl", "at"):
+            for method in ("GET", "HEAD", "POST", "DELETE"):
+                body = b"y" if method == "POST" else b""
+                response = await client.request(
+                    method, f"/v1/stream/{name}", content=body, headers=TEXT
+                )
+                assert response.status_code == 404, (name, method)
+            made = await client.put(f"/v1/stream/{name}", headers=TEXT)
+            assert made.status_code == 201, "the name is free again"
+
+
+# -- addresses ------------------------------------------------------------------------------------
+
+
+async def test_a_bucket_is_made_once_and_then_holds_streams(tmp_path: Path) -> None:
+    longest = "/bucket/" + "a" * 115
+    async with serving(tmp_path) as server, server.client() as client:
+        made = await client.put("/bucket")
+        assert (made.status_code, made.headers["location"]) == (201, f"{server.url}/bucket")
+        assert (await client.put("/bucket")).status_code == 409
+        for path in ("/bucket/s", longest, "/bucket/%C3%A9.x~", "/bucket/stream"):
+            made = await client.put(path, headers=TEXT)
+            assert (made.status_code, made.headers["location"]) == (201, server.url + path)
+            assert (await client.post(path, content=b"x", headers=TEXT)).status_code == 204
+            assert await server.content(path) == b"x"
+
+
+async def test_both_addresses_of_a_stream_lead_to_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        await client.put("/v1/stream/implied/s", headers=TEXT)
+        assert (await client.put("/implied")).status_code == 409, "made along with the stream"
+        assert (await client.put("/implied/other")).status_code == 201
+        await client.post("/implied/s", content=b"x", headers=TEXT)
+        assert await server.content("/v1/stream/implied/s") == b"x"
+        assert await server.content("/v1/stream/implied%2Fs") == b"x"
+        assert (await client.get("/v1/stream/s")).status_code == 404
