@@ -1,0 +1,230 @@
+"""Random commands, flushes and crashes: the machine stays what plain lists say it is."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from streamd.streams import keys
+from streamd.streams.commands import Append, Command, Create, Delete, Outcome, Result, Sweep, Touch
+from streamd.streams.content import split_body
+from streamd.streams.model import ForkRequest, ProducerStamp, Settings
+from streamd.streams.offsets import START, Position
+from streamd.streams.state import Item
+from tests.streams.driver import EVERYTHING, JSON, TEXT, Driver, key
+from tests.streams.reference import Reference, ReferenceStream, Stamp
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+KINDS = st.sampled_from([TEXT, JSON])
+TTLS = st.sampled_from([None, None, None, 50])
+BODIES = {
+    TEXT: st.binary(min_size=1, max_size=12),
+    JSON: st.lists(st.integers(0, 10**6), min_size=1, max_size=4).map(msgspec.json.encode),
+}
+STAMPS = st.tuples(st.sampled_from("pq"), st.integers(0, 1), st.integers(0, 2))
+SEQS = st.sampled_from(["1", "10", "2", "3"])
+
+
+def records_of(kind: str, body: bytes) -> list[bytes]:
+    data, lengths = split_body(kind, body)
+    records = []
+    for length in lengths:
+        records.append(data[:length])
+        data = data[length:]
+    return records
+
+
+class MachineAgainstLists(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver = Driver()
+        self.reference = Reference(self.driver.now_ms)
+        # What the log holds behind the store: time, command and what became of it.
+        self.log: list[tuple[int, Command, Result]] = []
+        self.flushing: list[Item] | None = None
+        self.flushing_entries = 0
+
+    def apply(self, command: Command, expected: Result) -> Outcome:
+        outcome = self.driver.do(command)
+        self.log.append((self.driver.now_ms, command, outcome.result))
+        assert outcome.result is expected
+        return outcome
+
+    @initialize(text=NAMES, json=NAMES)
+    def begin(self, text: str, json: str) -> None:
+        for name, kind in ((text, TEXT), (json, JSON)):
+            expected = self.reference.create(name, kind, [], False, None)
+            self.apply(Create(key(name), Settings(kind), implicit_bucket=True), expected)
+
+    def some_name(self, data: st.DataObject) -> str:
+        """Mostly the name of a stream that is there."""
+        there = sorted(self.reference.streams)
+        return data.draw(st.sampled_from(there * 3 + ["a", "d"]))
+
+    # -- commands -----------------------------------------------------------------------------
+
+    @rule(name=NAMES, kind=KINDS, data=st.data(), closed=st.booleans(), ttl_ms=TTLS)
+    def create(
+        self, name: str, kind: str, data: st.DataObject, closed: bool, ttl_ms: int | None
+    ) -> None:
+        body = data.draw(st.just(b"") | BODIES[kind])
+        closed = closed and data.draw(st.booleans())
+        expected = self.reference.create(name, kind, records_of(kind, body), closed, ttl_ms)
+        command = Create(
+            key(name), Settings(kind, ttl_ms), closed, *split_body(kind, body), implicit_bucket=True
+        )
+        self.apply(command, expected)
+
+    @precondition(lambda self: self.reference.streams)
+    @rule(name=NAMES, data=st.data())
+    def fork(self, name: str, data: st.DataObject) -> None:
+        source = self.some_name(data)
+        known = self.reference.streams.get(source)
+        boundaries = [START] if known is None else known.boundaries
+        anywhere = st.builds(Position, st.integers(0, 6), st.integers(0, 40))
+        offset = data.draw(st.none() | st.sampled_from(boundaries) | anywhere)
+        sub_offset = data.draw(st.just(0) | st.integers(0, 8))
+        expected = self.reference.fork(name, source, offset, sub_offset)
+        request = ForkRequest(key(source), offset, sub_offset)
+        self.apply(Create(key(name), Settings(fork=request), implicit_bucket=True), expected)
+
+    @precondition(lambda self: self.reference.streams)
+    @rule(data=st.data(), close=st.sampled_from([False, False, False, True]))
+    def append(self, data: st.DataObject, close: bool) -> None:
+        self.post(data, close, None, None)
+
+    @precondition(lambda self: self.reference.streams)
+    @rule(data=st.data(), close=st.sampled_from([False, False, False, True]), stamp=STAMPS)
+    def append_as_a_producer(self, data: st.DataObject, close: bool, stamp: Stamp) -> None:
+        self.post(data, close, None, stamp)
+
+    @precondition(lambda self: self.reference.streams)
+    @rule(data=st.data(), seq=SEQS, stamp=st.none() | STAMPS)
+    def append_in_sequence(self, data: st.DataObject, seq: str, stamp: Stamp | None) -> None:
+        self.post(data, False, seq, stamp)
+
+    def post(self, data: st.DataObject, close: bool, seq: str | None, stamp: Stamp | None) -> None:
+        name = self.some_name(data)
+        known = self.reference.streams.get(name)
+        kind = data.draw(KINDS) if known is None else known.kind
+        if data.draw(st.integers(0, 9)) == 9:
+            kind = TEXT if kind == JSON else JSON
+        body = data.draw(BODIES[kind])
+        if close and data.draw(st.booleans()):
+            body = b""
+        expected = self.reference.append(name, kind, records_of(kind, body), close, seq, stamp)
+        producer = None if stamp is None else ProducerStamp(*stamp)
+        command = Append(key(name), kind, *split_body(kind, body), close, seq, producer)
+        outcome = self.apply(command, expected)
+        if expected is Result.DUPLICATE:
+            assert known is not None
+            assert stamp is not None
+            remembered = known.producers[stamp[0]]
+            own = stamp[2] == remembered.seq
+            assert outcome.tail == (remembered.tail if own else known.tail)
+        elif known is not None and expected not in (Result.NOT_FOUND, Result.GONE):
+            assert (outcome.tail, outcome.closed) == (known.tail, known.closed)
+
+    @precondition(lambda self: self.reference.streams)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        name = self.some_name(data)
+        self.apply(Delete(key(name)), self.reference.delete(name))
+
+    @rule(data=st.data(), ms=st.integers(0, 60), swept=st.booleans())
+    def time_passes(self, data: st.DataObject, ms: int, swept: bool) -> None:
+        """Some stream is read before and what has expired may be swept up after."""
+        name = self.some_name(data)
+        stream = self.driver.find(name)
+        if stream is not None:
+            self.reference.touch(name)
+            self.apply(Touch([(key(name), stream.stream_id, self.driver.now_ms)]), Result.DONE)
+        self.driver.now_ms += ms
+        self.reference.now_ms += ms
+        if swept:
+            self.reference.sweep()
+            self.apply(Sweep([key(name) for name in "abcd"]), Result.DONE)
+
+    # -- the store ----------------------------------------------------------------------------
+
+    @precondition(lambda self: self.flushing is None)
+    @rule()
+    def begin_flush(self) -> None:
+        self.flushing = self.driver.state.begin_flush()
+        self.flushing_entries = len(self.log)
+
+    @precondition(lambda self: self.flushing is not None)
+    @rule()
+    def end_flush(self) -> None:
+        self.driver.store.write(self.flushing or [])
+        self.driver.state.end_flush()
+        del self.log[: self.flushing_entries]
+        self.flushing = None
+
+    @rule(written=st.booleans())
+    def crash(self, written: bool) -> None:
+        """Start over from the store and the log; a flush under way is all there or not at all."""
+        if self.flushing is not None and written:
+            self.driver.store.write(self.flushing)
+            del self.log[: self.flushing_entries]
+        self.flushing = None
+        now_ms = self.driver.now_ms
+        self.driver.reopen()
+        for at_ms, command, result in self.log:
+            self.driver.now_ms = at_ms
+            assert self.driver.do(command).result is result
+        self.driver.now_ms = now_ms
+
+    @precondition(lambda self: self.flushing is None)
+    @rule(max_bytes=st.integers(1, 40))
+    def read_from_the_store_alone(self, max_bytes: int) -> None:
+        self.begin_flush()
+        self.end_flush()
+        reader = Driver(self.driver.store)
+        for name, expected in self.reference.live().items():
+            assert reader.content(name, max_bytes=max_bytes) == b"".join(expected.records)
+
+    # -- what always holds --------------------------------------------------------------------
+
+    @invariant()
+    def streams_are_what_the_lists_say(self) -> None:
+        for name in "abcd":
+            expected = self.reference.streams.get(name)
+            stream = self.driver.find(name)
+            if expected is None or stream is None:
+                assert stream is expected
+                continue
+            assert (stream.deleted, stream.forks) == (expected.deleted, expected.forks)
+            self.reads_agree(name, expected)
+
+    def reads_agree(self, name: str, expected: ReferenceStream) -> None:
+        assert self.driver.stream(name).tail == expected.tail
+        assert self.driver.boundaries(name) == expected.boundaries
+        content = b"".join(expected.records)
+        assert self.driver.content(name, max_bytes=1) == content
+        assert self.driver.content(name, max_bytes=EVERYTHING) == content
+
+    @invariant()
+    def all_is_counted(self) -> None:
+        header = self.driver.state.header
+        assert header.streams == len(self.reference.streams)
+        bucket = self.driver.state.buckets.get(b"b")
+        assert (bucket.streams if bucket else 0) == len(self.reference.streams)
+
+    def teardown(self) -> None:
+        """What no stream owns any more is noted for removal."""
+        if self.flushing is not None:
+            self.end_flush()
+        self.driver.flush()
+        rows = self.driver.store.rows
+        owned = {s.stream_id for n in "abcd" if (s := self.driver.find(n)) is not None}
+        noted = {keys.id_in_garbage(row) for row in rows if row[:1] == keys.GARBAGE}
+        holding = {int.from_bytes(row[1:9], "big") for row in rows if row[:1] in b"dp"}
+        assert holding <= owned | noted
+        assert not owned & noted
+
+
+MachineAgainstLists.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
+TestMachineAgainstLists = MachineAgainstLists.TestCase

@@ -1,0 +1,74 @@
+"""The payload of log entries: what was encoded is what is decoded."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from streamd.codec import Batch, decode_batch, encode_batch
+from streamd.streams.commands import Append, Command, Create, CreateBucket, Delete, Sweep, Touch
+from streamd.streams.model import ForkRequest, ProducerStamp, Settings
+
+COMMANDS: list[Command] = [
+    Create(b"b\0s", Settings()),
+    Create(b"b\0s", Settings("text/plain", 5000), True, b"\x00\xff", [1, 1], True),
+    Create(b"b\0s", Settings(None, None, "2100-01-01T00:00:00+01:00", 4102441200000)),
+    Create(b"b\0f", Settings(fork=ForkRequest(b"b\0s"))),
+    Create(b"b\0f", Settings(fork=ForkRequest(b"b\0s", (1, 5), 3))),
+    Append(b"b\0s", "text/plain", b"x", [1]),
+    Append(b"b\0s", "", b"", [], True),
+    Append(b"b\0\xff", "a/b", b"xyz", [1, 2], True, "ü", ProducerStamp("p", 2**53, 2**53)),
+    Delete(b"b\0s"),
+    Touch([]),
+    Touch([(b"b\0s", 1, 1_700_000_000_000), (b"b\0t", 2**63, 0)]),
+    Sweep([b"b\0s", b"b\0t"]),
+    CreateBucket(b"b"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
+def test_every_command_comes_back(command: Command) -> None:
+    batch = Batch(1_700_000_000_000, [command])
+    assert decode_batch(encode_batch(batch)) == batch
+
+
+def test_a_batch_keeps_its_time_and_the_order_of_its_commands() -> None:
+    batch = Batch(123, COMMANDS)
+    decoded = decode_batch(encode_batch(batch))
+    assert decoded.now_ms == 123
+    assert decoded.commands == COMMANDS
+
+
+def test_an_empty_batch_is_one() -> None:
+    assert decode_batch(encode_batch(Batch(0, []))) == Batch(0, [])
+
+
+def test_equal_batches_are_equal_bytes() -> None:
+    assert encode_batch(Batch(1, COMMANDS)) == encode_batch(Batch(1, list(COMMANDS)))
+
+
+def test_what_older_versions_did_not_know_has_its_default() -> None:
+    payload = msgspec.msgpack.encode([7, [["append", b"b\0s", "a/b", b"x", [1]]]])
+    assert decode_batch(payload) == Batch(7, [Append(b"b\0s", "a/b", b"x", [1])])
+    payload = msgspec.msgpack.encode([7, [["create", b"b\0s", ["a/b"]]]])
+    assert decode_batch(payload) == Batch(7, [Create(b"b\0s", Settings("a/b"))])
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        encode_batch(Batch(1, COMMANDS))[:-1],
+        encode_batch(Batch(1, [])) + b"\x00",
+        msgspec.msgpack.encode([1]),
+        msgspec.msgpack.encode({"now_ms": 1, "commands": []}),
+        msgspec.msgpack.encode([1, [["unheard-of", b"b\0s"]]]),
+        msgspec.msgpack.encode([1, [["delete", "text"]]]),
+        msgspec.msgpack.encode([1, [["append", b"b\0s", "a/b", b"x"]]]),
+    ],
+    ids=["empty", "no code", "cut", "longer", "short", "map", "unknown", "type", "field"],
+)
+def test_what_is_no_batch_is_refused(payload: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_batch(payload)
