@@ -29,6 +29,7 @@ class Measurement:
     """One thing to do to a server, by the name that `--only` takes."""
 
     name: str
+    figures: tuple[Figure, ...]
     run: Callable[[Trial], Values]
 
 
@@ -140,29 +141,45 @@ def read_from_start(client: Client, target: str) -> int:
     return received
 
 
-def _sse(subscribers: int, p50: Figure, p99: Figure) -> Callable[[Trial], Values]:
-    def run(trial: Trial) -> Values:
-        with trial.running() as server, pinned(trial.cores.load):
-            latencies = sse.fan_out(
-                server.port,
-                trial.target("live"),
-                subscribers=subscribers,
-                duration_s=trial.duration_s,
-            )
-        return {p50: percentile(latencies, 50), p99: percentile(latencies, 99)}
+def _sse(trial: Trial, subscribers: int) -> list[float]:
+    with trial.running() as server, pinned(trial.cores.load):
+        return sse.fan_out(
+            server.port,
+            trial.target("live"),
+            subscribers=subscribers,
+            duration_s=trial.duration_s,
+        )
 
-    return run
+
+def _sse_100(trial: Trial) -> Values:
+    latencies = _sse(trial, 100)
+    return {
+        figures.SSE_100_P50: percentile(latencies, 50),
+        figures.SSE_100_P99: percentile(latencies, 99),
+    }
+
+
+def _sse_1000(trial: Trial) -> Values:
+    latencies = _sse(trial, 1000)
+    return {
+        figures.SSE_1000_P50: percentile(latencies, 50),
+        figures.SSE_1000_P99: percentile(latencies, 99),
+    }
 
 
 ALL = (
-    Measurement("append-1", _append_1),
-    Measurement("append-64", _append_64),
-    Measurement("append-500-streams", _append_500),
-    Measurement("create", _create),
-    Measurement("small-read", _small_read),
-    Measurement("catch-up", _catch_up),
-    Measurement("sse-100", _sse(100, figures.SSE_100_P50, figures.SSE_100_P99)),
-    Measurement("sse-1000", _sse(1000, figures.SSE_1000_P50, figures.SSE_1000_P99)),
-    Measurement("idle-streams", idle_streams),
+    Measurement("append-1", (figures.APPEND_1_LATENCY, figures.APPEND_1_RATE), _append_1),
+    Measurement("append-64", (figures.APPEND_64_RATE,), _append_64),
+    Measurement("append-500-streams", (figures.APPEND_500_RATE,), _append_500),
+    Measurement("create", (figures.CREATE_RATE,), _create),
+    Measurement("small-read", (figures.SMALL_READ_RATE,), _small_read),
+    Measurement("catch-up", (figures.CATCH_UP_RATE,), _catch_up),
+    Measurement("sse-100", (figures.SSE_100_P50, figures.SSE_100_P99), _sse_100),
+    Measurement("sse-1000", (figures.SSE_1000_P50, figures.SSE_1000_P99), _sse_1000),
+    Measurement(
+        "idle-streams",
+        (figures.IDLE_COUNT, figures.IDLE_START, figures.IDLE_MEMORY),
+        idle_streams,
+    ),
 )
 """In the order in which they run."""

@@ -46,7 +46,7 @@ def markdown(results: Results, setting: Setting) -> str:
         "",
         *setting_lines(setting),
         *(f"- Note: {remark}." for remark in results.remarks),
-        *(f"- Failed: {failure}." for failure in results.failures),
+        *(f"- Failed: {failure}" for failure in results.failures),
     ]
     return "\n".join(parts) + "\n"
 
@@ -61,11 +61,11 @@ def figures_table(results: Results, servers: Sequence[str]) -> str:
             if figure.comparable
             else figure.title,
             figure.unit,
-            *(number(results.value(figure, server)) for server in servers),
+            *(_cell(results, figure, server) for server in servers),
             *(ratio(results.ratio(figure, OURS, peer)) for peer in peers),
         ]
         for figure in figures.ALL
-        if results.measured(figure)
+        if results.tried(figure)
     ]
     return _table(head, rows, left=2)
 
@@ -88,17 +88,16 @@ def setting_lines(setting: Setting) -> list[str]:
     """The machine, the versions, and what the servers promise."""
     return [
         (
-            f"- {setting.date}; {setting.cpu}; {setting.system}; {setting.pinning}; load average of "
-            f"the minute before: {setting.load_average:.2f}."
+            f"- {setting.date}; {setting.cpu}; {setting.system}; {setting.pinning}; load average "
+            f"of the minute before: {setting.load_average:.2f}."
         ),
         (
-            f"- Medians of {setting.rounds} alternating round(s), {setting.duration_s:g} s per run; "
-            f"{setting.tools}."
+            f"- Medians of {setting.rounds} alternating round(s), {setting.duration_s:g} s per "
+            f"run; {setting.tools}."
         ),
         f"- Disk: {setting.disk}.",
         *(
-            f"- {name}: {setting.versions[name]}. An acknowledged append is "
-            f"{setting.acknowledged[name]}."
+            f"- {name}: {setting.versions[name]}. Acknowledged means: {setting.acknowledged[name]}."
             for name in setting.versions
         ),
     ]
@@ -149,6 +148,13 @@ def ratio(value: float | None) -> str:
     if value is None:
         return _NOTHING
     return f"{value:.0f}×" if value >= 100 else f"{value:.1f}×" if value >= 10 else f"{value:.2f}×"
+
+
+def _cell(results: Results, figure: Figure, server: str) -> str:
+    value = results.value(figure, server)
+    if value is None and (figure.key, server) in results.failed:
+        return "failed"
+    return number(value)
 
 
 def _measured(verdict: Verdict) -> str:

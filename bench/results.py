@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -20,6 +20,8 @@ class Results:
     samples: dict[str, dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
+    failed: set[tuple[str, str]] = field(default_factory=set)
+    """Figure and server of which at least one run failed."""
     failures: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
@@ -27,9 +29,13 @@ class Results:
         for figure, value in values.items():
             self.samples[figure.key][server].append(value)
 
-    def measured(self, figure: Figure) -> bool:
-        """Whether any server has a value."""
-        return figure.key in self.samples
+    def fail(self, server: str, figures: Iterable[Figure], reason: str) -> None:
+        self.failed.update((figure.key, server) for figure in figures)
+        self.failures.append(reason)
+
+    def tried(self, figure: Figure) -> bool:
+        """Whether any server has a value, or failed to give one."""
+        return figure.key in self.samples or any(key == figure.key for key, _ in self.failed)
 
     def value(self, figure: Figure, server: str) -> float | None:
         """The median over the rounds that gave a value; `None` if none did."""

@@ -52,7 +52,7 @@ def run(plan: Plan, say: Callable[[str], None]) -> Results:
                 except ToolMissing:
                     raise
                 except (BenchError, OSError) as error:
-                    results.failures.append(f"{label}: {error}")
+                    results.fail(server.name, measurement.figures, f"{label}: {error}")
                     say(f"{label}: FAILED: {error}")
                     continue
                 results.add(server.name, values)

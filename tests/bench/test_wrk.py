@@ -1,0 +1,72 @@
+"""What wrk prints is read right, and a run with errors is no figure."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import wrk
+from bench.errors import RunFailed, ToolMissing
+
+OUTPUT = """\
+Running 5s test @ http://127.0.0.1:4437/v1/stream/one
+  1 threads and 64 connections
+  Thread Stats   Avg      Stdev     Max   +/- Stdev
+    Latency     4.93ms    1.20ms  21.07ms   88.10%
+    Req/Sec    13.05k     1.02k   14.90k    76.00%
+  Latency Distribution
+     50%  912.00us
+     75%    5.31ms
+     90%    1.25s
+     99%    2.00m
+  64921 requests in 5.00s, 12.94MB read
+Requests/sec:  12981.55
+Transfer/sec:      2.59MB
+"""
+
+
+def with_line(line: str) -> str:
+    return OUTPUT.replace("Requests/sec:", f"{line}\nRequests/sec:")
+
+
+def test_rate_count_and_latencies_in_ms() -> None:
+    result = wrk.parse(OUTPUT)
+    assert result.requests == 64921
+    assert result.rate_per_s == 12981.55
+    assert result.latency_ms == pytest.approx({50: 0.912, 75: 5.31, 90: 1250, 99: 120_000})
+
+
+def test_the_thread_statistics_are_not_taken_for_percentiles() -> None:
+    assert sorted(wrk.parse(OUTPUT).latency_ms) == [50, 75, 90, 99]
+
+
+def test_a_run_without_errors_is_valid() -> None:
+    assert wrk.parse(OUTPUT).failure() is None
+
+
+def test_error_statuses_make_a_run_invalid() -> None:
+    result = wrk.parse(with_line("  Non-2xx or 3xx responses: 121"))
+    assert result.bad_statuses == 121
+    assert result.failure() == "121 answers with an error status"
+
+
+def test_socket_errors_make_a_run_invalid() -> None:
+    result = wrk.parse(with_line("  Socket errors: connect 0, read 3, write 0, timeout 2"))
+    assert result.socket_errors == {"connect": 0, "read": 3, "write": 0, "timeout": 2}
+    assert result.failure() == "3 read errors, 2 timeout errors"
+
+
+def test_a_run_without_answers_is_invalid() -> None:
+    failure = wrk.parse(OUTPUT.replace("64921 requests", "0 requests")).failure()
+    assert failure == "no request was answered"
+
+
+@pytest.mark.parametrize("output", ["", "unable to connect to 127.0.0.1:1 Connection refused\n"])
+def test_no_summary_is_an_error(output: str) -> None:
+    with pytest.raises(RunFailed, match="no summary"):
+        wrk.parse(output)
+
+
+def test_a_missing_wrk_is_said_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ToolMissing, match="apt-get install wrk"):
+        wrk.require()
