@@ -6,7 +6,6 @@ error that names it and where it came from.
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -87,19 +86,28 @@ def load(
     """
     merged: dict[str, Any] = {section: {} for section in _SECTIONS}
     if file is not None:
-        _merge(merged, _read_toml(file), str(file))
-    _merge(merged, _from_environment(environment), "the environment")
-    _merge(merged, flags, "the command line")
+        _merge(merged, _read_toml(file), environment, str(file))
+    _merge(merged, _from_environment(environment), environment, "the environment")
+    _merge(merged, flags, environment, "the command line")
     config = _convert(merged, "the configuration")
     _check(config)
     return config
 
 
-def _merge(merged: dict[str, Any], layer: Mapping[str, Any], source: str) -> None:
+def _merge(
+    merged: dict[str, Any],
+    layer: Mapping[str, Any],
+    environment: Mapping[str, str],
+    source: str,
+) -> None:
     """Lay one source over those before it, having checked it by itself."""
     resolved = {
-        key: _resolve_all(value, f"{key}.") if isinstance(value, Mapping) else value
-        for key, value in layer.items()
+        section: {
+            key: _resolve(value, f"{section}.{key}", environment) for key, value in keys.items()
+        }
+        if isinstance(keys, Mapping)
+        else keys
+        for section, keys in layer.items()
     }
     _convert(resolved, source)
     for key, value in resolved.items():
@@ -152,16 +160,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, dict[str, Any
     return layer
 
 
-def _resolve_all(section: Mapping[str, Any], path: str) -> dict[str, Any]:
-    return {key: _resolve(value, path + key) for key, value in section.items()}
-
-
-def _resolve(value: Any, key: str) -> Any:
+def _resolve(value: Any, key: str, environment: Mapping[str, str]) -> Any:
     """``$NAME`` stands for the environment variable, so that secrets need not be in files."""
     if not isinstance(value, str) or _REFERENCE.fullmatch(value) is None:
         return value
     try:
-        return os.environ[value[1:]]
+        return environment[value[1:]]
     except KeyError:
         raise ConfigError(f"{key}: the environment variable {value[1:]} is not set") from None
 

@@ -63,6 +63,8 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
 
     def buffers(self, start: int, stop: int) -> list[Buffer]:
         """The bytes from `start` to `stop`, counted from the chunk's first byte."""
+        if start >= stop:
+            return []
         if start == 0 and stop == len(self.data):
             return [self.data]
         return [memoryview(self.data)[start:stop]]

@@ -189,8 +189,8 @@ def _gather(stream: Stream, at: Position, max_bytes: int, find: _Find) -> Slice 
         if chunk is None:
             break
         piece = read_chunk(chunk, at, limit, max_bytes - size, at_least_one=at is start)
-        if not piece.parts:
-            break
+        if not piece.size:
+            break  # the next record is too large for what is left of `max_bytes`
         parts += piece.parts
         size += piece.size
         at = piece.end

@@ -1,0 +1,60 @@
+"""The command line: what it answers, and how it fails."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import streamd
+
+ROOT = Path(__file__).parent.parent
+
+
+def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "streamd", *arguments],
+        env=environment or None,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def test_it_tells_its_version() -> None:
+    assert _run("--version").stdout.strip() == f"streamd, version {streamd.__version__}"
+
+
+def test_a_wrong_flag_value_stops_the_start_with_status_2_and_one_line() -> None:
+    run = _run("serve", "--node-id", "0")
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1
+    assert "the command line: server.node_id" in run.stderr
+
+
+def test_an_unusable_data_directory_stops_the_start_with_status_1(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    run = _run("serve", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "file"))
+    assert run.returncode == 1
+    assert run.stderr.count("\n") == 1
+    assert str(tmp_path / "file") in run.stderr
+
+
+def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "streamd.toml"
+    config.write_text('[server]\ntls_cert = "absent.pem"\ntls_key = "absent.key"\n')
+    run = _run("serve", "--config", str(config), "--data-dir", str(tmp_path / "data"))
+    assert run.returncode == 2
+    assert "server.tls_cert" in run.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_manual_page_covers_every_flag_and_exit_status() -> None:
+    manual = (ROOT / "man" / "streamd.1").read_text().replace("\\-", "-")
+    flags = set(re.findall(r"--[a-z-]+", _run("serve", "--help").stdout)) - {"--help"}
+    assert flags
+    for flag in flags:
+        assert flag in manual, flag
+    for status in ("0", "1", "2"):
+        assert f".B {status}" in manual

@@ -1,0 +1,120 @@
+"""Configuration: four layers, every mistake named."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from streamd.config import Config, ConfigError, LogConfig, ServerConfig, load
+
+SAMPLE = Path(__file__).parent.parent / "config" / "streamd.toml"
+
+
+def _file(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "streamd.toml"
+    file.write_text(text)
+    return file
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    config = load(None, {}, {})
+    assert config.server.listen == "127.0.0.1:4437"
+    assert config.server.data_dir == "./data"
+    assert config.server.node_id == 1
+
+
+def test_flags_go_before_environment_before_file_before_defaults(tmp_path: Path) -> None:
+    file = _file(
+        tmp_path,
+        '[server]\nnode_id = 2\nlisten = "127.0.0.1:2"\nadvertise = "a:2"\ndata_dir = "two"\n',
+    )
+    environment = {"STREAMD_SERVER_LISTEN": "127.0.0.1:3", "STREAMD_SERVER_ADVERTISE": "a:3"}
+    config = load(file, environment, {"server": {"advertise": "a:4"}})
+    server = config.server
+    assert (server.node_id, server.data_dir) == (2, "two")
+    assert (server.listen, server.advertise) == ("127.0.0.1:3", "a:4")
+    assert server.max_headers == ServerConfig().max_headers
+
+
+def test_the_environment_speaks_text_and_is_typed_by_the_key() -> None:
+    environment = {
+        "STREAMD_SERVER_LONG_POLL_TIMEOUT_MS": "2500",
+        "STREAMD_LOG_LEVEL": "debug",
+        "STREAMD_URL": "http://elsewhere",
+        "PATH": "/bin",
+    }
+    config = load(None, environment, {})
+    assert config.server.long_poll_timeout_ms == 2500
+    assert config.log.level == "debug"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[server]\nlissen = 1", "unknown key server.lissen"),
+        ("[sever]\n", "unknown key sever"),
+        ('[server]\nnode_id = "one"', "server.node_id"),
+        ("[server]\nnode_id = 0", "server.node_id"),
+        ('[server]\nhttp = "apache"', "server.http"),
+        ('[server]\nlisten = "nowhere"', "server.listen: 'nowhere' is not host:port"),
+        ('[server]\nlisten = "a:70000"', "server.listen"),
+        ('[server]\nadvertise = "b"', "server.advertise"),
+        ('[server]\ntls_cert = "c.pem"', "server.tls_cert and server.tls_key go together"),
+        ("[server]\nmax_buffered_bytes = 1", "server.max_buffered_bytes"),
+        ("version = 2", "version"),
+        ("[server", "not TOML"),
+        ('[server]\ntls_key = "$STREAMD_TEST_ABSENT"', "server.tls_key: the environment variable"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(_file(tmp_path, text), {}, {})
+    assert message in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load(tmp_path / "absent.toml", {}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("STREAMD_SERVER_LISSEN", "x", "unknown variable STREAMD_SERVER_LISSEN"),
+        ("STREAMD_SERVER_NODE_ID", "one", "STREAMD_SERVER_NODE_ID"),
+        ("STREAMD_LOG_LEVEL", "loud", "STREAMD_LOG_LEVEL"),
+    ],
+)
+def test_a_mistake_in_the_environment_is_named(name: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(None, {name: value}, {})
+
+
+def test_a_secret_may_stand_in_the_environment(tmp_path: Path) -> None:
+    text = '[server]\ntls_cert = "cert.pem"\ntls_key = "$KEY_FILE"'
+    config = load(_file(tmp_path, text), {"KEY_FILE": "/run/key.pem"}, {})
+    assert config.server.tls_key == "/run/key.pem"
+
+
+# -- the sample ---------------------------------------------------------------------------------
+
+
+def test_the_sample_changes_nothing_as_it_is() -> None:
+    assert load(SAMPLE, {}, {}) == Config()
+
+
+def test_the_sample_shows_every_key_with_its_default() -> None:
+    uncommented = "\n".join(
+        line.removeprefix("# ") if line.startswith("# ") and " = " in line else line
+        for line in SAMPLE.read_text().splitlines()
+    )
+    shown = tomllib.loads(uncommented)
+    for section, kind in (("server", ServerConfig), ("log", LogConfig)):
+        defaults = msgspec.to_builtins(kind())
+        optional = {key for key, value in defaults.items() if value is None}
+        assert set(shown[section]) == set(defaults)
+        for key in set(defaults) - optional:
+            assert shown[section][key] == defaults[key], key
