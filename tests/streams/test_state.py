@@ -204,6 +204,15 @@ def test_a_stream_deleted_during_a_flush_stays_deleted(driver: Driver) -> None:
     assert driver.state.header.streams == 0
 
 
+def test_a_stream_deleted_before_a_flush_is_never_stored(driver: Driver) -> None:
+    driver.create(body=b"a")
+    stream_id = driver.stream().stream_id
+    driver.delete()
+    assert stream_id not in driver.state.tails
+    driver.flush()
+    assert not [row for row in driver.store.rows if row[:1] in b"ds"]
+
+
 def test_rows_are_loaded_ahead_for_what_a_command_looks_at(driver: Driver) -> None:
     fork = Create(key("f"), Settings(fork=ForkRequest(key("s"))))
     wanted = {

@@ -144,6 +144,20 @@ def test_while_a_flush_is_under_way_nothing_goes() -> None:
     assert tails.size == 0
 
 
+def test_a_chunk_sealed_during_a_flush_waits_for_the_next() -> None:
+    tails = Tails(10)
+    writer = Writer(tails)
+    writer.append(50)
+    tails.begin_flush()
+    writer.append(SEAL_BYTES)
+    tails.end_flush()
+    assert tails.find(1, 0) is None
+    assert data_at(tails, 1, 1) == b"B" * SEAL_BYTES
+    [(_, chunk, _)] = flush(tails)
+    assert (chunk.start_record, chunk.size) == (1, SEAL_BYTES)
+    assert 1 not in tails
+
+
 def test_an_open_tail_outlives_its_stored_chunks() -> None:
     tails = Tails(10)
     writer = Writer(tails)
