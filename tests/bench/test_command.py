@@ -46,7 +46,7 @@ def test_by_default_everything_in_three_rounds(plans: list[Plan]) -> None:
 def test_what_is_given_overrides_quick(plans: list[Plan]) -> None:
     assert invoke("--quick", "--rounds", "2").startswith("0")
     (plan,) = plans
-    assert (plan.rounds, plan.duration_s, plan.idle_streams) == (2, 1.0, 2_000)
+    assert (plan.rounds, plan.duration_s, plan.idle_streams) == (2, 2.0, 2_000)
 
 
 def test_only_and_servers_choose(plans: list[Plan]) -> None:
