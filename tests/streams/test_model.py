@@ -203,8 +203,8 @@ class MachineAgainstLists(RuleBasedStateMachine):
         assert self.driver.stream(name).tail == expected.tail
         assert self.driver.boundaries(name) == expected.boundaries
         content = b"".join(expected.records)
-        assert self.driver.content(name, max_bytes=1) == content
-        assert self.driver.content(name, max_bytes=EVERYTHING) == content
+        for max_bytes in (1, 7, 23, EVERYTHING):
+            assert self.driver.content(name, max_bytes=max_bytes) == content
 
     @invariant()
     def all_is_counted(self) -> None:

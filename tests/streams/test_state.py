@@ -78,6 +78,18 @@ def test_a_read_goes_from_the_store_over_into_memory(driver: Driver) -> None:
     assert driver.content(max_bytes=1) == b"storedrecent"
 
 
+def test_a_record_that_does_not_fit_ends_a_read_of_stored_and_recent_alike(
+    driver: Driver,
+) -> None:
+    driver.create()
+    for _ in range(4):
+        driver.append(b"x" * 10)
+    for _ in range(2):
+        found = driver.read(driver.stream(), START, max_bytes=25)
+        assert (found.size, found.end) == (20, Position(2, 20))
+        driver.flush()
+
+
 def test_chunks_read_from_the_store_may_be_kept_in_memory(driver: Driver) -> None:
     driver.create(body=b"stored")
     driver.flush()
