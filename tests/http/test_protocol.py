@@ -291,16 +291,17 @@ async def test_only_bytes_that_never_change_may_be_cached(tmp_path: Path) -> Non
     async with serving(tmp_path) as server, server.client() as client:
         await prepare(client)
         tail = await server.tail(STREAM)
+        for_a_minute = "public, max-age=60, stale-while-revalidate=300"
         for path, caching in (
-            (STREAM, "public, max-age=60, stale-while-revalidate=300"),
+            (STREAM, for_a_minute),
             (STREAM + f"?offset={tail}", "no-store"),
             (STREAM + "?offset=now", "no-store"),
             (NUMBERS, "no-store"),
-            (STREAM + "?offset=-1&live=long-poll", "public, max-age=60, stale-while-revalidate=300"),
+            (STREAM + "?offset=-1&live=long-poll", for_a_minute),
             (STREAM + "?offset=now&live=long-poll&timeout=0", "no-store"),
             (CLOSED + "?offset=now&live=long-poll", "no-store"),
             (CLOSED + "?offset=-1&live=sse", "no-cache"),
-        ):  # fmt: skip
+        ):
             assert (await client.get(path)).headers["cache-control"] == caching, path
         assert (await client.head(STREAM)).headers["cache-control"] == "no-store"
 
