@@ -227,6 +227,14 @@ PROBES = [
     Probe("two sequence numbers", "GET", b"/v1/stream/a", (("Stream-Seq", "1"),) * 2),
     Probe("a method not allowed", "PATCH", b"/v1/stream/a"),
     Probe("TRACE", "TRACE", b"/v1/stream/a"),
+    Probe("a method that is not known", "BREW", b"/v1/stream/a"),
+    Probe("a quotation mark", "GET", b'/v1/stream/a"'),
+    Probe("a caret", "PUT", b"/v1/stream/a^b"),
+    Probe("braces in the query", "GET", b"/v1/stream/a?offset={}"),
+    Probe("a target too long", "GET", b"/" + b"a" * 9000),
+    Probe("an expectation not known", "GET", b"/v1/stream/a", (("Expect", "x"),)),
+    Probe("too many headers", "GET", b"/v1/stream/a", tuple((f"x-{i}", "") for i in range(150))),
+    Probe("an absolute target", "GET", b"http://x/v1/stream/none"),
     Probe("no such stream", "GET", b"/v1/stream/none"),
     Probe("no such operation", "GET", b"/cluster/none"),
     Probe("an offset that is none", "GET", b"/v1/stream/a?offset=x"),
@@ -267,14 +275,28 @@ async def test_hypercorn_answers_as_the_front_door_does(
 
 
 async def test_hypercorn_refuses_a_body_over_the_limit_alike(
-    plain_url: str, pki: Pki, tmp_path: Path
+    plain_url: str, secure_url: str, pki: Pki, tmp_path: Path
 ) -> None:
     probe = Probe("a body over the limit", "PUT", b"/v1/stream/new", (), b"x" * 1001)
     async with (
         serving(tmp_path, **LIMITS) as server,
         server.client() as front_door,
         over(plain_url, pki, http2=False) as plain,
+        over(secure_url, pki, http2=True) as secure,
     ):
         expected = await answer(front_door, probe)
         assert expected[:2] == (413, "BODY_TOO_LARGE")
         assert await answer(plain, probe) == expected
+        assert await answer(secure, probe) == expected
+
+
+async def test_an_error_in_one_connection_ends_no_other(plain_url: str, pki: Pki) -> None:
+    host, port = plain_url.removeprefix("http://").split(":")
+    async with over(plain_url, pki, http2=False) as client:
+        for ending in (b"", b"x" * 500):
+            stream = await trio.open_tcp_stream(host, int(port))
+            await stream.send_all(
+                b"PUT /v1/stream/a HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n" + ending
+            )
+            await stream.aclose()
+        assert (await client.get("/healthz")).status_code == 200

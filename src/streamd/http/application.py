@@ -15,6 +15,7 @@ from streamd.http.service import Service
 
 _STREAM_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _BUCKET_METHODS = b"PUT, OPTIONS"
+_OPS_METHODS = b"GET, HEAD, OPTIONS"
 _ALLOWED_HEADERS = (
     b"Content-Type, Authorization, If-Match, If-None-Match, Stream-Seq, Stream-TTL, "
     b"Stream-Expires-At, Stream-Closed, Stream-Forked-From, Stream-Fork-Offset, "
@@ -53,7 +54,7 @@ class StreamApplication:
             if isinstance(route, BucketRoute):
                 return await self._bucket(request, route)
             if request.method == "OPTIONS":
-                return _preflight(_STREAM_METHODS)
+                return _preflight(_STREAM_METHODS if request.path == b"*" else _OPS_METHODS)
             return await self._ops(request)
         except BadRequest as error:
             return error.response()

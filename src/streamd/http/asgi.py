@@ -18,48 +18,69 @@ from streamd.http.messages import (
     Request,
     Response,
 )
-from streamd.http.wire import Refused, body_parts, check_path, single_headers
+from streamd.http.wire import (
+    Refused,
+    body_parts,
+    check_expectation,
+    check_host,
+    check_method,
+    single_headers,
+    split_target,
+)
 
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+_MAX_DISCARDED_BYTES = 64 * 1024 * 1024
+
 
 class AsgiApplication:
-    """Serves an `Application` to an ASGI server."""
+    """Serves an `Application` to an ASGI server.
 
-    def __init__(self, application: Application, config: ServerConfig) -> None:
+    ASGI servers log what an application raises and go on. What is `fatal` to the node comes out
+    of `raise_fatal` instead.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        config: ServerConfig,
+        *,
+        fatal: tuple[type[Exception], ...] = (),
+    ) -> None:
         self._application = application
         self._config = config
+        self._fatal = fatal
+        self._failure: Exception | None = None
+        self._failed = trio.Event()
+
+    async def raise_fatal(self) -> None:
+        """Wait for a fatal error and raise it."""
+        await self._failed.wait()
+        assert self._failure is not None
+        raise self._failure
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
-        elif scope["type"] == "http":
-            channel = AsgiChannel(receive, send, self._config.write_timeout_ms / 1000)
-            try:
-                await self._serve(scope, channel)
-            except ClientGone:
-                return
+        if scope["type"] != "http":
+            return
+        channel = AsgiChannel(receive, send, self._config.write_timeout_ms / 1000)
+        try:
+            await self._serve(scope, channel)
+        except ClientGone:
+            return
+        except self._fatal as error:
+            self._failure = error
+            self._failed.set()
+            raise
 
     async def _serve(self, scope: Message, channel: AsgiChannel) -> None:
         response: Response | LiveResponse
         try:
-            path = check_path(scope["raw_path"])
-            headers = single_headers(scope["headers"])
-            if b":authority" not in headers and b"host" not in headers:
-                headers[b"host"] = b"%b:%d" % (scope["server"][0].encode(), scope["server"][1])
-            body = await channel.read_body(self._config.max_body_bytes)
-            request = Request(
-                scope["method"],
-                path,
-                scope["query_string"],
-                headers,
-                body,
-                channel,
-                scope["scheme"].encode(),
-            )
+            request = await self._request(scope, channel)
             response = await self._application.handle(request)
         except Refused as refused:
+            # Answering first would make HTTP/2 servers stumble over the rest of the body.
+            await channel.discard_body(_MAX_DISCARDED_BYTES)
             response = refused.response
         await channel.start(response.status, response.head)
         if isinstance(response, LiveResponse):
@@ -71,6 +92,25 @@ class AsgiApplication:
             await channel.send(part)
         await channel.finish()
 
+    async def _request(self, scope: Message, channel: AsgiChannel) -> Request:
+        """The request in `scope`, checked as the front door checks it. Raises `Refused`."""
+        query = scope["query_string"]
+        target = scope["raw_path"] + (b"?" + query if query else b"")
+        check_method(scope["method"].encode())
+        path, query = split_target(target)
+        limit = self._config.max_header_bytes
+        if len(scope["headers"]) > self._config.max_headers:
+            most = self._config.max_headers
+            raise Refused(431, "TOO_MANY_HEADERS", f"more than {most} headers")
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
+            raise Refused(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
+        headers = single_headers(scope["headers"])
+        check_host(headers.get(b"host"))
+        check_expectation(headers.get(b"expect"))
+        body = await channel.read_body(self._config.max_body_bytes)
+        scheme = scope["scheme"].encode()
+        return Request(scope["method"], path, query, headers, body, channel, scheme)
+
 
 class AsgiChannel:
     """One exchange. The server below buffers what it is sent, so nothing is sent unawaited."""
@@ -81,6 +121,7 @@ class AsgiChannel:
         self._write_timeout_s = write_timeout_s
         self._left = b""
         self._gone = False
+        self._body_ended = False
 
     async def read_body(self, limit: int) -> bytes:
         """The request's body. Raises `Refused` when it is too large, `ClientGone`."""
@@ -90,10 +131,21 @@ class AsgiChannel:
             if message["type"] == "http.disconnect":
                 raise ClientGone
             body += message.get("body", b"")
+            self._body_ended = not message.get("more_body", False)
             if len(body) > limit:
                 raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
-            if not message.get("more_body", False):
+            if self._body_ended:
                 return bytes(body)
+
+    async def discard_body(self, limit: int) -> None:
+        """Take what is left of the request's body, up to `limit` bytes. Raises `ClientGone`."""
+        size = 0
+        while not self._body_ended and size <= limit:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            size += len(message.get("body", b""))
+            self._body_ended = not message.get("more_body", False)
 
     async def start(self, status: int, head: bytes) -> None:
         lines = (head + COMMON_HEAD).split(b"\r\n")
@@ -131,11 +183,3 @@ class AsgiChannel:
 
 def _pairs(lines: list[bytes]) -> list[tuple[bytes, bytes, bytes]]:
     return [line.partition(b": ") for line in lines if line]
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": message["type"] + ".complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

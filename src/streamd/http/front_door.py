@@ -292,12 +292,14 @@ class Connection:
         """The next request's head, or None when the client is done."""
         limit = self._door.config.max_header_bytes
         buffer = self._buffer
-        while buffer[:2] == b"\r\n":
-            del buffer[:2]  # RFC 9112 section 2.2 asks to overlook it.
         searched = 0
         if buffer:
             self._enter(Phase.HEAD)
-        while (end := buffer.find(b"\r\n\r\n", searched)) < 0:
+        while True:
+            while buffer[:2] == b"\r\n":
+                del buffer[:2]  # RFC 9112 section 2.2 asks to overlook it.
+            if (end := buffer.find(b"\r\n\r\n", searched)) >= 0:
+                break
             searched = max(0, len(buffer) - 3)
             if len(buffer) > limit:
                 raise Refused(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
@@ -369,6 +371,8 @@ class Connection:
 
     async def _refuse(self, refused: Refused) -> None:
         """Answer what is no request, and end the connection so that it is read."""
+        self._release()
+        self._buffer.clear()
         await self._send(refused.response, False, False, False)
         await self._transport.linger()
 

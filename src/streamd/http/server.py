@@ -6,14 +6,12 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-import hypercorn.trio
 import structlog
 import trio
-from hypercorn.config import Config as HypercornConfig
 
 from streamd import __version__
 from streamd.blocking import in_thread
@@ -22,6 +20,7 @@ from streamd.http.application import StreamApplication
 from streamd.http.asgi import AsgiApplication
 from streamd.http.asgi_bridge import call_asgi
 from streamd.http.front_door import FrontDoor, listen
+from streamd.http.hypercorn_server import HypercornServer
 from streamd.http.live import Hub
 from streamd.http.messages import Request, Response
 from streamd.http.ops import create_ops_app
@@ -89,7 +88,10 @@ async def _serve_http(
         if server.http == "hypercorn":
             stopping = trio.Event()
             nursery.start_soon(_until_signal, hub, stopping.set)
-            await _serve_hypercorn(server, application, listeners, stopping.wait)
+            app = AsgiApplication(application, server, fatal=(StorageError,))
+            hypercorn = HypercornServer(app, server)
+            metrics.gauge("http_connections", "Open connections.", lambda: hypercorn.connections)
+            await hypercorn.serve(listeners, stopping.wait)
         else:
             door = FrontDoor(application, server, metrics, fatal=(StorageError,))
             metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
@@ -106,29 +108,6 @@ async def _until_signal(hub: Hub, drain: Callable[[], None]) -> None:
             log.info("draining", signal=signal.Signals(number).name)
             hub.drain()
             drain()
-
-
-async def _serve_hypercorn(
-    server: ServerConfig,
-    application: StreamApplication,
-    listeners: list[socket.socket],
-    stopping: Callable[[], Awaitable[None]],
-) -> None:
-    """Hand the listening sockets to Hypercorn: HTTP/2 by ALPN with TLS, by upgrade without."""
-    config = HypercornConfig()
-    config.bind = [f"fd://{listener.detach()}" for listener in listeners]
-    config.certfile = server.tls_cert
-    config.keyfile = server.tls_key
-    config.accesslog = None
-    config.errorlog = None
-    config.include_server_header = False
-    config.graceful_timeout = server.drain_timeout_ms / 1000
-    config.shutdown_timeout = server.drain_timeout_ms / 1000
-    config.keep_alive_timeout = server.idle_timeout_ms / 1000
-    config.h11_max_incomplete_size = server.max_header_bytes
-    config.h2_max_header_list_size = server.max_header_bytes
-    app = AsgiApplication(application, server)
-    await hypercorn.trio.serve(app, config, shutdown_trigger=stopping)  # type: ignore[arg-type]
 
 
 def _listen(server: ServerConfig) -> list[socket.socket]:

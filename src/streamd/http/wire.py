@@ -46,6 +46,10 @@ _SINGLE = frozenset(
     )
 )
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%-]*(:[0-9]{0,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{0,5})?")
+_REQUEST_LINE = re.compile(
+    rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) [\x21-\x7e\x80-\xff]+ HTTP/[0-9]\.[0-9]\r\n"
+)
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ABSOLUTE = re.compile(rb"https?://([^/?]+)(.*)", re.IGNORECASE | re.DOTALL)
 _ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})|%00", re.IGNORECASE)
 _DOTS = re.compile(rb"(^|/)(\.|%2e){2}(/|$)", re.IGNORECASE)
@@ -98,6 +102,7 @@ class Head:
     def __init__(self, raw: bytes, max_headers: int) -> None:
         """Parse a head, its closing empty line included. Raises `Refused`."""
         _check_lines(raw, max_headers)
+        method = _method_of(raw)
         parts = _Parts()
         parser = httptools.HttpRequestParser(parts)
         try:
@@ -110,29 +115,18 @@ class Head:
             raise
         except httptools.HttpParserError as error:
             raise Refused(400, "BAD_REQUEST", f"malformed HTTP: {error}") from None
-        method = parser.get_method()
         self.version = parser.get_http_version()
         self.headers = parts.headers
-        self._check_version()
-        _check_method(method)
+        if self.version not in ("1.1", "1.0"):
+            raise Refused(505, "HTTP_VERSION", "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        check_host(self.headers.get(b"host"), required=self.version == "1.1")
         self.method = method.decode("ascii")
-        self.path, self.query = _split_target(parts.url)
+        self.path, self.query = split_target(parts.url)
         self.content_length = self._body_length()
         self.keep_alive = self._keeps_alive()
         expect = self.headers.get(b"expect")
+        check_expectation(expect)
         self.expects_continue = expect is not None
-        if expect is not None and expect.lower() != b"100-continue":
-            raise Refused(417, "EXPECTATION_FAILED", "only Expect: 100-continue is understood")
-
-    def _check_version(self) -> None:
-        if self.version not in ("1.1", "1.0"):
-            raise Refused(505, "HTTP_VERSION", "only HTTP/1.1 and HTTP/1.0 are spoken here")
-        host = self.headers.get(b"host")
-        if host is None:
-            if self.version == "1.1":
-                raise Refused(400, "MISSING_HOST", "Host is required")
-        elif _HOST.fullmatch(host) is None:
-            raise Refused(400, "INVALID_HOST", "Host is not a host and port")
 
     def _body_length(self) -> int | None:
         length = self.headers.get(b"content-length")
@@ -174,15 +168,45 @@ def _check_lines(raw: bytes, max_headers: int) -> None:
         raise Refused(431, "TOO_MANY_HEADERS", f"more than {max_headers} headers")
 
 
-def _check_method(method: bytes) -> None:
+def _method_of(raw: bytes) -> bytes:
+    """The method, from a request line of exactly the form that it must have."""
+    line = _REQUEST_LINE.match(raw)
+    if line is None:
+        raise Refused(400, "BAD_REQUEST", "the request line is malformed")
+    check_method(line[1])
+    return line[1]
+
+
+def check_method(method: bytes) -> None:
+    """Raises `Refused` for a method that no resource here has."""
     if method in (b"CONNECT", b"TRACE"):
-        raise Refused(405, "METHOD_NOT_ALLOWED", f"{method.decode()} is not allowed")
+        raise Refused(
+            405, "METHOD_NOT_ALLOWED", f"{method.decode()} is not allowed", b"Allow: OPTIONS\r\n"
+        )
     if method not in _METHODS:
         raise Refused(501, "METHOD_UNKNOWN", "the method is not known")
 
 
-def _split_target(target: bytes) -> tuple[bytes, bytes]:
-    """Path and query of a request target in origin form, or in absolute form."""
+def check_host(host: bytes | None, *, required: bool = False) -> None:
+    """Raises `Refused`."""
+    if host is None:
+        if required:
+            raise Refused(400, "MISSING_HOST", "Host is required")
+    elif _HOST.fullmatch(host) is None:
+        raise Refused(400, "INVALID_HOST", "Host is not a host and port")
+
+
+def check_expectation(expect: bytes | None) -> None:
+    """Raises `Refused`."""
+    if expect is not None and expect.lower() != b"100-continue":
+        raise Refused(417, "EXPECTATION_FAILED", "only Expect: 100-continue is understood")
+
+
+def split_target(target: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a request target in origin form, or in absolute form.
+
+    Raises `Refused`.
+    """
     if len(target) > MAX_TARGET_BYTES:
         raise Refused(414, "TARGET_TOO_LONG", f"the target exceeds {MAX_TARGET_BYTES} bytes")
     if not target.startswith(b"/"):
@@ -195,10 +219,10 @@ def _split_target(target: bytes) -> tuple[bytes, bytes]:
     if target.translate(None, _TARGET):
         raise Refused(400, "INVALID_TARGET", "the request target has a character not allowed there")
     path, _, query = target.partition(b"?")
-    return check_path(path), query
+    return _checked_path(path), query
 
 
-def check_path(path: bytes) -> bytes:
+def _checked_path(path: bytes) -> bytes:
     """A raw path that means one thing only. Raises `Refused`."""
     if b"%" in path and _ESCAPE.search(path):
         raise Refused(400, "INVALID_PATH", "the path has an invalid percent escape")
@@ -262,10 +286,11 @@ class Chunked:
     def _take_trailer(self, line: bytes) -> None:
         """Trailers are dropped; those that would change the request are refused."""
         self.trailer_bytes += len(line)
-        name, colon, _ = line.partition(b":")
+        name, colon, value = line.partition(b":")
         if self.trailer_bytes > MAX_TRAILER_BYTES:
             raise Refused(431, "TRAILERS_TOO_LARGE", "the trailers are too large")
-        if not colon or not name or name.lower() in _FORBIDDEN_TRAILERS or b" " in name:
+        well_formed = colon and _TOKEN.fullmatch(name) and not value.translate(None, _VISIBLE)
+        if not well_formed or name.lower() in _FORBIDDEN_TRAILERS:
             raise Refused(400, "BAD_TRAILER", "a trailer is malformed or not allowed")
 
 

@@ -189,7 +189,9 @@ def _create_answer(request: Request, outcome: Outcome) -> Response:
 
 
 def _location(request: Request) -> bytes:
-    host = request.headers.get(b"host", b"")
+    host = request.headers.get(b"host")
+    if not host:
+        return b"Location: %b\r\n" % request.path
     return b"Location: %b://%b%b\r\n" % (request.scheme, host, request.path)
 
 
