@@ -305,14 +305,17 @@ async def test_bodies_that_would_fill_the_memory_are_refused(tmp_path: Path) -> 
 async def test_a_refused_body_leaves_its_room_to_the_others_at_once(tmp_path: Path) -> None:
     limits = {"max_body_bytes": 1000, "max_buffered_bytes": 1500}
     begun = post(b"Transfer-Encoding: chunked") + b"3e8\r\n" + b"x" * 999
-    async with with_stream(tmp_path, **limits) as server:
-        async with server.connect() as first, server.connect() as second:
-            await first.send(begun)
-            await until(lambda: server.door.buffered_bytes)
-            await second.send(begun)
-            assert (await second.read_response()).status == 503
-            await first.send(b"x\r\n0\r\n\r\n")
-            assert (await first.read_response()).status == 204
+    async with (
+        with_stream(tmp_path, **limits) as server,
+        server.connect() as first,
+        server.connect() as second,
+    ):
+        await first.send(begun)
+        await until(lambda: server.door.buffered_bytes)
+        await second.send(begun)
+        assert (await second.read_response()).status == 503
+        await first.send(b"x\r\n0\r\n\r\n")
+        assert (await first.read_response()).status == 204
 
 
 # -- clients that leave ---------------------------------------------------------------------------

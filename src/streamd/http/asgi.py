@@ -9,6 +9,13 @@ import trio
 
 from streamd.config import ServerConfig
 from streamd.http.asgi_bridge import Message
+from streamd.http.heads import (
+    check_expectation,
+    check_host,
+    check_method,
+    single_headers,
+    split_target,
+)
 from streamd.http.messages import (
     COMMON_HEAD,
     Application,
@@ -18,15 +25,7 @@ from streamd.http.messages import (
     Request,
     Response,
 )
-from streamd.http.wire import (
-    Refused,
-    body_parts,
-    check_expectation,
-    check_host,
-    check_method,
-    single_headers,
-    split_target,
-)
+from streamd.http.wire import Refused, body_parts
 
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]

@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from streamd.config import ServerConfig
+from streamd.http.heads import Fields, Head, HeadParser
 from streamd.http.messages import (
     COMMON_HEAD,
     Application,
@@ -29,14 +30,12 @@ from streamd.http.messages import (
     error_response,
 )
 from streamd.http.transports import SocketTransport, StreamTransport, Transport
-from streamd.http.wire import CONTINUE, STATUS_LINES, Chunked, Head, Refused, body_parts
+from streamd.http.wire import CONTINUE, STATUS_LINES, Chunked, Refused, body_parts
 from streamd.metrics import Metrics
 
 _SWEEP_INTERVAL_S = 1.0
 _ACCEPT_BACKOFF_S = 0.1
 _BACKLOG = 4096
-_REMEMBERED_HEADS = 8192
-_REMEMBERED_HEAD_BYTES = 512
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = structlog.get_logger("streamd.http")
@@ -74,7 +73,7 @@ class FrontDoor:
         self.tail_head = _tail_head()
         # The time of the last sweep: precise enough for limits of seconds, and free to read.
         self.swept_at = trio.current_time()
-        self._heads: dict[bytes, Head] = {}
+        self.heads = HeadParser(config.max_headers)
         self._chunked_data: Buffer = b""
         self._chunk = b""
         self._accepting = trio.CancelScope()
@@ -162,18 +161,6 @@ class FrontDoor:
             with trio.CancelScope(shield=True):
                 await transport.close()
 
-    def parse_head(self, raw: bytes) -> Head:
-        """Parse a request's head, or find it parsed: a client that goes on appending to one
-        stream repeats its head byte for byte. Raises `Refused`."""
-        head = self._heads.get(raw)
-        if head is None:
-            head = Head(raw, self.config.max_headers)
-            if len(raw) <= _REMEMBERED_HEAD_BYTES:
-                if len(self._heads) >= _REMEMBERED_HEADS:
-                    self._heads.clear()
-                self._heads[raw] = head
-        return head
-
     def chunk(self, data: Buffer) -> bytes:
         """`data` as a chunk of a chunked body. One event goes to many readers: framed once."""
         if data is not self._chunked_data:
@@ -248,22 +235,24 @@ class Connection:
             raw = await self._read_head()
             if raw is None:
                 return False
-            head = self._door.parse_head(raw)
-            body = await self._read_body(head)
+            head = self._door.heads.parse(raw)
+            body = await self._read_body(head.fields)
         except Refused as refused:
             await self._refuse(refused)
             return False
         self._enter(Phase.BUSY)
         request = Request(
-            head.method, head.path, head.query, head.headers, body, self, self._door.scheme
+            head.method, head.path, head.query, head.fields.headers, body, self, self._door.scheme
         )
         response = await self._handle(request)
-        keep_alive = head.keep_alive and not self._door.draining
+        keep_alive = head.fields.keep_alive and not self._door.draining
         if isinstance(response, LiveResponse):
             keep_alive = await self._send_live(head, response, keep_alive)
         else:
             keep_alive = keep_alive and not response.close
-            await self._send(response, head.method == "HEAD", keep_alive, head.version == "1.0")
+            await self._send(
+                response, head.method == "HEAD", keep_alive, head.fields.version == "1.0"
+            )
         self._release()
         self._enter(Phase.IDLE)
         return keep_alive and not self._door.draining
@@ -315,8 +304,8 @@ class Connection:
         del buffer[: end + 4]
         return head
 
-    async def _read_body(self, head: Head) -> bytes:
-        length = head.content_length
+    async def _read_body(self, fields: Fields) -> bytes:
+        length = fields.content_length
         if length == 0:
             return b""
         limit = self._door.config.max_body_bytes
@@ -328,7 +317,7 @@ class Connection:
             del self._buffer[:length]
             return body
         self._enter(Phase.BODY)
-        if head.expects_continue and not self._buffer:
+        if fields.expects_continue and not self._buffer:
             await self._transport.send((CONTINUE,))
         if length is None:
             return await self._read_chunked(limit)
@@ -397,7 +386,7 @@ class Connection:
 
     async def _send_live(self, head: Head, response: LiveResponse, keep_alive: bool) -> bool:
         """Send a live response. Returns whether the connection may go on."""
-        self._chunked = head.version == "1.1"
+        self._chunked = head.fields.version == "1.1"
         wire = STATUS_LINES[response.status] + response.head + self._door.tail_head
         if self._chunked:
             wire += b"Transfer-Encoding: chunked\r\n"

@@ -1,0 +1,242 @@
+"""Heads of requests, parsed strictly.
+
+A lenient server is one that a proxy in front of it understands differently, which is how requests
+are smuggled. So whatever RFC 9112 lets a recipient repair is refused here. Headers are parsed by
+llhttp; the checks around it are those that llhttp leaves to its user.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TypeVar
+
+import httptools
+
+from streamd.http.wire import SINGLE_HEADERS, VISIBLE, Refused
+
+MAX_TARGET_BYTES = 8 * 1024
+
+_REMEMBERED = 8192
+_REMEMBERED_BYTES = 512
+
+_TARGET = bytes(set(range(0x21, 0x7F)) - set(b'#\\"<>^`{|}'))
+_METHODS = frozenset(
+    (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"TRACE", b"CONNECT")
+)
+_REQUEST_LINE = re.compile(
+    rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e\x80-\xff]+) HTTP/[0-9]\.[0-9]\r\n"
+)
+_VERSION_BYTES = len(b"HTTP/1.1\r\n")
+_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%-]*(:[0-9]{0,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{0,5})?")
+_ABSOLUTE = re.compile(rb"https?://([^/?]+)(.*)", re.IGNORECASE | re.DOTALL)
+_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})|%00", re.IGNORECASE)
+_DOTS = re.compile(rb"(^|/)(\.|%2e){2}(/|$)", re.IGNORECASE)
+
+
+class _Parts:
+    """What llhttp's callbacks gather."""
+
+    __slots__ = ("headers",)
+
+    def __init__(self) -> None:
+        self.headers: dict[bytes, bytes] = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name in self.headers:
+            if name in SINGLE_HEADERS:
+                text = name.decode("ascii", "replace")
+                raise Refused(400, "DUPLICATE_HEADER", f"{text} is given more than once")
+            value = self.headers[name] + b", " + value
+        self.headers[name] = value
+
+
+class Fields:
+    """A head from the version on: what all requests of one client tend to share.
+
+    `content_length` is None for a chunked body.
+    """
+
+    __slots__ = ("content_length", "expects_continue", "headers", "keep_alive", "version")
+
+    def __init__(self, raw: bytes, max_headers: int) -> None:
+        """Parse ``HTTP/1.1``, the headers and the closing empty line. Raises `Refused`."""
+        _check_lines(raw, max_headers)
+        parts = _Parts()
+        parser = httptools.HttpRequestParser(parts)
+        try:
+            parser.feed_data(b"POST / " + raw)
+        except httptools.HttpParserUpgrade:
+            pass  # An upgrade that is asked for is declined by not taking notice.
+        except httptools.HttpParserCallbackError as error:
+            if isinstance(error.__context__, Refused):
+                raise error.__context__ from None
+            raise
+        except httptools.HttpParserError as error:
+            raise Refused(400, "BAD_REQUEST", f"malformed HTTP: {error}") from None
+        self.version = parser.get_http_version()
+        self.headers = parts.headers
+        if self.version not in ("1.1", "1.0"):
+            raise Refused(505, "HTTP_VERSION", "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        check_host(self.headers.get(b"host"), required=self.version == "1.1")
+        self.content_length = self._body_length()
+        self.keep_alive = self._keeps_alive()
+        expect = self.headers.get(b"expect")
+        check_expectation(expect)
+        self.expects_continue = expect is not None
+
+    def _body_length(self) -> int | None:
+        length = self.headers.get(b"content-length")
+        coding = self.headers.get(b"transfer-encoding")
+        if coding is not None:
+            if length is not None:
+                raise Refused(
+                    400, "AMBIGUOUS_LENGTH", "Content-Length and Transfer-Encoding are both given"
+                )
+            if coding.lower() != b"chunked" or self.version != "1.1":
+                raise Refused(400, "INVALID_TRANSFER_ENCODING", "Transfer-Encoding must be chunked")
+            return None
+        if length is None:
+            return 0
+        if not length.isdigit() or len(length) > 18:
+            raise Refused(400, "INVALID_CONTENT_LENGTH", "Content-Length is not a number")
+        return int(length)
+
+    def _keeps_alive(self) -> bool:
+        connection = self.headers.get(b"connection")
+        if connection is None:
+            return self.version == "1.1"
+        options = {option.strip() for option in connection.lower().split(b",")}
+        if self.version == "1.0":
+            return b"keep-alive" in options and b"close" not in options
+        return b"close" not in options
+
+
+class Head:
+    """A request's head."""
+
+    __slots__ = ("fields", "method", "path", "query")
+
+    def __init__(self, method: bytes, target: bytes, fields: Fields) -> None:
+        """Raises `Refused`."""
+        self.method = method.decode("ascii")
+        self.path, self.query = split_target(target)
+        self.fields = fields
+
+
+class HeadParser:
+    """Parses heads, and remembers some: a client that goes on appending to one stream repeats
+    its head byte for byte, and one that creates streams all but the first line."""
+
+    def __init__(self, max_headers: int) -> None:
+        self._max_headers = max_headers
+        self._heads: dict[bytes, Head] = {}
+        self._fields: dict[bytes, Fields] = {}
+
+    def parse(self, raw: bytes) -> Head:
+        """The head `raw`, its closing empty line included. Raises `Refused`."""
+        head = self._heads.get(raw)
+        if head is None:
+            head = self._parse(raw)
+            if len(raw) <= _REMEMBERED_BYTES and head.method in ("GET", "POST"):
+                _remember(self._heads, raw, head)
+        return head
+
+    def _parse(self, raw: bytes) -> Head:
+        line = _REQUEST_LINE.match(raw)
+        if line is None:
+            _check_lines(raw, self._max_headers)
+            raise Refused(400, "BAD_REQUEST", "the request line is malformed")
+        check_method(line[1])
+        rest = raw[line.end() - _VERSION_BYTES :]
+        fields = self._fields.get(rest)
+        if fields is None:
+            fields = Fields(rest, self._max_headers)
+            if len(rest) <= _REMEMBERED_BYTES:
+                _remember(self._fields, rest, fields)
+        return Head(line[1], line[2], fields)
+
+
+_T = TypeVar("_T")
+
+
+def _remember(memory: dict[bytes, _T], raw: bytes, parsed: _T) -> None:
+    if len(memory) >= _REMEMBERED:
+        memory.clear()
+    memory[raw] = parsed
+
+
+def _check_lines(raw: bytes, max_headers: int) -> None:
+    """Line ends, folding and control characters, which parsers like to be generous about."""
+    if raw.translate(None, VISIBLE):
+        raise Refused(400, "BAD_REQUEST", "a control character in the head")
+    lines = raw.count(b"\r\n")
+    if raw.count(b"\n") != lines or raw.count(b"\r") != lines:
+        raise Refused(400, "BAD_REQUEST", "a bare CR or LF in the head")
+    if b"\n " in raw or b"\n\t" in raw:
+        raise Refused(400, "BAD_REQUEST", "a folded header line")
+    if lines - 2 > max_headers:
+        raise Refused(431, "TOO_MANY_HEADERS", f"more than {max_headers} headers")
+
+
+def check_method(method: bytes) -> None:
+    """Raises `Refused` for a method that no resource here has."""
+    if method in (b"CONNECT", b"TRACE"):
+        raise Refused(
+            405, "METHOD_NOT_ALLOWED", f"{method.decode()} is not allowed", b"Allow: OPTIONS\r\n"
+        )
+    if method not in _METHODS:
+        raise Refused(501, "METHOD_UNKNOWN", "the method is not known")
+
+
+def check_host(host: bytes | None, *, required: bool = False) -> None:
+    """Raises `Refused`."""
+    if host is None:
+        if required:
+            raise Refused(400, "MISSING_HOST", "Host is required")
+    elif _HOST.fullmatch(host) is None:
+        raise Refused(400, "INVALID_HOST", "Host is not a host and port")
+
+
+def check_expectation(expect: bytes | None) -> None:
+    """Raises `Refused`."""
+    if expect is not None and expect.lower() != b"100-continue":
+        raise Refused(417, "EXPECTATION_FAILED", "only Expect: 100-continue is understood")
+
+
+def split_target(target: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a request target in origin form, or in absolute form.
+
+    Raises `Refused`.
+    """
+    if len(target) > MAX_TARGET_BYTES:
+        raise Refused(414, "TARGET_TOO_LONG", f"the target exceeds {MAX_TARGET_BYTES} bytes")
+    if not target.startswith(b"/"):
+        absolute = _ABSOLUTE.fullmatch(target)
+        if absolute is None or _HOST.fullmatch(absolute[1]) is None:
+            if target == b"*":
+                return b"*", b""
+            raise Refused(400, "INVALID_TARGET", "the request target is not a path")
+        target = absolute[2] if absolute[2].startswith(b"/") else b"/" + absolute[2]
+    if target.translate(None, _TARGET):
+        raise Refused(400, "INVALID_TARGET", "the request target has a character not allowed there")
+    path, _, query = target.partition(b"?")
+    return _checked_path(path), query
+
+
+def _checked_path(path: bytes) -> bytes:
+    """A raw path that means one thing only. Raises `Refused`."""
+    if b"%" in path and _ESCAPE.search(path):
+        raise Refused(400, "INVALID_PATH", "the path has an invalid percent escape")
+    if (b".." in path or b"%" in path) and _DOTS.search(path):
+        raise Refused(400, "INVALID_PATH", "the path has a .. segment")
+    return path
+
+
+def single_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by lower-case name; repeats are joined, or refused where they are ambiguous."""
+    parts = _Parts()
+    for name, value in pairs:
+        parts.on_header(bytes(name), bytes(value))
+    return parts.headers
