@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from streamd.storage.data_dir import DataDir, write_durably
-from streamd.storage.errors import DataDirInUse, IdentityMismatch, StorageFailed
+from streamd.storage.data_dir import DataDir
+from streamd.storage.errors import DataDirInUse, IdentityMismatch, LogCorrupt, StorageFailed
+from streamd.storage.files import read_checked, write_checked, write_durably
 from streamd.storage.floor import Floor, read_floor, write_floor
 
 
@@ -75,3 +76,67 @@ def test_a_floor_comes_back_as_written_and_is_zero_without_a_file(tmp_path: Path
     assert read_floor(tmp_path / "floor") == Floor()
     write_floor(tmp_path / "floor", Floor(12, 3, 0xDEADBEEF))
     assert read_floor(tmp_path / "floor") == Floor(12, 3, 0xDEADBEEF)
+
+
+# -- membership of a cluster ----------------------------------------------------------------------
+
+
+def test_a_joining_node_has_no_cluster_until_it_joins_one_for_good(tmp_path: Path) -> None:
+    joining = DataDir.open(tmp_path, 2, cluster_name="prod", joining=True)
+    assert joining.identity.cluster_id == ""
+    joining.close()
+    again = DataDir.open(tmp_path, 2, cluster_name="prod", joining=True)
+    again.join("the-cluster")
+    again.join("the-cluster")
+    with pytest.raises(IdentityMismatch, match="holds data of cluster the-cluster, not of other"):
+        again.join("other")
+    again.close()
+    for joining_still in (True, False):
+        later = DataDir.open(tmp_path, 2, joining=joining_still)
+        assert later.identity.cluster_id == "the-cluster"
+        assert later.identity.cluster_name == "prod"
+        later.close()
+
+
+def test_a_node_that_waited_to_join_may_found_a_cluster_after_all(tmp_path: Path) -> None:
+    DataDir.open(tmp_path, 1, joining=True).close()
+    founder = DataDir.open(tmp_path, 1)
+    assert founder.identity.cluster_id
+    founder.close()
+    again = DataDir.open(tmp_path, 1, joining=True)
+    assert again.identity == founder.identity
+    again.close()
+
+
+def test_a_name_given_later_is_kept_and_another_one_refused(tmp_path: Path) -> None:
+    DataDir.open(tmp_path, 1).close()
+    DataDir.open(tmp_path, 1, cluster_name="prod").close()
+    with pytest.raises(IdentityMismatch, match="the cluster named prod, not test"):
+        DataDir.open(tmp_path, 1, cluster_name="test")
+    unnamed = DataDir.open(tmp_path, 1)
+    assert unnamed.identity.cluster_name == "prod"
+    unnamed.close()
+
+
+def test_an_identity_written_before_clusters_had_names_is_read(tmp_path: Path) -> None:
+    (tmp_path / "identity.json").write_bytes(
+        b'{"node_id": 1, "cluster_id": "c", "format_version": 1}'
+    )
+    old = DataDir.open(tmp_path, 1)
+    assert (old.identity.cluster_id, old.identity.cluster_name) == ("c", "")
+    old.close()
+
+
+def test_a_checked_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    assert read_checked(file, Floor) is None
+    write_checked(file, Floor(12, 3, 4))
+    assert read_checked(file, Floor) == Floor(12, 3, 4)
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(LogCorrupt, match="damaged"):
+            read_checked(file, Floor)
+        file.write_bytes(whole[:place])
+        with pytest.raises(LogCorrupt, match="damaged"):
+            read_checked(file, Floor)

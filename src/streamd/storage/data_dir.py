@@ -8,18 +8,25 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace
 
 from streamd.storage.errors import DataDirInUse, IdentityMismatch, StorageFailed
+from streamd.storage.files import write_durably
 
 FORMAT_VERSION = 1
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Whose data this is. A node id is never used for two data directories of a cluster."""
+    """Whose data this is. A node id is never used for two data directories of a cluster.
+
+    `cluster_id` is empty until the node is a member of a cluster. `cluster_name` is what the
+    operator calls the cluster, empty when nobody named it.
+    """
 
     node_id: int
     cluster_id: str
     format_version: int = FORMAT_VERSION
+    cluster_name: str = ""
 
 
 class DataDir:
@@ -31,12 +38,19 @@ class DataDir:
         self.log = path / "log"
         self.state = path / "state"
         self.floor = path / "floor"
+        self.incoming = path / "incoming"
+        self.state_old = path / "state.old"
+        self.install_marker = path / "install"
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path, node_id: int) -> DataDir:
+    def open(
+        cls, path: Path, node_id: int, *, cluster_name: str = "", joining: bool = False
+    ) -> DataDir:
         """Lock the directory, making it on first use. Blocks.
 
+        A node that founds a cluster gives it an id here; one that is `joining` has none until
+        `join`. A name given to a directory without one is kept.
         Raises `DataDirInUse`, `IdentityMismatch`, or `StorageFailed`.
         """
         try:
@@ -44,12 +58,32 @@ class DataDir:
             path.mkdir(parents=True, exist_ok=True)
             lock = _lock(path)
             try:
-                return cls(path, lock, _identify(path, node_id))
+                return cls(path, lock, _identify(path, node_id, cluster_name, joining))
             except BaseException:
                 os.close(lock)
                 raise
         except OSError as error:
             raise StorageFailed(f"the data directory {path} cannot be used: {error}") from error
+
+    def join(self, cluster_id: str) -> None:
+        """Belong to the cluster `cluster_id` from now on, durably; a repetition does nothing.
+
+        Raises `IdentityMismatch` when the directory belongs to another, `StorageFailed`.
+        """
+        assert cluster_id
+        if self.identity.cluster_id == cluster_id:
+            return
+        if self.identity.cluster_id:
+            raise IdentityMismatch(
+                f"{self.path} holds data of cluster {self.identity.cluster_id}, not of "
+                f"{cluster_id}: name another data directory, under a node id never used before"
+            )
+        identity = replace(self.identity, cluster_id=cluster_id)
+        try:
+            _write_identity(self.path, identity)
+        except OSError as error:
+            raise StorageFailed(f"{self.path} cannot be written: {error}") from error
+        self.identity = identity
 
     def close(self) -> None:
         os.close(self._lock)
@@ -71,12 +105,32 @@ def _lock(path: Path) -> int:
     return lock
 
 
-def _identify(path: Path, node_id: int) -> Identity:
+def _identify(path: Path, node_id: int, cluster_name: str, joining: bool) -> Identity:
+    """The directory's identity, made or completed where something of it is still open."""
+    known = _read_identity(path)
+    identity = known or Identity(node_id, cluster_id="")
+    if identity.node_id != node_id:
+        raise IdentityMismatch(
+            f"{path} belongs to node {identity.node_id}, not {node_id}: "
+            "set server.node_id to that, or name another data directory"
+        )
+    if cluster_name and identity.cluster_name not in ("", cluster_name):
+        raise IdentityMismatch(
+            f"{path} belongs to the cluster named {identity.cluster_name}, not {cluster_name}: "
+            "set cluster.name to that, or name another data directory"
+        )
+    identity = replace(identity, cluster_name=cluster_name or identity.cluster_name)
+    if not identity.cluster_id and not joining:
+        identity = replace(identity, cluster_id=str(uuid4()))
+    if identity != known:
+        _write_identity(path, identity)
+    return identity
+
+
+def _read_identity(path: Path) -> Identity | None:
     file = path / "identity.json"
     if not file.exists():
-        identity = Identity(node_id, str(uuid4()))
-        write_durably(file, msgspec.json.encode(identity))
-        return identity
+        return None
     try:
         identity = msgspec.json.decode(file.read_bytes(), type=Identity)
     except msgspec.DecodeError as error:
@@ -85,26 +139,8 @@ def _identify(path: Path, node_id: int) -> Identity:
         raise IdentityMismatch(
             f"{path} has format {identity.format_version}; this streamd reads {FORMAT_VERSION}"
         )
-    if identity.node_id != node_id:
-        raise IdentityMismatch(
-            f"{path} belongs to node {identity.node_id}, not {node_id}: "
-            "set server.node_id to that, or name another data directory"
-        )
     return identity
 
 
-def write_durably(file: Path, content: bytes) -> None:
-    """Replace a file so that after any crash it has its old content or its new, whole."""
-    fresh = file.with_name(file.name + ".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(descriptor, content)
-        os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.rename(fresh, file)
-    directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+def _write_identity(path: Path, identity: Identity) -> None:
+    write_durably(path / "identity.json", msgspec.json.encode(identity))

@@ -13,8 +13,8 @@ from struct import Struct, error
 import msgspec
 from crc32c import crc32c
 
-from streamd.storage.data_dir import write_durably
 from streamd.storage.errors import LogCorrupt
+from streamd.storage.files import write_durably
 
 _FORMAT = Struct(">4sQQI")
 _CHECKSUM = Struct(">I")

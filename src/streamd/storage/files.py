@@ -1,0 +1,71 @@
+"""Small files and directories that are after any crash as they were before, or as meant."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from struct import Struct
+from typing import TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from streamd.storage.errors import LogCorrupt
+
+_CHECKSUM = Struct(">I")
+
+T = TypeVar("T")
+
+
+def write_durably(file: Path, content: bytes) -> None:
+    """Replace a file so that after any crash it has its old content or its new, whole."""
+    fresh = file.with_name(file.name + ".new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(descriptor, content)
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rename(fresh, file)
+    sync_directory(file.parent)
+
+
+def remove_durably(file: Path) -> None:
+    """Remove a file, if it is there, so that no crash brings it back."""
+    file.unlink(missing_ok=True)
+    sync_directory(file.parent)
+
+
+def rename_durably(source: Path, target: Path) -> None:
+    """Rename within one directory so that no crash undoes it."""
+    os.rename(source, target)
+    sync_directory(target.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make durable which files a directory holds."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_checked(file: Path, value: object) -> None:
+    """Replace a file, durably, with an encoded value and its checksum."""
+    content = msgspec.msgpack.encode(value)
+    write_durably(file, content + _CHECKSUM.pack(crc32c(content)))
+
+
+def read_checked(file: Path, kind: type[T]) -> T | None:
+    """What `write_checked` wrote; None when there is no file. Raises `LogCorrupt`."""
+    if not file.exists():
+        return None
+    raw = file.read_bytes()
+    content, checksum = raw[: -_CHECKSUM.size], raw[-_CHECKSUM.size :]
+    if checksum != _CHECKSUM.pack(crc32c(content)):
+        raise LogCorrupt(f"the file {file} is damaged")
+    try:
+        return msgspec.msgpack.decode(content, type=kind)
+    except msgspec.DecodeError as error:
+        raise LogCorrupt(f"the file {file} cannot be read: {error}") from error
