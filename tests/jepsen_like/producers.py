@@ -1,0 +1,57 @@
+"""Idempotent producers: each sequence number once, in order, and never from an epoch gone by."""
+
+from __future__ import annotations
+
+from tests.jepsen_like.content import Life
+from tests.jepsen_like.findings import Anomaly
+from tests.jepsen_like.history import STALE_EPOCH, Operation
+
+
+def check_producers(life: Life) -> None:
+    """Compares the stamps of what took effect with the order of the log."""
+    latest: dict[str, Operation] = {}
+    for _, append in life.order:
+        stamp = append.stamp
+        if stamp is None:
+            continue
+        before = latest.get(stamp.producer)
+        if before is None or before.stamp is None or stamp.epoch > before.stamp.epoch:
+            if stamp.seq != 0 and life.is_final:
+                life.find(Anomaly.SEQUENCE_GAP, "an epoch begins at 0", append)
+        elif stamp.epoch < before.stamp.epoch:
+            message = f"took effect behind epoch {before.stamp.epoch}"
+            life.find(Anomaly.STALE_EPOCH_ACCEPTED, message, append, before)
+            continue
+        elif stamp.seq <= before.stamp.seq:
+            message = f"took effect behind sequence number {before.stamp.seq}"
+            life.find(Anomaly.SEQUENCE_REUSED, message, append, before)
+            continue
+        elif stamp.seq != before.stamp.seq + 1 and life.is_final:
+            message = f"follows sequence number {before.stamp.seq}"
+            life.find(Anomaly.SEQUENCE_GAP, message, append, before)
+        latest[stamp.producer] = append
+    _check_fencing(life)
+
+
+def _check_fencing(life: Life) -> None:
+    """Who was fenced must have a successor that had begun by then."""
+    begun: dict[str, dict[int, int]] = {}
+    fenced = []
+    for payload, merged in life.appends.items():
+        if merged.stamp is None:
+            continue
+        for append in attempts(life, payload):
+            producer, epoch = merged.stamp.producer, merged.stamp.epoch
+            epochs = begun.setdefault(producer, {})
+            epochs[epoch] = min(append.invoked_ns, epochs.get(epoch, append.invoked_ns))
+            if append.outcome == "fail" and append.refusal == STALE_EPOCH:
+                fenced.append((producer, epoch, append))
+    for producer, epoch, append in fenced:
+        later = (since for other, since in begun[producer].items() if other > epoch)
+        if min(later, default=append.returned_ns) >= append.returned_ns:
+            life.find(Anomaly.PHANTOM_FENCING, "fenced, and nobody had a later epoch", append)
+
+
+def attempts(life: Life, payload: str) -> list[Operation]:
+    """The operations that tried to append a payload, as recorded."""
+    return life.retries.get(payload) or [life.appends[payload]]
