@@ -16,8 +16,8 @@ def entry(index: int, term: int = 1, payload: bytes | None = None) -> Entry:
     return Entry(index, term, EntryKind.COMMANDS, payload)
 
 
-def open_log(directory: Path) -> LogStore:
-    return LogStore.open(directory / "log", directory / "floor")
+def open_log(directory: Path, *, alone: bool = True) -> LogStore:
+    return LogStore.open(directory / "log", directory / "floor", alone=alone)
 
 
 def fill(log: LogStore, count: int, *, term: int = 1) -> list[Entry]:
@@ -38,3 +38,9 @@ def read_all(log: LogStore) -> Sequence[Entry]:
     if log.last_index < log.first_index:
         return []
     return log.entries(log.first_index, log.last_index + 1, 1 << 30)
+
+
+def copy_of(directory: Path, to: Path) -> Path:
+    """`crash_image`, in place of an earlier one."""
+    shutil.rmtree(to, ignore_errors=True)
+    return crash_image(directory, to)

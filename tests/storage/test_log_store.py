@@ -182,7 +182,7 @@ def _restore(image: Path, file: Path, content: bytes) -> None:
 def test_an_entry_taken_out_of_the_middle_breaks_the_chain(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 9)
-    key = log._key(5)
+    key = log._rows.key(5)
     log._db.delete(key)
     log.close()
     with pytest.raises(LogCorrupt, match="entry 5"):
@@ -192,7 +192,7 @@ def test_an_entry_taken_out_of_the_middle_breaks_the_chain(tmp_path: Path) -> No
 def test_an_entry_changed_with_a_valid_database_checksum_breaks_the_chain(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 9)
-    key = log._key(5)
+    key = log._rows.key(5)
     stored = bytearray(log._db.get(key))
     stored[-1] ^= 1
     log._db.put(key, bytes(stored))

@@ -23,6 +23,10 @@ class LogBelowFloor(StorageError):
     """The log ends before an entry that was known to be on disk."""
 
 
+class StateBehindLog(StorageError):
+    """Entries that the state has not seen are no longer in the log."""
+
+
 class DataDirInUse(StorageError):
     """Another process serves from the same data directory."""
 

@@ -22,15 +22,19 @@ def open_database(
     compression: str | None = "snappy",
     lru_cache_size: int | None = None,
     bloom_filter_bits: int = 0,
+    paranoid: bool = True,
 ) -> plyvel.DB:
-    """Open or create a database. Sizes are in bytes. Raises `LogCorrupt` or `StorageFailed`."""
+    """Open or create a database. Sizes are in bytes. Raises `LogCorrupt` or `StorageFailed`.
+
+    Not `paranoid`, it opens a damaged one with what LevelDB can read of it, and deletes the rest.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _refuse_orphans(directory)
         return plyvel.DB(
             str(directory),
             create_if_missing=True,
-            paranoid_checks=True,
+            paranoid_checks=paranoid,
             write_buffer_size=write_buffer_size,
             compression=compression,
             lru_cache_size=lru_cache_size,

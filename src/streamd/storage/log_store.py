@@ -1,55 +1,52 @@
 """The Raft log on disk: hard state and entries, checksummed in a chain.
 
-Each entry's checksum covers the one before it, so an entry can be neither changed nor left out
-without every later checksum being wrong. One `append` is one synced write.
+One `append` is one synced write. What is needed to notice a loss lies in small files beside the
+database, where LevelDB cannot lose it: the `floor`, the last `vote`, and what is known to be
+`lost`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from struct import Struct
 
-import msgspec
 import plyvel
-from crc32c import crc32c
 
 from streamd.raft.messages import Entry, HardState
-from streamd.storage.errors import RESTORE_HINT, LogBelowFloor, LogCorrupt
+from streamd.storage.errors import RESTORE_HINT, LogBelowFloor, LogCorrupt, StateBehindLog
+from streamd.storage.files import read_checked, remove_durably, write_checked
 from streamd.storage.floor import Floor, read_floor, write_floor
-from streamd.storage.leveldb import FailStop, open_database
+from streamd.storage.leveldb import FailStop
+from streamd.storage.log_rows import LogRows
+from streamd.storage.salvage import (
+    LogFiles,
+    finish_salvage,
+    note_lost,
+    open_log_database,
+    salvage,
+)
 
-# The log is written once, read rarely and deleted in order: a large buffer lets most of it be
-# deleted before it was ever sorted into tables.
-_WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 _RECENT_BYTES = 8 * 1024 * 1024
 _KEYS_PER_DELETE = 1000
-
-_KEY = Struct(">IcQ")
-_ENTRY = Struct(">QBI")
-_CHAINED = Struct(">IIQQB")
-_BASE = Struct(">QQI")
-_ENTRY_LETTER = b"e"
-
-_HARD_STATE = msgspec.msgpack.Decoder(HardState)
 
 
 class LogStore:
     """One group's log. Every call blocks; one thread at a time.
 
-    `hard_state` is what is stored; a `LogReader` for the Raft core.
+    `hard_state` is what is stored; a `LogReader` for the Raft core. `lost_below` names the
+    highest entry known to have been here, once stored ones were found missing: until the leader
+    has committed past it, this node must neither vote nor count as holding anything below.
     """
 
-    def __init__(self, directory: Path, floor_file: Path, group_id: int) -> None:
-        self._directory = directory
-        self._floor_file = floor_file
-        self._group_id = group_id
-        self._hard_state_key = _KEY.pack(group_id, b"h", 0)
-        self._base_key = _KEY.pack(group_id, b"b", 0)
-        self._fail_stop = FailStop(directory)
-        self._db = open_database(directory, write_buffer_size=_WRITE_BUFFER_BYTES, compression=None)
+    def __init__(self, files: LogFiles, group_id: int, *, alone: bool) -> None:
+        self._files = files
+        self._alone = alone
+        self._fail_stop = FailStop(files.directory)
+        self._db = open_log_database(files.directory)
+        self._rows = LogRows(self._db, group_id, f"the log in {files.directory}")
         self.hard_state = HardState()
+        self.lost_below: Floor | None = None
         self._base = Floor()
         self._last = Floor()
         self._floor = Floor()
@@ -59,13 +56,28 @@ class LogStore:
         self._recent_bytes = 0
 
     @classmethod
-    def open(cls, directory: Path, floor_file: Path, *, group_id: int = 0) -> LogStore:
+    def open(
+        cls, directory: Path, floor_file: Path, *, group_id: int = 0, alone: bool = True
+    ) -> LogStore:
         """Open and verify the log, entry by entry.
 
-        Raises `LogCorrupt` or `LogBelowFloor` when it is not what was written, `StorageFailed`
-        when it cannot be read.
+        A node that is `alone` raises `LogCorrupt` or `LogBelowFloor` when the log is not what was
+        written. One with peers keeps what it can prove, sets `lost_below`, and moves the damaged
+        log aside. `StorageFailed` when it cannot be read at all.
         """
-        store = cls(directory, floor_file, group_id)
+        files = LogFiles(directory, floor_file)
+        finish_salvage(files)
+        try:
+            return cls._open_whole(files, group_id, alone)
+        except (LogCorrupt, LogBelowFloor) as damage:
+            if alone:
+                raise
+            salvage(files, group_id, damage)
+            return cls._open_whole(files, group_id, alone)
+
+    @classmethod
+    def _open_whole(cls, files: LogFiles, group_id: int, alone: bool) -> LogStore:
+        store = cls(files, group_id, alone=alone)
         try:
             with store._fail_stop.guarding():
                 store._load()
@@ -73,6 +85,17 @@ class LogStore:
             store._db.close()
             raise
         return store
+
+    @classmethod
+    def reset_closed(
+        cls, directory: Path, floor_file: Path, place: Floor, *, group_id: int = 0
+    ) -> None:
+        """`reset` a log that is not open, whatever is in it. Raises `StorageError`."""
+        store = cls(LogFiles(directory, floor_file), group_id, alone=True)
+        try:
+            store.reset(place.index, place.term, place.chain)
+        finally:
+            store._db.close()
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -104,7 +127,17 @@ class LogStore:
             skip = lo - self._recent[0].index
             return _fitting((self._recent[skip + i] for i in range(hi - lo)), max_bytes)
         with self._fail_stop.guarding():
-            return _fitting(self._stored(lo, hi), max_bytes)
+            stored = self._rows.following(self._place(lo - 1), hi)
+            return _fitting((entry for entry, _ in stored), max_bytes)
+
+    def place(self, index: int) -> Floor:
+        """Term and checksum of an entry, from `first_index - 1` to `last_index`.
+
+        Raises `LogCorrupt`, `StorageFailed`.
+        """
+        assert self._base.index <= index <= self._last.index, index
+        with self._fail_stop.guarding():
+            return self._place(index)
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -115,18 +148,17 @@ class LogStore:
         behind it. Raises `StorageFailed`.
         """
         with self._fail_stop.guarding():
+            if hard_state is not None and hard_state != self.hard_state:
+                # First, so that this file is never the older of the two.
+                write_checked(self._files.vote, hard_state)
             batch = self._db.write_batch(sync=True)
             if entries and entries[0].index <= self._last.index:
                 self._remove_from(entries[0].index, batch)
             if hard_state is not None:
-                batch.put(self._hard_state_key, msgspec.msgpack.encode(hard_state))
+                self._rows.put_hard_state(batch, hard_state)
             last = self._last
             for entry in entries:
-                assert entry.index == last.index + 1, (entry.index, last.index)
-                chain = self._chain(last.chain, entry)
-                header = _ENTRY.pack(entry.term, entry.kind, chain)
-                batch.put(self._key(entry.index), header + entry.payload)
-                last = Floor(entry.index, entry.term, chain)
+                last = self._rows.put_entry(batch, last, entry)
             batch.write()
         for entry in entries:
             self._remember(entry)
@@ -144,8 +176,10 @@ class LogStore:
             return
         with self._fail_stop.guarding():
             self.sync_floor()
-            base = self._read_floor_at(through_index)
-            self._db.put(self._base_key, _BASE.pack(base.index, base.term, base.chain))
+            base = self._place(through_index)
+            batch = self._db.write_batch()
+            self._rows.put_base(batch, base)
+            batch.write()
             first, self._base = self._base.index + 1, base
             self._delete_slices(first, through_index + 1)
         while len(self._run_starts) > 1 and self._run_starts[1] <= through_index + 1:
@@ -153,20 +187,71 @@ class LogStore:
         while self._recent and self._recent[0].index <= through_index:
             self._recent_bytes -= len(self._recent.popleft().payload)
 
+    def reset(self, index: int, term: int, chain: int) -> None:
+        """Make the log empty, to go on behind an entry that is only in the state.
+
+        The floor goes first, then the base moves in one write with the removal of all behind it.
+        A crash between the two leaves a log that is refused or salvaged, never one believed:
+        whoever resets does so again at the next start. Raises `StorageFailed`.
+        """
+        base = Floor(index, term, chain)
+        with self._fail_stop.guarding():
+            write_floor(self._files.floor, base)
+            batch = self._db.write_batch(sync=True)
+            self._rows.put_base(batch, base)
+            for stale in self._rows.indexes(index + 1):
+                batch.delete(self._rows.key(stale))
+            batch.write()
+            self._base = self._last = self._floor = base
+            self._run_starts, self._run_terms = [], []
+            self._recent.clear()
+            self._recent_bytes = 0
+            self._delete_slices(0, index + 1)
+
+    def note_regained(self) -> None:
+        """The leader has committed past all that was lost: be a full member again, durably.
+
+        Raises `StorageFailed`.
+        """
+        with self._fail_stop.guarding():
+            remove_durably(self._files.lost)
+        self.lost_below = None
+
     def sync_floor(self) -> None:
         """Note, durably, how far the log reaches. Raises `StorageFailed`."""
         if self._floor != self._last:
             with self._fail_stop.guarding():
-                write_floor(self._floor_file, self._last)
+                write_floor(self._files.floor, self._last)
                 self._floor = self._last
 
     def check_applied(self, applied_index: int) -> None:
         """Raises `LogBelowFloor` when the state has seen entries that the log has lost."""
         if applied_index > self._last.index:
             raise LogBelowFloor(
-                f"the log in {self._directory} ends at entry {self._last.index}, but entries up "
-                f"to {applied_index} were applied. {RESTORE_HINT}"
+                f"the log in {self._files.directory} ends at entry {self._last.index}, but "
+                f"entries up to {applied_index} were applied. {RESTORE_HINT}"
             )
+
+    def fit_to_state(self, applied_index: int, applied_term: int) -> None:
+        """See that the state, which ends at `applied_index`, and the log have no gap in between.
+
+        A log that ends before the state has lost entries. With peers it begins anew behind the
+        state, which holds only committed ones; alone it raises `LogBelowFloor`. Raises
+        `StateBehindLog` when entries that the state lacks were removed, and `StorageFailed`.
+        """
+        if applied_index < self._base.index:
+            raise StateBehindLog(
+                f"the state ends at entry {applied_index}, but the log in "
+                f"{self._files.directory} begins behind entry {self._base.index}. {RESTORE_HINT}"
+            )
+        if self._alone:
+            self.check_applied(applied_index)
+        elif applied_index > self._last.index:
+            with self._fail_stop.guarding():
+                self.lost_below = note_lost(
+                    self._files, applied_index, "it ends before the state", self._last
+                )
+            self.reset(applied_index, applied_term, chain=0)
 
     def close(self) -> None:
         """Note the floor and close the database; after a failure, only close."""
@@ -178,77 +263,43 @@ class LogStore:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _key(self, index: int) -> bytes:
-        return _KEY.pack(self._group_id, _ENTRY_LETTER, index)
-
-    def _chain(self, previous: int, entry: Entry) -> int:
-        start = crc32c(_CHAINED.pack(previous, self._group_id, entry.index, entry.term, entry.kind))
-        return crc32c(entry.payload, start)
-
     def _load(self) -> None:
-        raw = self._db.get(self._hard_state_key)
-        if raw is not None:
-            self.hard_state = _HARD_STATE.decode(raw)
-        raw = self._db.get(self._base_key)
-        if raw is not None:
-            self._base = Floor(*_BASE.unpack(raw))
-        self._floor = read_floor(self._floor_file)
+        self.lost_below = read_checked(self._files.lost, Floor)
+        if self.lost_below is not None and self._alone:
+            raise LogBelowFloor(
+                f"the log in {self._files.directory} has lost entries up to "
+                f"{self.lost_below.index}: acknowledged writes may be missing. {RESTORE_HINT}"
+            )
+        self._base = self._rows.base()
+        self._floor = read_floor(self._files.floor)
         self._delete_slices(0, self._base.index + 1)
         self._last = self._base
-        chain = self._base.chain
-        for entry, stored_chain in self._rows(self._base.index + 1, 2**64 - 1):
-            chain = self._chain(chain, entry)
-            if entry.index != self._last.index + 1 or chain != stored_chain:
-                raise LogCorrupt(
-                    f"entry {self._last.index + 1} of the log in {self._directory} is missing "
-                    f"or damaged. {RESTORE_HINT}"
-                )
+        for entry, place in self._rows.following(self._base):
             self._remember(entry)
-            self._last = Floor(entry.index, entry.term, chain)
-            if entry.index == self._floor.index and self._last != self._floor:
+            self._last = place
+            if place.index == self._floor.index and place != self._floor:
                 raise LogCorrupt(
-                    f"entry {entry.index} of the log in {self._directory} is not the one that "
-                    f"was known to be there. {RESTORE_HINT}"
+                    f"entry {entry.index} of the log in {self._files.directory} is not the one "
+                    f"that was known to be there. {RESTORE_HINT}"
                 )
         if self._last.index < self._floor.index:
             raise LogBelowFloor(
-                f"the log in {self._directory} ends at entry {self._last.index}, but entry "
+                f"the log in {self._files.directory} ends at entry {self._last.index}, but entry "
                 f"{self._floor.index} had been stored: acknowledged writes are missing. "
                 f"{RESTORE_HINT}"
             )
+        self._load_hard_state()
 
-    def _rows(self, lo: int, hi: int) -> Iterator[tuple[Entry, int]]:
-        """Stored entries with their chain checksums, unverified."""
-        with self._db.iterator(
-            start=self._key(lo), stop=self._key(hi), fill_cache=False, verify_checksums=True
-        ) as rows:
-            for key, value in rows:
-                _, _, index = _KEY.unpack(key)
-                term, kind, chain = _ENTRY.unpack_from(value)
-                yield Entry(index, term, kind, value[_ENTRY.size :]), chain
+    def _load_hard_state(self) -> None:
+        """Take the newer of the two copies: a damaged log must not forget a vote or a term."""
+        stored = self._rows.hard_state()
+        kept = read_checked(self._files.vote, HardState)
+        if kept is None and stored != HardState():
+            write_checked(self._files.vote, stored)
+        self.hard_state = stored if kept is None or stored.term > kept.term else kept
 
-    def _stored(self, lo: int, hi: int) -> Iterator[Entry]:
-        """Stored entries, each verified against the one before it."""
-        chain = self._base.chain if lo == self.first_index else self._read_floor_at(lo - 1).chain
-        expected = lo
-        for entry, stored_chain in self._rows(lo, hi):
-            chain = self._chain(chain, entry)
-            if entry.index != expected or chain != stored_chain:
-                raise LogCorrupt(
-                    f"entry {expected} of the log in {self._directory} is damaged. {RESTORE_HINT}"
-                )
-            expected += 1
-            yield entry
-
-    def _read_floor_at(self, index: int) -> Floor:
-        """The index, term and chain checksum of a stored entry."""
-        if index == self._base.index:
-            return self._base
-        value = self._db.get(self._key(index), verify_checksums=True)
-        if value is None:
-            raise LogCorrupt(f"entry {index} of the log in {self._directory} is missing")
-        term, _, chain = _ENTRY.unpack_from(value)
-        return Floor(index, term, chain)
+    def _place(self, index: int) -> Floor:
+        return self._base if index == self._base.index else self._rows.place(index)
 
     def _remember(self, entry: Entry) -> None:
         if not self._run_terms or self._run_terms[-1] != entry.term:
@@ -265,12 +316,12 @@ class LogStore:
         The floor goes down first, durably: were it left above the new end, a crash would make
         the node refuse a log that is whole.
         """
-        previous = self._read_floor_at(index - 1)
+        previous = self._place(index - 1)
         if self._floor.index >= index:
-            write_floor(self._floor_file, previous)
+            write_floor(self._files.floor, previous)
             self._floor = previous
         for stale in range(index, self._last.index + 1):
-            batch.delete(self._key(stale))
+            batch.delete(self._rows.key(stale))
         self._last = previous
         while self._run_starts and self._run_starts[-1] >= index:
             self._run_starts.pop()
@@ -280,21 +331,18 @@ class LogStore:
 
     def _delete_slices(self, lo: int, hi: int) -> None:
         """Delete entries from `lo` to before `hi`, a bounded batch at a time."""
-        with self._db.iterator(
-            start=self._key(lo), stop=self._key(hi), include_value=False, fill_cache=False
-        ) as keys:
-            doomed: list[bytes] = []
-            for key in keys:
-                doomed.append(key)
-                if len(doomed) == _KEYS_PER_DELETE:
-                    self._delete(doomed)
-                    doomed = []
-            self._delete(doomed)
+        doomed: list[int] = []
+        for index in self._rows.indexes(lo, hi):
+            doomed.append(index)
+            if len(doomed) == _KEYS_PER_DELETE:
+                self._delete(doomed)
+                doomed = []
+        self._delete(doomed)
 
-    def _delete(self, keys: Sequence[bytes]) -> None:
+    def _delete(self, indexes: Sequence[int]) -> None:
         batch = self._db.write_batch()
-        for key in keys:
-            batch.delete(key)
+        for index in indexes:
+            batch.delete(self._rows.key(index))
         batch.write()
 
 

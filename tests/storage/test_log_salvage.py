@@ -1,0 +1,311 @@
+"""A damaged log of a node with peers: what is proved is kept, and nothing else is claimed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streamd.raft.messages import HardState
+from streamd.storage.errors import LogBelowFloor, LogCorrupt, StateBehindLog, StorageError
+from streamd.storage.floor import Floor, write_floor
+from streamd.storage.log_store import LogStore
+from tests.storage.images import copy_of, crash_image, entry, fill, open_log, read_all
+
+HARD_STATE = HardState(3, 2)
+
+
+def damaged_image(tmp_path: Path) -> tuple[Path, Path]:
+    """A crash image whose floor is at entry 24 of 30, and its file with entries."""
+    log = open_log(tmp_path / "live")
+    fill(log, 20)
+    log.append([entry(index, term=3) for index in range(21, 25)], HARD_STATE)
+    log.sync_floor()
+    for index in range(25, 31):
+        log.append([entry(index, term=3)], None)
+    image = crash_image(tmp_path / "live", tmp_path / "image")
+    log.close()
+    (file,) = (image / "log").glob("*.log")
+    return image, file
+
+
+def assert_salvaged(log: LogStore, lost_at_least: int) -> int:
+    """What is left is a proved beginning, and all behind it is admitted as lost."""
+    assert log.lost_below is not None
+    assert log.lost_below.index >= max(lost_at_least, log.last_index)
+    assert log.hard_state == HARD_STATE
+    term = {index: 1 if index <= 20 else 3 for index in range(1, 31)}
+    assert list(read_all(log)) == [entry(i, term[i]) for i in range(1, log.last_index + 1)]
+    return log.last_index
+
+
+def test_a_log_cut_below_its_floor_is_opened_to_follow_but_not_believed(tmp_path: Path) -> None:
+    image, file = damaged_image(tmp_path)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(StorageError):
+        open_log(crash_image(image, tmp_path / "single"))
+    log = open_log(image, alone=False)
+    assert 5 < assert_salvaged(log, 24) < 24
+    assert (image / "log.damaged").is_dir()
+    log.close()
+
+
+def test_the_loss_is_remembered_until_it_is_made_good(tmp_path: Path) -> None:
+    image, file = damaged_image(tmp_path)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    log = open_log(image, alone=False)
+    left = log.last_index
+    log.append([entry(index, term=4) for index in range(left + 1, 31)], HardState(4, 0))
+    log.close()
+
+    with pytest.raises(LogBelowFloor, match="has lost entries up to 24"):
+        open_log(image)
+    again = open_log(image, alone=False)
+    assert again.lost_below is not None
+    assert (again.lost_below.index, again.last_index) == (24, 30)
+    again.note_regained()
+    assert again.lost_below is None
+    again.close()
+    whole = open_log(image)
+    assert whole.lost_below is None
+    assert whole.last_index == 30
+    whole.close()
+
+
+def test_wherever_a_bit_is_flipped_only_proved_entries_are_kept(tmp_path: Path) -> None:
+    image, file = damaged_image(tmp_path)
+    size = file.stat().st_size
+
+    @settings(
+        max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+    @given(st.integers(0, size - 1), st.integers(0, 7))
+    def flip(place: int, bit: int) -> None:
+        copy = copy_of(image, tmp_path / "copy")
+        damaged = bytearray(file.read_bytes())
+        damaged[place] ^= 1 << bit
+        (copy / "log" / file.name).write_bytes(damaged)
+        log = open_log(copy, alone=False)
+        assert_salvaged(log, 24)
+        log.close()
+
+    flip()
+
+
+def test_wherever_the_file_is_cut_nothing_below_the_floor_goes_unnoticed(tmp_path: Path) -> None:
+    image, file = damaged_image(tmp_path)
+    size = file.stat().st_size
+
+    @settings(
+        max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+    @given(st.integers(0, size - 1))
+    def cut(size: int) -> None:
+        copy = copy_of(image, tmp_path / "copy")
+        (copy / "log" / file.name).write_bytes(file.read_bytes()[:size])
+        log = open_log(copy, alone=False)
+        if log.lost_below is None:
+            assert log.last_index >= 24
+        else:
+            assert_salvaged(log, 24)
+        log.close()
+
+    cut()
+
+
+def test_a_damaged_table_is_left_behind_with_what_was_in_it(tmp_path: Path) -> None:
+    image, _ = damaged_image(tmp_path)
+    open_log(image).close()  # what is replayed becomes a table
+    (table,) = (image / "log").glob("*.ldb")
+    content = bytearray(table.read_bytes())
+    content[len(content) // 3] ^= 0x40
+    table.write_bytes(content)
+    with pytest.raises(LogCorrupt):
+        open_log(crash_image(image, tmp_path / "single"))
+    log = open_log(image, alone=False)
+    left = assert_salvaged(log, 24)
+    assert log.lost_below is not None
+    assert log.lost_below.index <= 30, "no index is believed that is read from a damaged block"
+    fill(log, 40, term=4)
+    log.compact(left + 20)
+    log.close()
+    assert (image / "log.damaged" / table.name).read_bytes() == bytes(content)
+
+
+def test_entries_seen_behind_the_damage_count_as_lost(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 9)
+    log._db.delete(log._rows.key(5))
+    log._floor = log._last  # as if the floor had last been written long ago
+    log.close()
+    again = open_log(tmp_path, alone=False)
+    assert again.last_index == 4
+    assert again.lost_below is not None
+    assert again.lost_below.index == 9
+    again.close()
+
+
+def test_a_log_that_is_gone_altogether_is_lost_up_to_its_floor(tmp_path: Path) -> None:
+    image, _ = damaged_image(tmp_path)
+    (image / "log").rename(tmp_path / "gone")
+    log = open_log(image, alone=False)
+    assert assert_salvaged(log, 24) == 0
+    log.close()
+
+
+def test_a_damaged_floor_makes_all_that_is_there_doubtful(tmp_path: Path) -> None:
+    image, _ = damaged_image(tmp_path)
+    floor = bytearray((image / "floor").read_bytes())
+    floor[6] ^= 1
+    (image / "floor").write_bytes(floor)
+    log = open_log(image, alone=False)
+    assert assert_salvaged(log, 30) == 30
+    log.close()
+
+
+def test_without_a_record_of_the_last_vote_nothing_is_salvaged(tmp_path: Path) -> None:
+    image, file = damaged_image(tmp_path)
+    (image / "vote").unlink()
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(StorageError):
+        open_log(image, alone=False)
+
+
+def test_another_log_under_the_same_floor_is_refused_in_a_cluster_too(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "live")
+    fill(log, 5)
+    log.close()
+    other = open_log(tmp_path / "other")
+    other.append([entry(i, payload=b"something else") for i in range(1, 9)], HardState(1, 1))
+    other.close()
+    (tmp_path / "other" / "floor").write_bytes((tmp_path / "live" / "floor").read_bytes())
+    for _ in range(2):
+        with pytest.raises(LogCorrupt, match="entry 5"):
+            open_log(tmp_path / "other", alone=False)
+
+
+@pytest.mark.parametrize("step", ["copying", "between the renames"])
+def test_a_salvage_cut_short_is_done_again_or_completed(step: str, tmp_path: Path) -> None:
+    image, file = damaged_image(tmp_path)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    damaged = crash_image(image, tmp_path / "damaged")
+    log = open_log(image, alone=False)
+    left = log.last_index
+    log.close()
+
+    if step == "copying":
+        halfway = damaged
+        for name in ("log.copy", "log.kept"):
+            (halfway / name).mkdir()
+            (halfway / name / "000003.log").write_bytes(b"half of it")
+    else:
+        halfway = image
+        (halfway / "log").rename(halfway / "log.kept")
+    again = open_log(halfway, alone=False)
+    assert assert_salvaged(again, 24) == left
+    again.close()
+
+
+def test_votes_outlive_the_loss_of_the_log_that_held_them(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "live")
+    fill(log, 3)
+    log.sync_floor()
+    before_vote = crash_image(tmp_path / "live", tmp_path / "image")
+    log.append([], HardState(9, 3))
+    log.close()
+    (before_vote / "vote").write_bytes((tmp_path / "live" / "vote").read_bytes())
+    again = open_log(before_vote)
+    assert again.hard_state == HardState(9, 3)
+    again.close()
+
+
+def test_a_log_from_before_votes_had_a_file_gets_one(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 3, term=4)
+    log.close()
+    (tmp_path / "vote").unlink()
+    again = open_log(tmp_path)
+    assert again.hard_state == HardState(4, 1)
+    assert (tmp_path / "vote").exists()
+    again.close()
+
+
+# -- the log and the state ------------------------------------------------------------------------
+
+
+def test_a_log_that_reaches_the_state_is_left_as_it_is(tmp_path: Path) -> None:
+    log = open_log(tmp_path, alone=False)
+    fill(log, 9)
+    log.compact(3)
+    log.fit_to_state(3, 1)
+    log.fit_to_state(9, 1)
+    assert (log.first_index, log.last_index, log.lost_below) == (4, 9, None)
+    log.close()
+
+
+def test_a_log_behind_the_state_begins_anew_behind_it_and_is_not_believed(tmp_path: Path) -> None:
+    log = open_log(tmp_path, alone=False)
+    fill(log, 5)
+    log.fit_to_state(8, 2)
+    for _ in range(2):
+        assert (log.first_index, log.last_index, log.term(8)) == (9, 8, 2)
+        assert log.lost_below is not None
+        assert log.lost_below.index == 8
+        log.close()
+        log = open_log(tmp_path, alone=False)
+    log.close()
+
+
+def test_a_single_voter_refuses_a_log_behind_its_state(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 5)
+    with pytest.raises(LogBelowFloor, match="ends at entry 5"):
+        log.fit_to_state(6, 1)
+    assert log.last_index == 5
+    log.close()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_gap_between_state_and_log_is_refused(alone: bool, tmp_path: Path) -> None:
+    log = open_log(tmp_path, alone=alone)
+    fill(log, 9)
+    log.compact(5)
+    with pytest.raises(StateBehindLog, match="the state ends at entry 4"):
+        log.fit_to_state(4, 1)
+    log.close()
+
+
+# -- reset ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [2, 5, 9, 20])
+def test_a_reset_log_is_empty_behind_the_given_entry(index: int, tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 9)
+    log.sync_floor()
+    log.reset(index, 7, 0xABCD)
+    for _ in range(2):
+        assert (log.first_index, log.last_index, log.term(index)) == (index + 1, index, 7)
+        assert log.place(index).chain == 0xABCD
+        assert log.hard_state == HardState(1, 1)
+        log.close()
+        log = open_log(tmp_path)
+    more = [entry(index + 1, term=8), entry(index + 2, term=8)]
+    log.append(more, HardState(8, 0))
+    log.close()
+    log = open_log(tmp_path)
+    assert read_all(log) == more
+    log.close()
+
+
+def test_a_closed_log_is_reset_whatever_its_floor_says(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 9)
+    log.close()
+    write_floor(tmp_path / "floor", Floor(99, 9, 9))
+    LogStore.reset_closed(tmp_path / "log", tmp_path / "floor", Floor(40, 3, 1))
+    again = open_log(tmp_path)
+    assert (again.first_index, again.last_index, again.term(40)) == (41, 40, 3)
+    again.close()
