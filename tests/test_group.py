@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from streamd import group
-from streamd.group import Unavailable
+from streamd.proposals import Unavailable
 from streamd.node import Node
 from streamd.streams import keys
 from streamd.streams.commands import Delete, Result

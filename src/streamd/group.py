@@ -15,19 +15,32 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import outcome
 import trio
 
+from streamd.barriers import ReadBarriers
 from streamd.blocking import RunBlocking
 from streamd.codec import Batch, decode_batch, encode_batch
 from streamd.metrics import Metrics
-from streamd.raft.core import Core, NotLeader, Overloaded, Ready
-from streamd.raft.messages import Entry, EntryKind
+from streamd.peers import Audience, NoPeers, Peers
+from streamd.proposals import (
+    Gathering,
+    Intake,
+    OutcomeUnknown,
+    Proposal,
+    Settled,
+    Unavailable,
+    decode_answers,
+    decode_proposals,
+    encode_answers,
+    encode_proposals,
+)
+from streamd.raft.core import Core, NotLeader, Overloaded, Ready, Role, SoftState
+from streamd.raft.messages import Configuration, Entry, EntryKind, Message
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
-from streamd.streams.commands import Change, Command, Outcome, Sweep, Touch
+from streamd.streams.commands import Command, Outcome, Sweep, Touch
 from streamd.streams.machine import Machine
 from streamd.streams.state import due_for_sweep, load_rows, stream_keys
 
@@ -35,6 +48,10 @@ MAX_BATCH_COMMANDS = 1024
 MAX_BATCH_BYTES = 1024 * 1024
 MAX_PENDING_COMMANDS = 50_000
 MAX_PENDING_BYTES = 256 * 1024 * 1024
+# How long a write may wait for a leader to take it, a read for one to confirm it.
+PROPOSE_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 10.0
+MAX_FORWARDS = 16
 # How much replayed or applied work may gather in memory before it is stored, and for how long.
 FLUSH_BYTES = 4 * 1024 * 1024
 FLUSH_INTERVAL_S = 0.2
@@ -47,46 +64,24 @@ FLOOR_INTERVAL_S = 1.0
 CHECKPOINT_BYTES = 32 * 1024 * 1024
 
 
-class Unavailable(Exception):
-    """The command was not accepted and will never take effect; try again later."""
-
-
-class Audience(Protocol):
-    """Those who follow streams live."""
-
-    @property
-    def present(self) -> bool:
-        """Whether anyone is there to be told."""
-
-    def publish(self, changes: dict[int, Change]) -> None:
-        """Hear, by stream id, what became of streams since the last time. Must not block."""
-
-
-class _Proposal:
-    """A command on its way, and the task that waits for its outcome, if one still does."""
-
-    __slots__ = ("command", "size", "task")
-
-    def __init__(self, command: Command, size: int, task: trio.lowlevel.Task | None) -> None:
-        self.command = command
-        self.size = size
-        self.task = task
-
-    def resolve(self, value: outcome.Outcome[Outcome]) -> None:
-        if self.task is not None:
-            task, self.task = self.task, None
-            trio.lowlevel.reschedule(task, value)
-
-
 class _Batch:
-    """An entry's commands as proposed here, kept until the entry at its index commits."""
+    """An entry's commands, kept until the entry at its index commits here."""
 
-    __slots__ = ("now_ms", "proposals", "term")
+    __slots__ = ("commands", "now_ms", "proposals", "term")
 
-    def __init__(self, term: int, now_ms: int, proposals: list[_Proposal]) -> None:
+    def __init__(
+        self, term: int, now_ms: int, commands: list[Command], proposals: Sequence[Proposal] = ()
+    ) -> None:
         self.term = term
         self.now_ms = now_ms
+        self.commands = commands
         self.proposals = proposals
+
+    def settle(self, value: Settled) -> None:
+        """End all of its proposals alike."""
+        for proposal in self.proposals:
+            proposal.settle(value)
+        self.proposals = ()
 
 
 class Group:
@@ -103,6 +98,8 @@ class Group:
         clock_ms: Callable[[], int],
         metrics: Metrics,
         audience: Audience,
+        peers: Peers | None = None,
+        tick_s: float = TICK_S,
     ) -> None:
         self.core = core
         self.machine = machine
@@ -113,15 +110,20 @@ class Group:
         self._clock_ms = clock_ms
         self._metrics = metrics
         self._audience = audience
-        self._pending: deque[_Proposal] = deque()
-        self._pending_bytes = 0
-        self._proposed: dict[int, _Batch] = {}
+        self._peers = peers or NoPeers()
+        self._tick_s = tick_s
+        self._intake = Intake(MAX_PENDING_COMMANDS, MAX_PENDING_BYTES)
+        self._forwards = 0
+        self._batches: dict[int, _Batch] = {}
         self._writes: deque[Ready] = deque()
+        self._writing = False
         self._touches: dict[bytes, tuple[int, int]] = {}
         self._work = trio.lowlevel.ParkingLot()
+        self._stirred = trio.lowlevel.ParkingLot()
         self._changed = trio.lowlevel.ParkingLot()
-        self._progress = trio.lowlevel.ParkingLot()
         self._news = trio.lowlevel.ParkingLot()
+        self._barriers = ReadBarriers(core, self._wake)
+        self._configuration: Configuration | None = None
         self._writer = trio.CapacityLimiter(1)
         self._flushing = trio.Lock()
         self._checkpoint_index = self.state.stored_index
@@ -135,30 +137,48 @@ class Group:
         """Have `command` take effect and wait for its outcome; `size` is its payload in bytes.
 
         Cancelled, the caller learns nothing: the command may still take effect.
-        Raises `Unavailable` when it will not.
+        Raises `Unavailable` when it will not, `OutcomeUnknown` when nobody can tell.
         """
-        if len(self._pending) >= MAX_PENDING_COMMANDS or self._pending_bytes > MAX_PENDING_BYTES:
-            raise Unavailable("too many writes are waiting")
-        proposal = _Proposal(command, size, trio.lowlevel.current_task())
-        self._pending.append(proposal)
-        self._pending_bytes += size
+        proposal = Proposal(command, size, trio.current_time() + PROPOSE_TIMEOUT_S)
+        self._intake.add(proposal)
         self._work.unpark()
+        return await proposal.settled()
 
-        def abort(_: object) -> trio.lowlevel.Abort:
-            proposal.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
+    async def propose_forwarded(self, payload: bytes) -> bytes:
+        """Propose what another node forwarded, and answer when all of it is settled.
 
-        result: Outcome = await trio.lowlevel.wait_task_rescheduled(abort)
-        return result
+        Raises `Unavailable` when this node does not lead: nothing was proposed.
+        """
+        if self.core.role != Role.LEADER:
+            raise Unavailable("this node does not lead")
+        proposals = decode_proposals(payload, trio.current_time() + PROPOSE_TIMEOUT_S)
+        gathering = Gathering(proposals)
+        for proposal in proposals:
+            try:
+                self._intake.add(proposal)
+            except Unavailable as error:
+                proposal.settle(outcome.Error(error))
+        self._work.unpark()
+        await gathering.wait()
+        return encode_answers(gathering.settled)
+
+    def step(self, messages: Sequence[Message]) -> None:
+        """Take messages from peers. Raises `RaftViolation`: the process must end."""
+        for message in messages:
+            self.core.step(message)
+        self._wake()
 
     def may_read(self) -> bool:
         """Whether a read of the state as it is now is linearizable without asking anyone."""
         return self.core.local_read_index() is not None
 
-    async def read_barrier(self) -> None:
-        """Return once the state includes everything acknowledged before the call."""
-        while self.core.local_read_index() is None:
-            await self._progress.park()
+    async def read_barrier(self, timeout_s: float = READ_TIMEOUT_S) -> None:
+        """Return once the state includes everything acknowledged before the call.
+
+        Raises `Unavailable` when no leader confirms it in time.
+        """
+        if not await self._barriers.wait(timeout_s):
+            raise Unavailable("no leader confirmed that the state is up to date")
 
     def touch(self, key: bytes, stream_id: int) -> None:
         """Note that a stream with a sliding window was read; the log hears of it soon."""
@@ -176,9 +196,11 @@ class Group:
     # -- the loop -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run until cancelled. Raises `StorageError` when a disk fails: the process must end."""
+        """Run until cancelled. Raises `StorageError` when a disk fails, `RaftViolation` when
+        something happened that cannot: the process must end."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write_loop)
+            nursery.start_soon(self._write_loop, nursery)
+            nursery.start_soon(self._turn_loop, nursery)
             nursery.start_soon(self._publish_loop)
             nursery.start_soon(self._flush_loop)
             nursery.start_soon(self._sweep_loop)
@@ -186,15 +208,30 @@ class Group:
 
     async def _tick_loop(self) -> None:
         while True:
-            await trio.sleep(TICK_S)
+            await trio.sleep(self._tick_s)
             self.core.tick()
-            self._work.unpark()
+            self._barriers.tick()
+            self._intake.expire(trio.current_time())
+            self._wake()
 
-    async def _write_loop(self) -> None:
+    def _wake(self) -> None:
+        self._work.unpark()
+        self._stirred.unpark()
+
+    async def _turn_loop(self, nursery: trio.Nursery) -> None:
+        """Take turns while the writer waits for the disk: a slow disk must not look like a dead
+        node to its peers."""
         while True:
-            self._turn()
+            await self._stirred.park()
+            self._turn(nursery)
+
+    async def _write_loop(self, nursery: trio.Nursery) -> None:
+        while True:
+            self._turn(nursery)
             if self._writes:
+                self._writing = True
                 await self._write(self._writes.popleft())
+                self._writing = False
             elif self._floor_due:
                 self._floor_due = False
                 await self._run_blocking(self._log.sync_floor, limiter=self._writer)
@@ -215,6 +252,7 @@ class Group:
         if flushes == self.state.flushes:
             for key, raw in rows.items():
                 self.state.streams.install(key, raw)
+        self._peers.send(ready.messages_after_store)
         self.core.stored(*ready.completion)
 
     def _write_blocking(self, ready: Ready, wanted: list[bytes]) -> dict[bytes, bytes | None]:
@@ -223,82 +261,131 @@ class Group:
         return rows
 
     def _rows_wanted(self, entries: Sequence[Entry]) -> list[bytes]:
+        """Keys of streams that the entries touch and that are not in memory."""
         streams = self.state.streams
         wanted: list[bytes] = []
         for entry in entries:
-            batch = self._proposed.get(entry.index)
-            if batch is not None and batch.term == entry.term:
-                for proposal in batch.proposals:
-                    wanted += [k for k in stream_keys(proposal.command) if k not in streams]
+            if entry.kind == EntryKind.COMMANDS:
+                for command in self._batch(entry).commands:
+                    wanted += [key for key in stream_keys(command) if key not in streams]
         return wanted
 
-    def _turn(self) -> None:
+    def _batch(self, entry: Entry) -> _Batch:
+        """The commands of an entry, as proposed here or as another leader sent them."""
+        batch = self._batches.get(entry.index)
+        if batch is not None and batch.term == entry.term:
+            return batch
+        if batch is not None:
+            batch.settle(outcome.Error(Unavailable("another leader's entry took its place")))
+        decoded = decode_batch(entry.payload)
+        batch = self._batches[entry.index] = _Batch(entry.term, decoded.now_ms, decoded.commands)
+        return batch
+
+    def _turn(self, nursery: trio.Nursery) -> None:
         """Do all that can be done without waiting."""
-        if not self._writes and self._pending:
-            self._propose_pending()
+        if self._intake:
+            self._pass_on(nursery)
+        self._barriers.ask()
         applied = False
         while (ready := self.core.ready()) is not None:
+            if ready.soft_state is not None:
+                self._role_changed(ready.soft_state)
+            if ready.messages:
+                self._peers.send(ready.messages)
             if ready.must_store:
                 self._writes.append(ready)
             for entry in ready.committed:
                 self._apply(entry)
                 applied = True
+            if ready.reads:
+                self._barriers.answer(ready.reads)
+        self._barriers.applied(self.core.applied_index)
+        if self.core.configuration is not self._configuration:
+            self._configuration = self.core.configuration
+            self._peers.configured(self._configuration)
         if applied:
             if self._audience.present:
                 self._news.unpark()
             else:
                 self.machine.take_changes()
             self._changed.unpark_all()
-        self._progress.unpark_all()
+
+    def _pass_on(self, nursery: trio.Nursery) -> None:
+        """Propose what is pending, or have the leader propose it."""
+        if self.core.role == Role.LEADER:
+            # While the disk is busy the next batch gathers.
+            if not self._writes and not self._writing:
+                self._propose_pending()
+        elif self.core.leader_id and self._forwards < MAX_FORWARDS:
+            proposals = self._intake.take(MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
+            self._forwards += 1
+            nursery.start_soon(self._forward, self.core.leader_id, proposals)
+
+    async def _forward(self, leader_id: int, proposals: list[Proposal]) -> None:
+        try:
+            answers = await self._peers.forward(leader_id, encode_proposals(proposals))
+            for proposal, settled in zip(proposals, decode_answers(answers), strict=True):
+                proposal.settle(settled)
+        except Unavailable:
+            # Nothing was proposed there. Tried again at the next tick, when there may be
+            # another leader; each proposal until its deadline.
+            self._intake.put_back(proposals)
+        except OutcomeUnknown as error:
+            for proposal in proposals:
+                proposal.settle(outcome.Error(error))
+        finally:
+            self._forwards -= 1
+
+    def _role_changed(self, state: SoftState) -> None:
+        """Another role, leader or term: nobody may wait for what only the old one could do."""
+        self._barriers.ask_again()
+        if state.role == Role.LEADER:
+            return
+        error = outcome.Error(OutcomeUnknown("the leader changed before the write was committed"))
+        for batch in self._batches.values():
+            batch.settle(error)
 
     def _propose_pending(self) -> None:
         """Make all that is pending one entry, as far as one entry may hold it."""
         if self.state.unstored_bytes > MAX_UNSTORED_BYTES:
             return
-        proposals: list[_Proposal] = []
+        proposals = self._intake.take(MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
+        commands = [proposal.command for proposal in proposals]
         if self._touches:
-            reads = [(key, *noted) for key, noted in self._touches.items()]
-            self._touches = {}
-            proposals.append(_Proposal(Touch(reads), 0, None))
-        size = 0
-        while self._pending and len(proposals) < MAX_BATCH_COMMANDS:
-            size += self._pending[0].size
-            if size > MAX_BATCH_BYTES and proposals:
-                break
-            proposals.append(self._pending.popleft())
-        self._pending_bytes -= sum(proposal.size for proposal in proposals)
+            commands.insert(0, self._take_touches())
+            proposals.insert(0, Proposal(commands[0], 0, 0.0))
         now_ms = self.now_ms()
-        payload = encode_batch(Batch(now_ms, [proposal.command for proposal in proposals]))
+        payload = encode_batch(Batch(now_ms, commands))
         try:
             indexes = self.core.propose([payload])
         except (NotLeader, Overloaded) as error:
             refusal = outcome.Error(Unavailable(str(error)))
             for proposal in proposals:
-                proposal.resolve(refusal)
+                proposal.settle(refusal)
             return
-        self._proposed[indexes[0]] = _Batch(self.core.term, now_ms, proposals)
+        self._batches[indexes[0]] = _Batch(self.core.term, now_ms, commands, proposals)
         self._log_bytes += len(payload)
         self._metrics.commit_batch.observe(len(proposals))
 
+    def _take_touches(self) -> Touch:
+        reads = [(key, *noted) for key, noted in self._touches.items()]
+        self._touches = {}
+        return Touch(reads)
+
     def _apply(self, entry: Entry) -> None:
-        batch = self._proposed.pop(entry.index, None)
-        if batch is not None and batch.term != entry.term:
-            lost = outcome.Error(Unavailable("another leader's entry took its place"))
-            for proposal in batch.proposals:
-                proposal.resolve(lost)
-            batch = None
-        if entry.kind != EntryKind.COMMANDS:
+        if entry.kind == EntryKind.COMMANDS:
+            batch = self._batch(entry)
+            outcomes = self.machine.apply(entry.index, entry.term, batch.now_ms, batch.commands)
+            for proposal, result in zip(batch.proposals, outcomes, strict=False):
+                proposal.settle(outcome.Value(result))
+        else:
             if entry.kind == EntryKind.CONFIGURATION:
                 self.state.header.configuration = entry.payload
             self.machine.apply(entry.index, entry.term, 0, [])
-        elif batch is None:
-            decoded = decode_batch(entry.payload)
-            self.machine.apply(entry.index, entry.term, decoded.now_ms, decoded.commands)
-        else:
-            commands = [proposal.command for proposal in batch.proposals]
-            outcomes = self.machine.apply(entry.index, entry.term, batch.now_ms, commands)
-            for proposal, result in zip(batch.proposals, outcomes, strict=True):
-                proposal.resolve(outcome.Value(result))
+            stale = self._batches.get(entry.index)
+            if stale is not None:
+                stale.settle(outcome.Error(Unavailable("another leader's entry took its place")))
+        self._batches.pop(entry.index, None)
         self.core.applied(entry.index)
 
     async def _publish_loop(self) -> None:
@@ -356,8 +443,16 @@ class Group:
         """Propose what only time brings about: renewals by reads, and expiry."""
         while True:
             await trio.sleep(SWEEP_INTERVAL_S)
-            if not self.may_read():
-                continue
-            due = await self._run_blocking(due_for_sweep, self._store, self.now_ms(), SWEEP_BATCH)
-            if due or self._touches:
-                await self.propose(Sweep(due))
+            try:
+                await self._sweep()
+            except (Unavailable, OutcomeUnknown):
+                continue  # It comes round again.
+
+    async def _sweep(self) -> None:
+        if self.core.role != Role.LEADER:
+            if self._touches:
+                await self.propose(self._take_touches())
+            return
+        due = await self._run_blocking(due_for_sweep, self._store, self.now_ms(), SWEEP_BATCH)
+        if due or self._touches:
+            await self.propose(Sweep(due))

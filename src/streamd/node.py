@@ -12,8 +12,9 @@ import structlog
 import trio
 
 from streamd.blocking import RunBlocking
-from streamd.group import Audience, Group
+from streamd.group import Group
 from streamd.metrics import Metrics
+from streamd.peers import Audience
 from streamd.raft.core import Core
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry, decode_configuration
 from streamd.raft.messages import Configuration

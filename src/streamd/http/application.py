@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from streamd.group import Unavailable
 from streamd.http import reading, writes
 from streamd.http.fields import BadRequest
 from streamd.http.messages import LiveResponse, Request, Response, error_response
 from streamd.http.routing import BadPath, BucketRoute, Route, StreamRoute, resolve
 from streamd.http.service import Service
+from streamd.proposals import OutcomeUnknown, Unavailable
 
 _STREAM_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _BUCKET_METHODS = b"PUT, OPTIONS"
@@ -60,6 +60,9 @@ class StreamApplication:
             return error.response()
         except Unavailable as error:
             return error_response(503, "UNAVAILABLE", str(error), b"Retry-After: 1\r\n")
+        except OutcomeUnknown as error:
+            message = f"{error}; it may have taken effect"
+            return error_response(503, "OUTCOME_UNKNOWN", message, b"Retry-After: 1\r\n")
 
     async def _stream(self, request: Request, route: StreamRoute) -> Response | LiveResponse:
         method = request.method
