@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from streamd.config import Config, ConfigError, LogConfig, ServerConfig, load
+from streamd.config import ClusterConfig, Config, ConfigError, LogConfig, ServerConfig, load
 
 SAMPLE = Path(__file__).parent.parent / "config" / "streamd.toml"
 
@@ -64,6 +64,10 @@ def test_the_environment_speaks_text_and_is_typed_by_the_key() -> None:
         ('[server]\nadvertise = "b"', "server.advertise"),
         ('[server]\ntls_cert = "c.pem"', "server.tls_cert and server.tls_key go together"),
         ("[server]\nmax_buffered_bytes = 1", "server.max_buffered_bytes"),
+        ('[cluster]\nroutes = ["a:1"]', "cluster.routes need a cluster.name"),
+        ('[cluster]\nname = "c"\nroutes = ["a"]', "cluster.routes: 'a' is not host:port"),
+        ("[cluster]\nheartbeat_interval_ms = 600", "cluster.election_timeout_ms"),
+        ('[cluster]\ntls_ca = "ca.pem"', "cluster.tls_cert, cluster.tls_key and"),
         ("version = 2", "version"),
         ("[server", "not TOML"),
         ('[server]\ntls_key = "$STREAMD_TEST_ABSENT"', "server.tls_key: the environment variable"),
@@ -73,6 +77,13 @@ def test_a_mistake_in_the_file_is_named(text: str, message: str, tmp_path: Path)
     with pytest.raises(ConfigError) as raised:
         load(_file(tmp_path, text), {}, {})
     assert message in str(raised.value)
+
+
+def test_a_list_in_the_environment_is_separated_by_commas() -> None:
+    environment = {"STREAMD_CLUSTER_NAME": "c", "STREAMD_CLUSTER_ROUTES": "a:1,127.0.0.1:4438"}
+    cluster = load(None, environment, {}).cluster
+    assert cluster.routes == ["a:1", "127.0.0.1:4438"]
+    assert cluster.other_routes == ["a:1"], "the node's own address leads nowhere"
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
@@ -112,7 +123,11 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
         for line in SAMPLE.read_text().splitlines()
     )
     shown = tomllib.loads(uncommented)
-    for section, kind in (("server", ServerConfig), ("log", LogConfig)):
+    for section, kind in (
+        ("server", ServerConfig),
+        ("cluster", ClusterConfig),
+        ("log", LogConfig),
+    ):
         defaults = msgspec.to_builtins(kind())
         optional = {key for key, value in defaults.items() if value is None}
         assert set(shown[section]) == set(defaults)

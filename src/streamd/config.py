@@ -57,6 +57,35 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return split_address("server.listen", self.listen)
 
 
+class ClusterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The `[cluster]` section. Without a name the node is a cluster by itself.
+
+    `listen` is where peers connect, `advertise` how they reach it if that differs; `routes` are
+    those addresses of the other nodes. Only the node `bootstrap_node_id` may found the cluster.
+    """
+
+    name: str | None = None
+    listen: str = "127.0.0.1:4438"
+    advertise: str | None = None
+    bootstrap_node_id: Positive = 1
+    routes: list[str] = []
+    election_timeout_ms: Positive = 1_000
+    heartbeat_interval_ms: Positive = 100
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
+
+    @property
+    def address(self) -> str:
+        """Where peers reach this node."""
+        return self.advertise or self.listen
+
+    @property
+    def other_routes(self) -> list[str]:
+        """The routes but this node's own, which an operator may well list too."""
+        return [route for route in dict.fromkeys(self.routes) if route != self.address]
+
+
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The `[log]` section: what is written to standard error."""
 
@@ -69,10 +98,15 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     version: Literal[1] = 1
     server: ServerConfig = msgspec.field(default_factory=ServerConfig)
+    cluster: ClusterConfig = msgspec.field(default_factory=ClusterConfig)
     log: LogConfig = msgspec.field(default_factory=LogConfig)
 
 
-_SECTIONS: dict[str, type[msgspec.Struct]] = {"server": ServerConfig, "log": LogConfig}
+_SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "server": ServerConfig,
+    "cluster": ClusterConfig,
+    "log": LogConfig,
+}
 
 
 def load(
@@ -154,7 +188,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, dict[str, Any
         if key not in fields:
             raise ConfigError(f"the environment: unknown variable {name}")
         try:
-            layer.setdefault(section, {})[key] = msgspec.convert(text, fields[key], strict=False)
+            value: Any = text.split(",") if fields[key] == list[str] else text
+            layer.setdefault(section, {})[key] = msgspec.convert(value, fields[key], strict=False)
         except msgspec.ValidationError as error:
             raise ConfigError(f"the environment: {name}: {error}") from None
     return layer
@@ -187,3 +222,21 @@ def _check(config: Config) -> None:
         raise ConfigError("server.tls_cert and server.tls_key go together")
     if server.max_body_bytes > server.max_buffered_bytes:
         raise ConfigError("server.max_buffered_bytes must be at least server.max_body_bytes")
+    _check_cluster(config.cluster)
+
+
+def _check_cluster(cluster: ClusterConfig) -> None:
+    split_address("cluster.listen", cluster.listen)
+    if cluster.advertise is not None:
+        split_address("cluster.advertise", cluster.advertise)
+    for route in cluster.routes:
+        split_address("cluster.routes", route)
+    if cluster.routes and not cluster.name:
+        raise ConfigError("cluster.routes need a cluster.name")
+    if cluster.heartbeat_interval_ms * 2 > cluster.election_timeout_ms:
+        raise ConfigError(
+            "cluster.election_timeout_ms must be at least twice cluster.heartbeat_interval_ms"
+        )
+    given = [cluster.tls_cert, cluster.tls_key, cluster.tls_ca]
+    if any(given) and not all(given):
+        raise ConfigError("cluster.tls_cert, cluster.tls_key and cluster.tls_ca go together")
