@@ -1,0 +1,107 @@
+"""The handshake's contents: who is there, and why a peer is turned away."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from streamd.transport.errors import ProtocolError, Refusal, RefusalCode, Refused
+
+PROTOCOL_VERSION = 1
+MAX_HELLO_BYTES = 4096
+
+_MAX_MESSAGE_LENGTH = 500
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """How a node introduces itself. Fields are only ever added at the end, with a default.
+
+    `cluster_id` is empty until the node is a member of a cluster. `instance` is the transport's
+    own: a number that each process draws, by which a node knows that it has dialled itself.
+    """
+
+    protocol_version: int = PROTOCOL_VERSION
+    cluster_name: str
+    cluster_id: str
+    node_id: Annotated[int, msgspec.Meta(ge=1)]
+    peer_address: str
+    client_address: str
+    log_is_empty: bool
+    instance: int = 0
+
+
+_HELLO = msgspec.msgpack.Decoder(Hello)
+_REFUSED = msgspec.msgpack.Decoder(Refused)
+
+
+def check(own: Hello, peer: Hello) -> None:
+    """What every node checks of every peer, whoever dialled. Raises `Refusal`."""
+    if peer.protocol_version != own.protocol_version:
+        raise Refusal(
+            RefusalCode.PROTOCOL_VERSION,
+            f"node {own.node_id} speaks version {own.protocol_version} of the peer protocol, not "
+            f"{peer.protocol_version}; run the same release of streamd on both",
+        )
+    if (peer.instance, peer.node_id) == (own.instance, own.node_id):
+        raise Refusal(RefusalCode.SELF, "the address is this node's own")
+    if peer.cluster_name != own.cluster_name:
+        raise Refusal(
+            RefusalCode.CLUSTER_NAME,
+            f"node {own.node_id} belongs to the cluster named {own.cluster_name!r}, not "
+            f"{peer.cluster_name!r}; correct cluster.name or cluster.routes",
+        )
+    if peer.cluster_id and own.cluster_id and peer.cluster_id != own.cluster_id:
+        raise Refusal(
+            RefusalCode.CLUSTER_ID,
+            f"node {own.node_id} holds data of cluster {own.cluster_id}, not {peer.cluster_id}; "
+            "one of the two was given the other cluster's routes or data directory",
+        )
+    if peer.node_id == own.node_id:
+        raise Refusal(
+            RefusalCode.NODE_ID_IN_USE,
+            f"node id {own.node_id} is taken by the node at {own.peer_address}; "
+            "give this one an id that no node has had",
+        )
+
+
+def check_successor(current: Hello, newcomer: Hello) -> None:
+    """A second live connection of one node id must be of the same node. Raises `Refusal`.
+
+    The same address means a restart whose old connection has not been missed yet. A cluster id
+    learnt in between is no difference.
+    """
+    same_cluster = newcomer.cluster_id == current.cluster_id or not current.cluster_id
+    if newcomer.peer_address != current.peer_address or not same_cluster:
+        raise Refusal(
+            RefusalCode.NODE_ID_IN_USE,
+            f"node id {newcomer.node_id} is connected from {current.peer_address}; if that node "
+            f"has moved to {newcomer.peer_address}, try again when it is gone, otherwise give "
+            "this one an id that no node has had",
+        )
+
+
+def encode_hello(hello: Hello) -> bytes:
+    return msgspec.msgpack.encode(hello)
+
+
+def parse_hello(payload: bytes) -> Hello:
+    """Raises `ProtocolError`."""
+    try:
+        return _HELLO.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"its introduction does not decode: {error}") from error
+
+
+def encode_refusal(refusal: Refusal) -> bytes:
+    # A message may quote what the peer sent; the frame must fit all the same.
+    return msgspec.msgpack.encode(Refused(refusal.code, refusal.message[:_MAX_MESSAGE_LENGTH]))
+
+
+def parse_refusal(payload: bytes) -> Refusal:
+    """Raises `ProtocolError`."""
+    try:
+        refused = _REFUSED.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"its refusal does not decode: {error}") from error
+    return Refusal(refused.code, refused.message)

@@ -1,0 +1,78 @@
+"""What the transport asks of its user and of the network, and what it may raise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import trio
+
+from streamd.raft.messages import Message
+from streamd.transport.hello import Hello
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What is allowed, each per peer unless it says otherwise. The defaults fit production."""
+
+    max_frame_bytes: int = 8 * 1024 * 1024  # a received frame's payload
+    piece_bytes: int = 1024 * 1024  # about what is written at once, and a heartbeat waits for
+    max_packet_bytes: int = 64 * 1024 * 1024  # one message, request or reply, parts together
+    max_waiting_messages: int = 4096  # in each queue: urgent and bulk
+    max_waiting_bytes: int = 64 * 1024 * 1024  # in each queue
+    max_requests: int = 256  # under way, in each direction
+    max_request_bytes: int = 64 * 1024 * 1024  # of incoming requests under way
+    max_handshakes: int = 64  # of incoming connections, all together
+    max_sessions: int = 64  # incoming connections after their handshake, all together
+    max_routes: int = 64  # addresses dialled without knowing who is there, all together
+    connect_timeout_s: float = 3.0
+    handshake_timeout_s: float = 5.0
+    ping_interval_s: float = 1.0
+    silence_timeout_s: float = 5.0  # nothing received for so long
+    frame_timeout_s: float = 10.0  # from a frame's first byte to its last, in or out
+    backoff_min_s: float = 0.05
+    backoff_max_s: float = 2.0
+
+
+class PeerConnection(msgspec.Struct, frozen=True):
+    """How things stand with one dialled peer. Counters run since it was first known."""
+
+    connected: bool
+    address: str
+    sent_bytes: int
+    received_bytes: int
+    dropped_messages: int
+    last_error: str
+
+
+class Handler(Protocol):
+    """The node behind a transport. None but `on_request` may wait."""
+
+    def hello(self) -> Hello:
+        """Who this node is now; asked for at each handshake."""
+
+    def check(self, peer: Hello) -> None:
+        """Raise `Refusal` for a peer this node will not speak with, on either side."""
+
+    def on_peer(self, peer: Hello) -> None:
+        """A handshake has succeeded, in either direction."""
+
+    def on_messages(self, peer_id: int, messages: list[Message]) -> None:
+        """Raft messages have come. What this raises ends the transport."""
+
+    async def on_request(self, peer_id: int, kind: int, payload: bytes) -> bytes:
+        """Answer a request. Cancelled when the asker no longer waits.
+
+        Raise `RequestRefused` if nothing was done; any other exception tells the asker that the
+        outcome is unknown.
+        """
+
+
+class Network(Protocol):
+    """Where the streams come from: TCP, or memory."""
+
+    async def connect(self, address: str) -> trio.abc.Stream:
+        """Raises `OSError` when it cannot."""
+
+    async def listen(self) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
+        """Raises `OSError` when it cannot."""

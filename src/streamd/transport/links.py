@@ -1,0 +1,199 @@
+"""The dialling side: one connection to a peer, made again whenever it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+import trio
+
+from streamd.raft.messages import Message
+from streamd.transport.connection import Surroundings, close, run_until_ended
+from streamd.transport.errors import ConnectionEnded, ProtocolError, Refusal, RefusalCode
+from streamd.transport.hello import (
+    MAX_HELLO_BYTES,
+    Hello,
+    check,
+    encode_hello,
+    parse_hello,
+    parse_refusal,
+)
+from streamd.transport.interface import PeerConnection
+from streamd.transport.outbox import Outbox
+from streamd.transport.requests import Asking
+from streamd.transport.wire import FrameKind, Wire, describe, frame, parse_reply
+
+log = structlog.get_logger("streamd.transport")
+
+
+class Superfluous(Exception):
+    """A route leads where another link already leads, or back to this node."""
+
+
+class Link:
+    """A dialled peer: Raft messages and requests go out, replies come back.
+
+    `node_id` is 0 until it is known. A *pinned* link belongs to a peer of known id; the others
+    are routes, that lead to whomever they lead. `identify` is called at each handshake, and may
+    raise `Superfluous` or `Refusal`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        node_id: int,
+        surroundings: Surroundings,
+        identify: Callable[[Link, Hello], None],
+    ) -> None:
+        self.address = address
+        self.node_id = node_id
+        self.pinned = node_id > 0
+        self.connected = False
+        self.last_error = ""
+        self._surroundings = surroundings
+        self._limits = surroundings.limits
+        self._identify = identify
+        self._outbox = Outbox(self._limits)
+        self._asking = Asking(self._outbox, self._limits)
+        self._backoff_s = self._limits.backoff_min_s
+        self._logged = ""
+        self._kick = trio.Event()
+        self._scope = trio.CancelScope()
+
+    def status(self) -> PeerConnection:
+        traffic = self._surroundings.traffic(self.node_id)
+        return PeerConnection(
+            connected=self.connected,
+            address=self.address,
+            sent_bytes=traffic.sent_bytes,
+            received_bytes=traffic.received_bytes,
+            dropped_messages=self._outbox.dropped_messages,
+            last_error=self.last_error,
+        )
+
+    def send(self, messages: Sequence[Message]) -> None:
+        self._outbox.put_messages(messages)
+
+    async def ask(self, kind: int, payload: bytes, timeout_s: float) -> bytes:
+        return await self._asking.ask(kind, payload, timeout_s)
+
+    def pin(self, node_id: int) -> None:
+        """Make a route the link of a node; it stays connected if it is."""
+        self.node_id = node_id
+        self.pinned = True
+
+    def kick(self) -> None:
+        """The peer has just been heard: dial now if a pause is being made."""
+        self._kick.set()
+
+    def stop(self) -> None:
+        self._scope.cancel()
+
+    # -- its life ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Dial and speak, again and again, until stopped or found superfluous."""
+        with self._scope:
+            while True:
+                try:
+                    await self._dial()
+                except Superfluous:
+                    return
+                except Refusal as refusal:
+                    self._report(f"refused by this node: {refusal}")
+                except ConnectionEnded as ended:
+                    self._report(str(ended))
+                self._outbox.drop_messages()
+                await self._pause()
+
+    async def _dial(self) -> None:
+        """Raises `ConnectionEnded`, `Refusal`, `Superfluous`; never returns otherwise."""
+        stream = await self._connect()
+        try:
+            wire = Wire(stream, self._limits)
+            peer = await self._shake_hands(wire)
+            self._identify(self, peer)
+            self._surroundings.count(peer.node_id, wire)
+            await self._speak(wire, peer)
+        finally:
+            await close(stream)
+
+    async def _connect(self) -> trio.abc.Stream:
+        with trio.move_on_after(self._limits.connect_timeout_s):
+            try:
+                return await self._surroundings.network.connect(self.address)
+            except (OSError, trio.BrokenResourceError) as error:
+                raise ConnectionEnded(describe(error)) from error
+        raise ConnectionEnded(f"no connection within {self._limits.connect_timeout_s:g} s")
+
+    async def _shake_hands(self, wire: Wire) -> Hello:
+        own = self._surroundings.hello()
+        with trio.move_on_after(self._limits.handshake_timeout_s) as patience:
+            await wire.write(frame(FrameKind.HELLO, encode_hello(own)))
+            kind, payload = await wire.read_frame(MAX_HELLO_BYTES)
+        if patience.cancelled_caught:
+            limit_s = self._limits.handshake_timeout_s
+            raise ConnectionEnded(f"no handshake within {limit_s:g} s")
+        if kind == FrameKind.REFUSED:
+            refusal = parse_refusal(payload)
+            if refusal.code == RefusalCode.SELF and not self.pinned:
+                raise Superfluous
+            raise ConnectionEnded(f"refused by the peer: {refusal}")
+        if kind != FrameKind.WELCOME:
+            raise ProtocolError("it answered the handshake with something else")
+        peer = parse_hello(payload)
+        check(own, peer)
+        self._surroundings.handler.check(peer)
+        return peer
+
+    async def _speak(self, wire: Wire, peer: Hello) -> None:
+        began_at = trio.current_time()
+        self.connected = True
+        self._logged = ""
+        self._asking.begin()
+        reason = "this node ended the connection"
+        log.info("peer connected", node_id=peer.node_id, address=self.address)
+        try:
+            self._surroundings.handler.on_peer(peer)
+            reason = await run_until_ended(lambda _: self._read(wire), lambda _: self._write(wire))
+        finally:
+            self.connected = False
+            self._asking.end(reason)
+            self._outbox.end_connection()
+        if trio.current_time() - began_at >= self._limits.backoff_max_s:
+            self._backoff_s = self._limits.backoff_min_s
+        raise ConnectionEnded(reason)
+
+    async def _read(self, wire: Wire) -> None:
+        while True:
+            kind, payload = await wire.read_packet()
+            if kind == FrameKind.REPLY:
+                self._asking.on_reply(parse_reply(payload))
+            elif kind != FrameKind.PONG:
+                raise ProtocolError(f"it sent a frame of kind {kind} on a connection for replies")
+
+    async def _write(self, wire: Wire) -> None:
+        """Write what waits, and a PING each interval so that both sides hear something."""
+        ping_at = trio.current_time()
+        while True:
+            if trio.current_time() >= ping_at:
+                self._outbox.put_control(FrameKind.PING)
+                ping_at = trio.current_time() + self._limits.ping_interval_s
+            if data := self._outbox.take():
+                await wire.write(data)
+                continue
+            with trio.move_on_at(ping_at):
+                await self._outbox.wait()
+
+    async def _pause(self) -> None:
+        self._kick = trio.Event()
+        with trio.move_on_after(self._backoff_s * (0.5 + self._surroundings.random.random() / 2)):
+            await self._kick.wait()
+        self._backoff_s = min(self._backoff_s * 2, self._limits.backoff_max_s)
+
+    def _report(self, reason: str) -> None:
+        """Log a reason once, not for each time that dialling fails with it."""
+        self.last_error = reason
+        if reason != self._logged:
+            self._logged = reason
+            log.warning("no peer", address=self.address, node_id=self.node_id, reason=reason)

@@ -1,0 +1,86 @@
+"""TCP between nodes, in the clear or with mutual TLS."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+_ADDRESS = re.compile(r"(?:\[(?P<bare>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:]+)):(?P<port>[0-9]{1,5})")
+
+
+class TlsContexts(NamedTuple):
+    """The two sides of mutual TLS."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+def ssl_contexts(cert: Path, key: Path, ca: Path) -> TlsContexts:
+    """Contexts for one node: `cert` (PEM, with its chain) and `key` are its own, for both sides.
+
+    Every peer must show a certificate that `ca` has issued; a dialled one also for the host or IP
+    address that was dialled. Raises `OSError` (`ssl.SSLError` among them) for unusable files.
+    """
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.verify_mode = ssl.CERT_REQUIRED
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for context in (server, client):
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(cert, key)
+        context.load_verify_locations(ca)
+    return TlsContexts(server, client)
+
+
+class TcpNetwork:
+    """Listens on one ``host:port`` (port 0: any) and dials others."""
+
+    def __init__(self, listen: str, tls: TlsContexts | None = None) -> None:
+        self._listen = listen
+        self._tls = tls
+        self.bound: list[str] = []
+
+    @property
+    def address(self) -> str:
+        """Where it listens, ``host:port``, once it does."""
+        return self.bound[0]
+
+    async def listen(self) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
+        host, port = split_address(self._listen)
+        plain = await trio.open_tcp_listeners(port, host=host)
+        self.bound = [_name(listener) for listener in plain]
+        if self._tls is None:
+            return plain
+        return [trio.SSLListener(listener, self._tls.server) for listener in plain]
+
+    async def connect(self, address: str) -> trio.abc.Stream:
+        host, port = split_address(address)
+        try:
+            plain = await trio.open_tcp_stream(host, port)
+        except UnicodeError as error:
+            raise OSError(f"{host!r} is no host name") from error
+        if self._tls is None:
+            return plain
+        try:
+            return trio.SSLStream(plain, self._tls.client, server_hostname=host)
+        except ValueError as error:
+            await trio.aclose_forcefully(plain)
+            raise OSError(f"{host!r} is no host name for TLS") from error
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[IPv6]:port``. Raises `OSError`: an address that a peer has handed on is
+    no more certain to be well-formed than to be reachable."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > 65535:
+        raise OSError(f"{address!r} is not host:port")
+    return match["bare"] or match["host"], int(match["port"])
+
+
+def _name(listener: trio.SocketListener) -> str:
+    host, port, *_ = listener.socket.getsockname()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

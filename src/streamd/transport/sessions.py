@@ -1,0 +1,197 @@
+"""The accepting side: connections that peers have dialled."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+import trio
+
+from streamd.transport.connection import Surroundings, close, run_until_ended
+from streamd.transport.errors import ConnectionEnded, ProtocolError, Refusal, RefusalCode
+from streamd.transport.hello import (
+    MAX_HELLO_BYTES,
+    Hello,
+    check,
+    check_successor,
+    encode_hello,
+    encode_refusal,
+    parse_hello,
+)
+from streamd.transport.outbox import Outbox
+from streamd.transport.requests import Answering
+from streamd.transport.wire import FrameKind, Wire, frame, parse_messages, parse_request
+
+log = structlog.get_logger("streamd.transport")
+
+_ACCEPT_BACKOFF_S = 0.1
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Session:
+    """A peer's connection after its handshake: it speaks, this side only replies."""
+
+    def __init__(self, surroundings: Surroundings, peer: Hello) -> None:
+        self.peer = peer
+        self._handler = surroundings.handler
+        self._outbox = Outbox(surroundings.limits)
+        self._answering = Answering(
+            self._handler, peer.node_id, self._outbox, surroundings.limits, surroundings.fatal
+        )
+        self._scope = trio.CancelScope()
+
+    def stop(self) -> None:
+        self._scope.cancel()
+
+    async def run(self, wire: Wire) -> str:
+        """Serve until the connection ends. Returns why."""
+        with self._scope:
+            return await run_until_ended(partial(self._read, wire), lambda _: self._write(wire))
+        return "a newer connection of the peer replaced it"
+
+    async def _read(self, wire: Wire, nursery: trio.Nursery) -> None:
+        while True:
+            kind, payload = await wire.read_packet()
+            if kind == FrameKind.MESSAGES:
+                self._take_messages(payload)
+            elif kind == FrameKind.REQUEST:
+                self._answering.on_request(parse_request(payload), nursery)
+            elif kind == FrameKind.PING:
+                self._outbox.put_control(FrameKind.PONG)
+            else:
+                raise ProtocolError(f"it sent a frame of kind {kind} on its own connection")
+
+    def _take_messages(self, payload: bytes) -> None:
+        messages = parse_messages(payload)
+        if any(message.sender != self.peer.node_id for message in messages):
+            raise ProtocolError("it sent a message in another node's name")
+        self._handler.on_messages(self.peer.node_id, messages)
+
+    async def _write(self, wire: Wire) -> None:
+        while True:
+            if data := self._outbox.take():
+                await wire.write(data)
+            else:
+                await self._outbox.wait()
+
+
+class Acceptor:
+    """All incoming connections: at most one session for each node id."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        *,
+        on_begin: Callable[[Hello], None],
+        on_end: Callable[[int], None],
+    ) -> None:
+        self._surroundings = surroundings
+        self._limits = surroundings.limits
+        self._on_begin = on_begin
+        self._on_end = on_end
+        self._handshakes = 0
+        self._sessions: dict[int, Session] = {}
+
+    def has_session(self, peer_id: int) -> bool:
+        return peer_id in self._sessions
+
+    async def run(
+        self, listener: trio.abc.Listener[trio.abc.Stream], nursery: trio.Nursery
+    ) -> None:
+        async with listener:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    if error.errno not in _OUT_OF_DESCRIPTORS:
+                        raise
+                    log.warning("accept failed", error=error.strerror)
+                    await trio.sleep(_ACCEPT_BACKOFF_S)
+                    continue
+                nursery.start_soon(self._serve, stream)
+
+    async def _serve(self, stream: trio.abc.Stream) -> None:
+        try:
+            if self._handshakes < self._limits.max_handshakes:
+                await self._serve_wire(Wire(stream, self._limits))
+            else:
+                log.warning("too many handshakes at once; a connection was turned away")
+        finally:
+            await close(stream)
+
+    async def _serve_wire(self, wire: Wire) -> None:
+        self._handshakes += 1
+        try:
+            session = await self._shake_hands(wire)
+        except ConnectionEnded as ended:
+            log.info("a connection without a handshake ended", reason=str(ended))
+            return
+        finally:
+            self._handshakes -= 1
+        if session is not None:
+            await self._run_session(session, wire)
+
+    async def _run_session(self, session: Session, wire: Wire) -> None:
+        peer = session.peer
+        self._surroundings.count(peer.node_id, wire)
+        log.info("peer accepted", node_id=peer.node_id, address=peer.peer_address)
+        try:
+            self._surroundings.handler.on_peer(peer)
+            self._on_begin(peer)
+            reason = await session.run(wire)
+            log.info("a peer's connection ended", node_id=peer.node_id, reason=reason)
+        finally:
+            self._end(session)
+
+    def _end(self, session: Session) -> None:
+        if self._sessions.get(session.peer.node_id) is session:
+            del self._sessions[session.peer.node_id]
+            self._on_end(session.peer.node_id)
+
+    async def _shake_hands(self, wire: Wire) -> Session | None:
+        """The session, in its place, or None if the peer was refused.
+
+        Raises `ConnectionEnded`.
+        """
+        with trio.move_on_after(self._limits.handshake_timeout_s):
+            kind, payload = await wire.read_frame(MAX_HELLO_BYTES)
+            if kind != FrameKind.HELLO:
+                raise ProtocolError("it did not begin with a handshake")
+            peer = parse_hello(payload)
+            own = self._surroundings.hello()
+            try:
+                self._check(own, peer)
+            except Refusal as refusal:
+                log.info("peer refused", node_id=peer.node_id, reason=str(refusal))
+                await wire.write(frame(FrameKind.REFUSED, encode_refusal(refusal)))
+                return None
+            session = self._install(peer)
+            try:
+                await wire.write(frame(FrameKind.WELCOME, encode_hello(own)))
+            except BaseException:
+                self._end(session)
+                raise
+            return session
+        raise ConnectionEnded(f"no handshake within {self._limits.handshake_timeout_s:g} s")
+
+    def _check(self, own: Hello, peer: Hello) -> None:
+        check(own, peer)
+        current = self._sessions.get(peer.node_id)
+        if current is not None:
+            check_successor(current.peer, peer)
+        elif len(self._sessions) >= self._limits.max_sessions:
+            raise Refusal(
+                RefusalCode.TOO_MANY_CONNECTIONS,
+                f"node {own.node_id} is connected to {len(self._sessions)} nodes already",
+            )
+        self._surroundings.handler.check(peer)
+
+    def _install(self, peer: Hello) -> Session:
+        """Put a session in the place of its node, which must be done before anything waits."""
+        earlier = self._sessions.get(peer.node_id)
+        session = self._sessions[peer.node_id] = Session(self._surroundings, peer)
+        if earlier is not None:
+            earlier.stop()
+        return session

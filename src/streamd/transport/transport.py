@@ -1,0 +1,193 @@
+"""The transport of a node: whom it dials, whom it accepts, and what goes between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import structlog
+import trio
+
+from streamd.raft.messages import Message
+from streamd.transport.connection import Surroundings
+from streamd.transport.errors import NotSent, Refusal, RefusalCode
+from streamd.transport.hello import Hello
+from streamd.transport.interface import Handler, Limits, Network, PeerConnection
+from streamd.transport.links import Link, Superfluous
+from streamd.transport.sessions import Acceptor
+
+log = structlog.get_logger("streamd.transport")
+
+_DEFAULTS = Limits()
+
+
+class Transport:
+    """Connections between this node and its peers, kept up while `run` runs.
+
+    Every node dials every peer. Raft messages and requests go out on the connection a node has
+    dialled, and replies come back on it; so two nodes share two connections. Exceptions of the
+    handler that are `fatal`, and all that its synchronous methods raise besides `Refusal`, end
+    `run`.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        network: Network,
+        random: Random,
+        limits: Limits = _DEFAULTS,
+        fatal: tuple[type[Exception], ...] = (),
+    ) -> None:
+        self._surroundings = Surroundings(handler, network, random, limits, fatal)
+        self._limits = limits
+        self._acceptor = Acceptor(
+            self._surroundings, on_begin=self._session_began, on_end=self._session_ended
+        )
+        self._peers: dict[int, Link] = {}
+        self._routes: dict[str, Link] = {}
+        self._nursery: trio.Nursery | None = None
+        # Messages to nodes that are not known, which is nobody's queue.
+        self.unroutable_messages = 0
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen, accept and dial until cancelled. Started once it listens.
+
+        Raises `OSError` when it cannot listen, and what the handler raises (see the class).
+        """
+        listeners = await self._surroundings.network.listen()
+        async with trio.open_nursery() as nursery:
+            for listener in listeners:
+                nursery.start_soon(self._acceptor.run, listener, nursery)
+            self._nursery = nursery
+            for link in dict.fromkeys((*self._peers.values(), *self._routes.values())):
+                nursery.start_soon(self._run_link, link)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    # -- whom to dial -----------------------------------------------------------------------------
+
+    def set_peers(self, addresses: Mapping[int, str]) -> None:
+        """Dial exactly these nodes, by id, besides the routes. This node's own id is overlooked.
+
+        A route that leads to one of them becomes its link, and ends with it.
+        """
+        own_id = self._surroundings.handler.hello().node_id
+        wanted = {peer_id: address for peer_id, address in addresses.items() if peer_id != own_id}
+        for peer_id, link in list(self._peers.items()):
+            moved = peer_id in wanted and wanted[peer_id] != link.address
+            if moved or (link.pinned and peer_id not in wanted):
+                self._stop(link)
+        for peer_id, address in wanted.items():
+            if peer_id not in self._peers:
+                self._peers[peer_id] = self._route_to(peer_id, address) or self._dial(
+                    address, peer_id
+                )
+            link = self._peers[peer_id]
+            if not link.pinned:
+                link.pin(peer_id)
+                self._routes.pop(link.address, None)
+
+    def _route_to(self, peer_id: int, address: str) -> Link | None:
+        """The route to an address, if who is there is not known yet."""
+        route = self._routes.get(address)
+        return route if route is not None and route.node_id in (0, peer_id) else None
+
+    def add_route(self, address: str) -> None:
+        """Dial an address whose node is not known; once the handshake tells, the node can be
+        sent to like a peer. Does nothing for an address that is dialled already, or beyond
+        `max_routes`."""
+        known = {link.address for link in self._peers.values() if link.pinned}
+        if address in known or address in self._routes:
+            return
+        if len(self._routes) >= self._limits.max_routes:
+            log.warning("too many routes; one was not added", address=address)
+            return
+        self._routes[address] = self._dial(address, 0)
+
+    def _dial(self, address: str, peer_id: int) -> Link:
+        link = Link(address, peer_id, self._surroundings, self._identify)
+        if self._nursery is not None:
+            self._nursery.start_soon(self._run_link, link)
+        return link
+
+    async def _run_link(self, link: Link) -> None:
+        try:
+            await link.run()
+        finally:
+            self._drop(link)
+
+    def _stop(self, link: Link) -> None:
+        link.stop()
+        self._drop(link)
+
+    def _drop(self, link: Link) -> None:
+        if self._routes.get(link.address) is link:
+            del self._routes[link.address]
+        if self._peers.get(link.node_id) is link:
+            del self._peers[link.node_id]
+            self._forget_unless_known(link.node_id)
+
+    def _identify(self, link: Link, peer: Hello) -> None:
+        """A link has found out who is at its address. Raises `Superfluous`, `Refusal`."""
+        if link.pinned:
+            if peer.node_id != link.node_id:
+                raise Refusal(
+                    RefusalCode.NOT_EXPECTED,
+                    f"node {peer.node_id} is at {link.address}, where node {link.node_id} should "
+                    "be",
+                )
+            return
+        if self._peers.get(peer.node_id, link) is not link:
+            raise Superfluous
+        if self._peers.get(link.node_id) is link:
+            del self._peers[link.node_id]
+        link.node_id = peer.node_id
+        self._peers[peer.node_id] = link
+
+    # -- incoming connections ---------------------------------------------------------------------
+
+    def _session_began(self, peer: Hello) -> None:
+        """Who dials us can probably be dialled."""
+        for link in (self._peers.get(peer.node_id), self._routes.get(peer.peer_address)):
+            if link is not None:
+                link.kick()
+
+    def _session_ended(self, peer_id: int) -> None:
+        self._forget_unless_known(peer_id)
+
+    def _forget_unless_known(self, peer_id: int) -> None:
+        if peer_id not in self._peers and not self._acceptor.has_session(peer_id):
+            self._surroundings.forget(peer_id)
+
+    # -- traffic ----------------------------------------------------------------------------------
+
+    def send(self, peer_id: int, messages: Sequence[Message]) -> None:
+        """Send Raft messages, if possible; never waits.
+
+        Anything but an append is urgent and overtakes appends. What waits is bounded: the oldest
+        messages give way, and all of them when the connection or an attempt to make one fails.
+        """
+        link = self._peers.get(peer_id)
+        if link is None:
+            self.unroutable_messages += len(messages)
+        else:
+            link.send(messages)
+
+    async def request(self, peer_id: int, kind: int, payload: bytes, *, timeout_s: float) -> bytes:
+        """Ask a peer's handler (`kind`: 0 to 65535) and return its answer.
+
+        Waits for its turn while `max_requests` are under way. Raises `NotSent` (also at once when
+        there is no connection), `OutcomeUnknown` or `RequestRefused`.
+        """
+        link = self._peers.get(peer_id)
+        if link is None:
+            raise NotSent(f"node {peer_id} is not known")
+        return await link.ask(kind, payload, timeout_s)
+
+    def peers(self) -> dict[int, PeerConnection]:
+        """How things stand with each dialled peer whose id is known."""
+        return {peer_id: link.status() for peer_id, link in sorted(self._peers.items())}

@@ -1,0 +1,257 @@
+"""Frames: what goes over a connection between two nodes, and how long it may take.
+
+A frame is a header (big-endian: length of the payload u32, CRC32C over kind and payload u32,
+kind u8) and its payload. What is larger than a piece travels as `PART` frames and an end, so that
+small frames can go between them; the end's kind carries the flag `CONTINUED`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+import msgspec
+import trio
+from crc32c import crc32c
+
+from streamd.raft.messages import Message
+from streamd.transport.errors import ConnectionEnded, ProtocolError
+from streamd.transport.interface import Limits
+
+GROUP_ID = 0
+
+_HEADER = Struct(">IIB")
+_GROUP = Struct(">I")
+_REQUEST = Struct(">IQHI")
+_REPLY = Struct(">QB")
+_RECEIVE_BYTES = 64 * 1024
+
+_MESSAGES = msgspec.msgpack.Decoder(list[Message])
+
+
+class FrameKind(IntEnum):
+    HELLO = 1  # the dialler's first
+    WELCOME = 2  # the acceptor's first, its own Hello
+    REFUSED = 3  # or this: a `Refused`, and the end
+    MESSAGES = 4  # a group's Raft messages
+    REQUEST = 5
+    REPLY = 6
+    PART = 7  # comes before the frame that carries `CONTINUED`
+    PING = 8
+    PONG = 9
+
+
+CONTINUED = 0x80
+
+_KINDS = frozenset(FrameKind) | {
+    kind | CONTINUED for kind in (FrameKind.MESSAGES, FrameKind.REQUEST, FrameKind.REPLY)
+}
+_CRC_OF_KIND = {kind: crc32c(bytes((kind,))) for kind in _KINDS}
+
+
+class ReplyStatus(IntEnum):
+    DONE = 0  # the payload is the handler's answer
+    REFUSED = 1  # a `Refused`
+    FAILED = 2  # the handler broke; what it did is not known
+
+
+class Request(NamedTuple):
+    request_id: int
+    kind: int
+    timeout_ms: int
+    payload: bytes
+
+
+class Reply(NamedTuple):
+    request_id: int
+    status: int
+    payload: bytes
+
+
+class Traffic:
+    """What has gone over the connections with one peer."""
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+        self.received_bytes = 0
+
+    def add(self, other: Traffic) -> None:
+        self.sent_bytes += other.sent_bytes
+        self.received_bytes += other.received_bytes
+
+
+# -- encoding -------------------------------------------------------------------------------------
+
+
+def frame(kind: int, payload: bytes = b"") -> bytes:
+    return _HEADER.pack(len(payload), crc32c(payload, _CRC_OF_KIND[kind]), kind) + payload
+
+
+def frames(kind: int, payload: bytes, piece_bytes: int) -> Iterator[bytes]:
+    """A payload as one frame, or in pieces."""
+    if len(payload) <= piece_bytes:
+        yield frame(kind, payload)
+        return
+    last = (len(payload) - 1) // piece_bytes * piece_bytes
+    for start in range(0, last, piece_bytes):
+        yield frame(FrameKind.PART, payload[start : start + piece_bytes])
+    yield frame(kind | CONTINUED, payload[last:])
+
+
+def messages_payload(encoded: Sequence[bytes]) -> bytes:
+    """Messages, each already encoded, as the payload of a `MESSAGES` frame."""
+    return b"".join((_GROUP.pack(GROUP_ID), _array_head(len(encoded)), *encoded))
+
+
+def request_payload(request: Request) -> bytes:
+    head = _REQUEST.pack(GROUP_ID, request.request_id, request.kind, request.timeout_ms)
+    return head + request.payload
+
+
+def reply_payload(reply: Reply) -> bytes:
+    return _REPLY.pack(reply.request_id, reply.status) + reply.payload
+
+
+def _array_head(length: int) -> bytes:
+    """How a MessagePack array of `length` items begins."""
+    if length < 16:
+        return bytes((0x90 | length,))
+    if length < 1 << 16:
+        return b"\xdc" + length.to_bytes(2, "big")
+    return b"\xdd" + length.to_bytes(4, "big")
+
+
+# -- decoding -------------------------------------------------------------------------------------
+
+
+def parse_messages(payload: bytes) -> list[Message]:
+    """Raises `ProtocolError`."""
+    _check_group(payload)
+    try:
+        return _MESSAGES.decode(memoryview(payload)[_GROUP.size :])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"it sent messages that do not decode: {error}") from error
+
+
+def parse_request(payload: bytes) -> Request:
+    """Raises `ProtocolError`."""
+    if len(payload) < _REQUEST.size:
+        raise ProtocolError("it sent a request without a head")
+    _check_group(payload)
+    _, request_id, kind, timeout_ms = _REQUEST.unpack_from(payload)
+    return Request(request_id, kind, timeout_ms, payload[_REQUEST.size :])
+
+
+def parse_reply(payload: bytes) -> Reply:
+    """Raises `ProtocolError`."""
+    if len(payload) < _REPLY.size:
+        raise ProtocolError("it sent a reply without a head")
+    request_id, status = _REPLY.unpack_from(payload)
+    return Reply(request_id, status, payload[_REPLY.size :])
+
+
+def _check_group(payload: bytes) -> None:
+    if len(payload) < _GROUP.size or _GROUP.unpack_from(payload)[0] != GROUP_ID:
+        raise ProtocolError("it spoke for a group that is not there")
+
+
+# -- connections ----------------------------------------------------------------------------------
+
+
+class Wire:
+    """Frames over a stream, within the limits. One task may read while another writes.
+
+    Neither end of it waits for ever: silence, a frame that does not end and a peer that does not
+    read all raise `ConnectionEnded`.
+    """
+
+    def __init__(self, stream: trio.abc.Stream, limits: Limits) -> None:
+        self._stream = stream
+        self._limits = limits
+        self._buffer = bytearray()
+        self._parts = bytearray()
+        self.traffic = Traffic()
+
+    async def write(self, data: bytes) -> None:
+        """Write whole frames. Raises `ConnectionEnded`."""
+        with trio.move_on_after(self._limits.frame_timeout_s) as patience:
+            try:
+                await self._stream.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise ConnectionEnded(describe(error)) from error
+        if patience.cancelled_caught:
+            raise ConnectionEnded("it does not read what it is sent")
+        self.traffic.sent_bytes += len(data)
+
+    async def read_packet(self) -> tuple[int, bytes]:
+        """The next frame, parts put together. Raises `ConnectionEnded`."""
+        while True:
+            kind, payload = await self.read_frame(self._limits.max_frame_bytes)
+            if kind == FrameKind.PART:
+                self._add_part(payload)
+            elif kind & CONTINUED:
+                self._add_part(payload)
+                whole = bytes(self._parts)
+                self._parts = bytearray()
+                return kind & ~CONTINUED, whole
+            else:
+                return kind, payload
+
+    def _add_part(self, payload: bytes) -> None:
+        self._parts += payload
+        if not payload or len(self._parts) > self._limits.max_packet_bytes:
+            raise ProtocolError("it sent parts that are empty or too large together")
+
+    async def read_frame(self, max_bytes: int) -> tuple[int, bytes]:
+        """The next frame, its payload at most `max_bytes`. Raises `ConnectionEnded`."""
+        patience_ends = trio.current_time() + self._limits.frame_timeout_s
+        while len(self._buffer) < _HEADER.size:
+            patience_ends = await self._receive(patience_ends)
+        length, crc, kind = _HEADER.unpack_from(self._buffer)
+        if length > max_bytes:
+            raise ProtocolError(f"it sent a frame of {length} bytes, the limit is {max_bytes}")
+        if kind not in _KINDS:
+            raise ProtocolError(f"it sent a frame of unknown kind {kind}")
+        end = _HEADER.size + length
+        while len(self._buffer) < end:
+            await self._receive(patience_ends)
+        with memoryview(self._buffer) as view:
+            payload = bytes(view[_HEADER.size : end])
+        del self._buffer[:end]
+        if crc32c(payload, _CRC_OF_KIND[kind]) != crc:
+            raise ProtocolError("it sent a frame with a wrong checksum")
+        return kind, payload
+
+    async def _receive(self, patience_ends: float) -> float:
+        """Receive something; returns when the frame that has begun must have ended."""
+        now = trio.current_time()
+        silence_ends = now + self._limits.silence_timeout_s
+        begun = bool(self._buffer)
+        with trio.move_on_at(min(silence_ends, patience_ends) if begun else silence_ends) as scope:
+            try:
+                data = await self._stream.receive_some(_RECEIVE_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise ConnectionEnded(describe(error)) from error
+        if scope.cancelled_caught:
+            reason = "its frame came too slowly" if begun else "it has fallen silent"
+            raise ConnectionEnded(reason)
+        if not data:
+            raise ConnectionEnded("it closed the connection")
+        self._buffer += data
+        self.traffic.received_bytes += len(data)
+        return patience_ends if begun else trio.current_time() + self._limits.frame_timeout_s
+
+
+def describe(error: BaseException) -> str:
+    """An error of the network in the words of what caused it."""
+    while True:
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        elif isinstance(error.__cause__, OSError | BaseExceptionGroup):
+            error = error.__cause__
+        else:
+            break
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text or type(error).__name__
