@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from random import Random
+from typing import NamedTuple
+from zlib import crc32
 
 from streamd.raft.core import Core, ReadState, Ready, Role, Settings
 from streamd.raft.invariants import Checker
@@ -62,10 +64,22 @@ class SimulatedDisk:
             assert self.first_index <= first <= self.last_index + 1
             self._entries[first - self.first_index :] = entries
 
+    def reset(self, index: int, term: int) -> None:
+        self._removed, self._entries = [(index, term)], []
+
     def compact(self, through_index: int) -> None:
         removed = (through_index, self.term(through_index))
         del self._entries[: through_index + 1 - self.first_index]
         self._removed = [removed]
+
+
+class Snapshot(NamedTuple):
+    """A stored state: how far it has applied, who the members were, and what it came to."""
+
+    index: int
+    term: int
+    configuration: Configuration
+    digest: int
 
 
 class SimulatedNode:
@@ -81,15 +95,17 @@ class SimulatedNode:
         *,
         applied: int = 0,
         configuration: Configuration = NO_CONFIGURATION,
+        lost_below: int = 0,
     ) -> None:
         self.node_id = node_id
         self.disk = disk
         self.settings = settings
         self.random = random
         self.checker = checker
-        # The stored state of the state machine: how far it has applied, and the members then.
-        self.stored_applied = applied
-        self.stored_configuration = configuration
+        self.lost_below = lost_below
+        # What the state machine has stored.
+        term = disk.term(applied) if applied <= disk.last_index else 0
+        self.stored = Snapshot(applied, term, configuration, 0)
         self.start()
 
     def start(self) -> None:
@@ -98,19 +114,24 @@ class SimulatedNode:
         self.written = 0  # how many of them are on disk without the core's knowing
         self.outbox: list[Message] = []
         self.reads: list[ReadState] = []
-        self.applied = self.stored_applied
-        self.configuration = self.stored_configuration
+        self._state_as_stored()
         self.core = Core(
             node_id=self.node_id,
             hard_state=self.disk.hard_state,
             log=self.disk,
-            applied_index=self.stored_applied,
-            configuration=self.stored_configuration,
+            applied_index=self.stored.index,
+            configuration=self.stored.configuration,
             settings=self.settings,
             random=self.random,
+            may_vote=not self.lost_below,
+            trusted_from_index=self.lost_below,
         )
         if self.checker is not None:
-            self.checker.after_restart(self.core, self.stored_applied)
+            self.checker.after_restart(self.core, self.stored.index)
+
+    def _state_as_stored(self) -> None:
+        """The present state of the state machine is that on disk."""
+        self.applied, _, self.configuration, self.digest = self.stored
 
     def take_readies(self) -> list[Ready]:
         """Take all there is to do; do it except for the writes, which wait for `write_one`."""
@@ -147,8 +168,19 @@ class SimulatedNode:
 
     def store_state(self) -> None:
         """Make durable what the state machine has applied."""
-        self.stored_applied = self.applied
-        self.stored_configuration = self.configuration
+        term = self.core.term_at(self.applied)
+        self.stored = Snapshot(self.applied, term, self.configuration, self.digest)
+
+    def take_snapshot(self) -> Snapshot:
+        """The stored state; a log that was cut can only be followed from there."""
+        return self.stored
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Put a snapshot in place of state and log; the core has agreed to it."""
+        self.stored = snapshot
+        self._state_as_stored()
+        self.disk.reset(snapshot.index, snapshot.term)
+        assert self.core.restore(snapshot.index, snapshot.term, snapshot.configuration)
 
     def _apply(self, entry: Entry) -> None:
         assert entry.index == self.applied + 1, "entries are applied in order, each once"
@@ -156,6 +188,9 @@ class SimulatedNode:
         self.applied = entry.index
         if entry.kind == EntryKind.CONFIGURATION:
             self.configuration = decode_configuration(entry.payload)
+        self.digest = crc32(b"%d %d " % (entry.index, entry.term) + entry.payload, self.digest)
+        if self.checker is not None:
+            self.checker.after_apply(self.node_id, entry.index, self.digest)
         self.core.applied(entry.index)
 
     def _send(self, messages: Iterable[Message]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from streamd.raft.core import NotLeader, Overloaded, RaftViolation, Ready, Settings
+from streamd.raft.core import RaftViolation, Ready, Refused, Settings
 from streamd.raft.membership import decode_configuration, encode_configuration
 from streamd.raft.messages import (
     AppendAccepted,
@@ -23,10 +23,13 @@ from streamd.raft.messages import (
     Heartbeat,
     HeartbeatReply,
     Message,
+    ReadReply,
+    ReadRequest,
+    TimeoutNow,
     VoteReply,
     VoteRequest,
 )
-from tests.raft.cluster import SimulatedDisk, SimulatedNode, bootstrapped_disk
+from tests.raft.cluster import SimulatedDisk, SimulatedNode, bootstrapped_disk, settle
 
 SEPARATOR = "----"
 QUIET_AFTER = 100
@@ -45,7 +48,7 @@ class Script:
         name, *arguments = command.split()
         try:
             return COMMANDS[name](self, *arguments)
-        except (NotLeader, Overloaded, RaftViolation) as error:
+        except (Refused, RaftViolation) as error:
             return [f"{type(error).__name__}: {error}"]
 
     # -- setting the scene ----------------------------------------------------------------
@@ -66,7 +69,8 @@ class Script:
 
     def node(self, node_id: str, *facts: str) -> list[str]:
         """Start one node from a disk with the given content: term=, vote=, log=, applied=,
-        voters=, outgoing=, learners= (the last three as of the applied index)."""
+        voters=, outgoing=, learners= (the last three as of the applied index), lost-below=
+        (the node knows that its log had reached there once)."""
         given = dict(fact.split("=", 1) for fact in facts)
         disk = SimulatedDisk()
         log = [parse_entry(index, word) for index, word in enumerate(_words(given, "log"), 1)]
@@ -81,6 +85,7 @@ class Script:
             Random(int(node_id)),
             applied=int(given.get("applied", 0)),
             configuration=configuration,
+            lost_below=int(given.get("lost-below", 0)),
         )
         return []
 
@@ -95,7 +100,7 @@ class Script:
         """Let time pass for one node until its timer runs out and it stands for election."""
         core = self.nodes[int(node_id)].core
         core.tick()
-        while core._election_elapsed:
+        while core._roles.timer.elapsed:
             core.tick()
         return []
 
@@ -103,6 +108,16 @@ class Script:
         core = self.nodes[int(node_id)].core
         indexes = core.propose([payload.encode() for payload in payloads])
         return [f"term {core.term}, index {', '.join(map(str, indexes))}"]
+
+    def configure(self, node_id: str, configuration: str) -> list[str]:
+        """Propose a configuration, written as in an entry."""
+        core = self.nodes[int(node_id)].core
+        index = core.propose_configuration(parse_configuration(configuration))
+        return [f"term {core.term}, index {index}"]
+
+    def transfer(self, node_id: str, to: str) -> list[str]:
+        self.nodes[int(node_id)].core.transfer(int(to))
+        return []
 
     def read(self, node_id: str, context: str) -> list[str]:
         self.nodes[int(node_id)].core.read(int(context))
@@ -148,6 +163,24 @@ class Script:
         self._collect(node)
         return lines
 
+    def snapshot(self, leader_id: str, peer: str) -> list[str]:
+        """Install the leader's stored state at a peer, as its shell would; both learn of it."""
+        leader, node = self.nodes[int(leader_id)], self.nodes[int(peer)]
+        snapshot = leader.take_snapshot()
+        if not node.core.begin_restore(snapshot.index, snapshot.term):
+            answer = "has no use for it"
+        else:
+            settle(node)
+            node.install(snapshot)
+            answer = "is restored"
+        self._collect(node)
+        leader.core.snapshot_sent(node.node_id, snapshot.index)
+        return [f"snapshot at {snapshot.term}/{snapshot.index}: node {peer} {answer}"]
+
+    def fail_snapshot(self, leader_id: str, peer: str) -> list[str]:
+        self.nodes[int(leader_id)].core.snapshot_failed(int(peer))
+        return []
+
     def _collect(self, node: SimulatedNode) -> None:
         self.network += node.outbox
         node.outbox = []
@@ -164,7 +197,7 @@ class Script:
     def store_state(self, node_id: str) -> list[str]:
         node = self.nodes[int(node_id)]
         node.store_state()
-        return [f"applied index {node.stored_applied} is stored"]
+        return [f"applied index {node.stored.index} is stored"]
 
     def compact(self, node_id: str, through: str) -> list[str]:
         self.nodes[int(node_id)].disk.compact(int(through))
@@ -208,8 +241,9 @@ class Script:
                 node = self.nodes[node_id]
                 while (readies := node.take_readies()) or node.writes:
                     busy = True
-                    for read in (read for ready in readies for read in ready.reads):
-                        lines.append(f"{node_id} reads {read.context} at {read.index}")
+                    for ready in readies:
+                        lines += [f"{node_id} reads {r.context} at {r.index}" for r in ready.reads]
+                        lines += [f"{node_id} owes {p} a snapshot" for p in ready.snapshots]
                     while node.writes:
                         node.write_one()
                         node.complete_one()
@@ -241,6 +275,25 @@ class Script:
             f" commit={core.commit_index} applied={core.applied_index}"
         )
 
+    def peers(self, node_id: str) -> list[str]:
+        return [
+            f"{peer}: {status.state} match={status.match_index} next={status.next_index}"
+            f" heard={status.ticks_since_heard}"
+            for peer, status in sorted(self.nodes[int(node_id)].core.peers().items())
+        ]
+
+    def configuration(self, *node_ids: str) -> list[str]:
+        """The configuration in force, and the committed one if it is another."""
+        lines = []
+        for node_id in node_ids or map(str, self.nodes):
+            core = self.nodes[int(node_id)].core
+            line = f"{node_id}: {show_configuration(core.configuration) or 'none'}"
+            if core.committed_configuration != core.configuration:
+                committed = show_configuration(core.committed_configuration)
+                line += f", committed {committed or 'none'}"
+            lines.append(line)
+        return lines
+
     def log(self, *node_ids: str) -> list[str]:
         lines = []
         for node_id in node_ids or map(str, self.nodes):
@@ -264,6 +317,8 @@ COMMANDS: dict[str, Callable[..., list[str]]] = {
     "tick": Script.tick,
     "campaign": Script.campaign,
     "propose": Script.propose,
+    "configure": Script.configure,
+    "transfer": Script.transfer,
     "read": Script.read,
     "local-read": Script.local_read,
     "step": Script.step,
@@ -273,12 +328,16 @@ COMMANDS: dict[str, Callable[..., list[str]]] = {
     "crash": Script.crash,
     "store-state": Script.store_state,
     "compact": Script.compact,
+    "snapshot": Script.snapshot,
+    "fail-snapshot": Script.fail_snapshot,
     "deliver": Script.deliver,
     "deliver-and-keep": Script.keep,
     "drop": Script.drop,
     "stabilize": Script.stabilize,
     "quietly": Script.quietly,
     "status": Script.status,
+    "peers": Script.peers,
+    "configuration": Script.configuration,
     "log": Script.log,
     "disk": Script.disk,
 }
@@ -291,6 +350,9 @@ MESSAGE_TYPES: dict[str, Callable[..., Message]] = {
     "AppendRejected": AppendRejected,
     "Heartbeat": Heartbeat,
     "HeartbeatReply": HeartbeatReply,
+    "TimeoutNow": TimeoutNow,
+    "ReadRequest": ReadRequest,
+    "ReadReply": ReadReply,
 }
 
 
@@ -301,12 +363,28 @@ def _words(given: dict[str, str], key: str) -> list[str]:
     return [word for word in given.get(key, "").split(",") if word]
 
 
+def parse_configuration(word: str) -> Configuration:
+    """`1+2` are voters, `1+2&2+3` outgoing ones besides, `1+2/4` a learner besides."""
+    deciding, _, learners = word.partition("/")
+    voters, _, outgoing = deciding.partition("&")
+    return Configuration(
+        *(tuple(map(int, ids.split("+"))) if ids else () for ids in (voters, outgoing, learners))
+    )
+
+
+def show_configuration(configuration: Configuration) -> str:
+    voters, outgoing, learners = (
+        "+".join(map(str, ids))
+        for ids in (configuration.voters, configuration.voters_outgoing, configuration.learners)
+    )
+    return voters + (f"&{outgoing}" if outgoing else "") + (f"/{learners}" if learners else "")
+
+
 def parse_entry(index: int, word: str) -> Entry:
     """`3:x` is a command of term 3, `3` an empty entry, `3:=1+2` makes 1 and 2 the voters."""
     term, _, payload = word.partition(":")
     if payload.startswith("="):
-        voters = tuple(map(int, payload[1:].split("+")))
-        configuration = encode_configuration(Configuration(voters))
+        configuration = encode_configuration(parse_configuration(payload[1:]))
         return Entry(index, int(term), EntryKind.CONFIGURATION, configuration)
     kind = EntryKind.COMMANDS if payload else EntryKind.NOOP
     return Entry(index, int(term), kind, payload.encode())
@@ -314,8 +392,8 @@ def parse_entry(index: int, word: str) -> Entry:
 
 def show_entry(entry: Entry) -> str:
     if entry.kind == EntryKind.CONFIGURATION:
-        voters = decode_configuration(entry.payload).voters
-        return f"{entry.index}/{entry.term}:={'+'.join(map(str, voters))}"
+        configuration = decode_configuration(entry.payload)
+        return f"{entry.index}/{entry.term}:={show_configuration(configuration)}"
     if entry.kind == EntryKind.NOOP:
         return f"{entry.index}/{entry.term}"
     return f"{entry.index}/{entry.term}:{entry.payload.decode()}"
@@ -333,10 +411,10 @@ def show_message(message: Message) -> str:
     }
     if "entries" in fields:
         fields["entries"] = f"[{' '.join(map(show_entry, fields['entries']))}]"
-    if not fields.get("pre_vote", True):
-        del fields["pre_vote"]
-    if fields.get("round") == 0:
-        del fields["round"]
+    for name in ("pre_vote", "transfer", "lost_entries", "round"):
+        if not fields.get(name, True):
+            del fields[name]
+    fields.pop("life", None)  # any number: it differs between two lives
     name = type(message).__name__
     shown = {
         key: {True: "yes", False: "no"}[v] if v is True or v is False else v
@@ -364,5 +442,6 @@ def show_ready(ready: Ready) -> list[str]:
     lines += [f"once stored, send {show_message(m)}" for m in ready.messages_after_store]
     if ready.committed:
         lines.append(f"apply {show_entries(ready.committed)}")
+    lines += [f"send a snapshot to {peer}" for peer in ready.snapshots]
     lines += [f"read {read.context} at {read.index}" for read in ready.reads]
     return lines

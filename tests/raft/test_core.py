@@ -73,8 +73,8 @@ def test_nothing_grows_with_the_number_of_batches() -> None:
     assert core.applied_index == core.last_index == 202
     assert core._log._recent == []
     assert not core._writes
-    assert core._leadership is not None
-    assert core._leadership._uncommitted_bytes == 0
+    assert core._roles.leadership is not None
+    assert core._roles.leadership._uncommitted_bytes == 0
     assert len(core._state.configurations._indexes) == 1
 
 
@@ -109,17 +109,22 @@ def test_a_refused_proposal_leaves_no_trace() -> None:
     assert node.core.last_index == 3
 
 
-def test_who_leads_is_told_to_those_who_ask_a_follower() -> None:
+def test_who_leads_is_told_to_those_who_propose_to_a_follower() -> None:
     node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1))
     for ask in (lambda: node.core.propose([b"x"]), lambda: node.core.read(1)):
         with pytest.raises(NotLeader, match="no leader is known"):
             ask()
     node.core.step(Heartbeat(2, 1, 5, 0))
-    for ask in (lambda: node.core.propose([b"x"]), lambda: node.core.read(1)):
+    for ask in (
+        lambda: node.core.propose([b"x"]),
+        lambda: node.core.propose_configuration(Configuration((1,))),
+        lambda: node.core.transfer(1),
+    ):
         with pytest.raises(NotLeader, match="node 2 is") as refusal:
             ask()
         assert refusal.value.leader_id == 2
     assert node.core.local_read_index() is None
+    assert node.core.peers() == {}
 
 
 def test_a_lone_voter_that_learns_of_a_higher_term_leads_again_in_a_higher_one() -> None:

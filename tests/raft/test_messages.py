@@ -5,27 +5,35 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from streamd.raft.membership import decode_configuration, encode_configuration
 from streamd.raft.messages import (
     AppendAccepted,
     AppendRejected,
     AppendRequest,
+    Configuration,
     Entry,
     EntryKind,
     Heartbeat,
     HeartbeatReply,
     Message,
+    ReadReply,
+    ReadRequest,
+    TimeoutNow,
     VoteReply,
     VoteRequest,
 )
 
 MESSAGES: list[Message] = [
-    VoteRequest(1, 2, 3, 9, 2, True),
+    VoteRequest(1, 2, 3, 9, 2, True, True),
     VoteReply(2, 1, 3, False, True),
     AppendRequest(1, 2, 3, 9, 2, 8, [Entry(10, 3, EntryKind.COMMANDS, b"\x00\xff")]),
     AppendAccepted(2, 1, 3, 10),
-    AppendRejected(2, 1, 3, 9, 4, 1),
+    AppendRejected(2, 1, 3, 9, 4, 1, True),
     Heartbeat(1, 2, 3, 8, 77),
     HeartbeatReply(2, 1, 3, 77),
+    TimeoutNow(1, 2, 3),
+    ReadRequest(2, 1, 3, 1 << 62, 7),
+    ReadReply(1, 2, 3, 1 << 62, 7, 99),
 ]
 
 
@@ -43,3 +51,13 @@ def test_a_field_that_an_older_node_does_not_send_has_its_default() -> None:
 def test_a_field_that_only_a_newer_node_knows_is_ignored() -> None:
     newer = msgspec.msgpack.encode([7, 2, 1, 3, 77, "new"])
     assert msgspec.msgpack.decode(newer, type=Message) == HeartbeatReply(2, 1, 3, 77)
+
+
+def test_a_configuration_without_addresses_is_read_as_one_with_none() -> None:
+    older = msgspec.msgpack.encode([[1, 2], [], [3]])
+    assert decode_configuration(older) == Configuration((1, 2), (), (3,), ())
+
+
+def test_a_configuration_carries_addresses() -> None:
+    configuration = Configuration((1,), (), (), ((1, "a:1", "b:2"),))
+    assert decode_configuration(encode_configuration(configuration)) == configuration

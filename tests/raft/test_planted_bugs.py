@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from streamd.raft import core, elections, following, leadership
+from streamd.raft import core, elections, following, leadership, roles
 from streamd.raft.elections import Candidacy
 from streamd.raft.invariants import InvariantBroken
 from streamd.raft.leadership import Leadership
 from streamd.raft.log import Log
 from streamd.raft.membership import Verdict
 from streamd.raft.messages import AppendRequest, HardState, Heartbeat, VoteReply, VoteRequest
-from streamd.raft.reads import ReadQueue
+from streamd.raft.reads import ReadQueue, Round
+from streamd.raft.replication import Replication
 from streamd.raft.state import State
 from tests.raft.simulation import run_seed
 from tests.raft.test_scripts import SCRIPTS, played
@@ -63,13 +64,13 @@ def replies_leave_before_the_write(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def leader_counts_what_it_has_not_stored(patch: pytest.MonkeyPatch) -> None:
-    real = Leadership._match_index
+    real = Replication.match_index
 
-    def match_index(self: Leadership, member: int) -> int:
+    def match_index(self: Replication, member: int) -> int:
         state = self._state
         return state.log.last_index if member == state.node_id else real(self, member)
 
-    patch.setattr(Leadership, "_match_index", match_index)
+    patch.setattr(Replication, "match_index", match_index)
 
 
 @bug
@@ -98,7 +99,7 @@ def vote_is_forgotten(patch: pytest.MonkeyPatch) -> None:
         state.hard_state = HardState(state.term)
         return granted
 
-    patch.setattr(core, "answer_vote", answer_vote)
+    patch.setattr(roles, "answer_vote", answer_vote)
 
 
 @bug
@@ -112,7 +113,7 @@ def vote_is_kept_in_memory_only(patch: pytest.MonkeyPatch) -> None:
             state.hard_state = HardState(state.term, request.sender)
         return granted
 
-    patch.setattr(core, "answer_vote", answer_vote)
+    patch.setattr(roles, "answer_vote", answer_vote)
 
 
 @bug
@@ -149,7 +150,7 @@ def follower_commits_beyond_what_it_was_sent(patch: pytest.MonkeyPatch) -> None:
         state.log.commit_to(min(request.commit_index, state.log.last_index))
 
     real = following.follow_append
-    patch.setattr(core, "follow_append", follow_append)
+    patch.setattr(roles, "follow_append", follow_append)
 
 
 @bug
@@ -157,15 +158,15 @@ def heartbeat_commits_beyond_the_match(patch: pytest.MonkeyPatch) -> None:
     def follow_heartbeat(state: State, heartbeat: Heartbeat) -> None:
         state.log.commit_to(min(heartbeat.commit_index, state.log.last_index))
 
-    def heartbeat(self: Leadership) -> None:
+    def heartbeat(self: Replication, round_number: int) -> None:
         state = self._state
         for member in self.progress:
             state.messages.append(
-                Heartbeat(state.node_id, member, state.term, state.log.commit_index)
+                Heartbeat(state.node_id, member, state.term, state.log.commit_index, round_number)
             )
 
-    patch.setattr(Leadership, "heartbeat", heartbeat)
-    patch.setattr(core, "follow_heartbeat", follow_heartbeat)
+    patch.setattr(Replication, "heartbeat", heartbeat)
+    patch.setattr(roles, "follow_heartbeat", follow_heartbeat)
 
 
 @bug
@@ -190,7 +191,7 @@ def reads_do_not_wait_for_the_own_term(patch: pytest.MonkeyPatch) -> None:
 def read_rounds_are_not_told_apart(patch: pytest.MonkeyPatch) -> None:
     real = ReadQueue.confirmed
 
-    def confirmed(self: ReadQueue, round_number: int) -> list[tuple[int, int]]:
+    def confirmed(self: ReadQueue, round_number: int) -> list[Round]:
         return real(self, self.round if round_number else 0)
 
     patch.setattr(ReadQueue, "confirmed", confirmed)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from streamd.raft.progress import Progress
+from streamd.raft.progress import Flow, Progress
+
+
+def new_progress(next_index: int) -> Progress:
+    return Progress(next_index, max_in_flight=2, max_in_flight_bytes=100)
 
 
 @pytest.fixture
 def replicating() -> Progress:
-    progress = Progress(next_index=5, max_in_flight=2)
+    progress = new_progress(5)
     progress.sent(4)
     assert progress.accepted(4)
     return progress
 
 
 def test_a_probe_waits_for_its_answer() -> None:
-    progress = Progress(next_index=5, max_in_flight=2)
+    progress = new_progress(5)
     assert not progress.paused
     progress.sent(9)
     assert progress.paused
@@ -24,10 +28,10 @@ def test_a_probe_waits_for_its_answer() -> None:
 
 
 def test_an_accepted_probe_begins_replication_after_the_match() -> None:
-    progress = Progress(next_index=5, max_in_flight=2)
+    progress = new_progress(5)
     progress.sent(9)
     assert progress.accepted(9)
-    assert progress.replicating
+    assert progress.flow is Flow.REPLICATE
     assert (progress.match_index, progress.next_index) == (9, 10)
 
 
@@ -57,17 +61,17 @@ def test_a_rejection_while_replicating_probes_after_the_match(replicating: Progr
     replicating.sent(6)
     replicating.sent(8)
     assert replicating.rejected(prev_index=6, next_index=3)
-    assert not replicating.replicating
+    assert replicating.flow is Flow.PROBE
     assert (replicating.next_index, replicating.paused) == (5, False)
 
 
 def test_a_rejection_of_what_has_matched_since_is_old(replicating: Progress) -> None:
     assert not replicating.rejected(prev_index=4, next_index=1)
-    assert replicating.replicating
+    assert replicating.flow is Flow.REPLICATE
 
 
 def test_a_probe_goes_back_to_the_hint_but_not_behind_the_match() -> None:
-    progress = Progress(next_index=50, max_in_flight=2)
+    progress = new_progress(50)
     progress.sent(49)
     assert progress.rejected(prev_index=49, next_index=12)
     assert progress.next_index == 12
@@ -77,17 +81,37 @@ def test_a_probe_goes_back_to_the_hint_but_not_behind_the_match() -> None:
 
 
 def test_an_answer_to_an_earlier_probe_is_ignored() -> None:
-    progress = Progress(next_index=50, max_in_flight=2)
+    progress = new_progress(50)
     progress.sent(49)
     assert not progress.rejected(prev_index=30, next_index=5)
     assert progress.paused
     assert progress.next_index == 50
 
 
-def test_a_heartbeat_makes_room_for_one_request(replicating: Progress) -> None:
-    replicating.sent(6)
-    replicating.sent(8)
-    replicating.make_room()
-    assert not replicating.paused
-    replicating.sent(9)
+def test_the_size_of_what_is_unanswered_is_limited_too(replicating: Progress) -> None:
+    replicating.sent(6, 100)
     assert replicating.paused
+    assert replicating.accepted(6)
+    assert not replicating.paused
+
+
+def test_nothing_is_sent_until_the_snapshot_has_arrived(replicating: Progress) -> None:
+    replicating.sent(6, 100)
+    replicating.await_snapshot()
+    assert replicating.paused
+    assert not replicating.rejected(prev_index=6, next_index=3)
+    replicating.probe(90)
+    assert (replicating.flow, replicating.next_index, replicating.paused) == (Flow.PROBE, 90, False)
+
+
+def test_after_a_failed_snapshot_the_follower_must_show_life(replicating: Progress) -> None:
+    replicating.await_snapshot()
+    replicating.snapshot_failed()
+    assert (replicating.flow, replicating.paused) == (Flow.PROBE, True)
+
+
+def test_a_follower_that_lost_entries_is_believed(replicating: Progress) -> None:
+    replicating.sent(9)
+    replicating.accepted(9)
+    replicating.lost(3)
+    assert (replicating.match_index, replicating.next_index) == (0, 3)

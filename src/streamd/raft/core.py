@@ -6,68 +6,54 @@ No clock, no I/O, no randomness of its own. The shell calls an input method (`st
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from random import Random
 
-from streamd.raft.elections import Candidacy, answer_pre_vote, answer_vote
-from streamd.raft.following import follow_append, follow_heartbeat
 from streamd.raft.interface import (
+    ChangeInProgress,
+    InvalidConfiguration,
+    InvalidTransfer,
     LogReader,
     NotLeader,
     Overloaded,
+    PeerStatus,
     RaftViolation,
     ReadState,
     Ready,
+    Refused,
     Role,
     Settings,
     SoftState,
+    TransferInProgress,
 )
-from streamd.raft.leadership import Leadership
 from streamd.raft.log import Log
-from streamd.raft.membership import ConfigurationHistory, Verdict
-from streamd.raft.messages import (
-    AppendAccepted,
-    AppendRejected,
-    AppendRequest,
-    Configuration,
-    Entry,
-    EntryKind,
-    HardState,
-    Heartbeat,
-    HeartbeatReply,
-    Message,
-    VoteReply,
-    VoteRequest,
-)
+from streamd.raft.membership import ConfigurationHistory
+from streamd.raft.messages import Configuration, Entry, HardState, Message
+from streamd.raft.roles import Roles
+from streamd.raft.startup import stored_configurations, stored_hard_state
 from streamd.raft.state import State
+from streamd.raft.trust import Trust
+from streamd.raft.writes import Writes
 
 __all__ = [
+    "ChangeInProgress",
     "Core",
+    "InvalidConfiguration",
+    "InvalidTransfer",
     "NotLeader",
     "Overloaded",
+    "PeerStatus",
     "RaftViolation",
     "ReadState",
     "Ready",
+    "Refused",
     "Role",
     "Settings",
     "SoftState",
+    "TransferInProgress",
 ]
 
-SCAN_BYTES = 1024 * 1024
 NO_CONFIGURATION = Configuration()
-
-
-class _Write:
-    """A Ready that is being stored, and messages made since that must not overtake it."""
-
-    __slots__ = ("completion", "hard_state", "held", "with_entries")
-
-    def __init__(self, ready: Ready, hard_state: HardState) -> None:
-        self.completion = ready.completion
-        self.hard_state = hard_state
-        self.with_entries = bool(ready.entries)
-        self.held: list[Message] = []
 
 
 class Core:
@@ -77,6 +63,10 @@ class Core:
     machine has: the core takes everything up to there as committed and hands out what follows.
     `configuration` is the one in force at `applied_index`; later ones are found in the log.
     `random` spreads election timeouts.
+
+    A node whose log is known to have lost entries says `may_vote=False`, and with
+    `trusted_from_index` how far the log had been: it follows, but neither votes nor stands until
+    a leader has committed up to there and this node holds it.
 
     A node that is the only voter needs nobody's consent and stands for election at once.
     """
@@ -91,26 +81,25 @@ class Core:
         random: Random,
         configuration: Configuration = NO_CONFIGURATION,
         settings: Settings | None = None,
+        may_vote: bool = True,
+        trusted_from_index: int = 0,
     ) -> None:
         """Raises `RaftViolation` when what was stored cannot be one node's state."""
-        settings = settings or Settings()
+        self._settings = settings or Settings()
         self._log = Log(log, applied_index)
-        _check_stored(hard_state, self._log, applied_index)
-        history = _find_configurations(log, applied_index, configuration)
-        self._state = State(node_id, settings, hard_state, self._log, history)
-        self._settings = settings
-        self._random = random
+        self._state = State(
+            node_id,
+            self._settings,
+            stored_hard_state(hard_state, self._log, applied_index),
+            self._log,
+            stored_configurations(log, applied_index, configuration),
+            Trust(may_vote, trusted_from_index),
+        )
         self._applied_index = applied_index
-        self._candidacy: Candidacy | None = None
-        self._leadership: Leadership | None = None
         self._handed_hard_state = hard_state
         self._handed_soft_state = SoftState(Role.FOLLOWER, 0, hard_state.term)
-        self._writes: deque[_Write] = deque()
-        self._heartbeat_elapsed = 0
-        self._election_elapsed = 0
-        self._election_timeout = self._random_timeout()
-        if self._state.is_only_voter:
-            self._campaign()
+        self._writes = Writes(self._settings.election_timeout_ticks)
+        self._roles = Roles(self._state, self._writes, random)
 
     # -- what the node is -----------------------------------------------------------------
 
@@ -120,11 +109,7 @@ class Core:
 
     @property
     def role(self) -> Role:
-        if self._leadership is not None:
-            return Role.LEADER
-        if self._candidacy is None:
-            return Role.FOLLOWER
-        return Role.PRE_CANDIDATE if self._candidacy.pre_vote else Role.CANDIDATE
+        return self._roles.role
 
     @property
     def hard_state(self) -> HardState:
@@ -146,8 +131,23 @@ class Core:
         return self._state.configuration
 
     @property
+    def committed_configuration(self) -> Configuration:
+        """The last configuration known to be committed."""
+        return self._state.configurations.at(self._log.commit_index)
+
+    @property
+    def may_vote(self) -> bool:
+        """False while the log lacks what this node has confirmed in an earlier life."""
+        return self._state.trust.may_vote
+
+    @property
     def commit_index(self) -> int:
         return self._log.commit_index
+
+    @property
+    def first_index(self) -> int:
+        """The oldest entry kept."""
+        return self._log.first_index
 
     @property
     def last_index(self) -> int:
@@ -161,6 +161,17 @@ class Core:
     @property
     def applied_index(self) -> int:
         return self._applied_index
+
+    @property
+    def transferring(self) -> int:
+        """The node that leadership is being handed to, or 0."""
+        leadership = self._roles.leadership
+        return 0 if leadership is None else leadership.transferring
+
+    def peers(self) -> dict[int, PeerStatus]:
+        """What the leader knows of the other members; empty on any other node."""
+        leadership = self._roles.leadership
+        return {} if leadership is None else leadership.replication.peers()
 
     def term_at(self, index: int) -> int:
         """The term of the entry at `index`, from `first_index - 1` to `last_index`."""
@@ -176,7 +187,7 @@ class Core:
         That is so while this node leads, has committed an entry of its own term and is the only
         voter (thesis 6.4); otherwise None, and `read` finds the index.
         """
-        leadership = self._leadership
+        leadership = self._roles.leadership
         if leadership is None or not leadership.has_committed_in_term:
             return None
         return self._log.commit_index if self._state.is_only_voter else None
@@ -188,55 +199,53 @@ class Core:
 
         An index says nothing yet: the payload took effect once an entry with that index *and*
         this term is handed out as committed, and never will once another term's is.
-        Raises `NotLeader`, or `Overloaded` while too much is uncommitted; nothing is appended
-        then.
+        Raises `NotLeader`, `TransferInProgress`, or `Overloaded` while too much is uncommitted;
+        nothing is appended then.
         """
-        if self._leadership is None:
-            raise NotLeader(self._state.leader_id)
-        return self._leadership.propose(payloads)
+        return self._roles.leading().propose(payloads)
+
+    def propose_configuration(self, target: Configuration) -> int:
+        """Change who takes part (thesis 4.3); `target.voters_outgoing` is ignored.
+
+        If the voters change, this appends a joint configuration, and the target by itself once
+        that is committed; otherwise the target at once. Returns the index of the entry appended.
+        Raises `NotLeader`, `TransferInProgress`, `ChangeInProgress` or `InvalidConfiguration`;
+        nothing is appended then.
+        """
+        return self._roles.leading().propose_configuration(target)
+
+    def transfer(self, to: int) -> None:
+        """Hand leadership to a voter (thesis 3.10); to this node itself: give up doing so.
+
+        Proposals are refused until the term ends or, after one election timeout, the attempt.
+        Raises `NotLeader` or `InvalidTransfer`.
+        """
+        self._roles.leading().transfer(to)
 
     def read(self, context: int) -> None:
         """Ask for an index to read at; the answer comes in `Ready.reads` with this context.
 
-        It never comes if leadership ends first; `Ready.soft_state` tells. Raises `NotLeader`.
+        On a follower the leader is asked. The answer never comes if the leader changes first;
+        `Ready.soft_state` tells. Raises `NotLeader` when no leader is known.
         """
-        if self._leadership is None:
-            raise NotLeader(self._state.leader_id)
-        self._leadership.read(context)
+        if self._roles.leadership is not None:
+            self._roles.leadership.read(context)
+        elif self._state.leader_id:
+            self._roles.forwarded_reads.add(context)
+        else:
+            raise NotLeader(0)
 
     def tick(self) -> None:
         """Let one tick of time pass."""
-        self._election_elapsed += 1
-        leadership = self._leadership
-        if leadership is None:
-            if self._election_elapsed >= self._election_timeout:
-                self._stand_for_election()
-            return
-        if self._election_elapsed >= self._settings.election_timeout_ticks:
-            self._election_elapsed = 0
-            if not leadership.is_heard_by_quorum():
-                self._become_follower(self.term, 0)
-                return
-        self._heartbeat_elapsed += 1
-        if self._heartbeat_elapsed >= self._settings.heartbeat_interval_ticks:
-            self._heartbeat_elapsed = 0
-            leadership.heartbeat()
+        self._writes.tick()
+        self._roles.tick()
 
     def step(self, message: Message) -> None:
-        """Take a message from a peer.
+        """Take a message from a peer, member of the group or not.
 
         Raises `RaftViolation` for one that no correct peer can have sent to this node.
         """
-        if isinstance(message, VoteRequest | VoteReply) and message.pre_vote:
-            self._step_pre_vote(message)
-        elif message.term < self.term:
-            self._step_outdated(message)
-        elif message.term > self.term and self._ignores_campaign(message):
-            return
-        else:
-            if message.term > self.term:
-                self._become_follower(message.term, 0)
-            self._step_in_term(message)
+        self._roles.step(message)
 
     def stored(self, term: int, index: int) -> None:
         """The oldest Ready under way is on disk; the arguments are its `completion`.
@@ -245,21 +254,11 @@ class Core:
         were replaced by another leader's still vouches for its hard state and for what remains.
         Raises `ValueError` for anything but the oldest Ready's completion.
         """
-        expected = self._writes[0].completion if self._writes else None
-        if expected != (term, index):
-            raise ValueError(f"expected {expected} to be stored, not {(term, index)}")
-        write = self._writes.popleft()
+        write = self._writes.end((term, index))
         self._state.messages += write.held
         if write.with_entries:
             self._log.end_store()
-            if self._leadership is not None:
-                self._leadership.stored()
-        candidacy = self._candidacy
-        vote_is_stored = write.hard_state is self._state.hard_state
-        # A vote that a crash could take back is not one to count.
-        if candidacy is not None and not candidacy.pre_vote and vote_is_stored:
-            candidacy.record(self.node_id, True)
-            self._conclude_campaign(candidacy)
+        self._roles.stored(write.hard_state, with_entries=write.with_entries)
 
     def applied(self, index: int) -> None:
         """The state machine has applied everything up to `index`, all of it handed out before."""
@@ -267,17 +266,73 @@ class Core:
         self._applied_index = index
         self._state.configurations.forget_before(index)
 
+    # -- snapshots ------------------------------------------------------------------------
+
+    def snapshot_sent(self, peer: int, index: int) -> None:
+        """A follower has installed a snapshot that ends at `index`."""
+        if self._roles.leadership is not None:
+            self._roles.leadership.replication.snapshot_sent(peer, index)
+
+    def snapshot_failed(self, peer: int) -> None:
+        """A follower did not get its snapshot. It is handed out again once it shows life."""
+        if self._roles.leadership is not None:
+            self._roles.leadership.replication.snapshot_failed(peer)
+
+    def begin_restore(self, index: int, term: int) -> bool:
+        """Whether a snapshot that ends at (`index`, `term`) is worth installing.
+
+        If so, the log stays as it is until `restore` or `abandon_restore`: entries that arrived
+        meanwhile would be confirmed, and thrown away with the log. The shell first finishes the
+        writes under way, then installs.
+        """
+        self._state.restoring = (
+            self.role == Role.FOLLOWER and term <= self.term and self._can_use(index, term)
+        )
+        return self._state.restoring
+
+    def abandon_restore(self) -> None:
+        """The snapshot was not installed; log and state are as they were."""
+        self._state.restoring = False
+
+    def restore(self, index: int, term: int, configuration: Configuration) -> bool:
+        """A snapshot that ends at (`index`, `term`) has durably replaced state and log.
+
+        `configuration` is the one in force at `index`. False, and nothing changes, if this node
+        holds all that already; then nothing must have been replaced, so ask `begin_restore`
+        first. No entries may be under way to the disk.
+        """
+        self._state.restoring = False
+        if self.role != Role.FOLLOWER or not self._can_use(index, term):
+            return False
+        assert not self._writes.include_entries, "entries are on their way to the replaced log"
+        state = self._state
+        if term > self.term:
+            state.hard_state = HardState(term)
+        self._log.reset(index, term)
+        self._applied_index = index
+        state.configurations = ConfigurationHistory(index, configuration)
+        # They confirm entries that went with the log.
+        state.messages_after_store.clear()
+        return True
+
+    def _can_use(self, index: int, term: int) -> bool:
+        """A log that holds the snapshot's last entry holds all of it, and maybe more that this
+        node has confirmed and a majority relies on."""
+        return index > self._log.commit_index and not self._log.has(index, term)
+
     # -- output ---------------------------------------------------------------------------
 
     def ready(self) -> Ready | None:
         """What is to be done now, or None."""
         state = self._state
-        leadership = self._leadership
         committed = self._log.take_committed(self._settings.max_committed_bytes)
+        leadership = self._roles.leadership
         if leadership is not None:
             if committed:
                 leadership.handed_out(committed)
             leadership.begin_reads()
+        else:
+            self._roles.forwarded_reads.send()
         entries = self._log.begin_store()
         changed = state.hard_state is not self._handed_hard_state
         if changed or entries:
@@ -291,6 +346,7 @@ class Core:
             or committed
             or state.messages
             or state.reads
+            or state.snapshots
             or soft_state is not None
         ):
             return None
@@ -302,18 +358,20 @@ class Core:
             committed,
             state.reads,
             soft_state,
+            state.snapshots,
         )
-        state.messages, state.messages_after_store, state.reads = [], [], []
+        state.messages, state.messages_after_store = [], []
+        state.reads, state.snapshots = [], []
         if ready.must_store:
-            self._writes.append(_Write(ready, state.hard_state))
+            self._writes.begin(ready, state.hard_state)
         return ready
 
     def _hold_back_messages(self) -> None:
         """With nothing to store, messages wait for the last write under way, or for none."""
         state = self._state
         if state.messages_after_store:
-            waiting = self._writes[-1].held if self._writes else state.messages
-            waiting += state.messages_after_store
+            if not self._writes.hold(state.messages_after_store):
+                state.messages += state.messages_after_store
             state.messages_after_store = []
 
     def _changed_soft_state(self) -> SoftState | None:
@@ -324,151 +382,3 @@ class Core:
             return None
         self._handed_soft_state = SoftState(role, leader_id, self.term)
         return self._handed_soft_state
-
-    # -- messages -------------------------------------------------------------------------
-
-    def _step_pre_vote(self, message: VoteRequest | VoteReply) -> None:
-        if isinstance(message, VoteRequest):
-            answer_pre_vote(self._state, message, hears_leader=self._hears_leader())
-        elif not message.granted and message.term > self.term:
-            self._become_follower(message.term, 0)
-        else:
-            candidacy = self._candidacy
-            expected = self.term + 1 if message.granted else self.term
-            if candidacy is not None and candidacy.pre_vote and message.term == expected:
-                candidacy.record(message.sender, message.granted)
-                self._conclude_campaign(candidacy)
-
-    def _step_outdated(self, message: Message) -> None:
-        """Tell a leader or candidate of an earlier term that its time is over."""
-        state = self._state
-        if isinstance(message, VoteRequest):
-            reply = VoteReply(state.node_id, message.sender, state.term, False)
-            state.messages_after_store.append(reply)
-        elif isinstance(message, AppendRequest | Heartbeat):
-            state.messages.append(HeartbeatReply(state.node_id, message.sender, state.term))
-
-    def _ignores_campaign(self, message: Message) -> bool:
-        """A candidate that nobody needs does not depose a leader by its term (thesis 4.2.3)."""
-        return isinstance(message, VoteRequest) and self._hears_leader()
-
-    def _hears_leader(self) -> bool:
-        return (
-            self._state.leader_id != 0
-            and self._election_elapsed < self._settings.election_timeout_ticks
-        )
-
-    def _step_in_term(self, message: Message) -> None:
-        match message:
-            case AppendRequest():
-                self._follow(message.sender)
-                follow_append(self._state, message)
-            case Heartbeat():
-                self._follow(message.sender)
-                follow_heartbeat(self._state, message)
-            case VoteRequest():
-                if answer_vote(self._state, message):
-                    self._election_elapsed = 0
-            case VoteReply():
-                candidacy = self._candidacy
-                if candidacy is not None and not candidacy.pre_vote:
-                    candidacy.record(message.sender, message.granted)
-                    self._conclude_campaign(candidacy)
-            case _ if self._leadership is None:
-                return
-            case AppendAccepted():
-                self._leadership.on_accepted(message)
-            case AppendRejected():
-                self._leadership.on_rejected(message)
-            case HeartbeatReply():
-                self._leadership.on_heartbeat_reply(message)
-
-    def _follow(self, leader_id: int) -> None:
-        """Hear from the leader of the present term."""
-        known = self._state.leader_id
-        if known not in (0, leader_id):
-            raise RaftViolation(
-                f"nodes {known} and {leader_id} both lead term {self.term}: a node id is used"
-                " twice, or a disk was set back"
-            )
-        if self._candidacy is not None or known == 0:
-            self._become_follower(self.term, leader_id)
-        self._election_elapsed = 0
-
-    # -- changes of role ------------------------------------------------------------------
-
-    def _become_follower(self, term: int, leader_id: int) -> None:
-        if term > self.term:
-            self._state.hard_state = HardState(term)
-        self._state.leader_id = leader_id
-        self._candidacy = None
-        self._leadership = None
-        self._restart_timer()
-
-    def _stand_for_election(self) -> None:
-        if not self._state.configuration.is_voter(self.node_id):
-            return
-        self._state.leader_id = 0
-        self._restart_timer()
-        self._candidacy = Candidacy(self._state, pre_vote=True)
-        self._conclude_campaign(self._candidacy)
-
-    def _campaign(self) -> None:
-        self._state.leader_id = 0
-        self._restart_timer()
-        self._candidacy = Candidacy(self._state, pre_vote=False)
-
-    def _conclude_campaign(self, candidacy: Candidacy) -> None:
-        match candidacy.verdict():
-            case Verdict.WON if candidacy.pre_vote:
-                self._campaign()
-            case Verdict.WON:
-                self._lead()
-            case Verdict.LOST:
-                self._become_follower(self.term, 0)
-            case Verdict.PENDING:
-                return
-
-    def _lead(self) -> None:
-        self._candidacy = None
-        self._state.leader_id = self.node_id
-        self._restart_timer()
-        self._heartbeat_elapsed = 0
-        self._leadership = Leadership(self._state)
-
-    def _restart_timer(self) -> None:
-        self._election_elapsed = 0
-        self._election_timeout = self._random_timeout()
-
-    def _random_timeout(self) -> int:
-        """Between one and two election timeouts, so that candidates rarely collide."""
-        base = self._settings.election_timeout_ticks
-        return base + self._random.randrange(base)
-
-
-def _check_stored(hard_state: HardState, log: Log, applied_index: int) -> None:
-    if hard_state.term < log.last_term:
-        raise RaftViolation(
-            f"the log holds an entry of term {log.last_term}, but the stored term is"
-            f" {hard_state.term}: the log and the hard state do not belong together"
-        )
-    if not log.first_index - 1 <= applied_index <= log.last_index:
-        raise RaftViolation(
-            f"the state has applied index {applied_index}, but the log goes from"
-            f" {log.first_index} to {log.last_index}"
-        )
-
-
-def _find_configurations(
-    log: LogReader, applied_index: int, configuration: Configuration
-) -> ConfigurationHistory:
-    """The configurations in the log beyond what is applied; reads that part of it once."""
-    history = ConfigurationHistory(applied_index, configuration)
-    index = applied_index + 1
-    while index <= log.last_index:
-        entries = log.entries(index, log.last_index + 1, SCAN_BYTES)
-        for entry in entries:
-            if entry.kind == EntryKind.CONFIGURATION:
-                history.append(entry)
-        index = entries[-1].index + 1
-    return history

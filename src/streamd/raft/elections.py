@@ -11,10 +11,10 @@ class Candidacy:
     """One campaign, or with `pre_vote` the question whether to start one.
 
     A pre-vote changes nobody's term or vote: a node that cannot win does not disturb those who
-    have a leader.
+    have a leader. With `transfer` the leader itself wants to be deposed.
     """
 
-    def __init__(self, state: State, *, pre_vote: bool) -> None:
+    def __init__(self, state: State, *, pre_vote: bool, transfer: bool = False) -> None:
         self._state = state
         self.pre_vote = pre_vote
         self._votes: dict[int, bool] = {}
@@ -30,7 +30,9 @@ class Candidacy:
         log = state.log
         for voter in state.other_voters():
             outbox.append(
-                VoteRequest(state.node_id, voter, term, log.last_index, log.last_term, pre_vote)
+                VoteRequest(
+                    state.node_id, voter, term, log.last_index, log.last_term, pre_vote, transfer
+                )
             )
 
     def record(self, voter: int, granted: bool) -> None:
@@ -45,7 +47,11 @@ def answer_vote(state: State, request: VoteRequest) -> bool:
     """Grant or refuse a vote in the present term; the answer leaves once the vote is stored."""
     vote = state.hard_state.vote
     free = vote == request.sender or (vote == 0 and state.leader_id == 0)
-    granted = free and state.log.is_up_to_date(request.last_index, request.last_term)
+    granted = (
+        state.trust.may_vote
+        and free
+        and state.log.is_up_to_date(request.last_index, request.last_term)
+    )
     if granted and vote == 0:
         state.hard_state = HardState(state.term, request.sender)
     state.messages_after_store.append(VoteReply(state.node_id, request.sender, state.term, granted))
@@ -55,7 +61,8 @@ def answer_vote(state: State, request: VoteRequest) -> bool:
 def answer_pre_vote(state: State, request: VoteRequest, *, hears_leader: bool) -> None:
     """Say whether the sender would get this node's vote; that promises nothing."""
     granted = (
-        not hears_leader
+        state.trust.may_vote
+        and not hears_leader
         and request.term > state.term
         and state.log.is_up_to_date(request.last_index, request.last_term)
     )

@@ -20,6 +20,8 @@ def follow_append(state: State, request: AppendRequest) -> None:
     The answer leaves once the entries are stored. Raises `RaftViolation` when the leader's log
     contradicts a committed entry.
     """
+    if state.restoring:
+        return
     log = state.log
     if request.prev_index < log.commit_index:
         # An old request: what is committed is equal by definition.
@@ -30,22 +32,28 @@ def follow_append(state: State, request: AppendRequest) -> None:
         log.commit_to(min(request.commit_index, match_index))
         _accept(state, request, match_index)
     else:
-        hint_index, hint_term = log.last_not_after_term(request.prev_index, request.prev_term)
-        state.messages_after_store.append(
-            AppendRejected(
-                state.node_id,
-                request.sender,
-                state.term,
-                request.prev_index,
-                hint_index,
-                hint_term,
-            )
-        )
+        _reject(state, request.sender, request.prev_index, request.prev_term)
+    state.trust.heard_commit(request.commit_index, log)
 
 
 def _accept(state: State, request: AppendRequest, match_index: int) -> None:
     state.messages_after_store.append(
         AppendAccepted(state.node_id, request.sender, state.term, match_index)
+    )
+
+
+def _reject(state: State, leader_id: int, prev_index: int, prev_term: int) -> None:
+    hint_index, hint_term = state.log.last_not_after_term(prev_index, prev_term)
+    state.messages_after_store.append(
+        AppendRejected(
+            state.node_id,
+            leader_id,
+            state.term,
+            prev_index,
+            hint_index,
+            hint_term,
+            not state.trust.may_vote,
+        )
     )
 
 
@@ -68,8 +76,15 @@ def _take_over(state: State, entries: list[Entry]) -> None:
 
 
 def follow_heartbeat(state: State, heartbeat: Heartbeat) -> None:
-    """Raises `RaftViolation` when the log no longer holds what this node has confirmed."""
-    state.log.commit_to(heartbeat.commit_index)
+    """Raises `RaftViolation` when the log no longer holds what this node has confirmed, unless
+    the node knows that; then the leader is told."""
+    log = state.log
+    if not state.restoring:
+        if heartbeat.commit_index > log.last_index and not state.trust.may_vote:
+            _reject(state, heartbeat.sender, heartbeat.commit_index, state.term)
+        else:
+            log.commit_to(heartbeat.commit_index)
+            state.trust.heard_commit(heartbeat.commit_index, log)
     state.messages.append(
         HeartbeatReply(state.node_id, heartbeat.sender, state.term, heartbeat.round)
     )

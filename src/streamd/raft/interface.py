@@ -29,6 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # Payload of one AppendRequest, and how many may be unanswered per follower.
     max_append_bytes: int = 1024 * 1024
     max_appends_in_flight: int = 64
+    max_in_flight_bytes: int = 16 * 1024 * 1024
 
 
 class LogReader(Protocol):
@@ -62,12 +63,21 @@ class ReadState(msgspec.Struct, frozen=True, gc=False):
 class SoftState(msgspec.Struct, frozen=True, gc=False):
     """What changed and is not to be stored. `leader_id` is 0 while none is known.
 
-    Reads asked for under an earlier term are lost: ask again, of the new leader.
+    Reads asked for under another leader or term, and not answered yet, are lost: ask again.
     """
 
     role: Role
     leader_id: int
     term: int
+
+
+class PeerStatus(msgspec.Struct, frozen=True, gc=False):
+    """What a leader knows of a follower. `state` is "probe", "replicate" or "snapshot"."""
+
+    match_index: int
+    next_index: int
+    state: str
+    ticks_since_heard: int
 
 
 class Ready(msgspec.Struct):
@@ -91,6 +101,8 @@ class Ready(msgspec.Struct):
     reads: list[ReadState] = []
     # Set when role, leader or term changed since the last Ready that had it.
     soft_state: SoftState | None = None
+    # Followers that need a snapshot, each until `Core.snapshot_sent` or `snapshot_failed`.
+    snapshots: list[int] = []
 
     @property
     def must_store(self) -> bool:
@@ -106,7 +118,11 @@ class Ready(msgspec.Struct):
         return self.hard_state.term, 0
 
 
-class NotLeader(Exception):
+class Refused(Exception):
+    """The core does not do what it was asked to, and nothing has changed."""
+
+
+class NotLeader(Refused):
     """Only the leader does this. `leader_id` is where to go, 0 when no leader is known."""
 
     def __init__(self, leader_id: int) -> None:
@@ -116,7 +132,7 @@ class NotLeader(Exception):
         self.leader_id = leader_id
 
 
-class Overloaded(Exception):
+class Overloaded(Refused):
     """Too much is proposed and not yet committed. Nothing was appended; try again later."""
 
     def __init__(self, uncommitted_bytes: int, max_uncommitted_bytes: int) -> None:
@@ -125,6 +141,27 @@ class Overloaded(Exception):
         )
         self.uncommitted_bytes = uncommitted_bytes
         self.max_uncommitted_bytes = max_uncommitted_bytes
+
+
+class TransferInProgress(Refused):
+    """Leadership is being handed to node `to`. Nothing was appended; try again soon."""
+
+    def __init__(self, to: int) -> None:
+        super().__init__(f"leadership is being handed to node {to}")
+        self.to = to
+
+
+class InvalidTransfer(Refused):
+    """Leadership cannot be handed to this node: it has no vote."""
+
+
+class ChangeInProgress(Refused):
+    """The configuration cannot change yet: the last change, or any entry of the leader's own
+    term, is not committed."""
+
+
+class InvalidConfiguration(Refused):
+    """What was proposed is not a configuration a group can have."""
 
 
 class RaftViolation(Exception):

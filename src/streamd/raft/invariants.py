@@ -54,6 +54,9 @@ class Checker:
         self._checked: dict[int, tuple[int, int]] = {}
         self._stored: dict[int, HardState] = {}
         self._votes: dict[tuple[int, int], int] = {}
+        self._states: dict[int, int] = {}
+        # The configuration by which a node that leads counts until the next event.
+        self._configurations: dict[int, Configuration] = {}
 
     @property
     def committed_index(self) -> int:
@@ -68,6 +71,12 @@ class Checker:
         self._committed_entries_stay(core)
         self._log_matching(core)
         self._leader_has_all_committed(core)
+        self._configurations[core.node_id] = core.configuration
+
+    def after_apply(self, node_id: int, index: int, digest: int) -> None:
+        """The state after applying `index` is the same on every node."""
+        known = self._states.setdefault(index, digest)
+        self._require(known == digest, f"node {node_id} has another state at index {index}")
 
     def after_restart(self, core: Core, applied_index: int) -> None:
         """A node came back and knows as committed what its state machine has applied."""
@@ -117,12 +126,22 @@ class Checker:
         )
         self._commit_index[core.node_id] = core.commit_index
         for index in range(before + 1, core.commit_index + 1):
-            term = core.entry_at(index).term
+            if index < core.first_index:
+                continue  # part of an installed snapshot, whose end is looked at below
+            term = core.term_at(index)
             if index > self.committed_index:
-                self._is_durable(core.configuration, index, term)
+                self._is_durable(self._configurations[core.node_id], index, term)
                 self._committed.append((term, core.term))
             known, _ = self._committed[index]
             self._require(known == term, f"index {index} is committed of terms {known}, {term}")
+
+        if before < core.first_index - 1 == core.commit_index:
+            term, _ = self._committed[core.commit_index]
+            self._require(
+                term == core.term_at(core.commit_index),
+                f"node {core.node_id} took a snapshot for committed that ends at"
+                f" {core.commit_index} with another term than {term}",
+            )
 
     def _is_durable(self, configuration: Configuration, index: int, term: int) -> None:
         """A newly committed entry is on the disks of a majority, of both sets if joint."""

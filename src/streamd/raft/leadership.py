@@ -1,23 +1,32 @@
-"""Leading for one term: replicating, committing, answering reads (thesis 3.5, 3.6, 6.4)."""
+"""Leading for one term: proposing, committing, answering reads (thesis 3.5, 3.6, 6.4)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamd.raft.interface import Overloaded, ReadState
-from streamd.raft.membership import quorum_value
+from streamd.raft.changes import checked, first_step, last_step
+from streamd.raft.interface import (
+    ChangeInProgress,
+    InvalidTransfer,
+    Overloaded,
+    ReadState,
+    TransferInProgress,
+)
+from streamd.raft.membership import encode_configuration, quorum_value
 from streamd.raft.messages import (
     AppendAccepted,
     AppendRejected,
-    AppendRequest,
+    Configuration,
     Entry,
     EntryKind,
-    Heartbeat,
     HeartbeatReply,
+    ReadReply,
+    ReadRequest,
 )
-from streamd.raft.progress import Progress
-from streamd.raft.reads import ReadQueue
+from streamd.raft.reads import ReadQueue, RemoteRead
+from streamd.raft.replication import Replication
 from streamd.raft.state import State
+from streamd.raft.transfer import Transfer
 
 
 class Leadership:
@@ -34,28 +43,46 @@ class Leadership:
         self._own_from_index = log.last_index + 1
         self._uncommitted_bytes = 0
         self._reads = ReadQueue()
-        self.progress = {
-            member: Progress(log.last_index + 1, state.settings.max_appends_in_flight)
-            for member in state.other_members()
-        }
+        self._heartbeat_elapsed = 0
+        self._transfer: Transfer | None = None
+        self.replication = Replication(state)
         log.append([Entry(log.last_index + 1, state.term, EntryKind.NOOP, b"")])
-        self._replicate_to_all()
+        self.replication.to_all()
 
     @property
     def has_committed_in_term(self) -> bool:
         """Until then, what earlier leaders committed may not be known (thesis 6.4)."""
         return self._state.log.commit_index >= self._own_from_index
 
+    # -- time -----------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        self.replication.tick()
+        if self._transfer is not None:
+            if self._transfer.tick():
+                self.replication.ask_to_campaign(self._transfer.to)
+            else:
+                self._transfer = None
+        self._heartbeat_elapsed += 1
+        if self._heartbeat_elapsed >= self._state.settings.heartbeat_interval_ticks:
+            self._heartbeat_elapsed = 0
+            self.replication.heartbeat(self._reads.round)
+
+    def is_heard_by_quorum(self) -> bool:
+        """Whether a majority has answered anything for an election timeout (CheckQuorum)."""
+        return bool(quorum_value(self._state.configuration, self.replication.is_heard))
+
     # -- proposals ------------------------------------------------------------------------
 
     def propose(self, payloads: Sequence[bytes]) -> range:
-        """Append the payloads and send them. Raises `Overloaded` before appending anything.
+        """Append the payloads and send them. Raises before appending anything.
 
         While nothing waits to be committed any size is taken, so that no proposal is refused
         for ever.
         """
         state = self._state
         log = state.log
+        self._refuse_during_transfer()
         limit = state.settings.max_uncommitted_bytes
         size = sum(map(len, payloads))
         if self._uncommitted_bytes and self._uncommitted_bytes + size > limit:
@@ -69,7 +96,7 @@ class Leadership:
                 for index, payload in enumerate(payloads, first)
             ]
         )
-        self._replicate_to_all()
+        self.replication.to_all()
         return range(first, log.last_index + 1)
 
     def handed_out(self, committed: Iterable[Entry]) -> None:
@@ -78,135 +105,146 @@ class Leadership:
             if entry.index > self._own_from_index:
                 self._uncommitted_bytes -= len(entry.payload)
 
+    # -- changes of the configuration -----------------------------------------------------
+
+    def propose_configuration(self, target: Configuration) -> int:
+        """Take the first step towards `target`; `_take_last_step` takes the other.
+
+        Without an entry of the own term committed, a change could meet one of an earlier leader
+        that this one does not know to be committed: two majorities that do not overlap.
+        """
+        state = self._state
+        self._refuse_during_transfer()
+        if not self.has_committed_in_term:
+            raise ChangeInProgress("nothing of this leader's term is committed yet")
+        if state.configurations.latest_index > state.log.commit_index:
+            raise ChangeInProgress("the last change of the configuration is not committed yet")
+        return self._append_configuration(first_step(state.configuration, checked(target)))
+
+    def _append_configuration(self, configuration: Configuration) -> int:
+        state = self._state
+        index = state.log.last_index + 1
+        payload = encode_configuration(configuration)
+        entry = Entry(index, state.term, EntryKind.CONFIGURATION, payload)
+        self._uncommitted_bytes += len(payload)
+        state.log.append([entry])
+        state.configurations.append(entry)
+        self.replication.follow_configuration()
+        self.replication.to_all()
+        return index
+
+    def _take_last_step(self) -> None:
+        configurations = self._state.configurations
+        is_committed = configurations.latest_index <= self._state.log.commit_index
+        if configurations.latest.voters_outgoing and is_committed:
+            self._append_configuration(last_step(configurations.latest))
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the committed configuration has no vote for this node (thesis 4.2.2)."""
+        state = self._state
+        return (
+            not state.configuration.is_voter(state.node_id)
+            and state.configurations.latest_index <= state.log.commit_index
+        )
+
+    # -- handing over ---------------------------------------------------------------------
+
+    @property
+    def transferring(self) -> int:
+        return 0 if self._transfer is None else self._transfer.to
+
+    def transfer(self, to: int) -> None:
+        state = self._state
+        if to not in state.configuration.voters:
+            raise InvalidTransfer(f"node {to} is not a voter")
+        self._transfer = None
+        if to != state.node_id:
+            self._transfer = Transfer(to, state.settings.election_timeout_ticks)
+            if not self.replication.ask_to_campaign(to):
+                self.replication.to(to)
+
+    def _refuse_during_transfer(self) -> None:
+        if self._transfer is not None:
+            raise TransferInProgress(self._transfer.to)
+
+    def hand_over(self) -> None:
+        """About to step down without being deposed: have the best voter campaign at once."""
+        node_id = self._state.node_id
+        others = [voter for voter in self._state.configuration.voters if voter != node_id]
+        if others:
+            self.replication.ask_to_campaign(max(others, key=self.replication.match_index))
+
+    # -- committing -----------------------------------------------------------------------
+
     def stored(self) -> None:
         """More of the leader's own log is on its disk."""
         self._commit()
 
-    # -- replication ----------------------------------------------------------------------
-
-    def on_accepted(self, reply: AppendAccepted) -> None:
-        progress = self.progress.get(reply.sender)
-        if progress is None:
-            return
-        progress.heard = True
-        if progress.accepted(reply.match_index):
-            self._commit()
-            if progress.next_index <= self._state.log.last_index:
-                self._replicate(reply.sender, progress)
-
-    def on_rejected(self, reply: AppendRejected) -> None:
-        progress = self.progress.get(reply.sender)
-        if progress is None:
-            return
-        progress.heard = True
-        found, _ = self._state.log.last_not_after_term(reply.hint_index, reply.hint_term)
-        if progress.rejected(reply.prev_index, min(found, reply.hint_index) + 1):
-            self._replicate(reply.sender, progress)
-
-    def _replicate_to_all(self) -> None:
-        for member, progress in self.progress.items():
-            self._replicate(member, progress)
-
-    def _replicate(self, member: int, progress: Progress) -> None:
-        """Send what the follower lacks, as far as it may have unanswered; at least one request,
-        an empty one if need be, unless it has to answer first.
-
-        A follower that needs entries already removed from the log hears only heartbeats.
-        """
-        log = self._state.log
-        if progress.next_index < log.first_index:
-            return
-        while not progress.paused:
-            self._send_append(member, progress)
-            if not progress.replicating or progress.next_index > log.last_index:
-                return
-
-    def _send_append(self, member: int, progress: Progress) -> None:
-        state = self._state
-        log = state.log
-        prev_index = progress.next_index - 1
-        entries: list[Entry] = []
-        if prev_index < log.last_index:
-            limit = state.settings.max_append_bytes
-            entries = log.entries(prev_index + 1, log.last_index + 1, limit)
-        state.messages.append(
-            AppendRequest(
-                state.node_id,
-                member,
-                state.term,
-                prev_index,
-                log.term(prev_index),
-                log.commit_index,
-                entries,
-            )
-        )
-        progress.sent(prev_index + len(entries))
-
-    # -- committing -----------------------------------------------------------------------
-
     def _commit(self) -> None:
-        state = self._state
-        index = quorum_value(state.configuration, self._match_index)
+        log = self._state.log
+        index = quorum_value(self._state.configuration, self.replication.match_index)
         # An entry of an earlier term may be on a majority and still be replaced; it commits
         # together with one of the own term (figure 3.7).
-        if index < self._own_from_index or index <= state.log.commit_index:
+        if index < self._own_from_index or index <= log.commit_index:
             return
-        state.log.commit_to(index)
-        self._replicate_to_all()
+        log.commit_to(index)
+        self.replication.to_all()
+        self._take_last_step()
 
-    def _match_index(self, member: int) -> int:
-        if member == self._state.node_id:
-            return self._state.log.stable_index
-        return self.progress[member].match_index
+    # -- answers --------------------------------------------------------------------------
 
-    # -- heartbeats and reads -------------------------------------------------------------
+    def on_accepted(self, reply: AppendAccepted) -> None:
+        if reply.sender not in self.replication.progress:
+            return
+        if self.replication.on_accepted(reply):
+            self._commit()
+            if self.replication.progress[reply.sender].next_index <= self._state.log.last_index:
+                self.replication.to(reply.sender)
+            if reply.sender == self.transferring:
+                self.replication.ask_to_campaign(reply.sender)
 
-    def heartbeat(self) -> None:
-        state = self._state
-        for member, progress in self.progress.items():
-            commit_index = min(state.log.commit_index, progress.match_index)
-            state.messages.append(
-                Heartbeat(state.node_id, member, state.term, commit_index, self._reads.round)
-            )
+    def on_rejected(self, reply: AppendRejected) -> None:
+        if reply.sender in self.replication.progress:
+            self.replication.on_rejected(reply)
 
     def on_heartbeat_reply(self, reply: HeartbeatReply) -> None:
-        progress = self.progress.get(reply.sender)
-        if progress is None:
-            return
-        progress.heard = True
-        progress.answered_round = max(progress.answered_round, reply.round)
-        self._answer_reads()
-        if progress.match_index < self._state.log.last_index:
-            progress.make_room()
-            self._replicate(reply.sender, progress)
+        if reply.sender in self.replication.progress:
+            self.replication.on_heartbeat_reply(reply)
+            self._answer_reads()
 
-    def is_heard_by_quorum(self) -> bool:
-        """Whether a majority answered anything since the last time this was asked."""
-        configuration = self._state.configuration
-        node_id = self._state.node_id
-        heard = quorum_value(
-            configuration,
-            lambda member: member == node_id or self.progress[member].heard,
-        )
-        for progress in self.progress.values():
-            progress.heard = False
-        return bool(heard)
+    # -- reads ----------------------------------------------------------------------------
 
     def read(self, context: int) -> None:
         self._reads.add(context)
 
+    def on_read_request(self, request: ReadRequest) -> None:
+        self._reads.add_remote(request.sender, RemoteRead(request.life, request.round))
+
     def begin_reads(self) -> None:
-        """Have the reads that came confirmed, once earlier leaders' commits are known."""
-        if self.has_committed_in_term and self._reads.begin_round(self._state.log.commit_index):
-            self.heartbeat()
+        """Have the reads that came confirmed, once earlier leaders' commits are known.
+
+        Those that come during a transfer wait for how it ends: most likely they are lost with
+        the leadership, and asked for again of the new leader.
+        """
+        if not self.has_committed_in_term or self._transfer is not None:
+            return
+        if self._reads.begin_round(self._state.log.commit_index):
+            self.replication.heartbeat(self._reads.round)
             self._answer_reads()
 
     def _answer_reads(self) -> None:
-        confirmed = quorum_value(self._state.configuration, self._answered_round)
-        for context, index in self._reads.confirmed(confirmed):
-            self._state.reads.append(ReadState(context, index))
+        state = self._state
+        confirmed = quorum_value(state.configuration, self._answered_round)
+        for done in self._reads.confirmed(confirmed):
+            index = done.commit_index
+            state.reads += [ReadState(context, index) for context in done.contexts]
+            state.messages += [
+                ReadReply(state.node_id, reader, state.term, read.life, read.round, index)
+                for reader, read in done.remote.items()
+            ]
 
     def _answered_round(self, member: int) -> int:
         if member == self._state.node_id:
             return self._reads.round
-        return self.progress[member].answered_round
+        return self.replication.progress[member].answered_round

@@ -48,7 +48,8 @@ class Log:
         return self._reader.first_index
 
     def term(self, index: int) -> int:
-        """The term at `index`, which is 0, or between `first_index - 1` and `last_index`."""
+        """The term at `index`, up to `last_index`; 0 for index 0, and for entries so old that
+        their term is no longer known."""
         if index == self.last_index:
             return self.last_term
         if index >= self._offset:
@@ -56,7 +57,7 @@ class Log:
         run = bisect_right(self._run_starts, index) - 1
         if run >= 0:
             return self._run_terms[run]
-        return self._reader.term(index) if index else 0
+        return self._reader.term(index) if index and index >= self.first_index - 1 else 0
 
     def has(self, index: int, term: int) -> bool:
         return index <= self.last_index and self.term(index) == term
@@ -117,6 +118,19 @@ class Log:
         if not self._run_starts:
             self._run_starts, self._run_terms = [kept], [term]
         self.last_index, self.last_term = kept, term
+
+    def reset(self, index: int, term: int) -> None:
+        """Go on after a snapshot that ends at `index`, in place of everything so far.
+
+        The reader has already done so, and no entries are being written.
+        """
+        assert not self._writes, "the log is replaced only when nothing is being written to it"
+        assert (self._reader.first_index, self._reader.last_index) == (index + 1, index)
+        self.last_index = self.stable_index = self.commit_index = self.handed_index = index
+        self.last_term = term
+        self._recent = []
+        self._offset = self._to_store = index + 1
+        self._run_starts, self._run_terms = [index], [term]
 
     # -- storing --------------------------------------------------------------------------
 

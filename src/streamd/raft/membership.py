@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
@@ -25,9 +26,13 @@ def decode_configuration(payload: bytes) -> Configuration:
     return _DECODER.decode(payload)
 
 
-def bootstrap_entry(voters: Iterable[int]) -> Entry:
+def bootstrap_entry(
+    voters: Iterable[int], addresses: tuple[tuple[int, str, str], ...] = ()
+) -> Entry:
     """The first entry of a new group, to be stored together with `BOOTSTRAP_HARD_STATE`."""
-    payload = encode_configuration(Configuration(voters=tuple(sorted(voters))))
+    payload = encode_configuration(
+        Configuration(voters=tuple(sorted(voters)), addresses=tuple(sorted(addresses)))
+    )
     return Entry(1, BOOTSTRAP_HARD_STATE.term, EntryKind.CONFIGURATION, payload)
 
 
@@ -41,6 +46,15 @@ class ConfigurationHistory:
         self._indexes = [base_index]
         self._configurations = [base]
         self.latest = base
+
+    @property
+    def latest_index(self) -> int:
+        """The index of the entry that brought the latest one, or the base index."""
+        return self._indexes[-1]
+
+    def at(self, index: int) -> Configuration:
+        """The configuration in force at `index`, which is not below the base index."""
+        return self._configurations[max(0, bisect_right(self._indexes, index) - 1)]
 
     def append(self, entry: Entry) -> None:
         self._indexes.append(entry.index)

@@ -40,12 +40,17 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The members of the group, ids in ascending order.
 
     While `voters_outgoing` is not empty the configuration is joint: elections and commits need a
-    majority of both sets of voters (thesis 4.3). Learners receive the log and count nowhere.
+    majority of both sets of voters (thesis 4.3). Learners receive the log and count nowhere; in
+    a joint configuration a learner may be an outgoing voter, and counts as such until the end.
+
+    `addresses` tells where members are, as (node id, peer address, client address); the core
+    hands them on and never looks at them.
     """
 
     voters: tuple[int, ...] = ()
     voters_outgoing: tuple[int, ...] = ()
     learners: tuple[int, ...] = ()
+    addresses: tuple[tuple[int, str, str], ...] = ()
 
     def members(self) -> set[int]:
         return {*self.voters, *self.voters_outgoing, *self.learners}
@@ -66,12 +71,14 @@ class VoteRequest(PeerMessage, frozen=True, tag=1):
     """A candidate asks for a vote (RequestVote, thesis 3.4), or whether it would get one.
 
     With `pre_vote` the term is the one the sender would campaign in, not one it has entered
-    (thesis 9.6).
+    (thesis 9.6). With `transfer` the leader itself asked the sender to take over, so nobody
+    needs to protect it (thesis 4.2.3).
     """
 
     last_index: int
     last_term: int
     pre_vote: bool = False
+    transfer: bool = False
 
 
 class VoteReply(PeerMessage, frozen=True, tag=2):
@@ -100,12 +107,14 @@ class AppendRejected(PeerMessage, frozen=True, tag=5):
     """The sender's log does not hold (`prev_index`, prev_term) of the request.
 
     The two logs can agree at `hint_index` at the latest; the sender's entry there is of
-    `hint_term`.
+    `hint_term`. `lost_entries` takes back earlier confirmations: the sender's disk has lost what
+    they were about.
     """
 
     prev_index: int
     hint_index: int
     hint_term: int
+    lost_entries: bool = False
 
 
 class Heartbeat(PeerMessage, frozen=True, tag=6):
@@ -124,6 +133,29 @@ class HeartbeatReply(PeerMessage, frozen=True, tag=7):
     round: int = 0
 
 
+class TimeoutNow(PeerMessage, frozen=True, tag=8):
+    """The leader asks the receiver to campaign at once (thesis 3.10)."""
+
+
+class ReadRequest(PeerMessage, frozen=True, tag=9):
+    """A follower asks the leader for an index to read at.
+
+    The reply repeats both numbers. `life` differs between two lives of one node, so that an
+    answer to the one is never taken for an answer to the other.
+    """
+
+    life: int
+    round: int
+
+
+class ReadReply(PeerMessage, frozen=True, tag=10):
+    """Reads of that round, and of all before it, are linearizable once `index` is applied."""
+
+    life: int
+    round: int
+    index: int
+
+
 Message = (
     VoteRequest
     | VoteReply
@@ -132,4 +164,7 @@ Message = (
     | AppendRejected
     | Heartbeat
     | HeartbeatReply
+    | TimeoutNow
+    | ReadRequest
+    | ReadReply
 )

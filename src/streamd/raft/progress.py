@@ -3,62 +3,82 @@
 from __future__ import annotations
 
 from collections import deque
+from enum import StrEnum
+
+
+class Flow(StrEnum):
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
 
 
 class Progress:
     """Where to continue sending, and whether to wait for an answer first.
 
-    While *probing* the leader looks for the place where the logs agree and has one request
-    unanswered at a time. Once the follower accepted one, it *replicates*: requests follow each
-    other without waiting, a bounded number of them unanswered.
+    While it *probes* the leader looks for the place where the logs agree and has one request
+    unanswered at a time. Once the follower accepted one, the leader *replicates*: requests follow
+    each other without waiting, a bounded number and size of them unanswered. A follower that
+    needs what the leader's log no longer holds gets a *snapshot*, and meanwhile no requests.
     """
 
     __slots__ = (
         "_in_flight",
+        "_in_flight_bytes",
         "_max_in_flight",
+        "_max_in_flight_bytes",
         "answered_round",
-        "heard",
+        "flow",
         "match_index",
         "next_index",
         "probe_unanswered",
-        "replicating",
+        "ticks_since_heard",
     )
 
-    def __init__(self, next_index: int, max_in_flight: int) -> None:
+    def __init__(self, next_index: int, max_in_flight: int, max_in_flight_bytes: int) -> None:
         self.match_index = 0
         self.next_index = next_index
-        self.replicating = False
+        self.flow = Flow.PROBE
         self.probe_unanswered = False
-        # Whether the follower said anything since the leader last counted who does.
-        self.heard = False
+        # A new follower has an election timeout to say something before it counts as gone.
+        self.ticks_since_heard = 0
         self.answered_round = 0
-        # The last index of every request sent and not answered.
-        self._in_flight: deque[int] = deque()
+        # The last index and the size of every request sent and not answered.
+        self._in_flight: deque[tuple[int, int]] = deque()
+        self._in_flight_bytes = 0
         self._max_in_flight = max_in_flight
+        self._max_in_flight_bytes = max_in_flight_bytes
 
     @property
     def paused(self) -> bool:
-        if self.replicating:
-            return len(self._in_flight) >= self._max_in_flight
-        return self.probe_unanswered
+        match self.flow:
+            case Flow.REPLICATE:
+                return (
+                    len(self._in_flight) >= self._max_in_flight
+                    or self._in_flight_bytes >= self._max_in_flight_bytes
+                )
+            case Flow.PROBE:
+                return self.probe_unanswered
+            case Flow.SNAPSHOT:
+                return True
 
-    def sent(self, last_index: int) -> None:
-        """A request left that ends at `last_index`."""
-        if not self.replicating:
+    def sent(self, last_index: int, size: int = 0) -> None:
+        """A request left that ends at `last_index` and has `size` bytes of payload."""
+        if self.flow is not Flow.REPLICATE:
             self.probe_unanswered = True
         elif last_index >= self.next_index:
             self.next_index = last_index + 1
-            self._in_flight.append(last_index)
+            self._in_flight.append((last_index, size))
+            self._in_flight_bytes += size
 
     def accepted(self, match_index: int) -> bool:
         """Whether that was news. An old answer never moves anything back."""
-        while self._in_flight and self._in_flight[0] <= match_index:
-            self._in_flight.popleft()
+        while self._in_flight and self._in_flight[0][0] <= match_index:
+            self._in_flight_bytes -= self._in_flight.popleft()[1]
         news = match_index > self.match_index
         self.match_index = max(self.match_index, match_index)
         self.next_index = max(self.next_index, match_index + 1)
-        if not self.replicating:
-            self.replicating = True
+        if self.flow is Flow.PROBE:
+            self.flow = Flow.REPLICATE
             self.probe_unanswered = False
             self.next_index = self.match_index + 1
             return True
@@ -67,21 +87,36 @@ class Progress:
     def rejected(self, prev_index: int, next_index: int) -> bool:
         """Whether to probe again, at `next_index`. An answer to anything but the last probe, or
         one that the follower has overtaken, says nothing new."""
-        if self.replicating:
-            if prev_index <= self.match_index:
+        match self.flow:
+            case Flow.SNAPSHOT:
                 return False
-            self.replicating = False
-            self._in_flight.clear()
-            self.next_index = self.match_index + 1
-        elif prev_index != self.next_index - 1:
-            return False
-        else:
-            self.next_index = max(self.match_index + 1, min(next_index, prev_index))
-        self.probe_unanswered = False
+            case Flow.REPLICATE:
+                if prev_index <= self.match_index:
+                    return False
+                self.probe(self.match_index + 1)
+            case Flow.PROBE:
+                if prev_index != self.next_index - 1:
+                    return False
+                self.probe(max(self.match_index + 1, min(next_index, prev_index)))
         return True
 
-    def make_room(self) -> None:
-        """Let one more request go although others are unanswered: they may be lost."""
+    def lost(self, next_index: int) -> None:
+        """The follower no longer has what it confirmed; look again for where the logs agree."""
+        self.match_index = 0
+        self.probe(next_index)
+
+    def probe(self, next_index: int) -> None:
+        self.flow = Flow.PROBE
         self.probe_unanswered = False
-        if self.replicating and self.paused:
-            self._in_flight.popleft()
+        self.next_index = next_index
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+
+    def await_snapshot(self) -> None:
+        self.probe(self.next_index)
+        self.flow = Flow.SNAPSHOT
+
+    def snapshot_failed(self) -> None:
+        """The next sign of life gives occasion to try again."""
+        self.flow = Flow.PROBE
+        self.probe_unanswered = True

@@ -6,10 +6,32 @@ from collections import deque
 from typing import NamedTuple
 
 
-class _Round(NamedTuple):
+class RemoteRead(NamedTuple):
+    """A round of reads at a follower, in the follower's numbering."""
+
+    life: int
+    round: int
+
+
+class _Gathered:
+    """Reads that come between two rounds. Of each follower's rounds only the newest counts: the
+    answer to it answers those before."""
+
+    __slots__ = ("contexts", "remote")
+
+    def __init__(self) -> None:
+        self.contexts: list[int] = []
+        self.remote: dict[int, RemoteRead] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.contexts or self.remote)
+
+
+class Round(NamedTuple):
     number: int
     commit_index: int
     contexts: list[int]
+    remote: dict[int, RemoteRead]
 
 
 class ReadQueue:
@@ -20,25 +42,27 @@ class ReadQueue:
 
     def __init__(self) -> None:
         self.round = 0
-        self._gathering: list[int] = []
-        self._rounds: deque[_Round] = deque()
+        self._gathered = _Gathered()
+        self._rounds: deque[Round] = deque()
 
     def add(self, context: int) -> None:
-        self._gathering.append(context)
+        self._gathered.contexts.append(context)
+
+    def add_remote(self, node_id: int, read: RemoteRead) -> None:
+        self._gathered.remote[node_id] = read
 
     def begin_round(self, commit_index: int) -> bool:
         """Whether there is a round to send heartbeats for."""
-        if not self._gathering:
+        if not self._gathered:
             return False
         self.round += 1
-        self._rounds.append(_Round(self.round, commit_index, self._gathering))
-        self._gathering = []
+        gathered, self._gathered = self._gathered, _Gathered()
+        self._rounds.append(Round(self.round, commit_index, gathered.contexts, gathered.remote))
         return True
 
-    def confirmed(self, round_number: int) -> list[tuple[int, int]]:
-        """The (context, commit index) of the reads in rounds up to this one, each once."""
-        answers: list[tuple[int, int]] = []
+    def confirmed(self, round_number: int) -> list[Round]:
+        """The rounds up to this one, each once."""
+        done: list[Round] = []
         while self._rounds and self._rounds[0].number <= round_number:
-            done = self._rounds.popleft()
-            answers += [(context, done.commit_index) for context in done.contexts]
-        return answers
+            done.append(self._rounds.popleft())
+        return done

@@ -6,6 +6,7 @@ from streamd.raft.interface import ReadState, Settings
 from streamd.raft.log import Log
 from streamd.raft.membership import ConfigurationHistory
 from streamd.raft.messages import Configuration, HardState, Message
+from streamd.raft.trust import Trust
 
 
 class State:
@@ -18,6 +19,7 @@ class State:
         hard_state: HardState,
         log: Log,
         configurations: ConfigurationHistory,
+        trust: Trust,
     ) -> None:
         self.node_id = node_id
         self.settings = settings
@@ -25,10 +27,14 @@ class State:
         self.hard_state = hard_state
         self.log = log
         self.configurations = configurations
+        self.trust = trust
         self.leader_id = 0
+        # While a snapshot is being installed, the log must not change under it.
+        self.restoring = False
         self.messages: list[Message] = []
         self.messages_after_store: list[Message] = []
         self.reads: list[ReadState] = []
+        self.snapshots: list[int] = []
 
     @property
     def term(self) -> int:

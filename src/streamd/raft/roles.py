@@ -1,0 +1,243 @@
+"""Which role the node plays, what makes it change, and who takes a message in each."""
+
+from __future__ import annotations
+
+from random import Random
+
+from streamd.raft.election_timer import ElectionTimer
+from streamd.raft.elections import Candidacy, answer_pre_vote, answer_vote
+from streamd.raft.following import follow_append, follow_heartbeat
+from streamd.raft.forwarded_reads import ForwardedReads
+from streamd.raft.interface import NotLeader, RaftViolation, Role
+from streamd.raft.leadership import Leadership
+from streamd.raft.membership import Verdict
+from streamd.raft.messages import (
+    AppendAccepted,
+    AppendRejected,
+    AppendRequest,
+    HardState,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    ReadReply,
+    ReadRequest,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from streamd.raft.state import State
+from streamd.raft.writes import Writes
+
+
+class Roles:
+    """Follower, unless there is a candidacy or a leadership; never both of them."""
+
+    def __init__(self, state: State, writes: Writes, random: Random) -> None:
+        self._state = state
+        self._writes = writes
+        self.timer = ElectionTimer(state.settings.election_timeout_ticks, random)
+        self.forwarded_reads = ForwardedReads(state, random)
+        self.candidacy: Candidacy | None = None
+        self.leadership: Leadership | None = None
+        if state.is_only_voter and state.trust.may_vote:
+            self._campaign()
+
+    @property
+    def role(self) -> Role:
+        if self.leadership is not None:
+            return Role.LEADER
+        if self.candidacy is None:
+            return Role.FOLLOWER
+        return Role.PRE_CANDIDATE if self.candidacy.pre_vote else Role.CANDIDATE
+
+    def leading(self) -> Leadership:
+        """Raises `NotLeader`."""
+        if self.leadership is None:
+            raise NotLeader(self._state.leader_id)
+        return self.leadership
+
+    # -- time and disk --------------------------------------------------------------------
+
+    def tick(self) -> None:
+        self.timer.tick()
+        if self.leadership is not None:
+            self._lead_on(self.leadership)
+        elif self.timer.has_run_out:
+            self._stand_for_election()
+        else:
+            self.forwarded_reads.tick()
+
+    def _lead_on(self, leadership: Leadership) -> None:
+        """A leader that nobody hears, or that cannot write, makes room: its heartbeats would
+        keep the others from electing one that can do its work."""
+        leadership.tick()
+        if not leadership.is_heard_by_quorum():
+            self._become_follower(self._state.term, 0)
+        elif self._writes.have_stalled and self._state.other_voters():
+            self._resign(leadership)
+
+    def stored(self, hard_state: HardState, *, with_entries: bool) -> None:
+        """A write that had this hard state is on the disk."""
+        if with_entries and self.leadership is not None:
+            self.leadership.stored()
+            self._resign_if_removed(self.leadership)
+        candidacy = self.candidacy
+        vote_is_stored = hard_state is self._state.hard_state
+        # A vote that a crash could take back is not one to count.
+        if candidacy is not None and not candidacy.pre_vote and vote_is_stored:
+            candidacy.record(self._state.node_id, True)
+            self._conclude_campaign(candidacy)
+
+    # -- messages -------------------------------------------------------------------------
+
+    def step(self, message: Message) -> None:
+        """Raises `RaftViolation` for what no correct peer can have sent to this node."""
+        term = self._state.term
+        if isinstance(message, VoteRequest | VoteReply) and message.pre_vote:
+            self._step_pre_vote(message)
+        elif message.term < term:
+            self._step_outdated(message)
+        elif message.term > term and self._ignores_campaign(message):
+            return
+        else:
+            if message.term > term:
+                self._become_follower(message.term, 0)
+            self._step_in_term(message)
+
+    def _step_pre_vote(self, message: VoteRequest | VoteReply) -> None:
+        term = self._state.term
+        if isinstance(message, VoteRequest):
+            answer_pre_vote(self._state, message, hears_leader=self._hears_leader())
+        elif not message.granted and message.term > term:
+            self._become_follower(message.term, 0)
+        else:
+            candidacy = self.candidacy
+            expected = term + 1 if message.granted else term
+            if candidacy is not None and candidacy.pre_vote and message.term == expected:
+                candidacy.record(message.sender, message.granted)
+                self._conclude_campaign(candidacy)
+
+    def _step_outdated(self, message: Message) -> None:
+        """Tell a leader or candidate of an earlier term that its time is over."""
+        state = self._state
+        if isinstance(message, VoteRequest):
+            reply = VoteReply(state.node_id, message.sender, state.term, False)
+            state.messages_after_store.append(reply)
+        elif isinstance(message, AppendRequest | Heartbeat):
+            state.messages.append(HeartbeatReply(state.node_id, message.sender, state.term))
+
+    def _ignores_campaign(self, message: Message) -> bool:
+        """A candidate that nobody needs does not depose a leader by its term, unless the leader
+        itself has sent it (thesis 4.2.3)."""
+        return isinstance(message, VoteRequest) and not message.transfer and self._hears_leader()
+
+    def _hears_leader(self) -> bool:
+        if self.leadership is not None:
+            return True
+        return self._state.leader_id != 0 and self.timer.is_within_one_timeout
+
+    def _step_in_term(self, message: Message) -> None:
+        match message:
+            case AppendRequest():
+                self._follow(message.sender)
+                follow_append(self._state, message)
+            case Heartbeat():
+                self._follow(message.sender)
+                follow_heartbeat(self._state, message)
+            case TimeoutNow():
+                self._follow(message.sender)
+                if self._may_stand:
+                    self._campaign(transfer=True)
+            case VoteRequest():
+                if answer_vote(self._state, message):
+                    self.timer.heard()
+            case VoteReply():
+                candidacy = self.candidacy
+                if candidacy is not None and not candidacy.pre_vote:
+                    candidacy.record(message.sender, message.granted)
+                    self._conclude_campaign(candidacy)
+            case ReadReply():
+                self.forwarded_reads.on_reply(message)
+            case _ if self.leadership is not None:
+                self._step_leading(self.leadership, message)
+
+    def _step_leading(self, leadership: Leadership, message: Message) -> None:
+        match message:
+            case AppendAccepted():
+                leadership.on_accepted(message)
+                self._resign_if_removed(leadership)
+            case AppendRejected():
+                leadership.on_rejected(message)
+            case HeartbeatReply():
+                leadership.on_heartbeat_reply(message)
+            case ReadRequest():
+                leadership.on_read_request(message)
+
+    def _follow(self, leader_id: int) -> None:
+        """Hear from the leader of the present term."""
+        known = self._state.leader_id
+        if known not in (0, leader_id):
+            raise RaftViolation(
+                f"nodes {known} and {leader_id} both lead term {self._state.term}: a node id is"
+                " used twice, or a disk was set back"
+            )
+        if self.candidacy is not None or known == 0:
+            self._become_follower(self._state.term, leader_id)
+        self.timer.heard()
+
+    # -- changes of role ------------------------------------------------------------------
+
+    @property
+    def _may_stand(self) -> bool:
+        """A node without a vote does not stand, nor one that could not even store its own."""
+        state = self._state
+        return (
+            state.configuration.is_voter(state.node_id)
+            and state.trust.may_vote
+            and not state.restoring
+            and not self._writes.have_stalled
+        )
+
+    def _become_follower(self, term: int, leader_id: int) -> None:
+        if term > self._state.term:
+            self._state.hard_state = HardState(term)
+        self._leave_role(leader_id)
+
+    def _stand_for_election(self) -> None:
+        self._leave_role(0)
+        if self._may_stand:
+            self.candidacy = Candidacy(self._state, pre_vote=True)
+            self._conclude_campaign(self.candidacy)
+
+    def _campaign(self, *, transfer: bool = False) -> None:
+        self._leave_role(0)
+        self.candidacy = Candidacy(self._state, pre_vote=False, transfer=transfer)
+
+    def _conclude_campaign(self, candidacy: Candidacy) -> None:
+        match candidacy.verdict():
+            case Verdict.WON if candidacy.pre_vote:
+                self._campaign()
+            case Verdict.WON:
+                self._leave_role(self._state.node_id)
+                self.leadership = Leadership(self._state)
+            case Verdict.LOST:
+                self._become_follower(self._state.term, 0)
+            case Verdict.PENDING:
+                return
+
+    def _resign_if_removed(self, leadership: Leadership) -> None:
+        if leadership.is_removed:
+            self._resign(leadership)
+
+    def _resign(self, leadership: Leadership) -> None:
+        leadership.hand_over()
+        self._become_follower(self._state.term, 0)
+
+    def _leave_role(self, leader_id: int) -> None:
+        """Be a plain follower of that leader, or of nobody, until something else is said."""
+        self._state.leader_id = leader_id
+        self._state.snapshots.clear()
+        self.candidacy = None
+        self.leadership = None
+        self.forwarded_reads.drop()
+        self.timer.restart()
