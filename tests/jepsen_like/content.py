@@ -133,6 +133,10 @@ def settle_content(life: Life) -> None:
     life.is_final = True
     reference = next(final for final in finals if final.data == life.content)
     for final in finals:
+        told = life.offsets.position(final.next_offset)
+        if told != len(final.data):
+            message = f"{len(final.data)} bytes, and told to go on at {final.next_offset!r}"
+            life.find(Anomaly.INCONSISTENT_OFFSETS, message, final)
         if final.data != life.content:
             at = common_prefix(final.data, life.content)
             message = f"{final.node or final.client} has another log from byte {at} on"
@@ -263,7 +267,7 @@ class _Gaps:
         if append.outcome == "fail":
             message = f"refused, and yet in the log at byte {start}"
             life.find(Anomaly.ABORTED_READ, message, append)
-        elif append.outcome == "ok" and not (append.duplicate and acknowledged >= end):
+        elif append.outcome == "ok" and is_wrong_end(append, acknowledged, end):
             message = f"acknowledged up to {append.next_offset}, and found at bytes {start}..{end}"
             life.find(Anomaly.INCONSISTENT_OFFSETS, message, append)
 
@@ -279,6 +283,11 @@ class _Gaps:
             bytes_found = shown(self.life.content[start:end])
             message = f"bytes {start}..{end} were appended by nobody: {bytes_found}"
             self.life.find(Anomaly.PHANTOM_WRITE, message)
+
+
+def is_wrong_end(append: Operation, acknowledged: int, end: int) -> bool:
+    """A retry may be told a later tail than the end of its append, never an earlier one."""
+    return acknowledged < end if append.duplicate else acknowledged != end
 
 
 def append_at(life: Life, text: str, start: int, end: int) -> Operation | None:

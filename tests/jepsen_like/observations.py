@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from tests.jepsen_like.content import Life, append_at, common_prefix
+from tests.jepsen_like.content import Life, append_at, common_prefix, is_wrong_end
 from tests.jepsen_like.findings import Anomaly, shown
 from tests.jepsen_like.history import CLOSED, NOT_FOUND, Operation
 from tests.jepsen_like.producers import attempts
@@ -122,8 +122,8 @@ def _check_retries(life: Life, tries: list[Operation], end: int) -> None:
     merged = life.appends[tries[0].payload]
     for append in tries:
         position = life.offsets.position(append.next_offset)
-        wrong = position < end if append.duplicate else position != end
-        if append.outcome == "ok" and wrong and append.next_offset != merged.next_offset:
+        wrong = append.outcome == "ok" and is_wrong_end(append, position, end)
+        if wrong and append.next_offset != merged.next_offset:
             message = f"a retry was told {append.next_offset}, and its append ends at {end}"
             life.find(Anomaly.INCONSISTENT_OFFSETS, message, append)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from tests.jepsen_like.content import Life
 from tests.jepsen_like.findings import Anomaly
 from tests.jepsen_like.history import STALE_EPOCH, Operation
@@ -46,10 +48,20 @@ def _check_fencing(life: Life) -> None:
             epochs[epoch] = min(append.invoked_ns, epochs.get(epoch, append.invoked_ns))
             if append.outcome == "fail" and append.refusal == STALE_EPOCH:
                 fenced.append((producer, epoch, append))
+    succeeded = {producer: _succeeded_ns(epochs) for producer, epochs in begun.items()}
     for producer, epoch, append in fenced:
-        later = (since for other, since in begun[producer].items() if other > epoch)
-        if min(later, default=append.returned_ns) >= append.returned_ns:
+        if succeeded[producer][epoch] >= append.returned_ns:
             life.find(Anomaly.PHANTOM_FENCING, "fenced, and nobody had a later epoch", append)
+
+
+def _succeeded_ns(begun: dict[int, int]) -> dict[int, int]:
+    """For each epoch of a producer, when the first of its later epochs began."""
+    succeeded = {}
+    earliest_ns = sys.maxsize
+    for epoch in sorted(begun, reverse=True):
+        succeeded[epoch] = earliest_ns
+        earliest_ns = min(earliest_ns, begun[epoch])
+    return succeeded
 
 
 def attempts(life: Life, payload: str) -> list[Operation]:

@@ -121,6 +121,11 @@ class Simulation:
         self.stream.take_effect(operation, 1 << 30)
         return self.end(operation)
 
+    def pause(self) -> int:
+        """Lets time pass in which nothing happens; returns where in it something may be put."""
+        self.now_ns += 100
+        return self.now_ns - 90
+
     def begin(self, client: str, kind: Kind, **fields: object) -> Operation:
         self.now_ns += 1
         operation = Operation(client, kind, self.now_ns, 0, "unknown", STREAM)
