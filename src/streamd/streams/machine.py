@@ -62,17 +62,24 @@ class Machine:
             case CreateBucket():
                 return self._create_bucket(command, now_ms)
 
+    def _living(self, key: bytes, now_ms: int) -> Stream | Result:
+        """The stream, or why there is none; one that is found to have expired ends here."""
+        stream = self.state.streams.get(key)
+        if stream is None:
+            return Result.NOT_FOUND
+        if stream.deleted:
+            return Result.GONE
+        if stream.expired(now_ms):
+            self._end(key, stream)
+            return Result.NOT_FOUND
+        return stream
+
     # -- appending ----------------------------------------------------------------------------
 
     def _append(self, command: Append, now_ms: int) -> Outcome:
-        stream = self.state.streams.get(command.key)
-        if stream is None:
-            return Outcome(Result.NOT_FOUND)
-        if stream.deleted:
-            return Outcome(Result.GONE)
-        if stream.expired(now_ms):
-            self._end(command.key, stream)
-            return Outcome(Result.NOT_FOUND)
+        stream = self._living(command.key, now_ms)
+        if isinstance(stream, Result):
+            return Outcome(stream)
         producer = command.producer
         if producer is not None:
             refusal = self._check_producer(stream, producer)
@@ -205,14 +212,9 @@ class Machine:
     # -- ending -------------------------------------------------------------------------------
 
     def _delete(self, command: Delete, now_ms: int) -> Outcome:
-        stream = self.state.streams.get(command.key)
-        if stream is None:
-            return Outcome(Result.NOT_FOUND)
-        if stream.deleted:
-            return Outcome(Result.GONE)
-        if stream.expired(now_ms):
-            self._end(command.key, stream)
-            return Outcome(Result.NOT_FOUND)
+        stream = self._living(command.key, now_ms)
+        if isinstance(stream, Result):
+            return Outcome(stream)
         self._end(command.key, stream)
         return Outcome.of(Result.DELETED, stream)
 
