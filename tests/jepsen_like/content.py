@@ -56,6 +56,8 @@ class Life:
     # One operation for each payload, its retries merged into it.
     appends: dict[str, Operation] = field(default_factory=dict)
     retries: dict[str, list[Operation]] = field(default_factory=dict)
+    # Whatever was refused, of any kind and before merging.
+    refused: list[Operation] = field(default_factory=list)
     # The lengths of the payloads, longest first.
     lengths: list[int] = field(default_factory=list)
     offsets: Offsets = field(default_factory=Offsets)
@@ -96,6 +98,8 @@ def gather(stream: str, incarnation: int, operations: list[Operation]) -> Life:
     appends, retries = life.appends, life.retries
     for operation in operations:
         kind = operation.kind
+        if operation.outcome == "fail":
+            life.refused.append(operation)
         if kind != "append":
             lists[kind].append(operation)
             if kind != "create" or not operation.payload or operation.duplicate:

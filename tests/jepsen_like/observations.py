@@ -15,7 +15,6 @@ from operator import itemgetter
 from tests.jepsen_like.content import Life, append_at, common_prefix, is_wrong_end
 from tests.jepsen_like.findings import Anomaly, shown
 from tests.jepsen_like.history import CLOSED, NOT_FOUND, Operation
-from tests.jepsen_like.producers import attempts
 
 _GONE = 1 << 62
 _NEVER = sys.maxsize
@@ -83,7 +82,7 @@ class _ClosePoint:
         told = [r for r in (*life.reads, *life.heads, *life.finals) if r.closed]
         at = [life.offsets.position(r.next_offset) for r in told if self.could_be_seen_by(r)]
         at = [position for position in at if position >= 0]
-        refused = any(a.refusal == CLOSED for a in life.appends.values() if a.outcome == "fail")
+        refused = any(a.refusal == CLOSED for a in life.refused if a.kind == "append")
         if len(life.content) in at or (refused and not at):
             return len(life.content)
         return min(at, default=None)
@@ -110,11 +109,9 @@ def _check_appends(life: Life, close: _ClosePoint, bounds: _Bounds) -> None:
     for payload, tries in life.retries.items():
         if payload in life.placed:
             _check_retries(life, tries, life.placed[payload] + len(payload))
-    for payload, merged in life.appends.items():
-        if merged.outcome != "ok":
-            for append in attempts(life, payload):
-                if append.outcome == "fail" and append.refusal == CLOSED:
-                    _check_refused_as_closed(life, append, close, bounds)
+    for append in life.refused:
+        if append.kind == "append" and append.refusal == CLOSED:
+            _check_refused_as_closed(life, append, close, bounds)
 
 
 def _check_retries(life: Life, tries: list[Operation], end: int) -> None:
@@ -168,9 +165,8 @@ def _check_deletes(life: Life, bounds: _Bounds) -> None:
             deleted_ns = min(deleted_ns, delete.invoked_ns)
     created = [c.returned_ns for c in life.creates if c.outcome == "ok"]
     created_ns = min(created, default=_NEVER)
-    appends = (a for payload in life.appends for a in attempts(life, payload))
-    for operation in (*life.reads, *life.heads, *life.finals, *life.closes, *appends):
-        if operation.outcome != "fail" or operation.refusal != NOT_FOUND:
+    for operation in life.refused:
+        if operation.refusal != NOT_FOUND or operation.kind in ("create", "delete"):
             continue
         if created_ns < operation.invoked_ns and operation.returned_ns <= deleted_ns:
             life.find(Anomaly.LOST_STREAM, "not found, and nobody had deleted it", operation)

@@ -37,20 +37,18 @@ def check_producers(life: Life) -> None:
 
 def _check_fencing(life: Life) -> None:
     """Who was fenced must have a successor that had begun by then."""
+    fenced = [a for a in life.refused if a.refusal == STALE_EPOCH and a.stamp is not None]
     begun: dict[str, dict[int, int]] = {}
-    fenced = []
-    for payload, merged in life.appends.items():
-        if merged.stamp is None:
-            continue
-        for append in attempts(life, payload):
-            producer, epoch = merged.stamp.producer, merged.stamp.epoch
-            epochs = begun.setdefault(producer, {})
+    for append in life.appends.values() if fenced else ():
+        if append.stamp is not None:
+            epochs = begun.setdefault(append.stamp.producer, {})
+            epoch = append.stamp.epoch
             epochs[epoch] = min(append.invoked_ns, epochs.get(epoch, append.invoked_ns))
-            if append.outcome == "fail" and append.refusal == STALE_EPOCH:
-                fenced.append((producer, epoch, append))
     succeeded = {producer: _succeeded_ns(epochs) for producer, epochs in begun.items()}
-    for producer, epoch, append in fenced:
-        if succeeded[producer][epoch] >= append.returned_ns:
+    for append in fenced:
+        if append.stamp is None:
+            continue
+        if succeeded[append.stamp.producer][append.stamp.epoch] >= append.returned_ns:
             life.find(Anomaly.PHANTOM_FENCING, "fenced, and nobody had a later epoch", append)
 
 
@@ -62,8 +60,3 @@ def _succeeded_ns(begun: dict[int, int]) -> dict[int, int]:
         succeeded[epoch] = earliest_ns
         earliest_ns = min(earliest_ns, begun[epoch])
     return succeeded
-
-
-def attempts(life: Life, payload: str) -> list[Operation]:
-    """The operations that tried to append a payload, as recorded."""
-    return life.retries.get(payload) or [life.appends[payload]]
