@@ -33,7 +33,7 @@ def check(operations: Sequence[Operation]) -> Report:
 
     Raises MalformedHistory when it was not recorded by the rules.
     """
-    # Millions of small objects are made and none forms a cycle: looking for some costs a third.
+    # Millions of small objects are made and none forms a cycle: looking for some takes long.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
