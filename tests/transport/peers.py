@@ -63,6 +63,7 @@ class Node(Handler):
         self.cluster_name = cluster_name
         self.cluster_id = cluster_id
         self.version = 1
+        self.hellos = 0
         self.answer = answer
         self.checks: Callable[[Hello], None] = lambda _: None
         self.met: list[Hello] = []
@@ -97,6 +98,7 @@ class Node(Handler):
     # -- what the transport calls -----------------------------------------------------------------
 
     def hello(self) -> Hello:
+        self.hellos += 1
         return Hello(
             protocol_version=self.version,
             cluster_name=self.cluster_name,

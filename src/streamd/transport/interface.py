@@ -21,7 +21,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_messages: int = 4096  # in each queue: urgent and bulk
     max_waiting_bytes: int = 64 * 1024 * 1024  # in each queue
     max_requests: int = 256  # under way, in each direction
-    max_request_bytes: int = 64 * 1024 * 1024  # of incoming requests under way
+    max_request_bytes: int = 64 * 1024 * 1024  # of incoming ones under way; of waiting replies
     max_handshakes: int = 64  # of incoming connections, all together
     max_sessions: int = 64  # incoming connections after their handshake, all together
     max_routes: int = 64  # addresses dialled without knowing who is there, all together

@@ -154,6 +154,7 @@ class Answering:
         self._fatal = fatal
         self._requests = 0
         self._request_bytes = 0
+        self._reply_bytes = 0
 
     def on_request(self, request: Request, nursery: trio.Nursery) -> None:
         """Raises `ProtocolError` when the peer goes on asking without reading the replies."""
@@ -174,17 +175,24 @@ class Answering:
 
     async def _answer(self, request: Request) -> None:
         """Call the handler; the request counts as under way until its reply is being written."""
-        size = len(request.payload)
+        reply = await self._handle(request)
+        self._request_bytes -= len(request.payload)
+        if reply is None:
+            self._requests -= 1
+            return
+        if self._reply_bytes and (
+            self._reply_bytes + len(reply.payload) > self._limits.max_request_bytes
+        ):
+            why = Refused(OVERLOADED, "too many answers wait to be read")
+            reply = Reply(request.request_id, ReplyStatus.FAILED, _ENCODER.encode(why))
+        payload = reply_payload(reply)
+        self._reply_bytes += len(payload)
 
         def give_back() -> None:
             self._requests -= 1
-            self._request_bytes -= size
+            self._reply_bytes -= len(payload)
 
-        reply = await self._handle(request)
-        if reply is None:
-            give_back()
-            return
-        self._outbox.put_packet(Packet(FrameKind.REPLY, reply_payload(reply), give_back))
+        self._outbox.put_packet(Packet(FrameKind.REPLY, payload, give_back))
 
     async def _handle(self, request: Request) -> Reply | None:
         """The reply, or None when the asker no longer waits for one."""

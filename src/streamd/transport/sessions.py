@@ -93,6 +93,7 @@ class Acceptor:
         self._on_end = on_end
         self._handshakes = 0
         self._sessions: dict[int, Session] = {}
+        self._complaint: tuple[str, dict[str, object]] | None = None
 
     def has_session(self, peer_id: int) -> bool:
         return peer_id in self._sessions
@@ -117,7 +118,7 @@ class Acceptor:
             if self._handshakes < self._limits.max_handshakes:
                 await self._serve_wire(Wire(stream, self._limits))
             else:
-                log.warning("too many handshakes at once; a connection was turned away")
+                self._complain("too many handshakes at once")
         finally:
             await close(stream)
 
@@ -126,7 +127,7 @@ class Acceptor:
         try:
             session = await self._shake_hands(wire)
         except ConnectionEnded as ended:
-            log.info("a connection without a handshake ended", reason=str(ended))
+            self._complain("a connection without a handshake ended", reason=str(ended))
             return
         finally:
             self._handshakes -= 1
@@ -164,7 +165,7 @@ class Acceptor:
             try:
                 self._check(own, peer)
             except Refusal as refusal:
-                log.info("peer refused", node_id=peer.node_id, reason=str(refusal))
+                self._complain("peer refused", node_id=peer.node_id, reason=str(refusal))
                 await wire.write(frame(FrameKind.REFUSED, encode_refusal(refusal)))
                 return None
             session = self._install(peer)
@@ -175,6 +176,14 @@ class Acceptor:
                 raise
             return session
         raise ConnectionEnded(f"no handshake within {self._limits.handshake_timeout_s:g} s")
+
+    def _complain(self, event: str, **fields: object) -> None:
+        """Log what whoever knocks does wrong; the same again and again only once."""
+        if (event, fields) == self._complaint:
+            log.debug(event, **fields)
+        else:
+            self._complaint = (event, fields)
+            log.warning(event, **fields)
 
     def _check(self, own: Hello, peer: Hello) -> None:
         check(own, peer)

@@ -7,6 +7,7 @@ small frames can go between them; the end's kind carries the flag `CONTINUED`.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
@@ -253,5 +254,10 @@ def describe(error: BaseException) -> str:
             error = error.__cause__
         else:
             break
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLEOFError):
+        # Python's TLS tells the refused side nothing.
+        return "it broke off TLS; if it refused this node's certificate, its log tells why"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return text or type(error).__name__

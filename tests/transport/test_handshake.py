@@ -1,0 +1,264 @@
+"""Who may speak with whom: every refusal has a name, and says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from streamd.transport import Hello, Limits, Refusal, RefusalCode
+from streamd.transport.errors import ConnectionEnded
+from streamd.transport.hello import encode_hello, parse_hello, parse_refusal
+from streamd.transport.wire import FrameKind
+from tests.transport.peers import (
+    PATIENCE_S,
+    QUICK,
+    Node,
+    Stranger,
+    heartbeat,
+    impostor,
+    running,
+    stranger,
+    wait_until,
+)
+
+
+async def _refusal(node: Node, **changes: object) -> Refusal:
+    async with stranger(node, welcome=False) as other:
+        kind, payload = await other.introduce(node, **changes)
+        assert kind == FrameKind.REFUSED
+        assert await other.is_shut_out()
+    return parse_refusal(payload)
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "hint"),
+    [
+        (RefusalCode.PROTOCOL_VERSION, {"protocol_version": 2}, "same release"),
+        (RefusalCode.CLUSTER_NAME, {"cluster_name": "other"}, "cluster.name"),
+        (RefusalCode.CLUSTER_ID, {"cluster_id": "other"}, "data directory"),
+        (RefusalCode.NODE_ID_IN_USE, {"node_id": 1}, "an id that no node has had"),
+    ],
+)
+async def test_a_node_that_does_not_belong_is_refused_by_name(
+    code: RefusalCode, changes: dict[str, object], hint: str
+) -> None:
+    node = Node(1, cluster_id="abc")
+    async with running(node):
+        refusal = await _refusal(node, **changes)
+    assert refusal.code == code
+    assert hint in str(refusal)
+    assert node.met == []
+
+
+async def test_the_handler_refuses_whom_it_does_not_expect() -> None:
+    node = Node(1)
+
+    def check(peer: Hello) -> None:
+        raise Refusal(RefusalCode.NOT_EXPECTED, "add the node first")
+
+    node.checks = check
+    async with running(node):
+        refusal = await _refusal(node)
+    assert (refusal.code, str(refusal)) == ("NOT_EXPECTED", "NOT_EXPECTED: add the node first")
+    assert node.met == []
+
+
+async def test_a_long_refusal_reaches_the_peer_all_the_same() -> None:
+    node = Node(1, cluster_name="n" * 3000)
+    async with running(node):
+        refusal = await _refusal(node, cluster_name="other")
+    assert refusal.code == RefusalCode.CLUSTER_NAME
+
+
+@pytest.mark.parametrize("own", ["", "abc"])
+async def test_a_node_that_is_no_member_yet_is_welcome(own: str) -> None:
+    node = Node(1, cluster_id=own)
+    async with running(node), stranger(node, welcome=False) as other:
+        kind, payload = await other.introduce(node, cluster_id="" if own else "abc")
+    assert kind == FrameKind.WELCOME
+    assert parse_hello(payload).cluster_id == own
+
+
+async def test_what_a_node_says_of_itself_is_asked_at_each_handshake() -> None:
+    node = Node(1)
+    async with running(node):
+        async with stranger(node):
+            pass
+        node.cluster_id = "joined"
+        assert (await _refusal(node, cluster_id="other")).code == RefusalCode.CLUSTER_ID
+
+
+async def test_a_later_version_may_say_more_about_itself() -> None:
+    hello = Node(1).hello()
+    fields = encode_hello(hello)
+    assert fields[0] == 0x98, "an array of eight"
+    assert parse_hello(b"\x99" + fields[1:] + b"\xa4more") == hello
+
+
+# -- one id, one node -----------------------------------------------------------------------------
+
+
+async def test_a_second_node_with_a_connected_nodes_id_is_refused() -> None:
+    node = Node(1)
+    async with running(node), stranger(node) as first:
+        refusal = await _refusal(node, peer_address="elsewhere:9")
+        assert refusal.code == RefusalCode.NODE_ID_IN_USE
+        assert "stranger:9" in str(refusal)
+        await first.send(FrameKind.PING)
+        assert await first.wire.read_packet() == (FrameKind.PONG, b"")
+
+
+async def test_a_node_that_has_moved_is_welcome_once_its_old_connection_is_gone() -> None:
+    node = Node(1, limits=QUICK)
+    async with running(node):
+        async with stranger(node):
+            pass
+        kind = FrameKind.REFUSED
+        with trio.fail_after(PATIENCE_S):
+            while kind == FrameKind.REFUSED:
+                async with stranger(node, welcome=False) as moved:
+                    answer, _ = await moved.introduce(node, peer_address="elsewhere:9")
+                    kind = FrameKind(answer)
+        assert kind == FrameKind.WELCOME
+
+
+@pytest.mark.parametrize("cluster_id", ["", "joined"])
+async def test_a_restarted_node_takes_the_place_of_its_old_connection(cluster_id: str) -> None:
+    node = Node(1)
+    async with running(node), stranger(node) as old, stranger(node, welcome=False) as new:
+        kind, _ = await new.introduce(node, cluster_id=cluster_id)
+        assert kind == FrameKind.WELCOME
+        assert await old.is_shut_out()
+        await new.send(FrameKind.PING)
+        assert await new.wire.read_packet() == (FrameKind.PONG, b"")
+
+
+# -- the dialling side ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda two: setattr(two, "version", 2), RefusalCode.PROTOCOL_VERSION),
+        (lambda two: setattr(two, "cluster_name", "other"), RefusalCode.CLUSTER_NAME),
+        (lambda two: setattr(two, "cluster_id", "other"), RefusalCode.CLUSTER_ID),
+        (lambda two: setattr(two, "node_id", 1), RefusalCode.NODE_ID_IN_USE),
+    ],
+)
+async def test_a_refused_node_says_why_once_and_goes_on_trying(
+    change: Callable[[Node], None], code: RefusalCode
+) -> None:
+    one, two = Node(1, cluster_id="abc", limits=QUICK), Node(2, cluster_id="abc")
+    change(two)
+    async with running(one, two, mesh=False):
+        with capture_logs() as logs:
+            one.transport.set_peers({2: two.address})
+            attempts = one.hellos + 5
+            await wait_until(lambda: one.hellos >= attempts)
+        assert code in one.last_error(2)
+        assert not one.connected(2)
+        change_back(two)
+        await one.wait_connected(2)
+    told = [entry for entry in logs if entry["event"] == "no peer"]
+    assert len(told) == 1
+    assert code in told[0]["reason"]
+
+
+def change_back(two: Node) -> None:
+    two.version, two.cluster_name, two.cluster_id, two.node_id = 1, "test", "abc", 2
+
+
+async def test_the_dialler_checks_who_answers_as_well() -> None:
+    one, two = Node(1, limits=QUICK), Node(2)
+
+    def check(peer: Hello) -> None:
+        raise Refusal(RefusalCode.NOT_EXPECTED, "not this one")
+
+    one.checks = check
+    async with running(one, two, mesh=False):
+        one.transport.set_peers({2: two.address})
+        await wait_until(lambda: "refused by this node" in one.last_error(2))
+        one.transport.send(2, [heartbeat(1)])
+        assert one.met == []
+
+
+async def test_a_peer_that_welcomes_with_another_clusters_id_is_refused() -> None:
+    one = Node(1, cluster_id="abc", limits=QUICK)
+
+    async def behave(caller: Stranger) -> None:
+        await caller.wire.read_packet()
+        hello = Node(2, cluster_id="other", address="two:2").hello()
+        await caller.send(FrameKind.WELCOME, encode_hello(hello))
+        await caller.is_shut_out()
+
+    async with impostor(behave) as address, running(one, mesh=False):
+        one.transport.set_peers({2: address})
+        await wait_until(lambda: RefusalCode.CLUSTER_ID in one.last_error(2))
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+async def test_handshakes_at_once_are_limited() -> None:
+    node = Node(1, limits=Limits(max_handshakes=2))
+    shut_out: list[Stranger] = []
+
+    async def watch(other: Stranger) -> None:
+        if await other.is_shut_out():
+            shut_out.append(other)
+
+    async with running(node), AsyncExitStack() as opened:
+        others = [await opened.enter_async_context(stranger(node, welcome=False)) for _ in range(3)]
+        async with trio.open_nursery() as nursery:
+            for other in others:
+                nursery.start_soon(watch, other)
+            await wait_until(lambda: bool(shut_out))
+            nursery.cancel_scope.cancel()
+        assert len(shut_out) == 1
+        patient = next(other for other in others if other not in shut_out)
+        kind, _ = await patient.introduce(node)
+        assert kind == FrameKind.WELCOME
+
+
+async def test_sessions_are_limited_and_a_known_nodes_reconnect_is_not_one_more() -> None:
+    node = Node(1, limits=Limits(max_sessions=1))
+    async with running(node), stranger(node), stranger(node):
+        refusal = await _refusal(node, node_id=10)
+        assert refusal.code == RefusalCode.TOO_MANY_CONNECTIONS
+
+
+async def test_routes_are_limited() -> None:
+    node = Node(1, limits=Limits(max_routes=1))
+    two, three = Node(2), Node(3)
+    async with running(node, two, three, mesh=False):
+        with capture_logs() as logs:
+            node.transport.add_route(two.address)
+            node.transport.add_route(three.address)
+        assert [entry["address"] for entry in logs] == [three.address]
+        await node.wait_connected(2)
+        assert three.met == []
+
+
+async def test_a_handler_that_breaks_in_a_handshake_ends_the_transport() -> None:
+    node = Node(1)
+
+    def check(peer: Hello) -> None:
+        raise RuntimeError("a bug")
+
+    node.checks = check
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await _run_and_meet(node)
+    assert caught.value.subgroup(RuntimeError) is not None
+
+
+async def _run_and_meet(node: Node) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.transport.run)
+        async with stranger(node, welcome=False) as other:
+            with suppress(ConnectionEnded):
+                await other.introduce(node)
+            await trio.sleep_forever()

@@ -1,0 +1,242 @@
+"""Peers that are broken or mean: they lose their connection, and nobody else notices."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+import pytest
+import trio
+
+from streamd.transport import Limits
+from streamd.transport.hello import encode_hello
+from streamd.transport.wire import (
+    FrameKind,
+    Reply,
+    Request,
+    frame,
+    messages_payload,
+    reply_payload,
+    request_payload,
+)
+from tests.transport.peers import (
+    PATIENCE_S,
+    QUICK,
+    Node,
+    Stranger,
+    heartbeat,
+    impostor,
+    running,
+    stranger,
+    wait_until,
+)
+
+GARBAGE = [
+    b"GET / HTTP/1.1\r\nHost: node\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
+    frame(FrameKind.HELLO, b"\xc1"),
+    frame(FrameKind.HELLO, b"\x91\x01"),
+    frame(FrameKind.HELLO, bytes(4097)),
+    frame(FrameKind.PING),
+    frame(FrameKind.MESSAGES, messages_payload([])),
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+async def test_whoever_does_not_begin_with_a_handshake_is_shut_out(garbage: bytes) -> None:
+    node, peer = Node(1), Node(2)
+    async with running(node, peer):
+        async with stranger(node, welcome=False) as other:
+            await other.stream.send_all(garbage)
+            assert await other.is_shut_out()
+        assert not node.has_met(9)
+        assert await peer.ask(1, b"well?") == b"2/7/well?"
+
+
+def _damaged(data: bytes) -> bytes:
+    return data[:-1] + bytes((data[-1] ^ 1,))
+
+
+def _encoded(*senders: int) -> list[bytes]:
+    return [msgspec.msgpack.encode(heartbeat(1, sender, 1)) for sender in senders]
+
+
+NONSENSE = {
+    "checksum": _damaged(frame(FrameKind.MESSAGES, messages_payload(_encoded(9)))),
+    "length": b"\xff\xff\xff\xff" + bytes(5),
+    "kind": frame(FrameKind.PING)[:-1] + b"\x30",
+    "messages": frame(FrameKind.MESSAGES, b"\0\0\0\0\x91\xc0"),
+    "another's name": frame(FrameKind.MESSAGES, messages_payload(_encoded(9, 2))),
+    "group": frame(FrameKind.MESSAGES, b"\0\0\0\1\x90"),
+    "request": frame(FrameKind.REQUEST, b"short"),
+    "a second handshake": frame(FrameKind.HELLO, encode_hello(Node(9).hello())),
+    "a reply unasked": frame(FrameKind.REPLY, reply_payload(Reply(1, 0, b""))),
+}
+
+
+@pytest.mark.parametrize("data", NONSENSE.values(), ids=NONSENSE.keys())
+async def test_nonsense_ends_the_connection_and_reaches_nobody(data: bytes) -> None:
+    node, peer = Node(1), Node(2)
+    async with running(node, peer):
+        async with stranger(node) as other:
+            await other.stream.send_all(data)
+            assert await other.is_shut_out()
+        assert node.messages == []
+        assert await peer.ask(1, b"well?") == b"2/7/well?"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(FrameKind.REPLY, b"short"),
+        frame(FrameKind.REPLY, reply_payload(Reply(1, 77, b""))),
+        frame(FrameKind.REPLY, reply_payload(Reply(1, 1, b"\xc1"))),
+        frame(FrameKind.MESSAGES, messages_payload(_encoded(2))),
+    ],
+)
+async def test_nonsense_from_a_dialled_peer_ends_the_connection(data: bytes) -> None:
+    async def behave(caller: Stranger) -> None:
+        await caller.wire.read_packet()
+        await caller.send(FrameKind.WELCOME, encode_hello(Node(2, address="two:2").hello()))
+        await caller.stream.send_all(data)
+        await caller.is_shut_out()
+
+    node = Node(1, limits=QUICK)
+    async with impostor(behave) as address, running(node, mesh=False):
+        node.transport.set_peers({2: address})
+        await wait_until(lambda: "it sent" in node.last_error(2))
+        assert node.messages == []
+
+
+@pytest.mark.parametrize("answer", [frame(FrameKind.PONG), frame(FrameKind.REFUSED, b"\xc1")])
+async def test_an_answer_to_the_handshake_that_is_none_ends_the_connection(answer: bytes) -> None:
+    async def behave(caller: Stranger) -> None:
+        await caller.stream.send_all(answer)
+        await caller.is_shut_out()
+
+    node = Node(1, limits=QUICK)
+    async with impostor(behave) as address, running(node, mesh=False):
+        node.transport.set_peers({2: address})
+        await wait_until(lambda: node.last_error(2) != "")
+        assert not node.connected(2)
+
+
+# -- slow, silent, deaf ---------------------------------------------------------------------------
+
+
+async def test_a_handshake_that_dribbles_in_is_not_waited_for() -> None:
+    node = Node(1, limits=QUICK)
+    async with running(node), stranger(node, welcome=False) as other:
+        assert await _dribble(other, bytes(9))
+
+
+async def test_a_frame_that_dribbles_in_is_not_waited_for() -> None:
+    node = Node(1, limits=QUICK)
+    async with running(node), stranger(node) as other:
+        assert await _dribble(other, frame(FrameKind.REQUEST, bytes(1000)))
+
+
+async def _dribble(other: Stranger, data: bytes) -> bool:
+    """Send a byte now and then until shut out. Returns whether that came before the end."""
+    ended = False
+
+    async def send() -> None:
+        nonlocal ended
+        for byte in data:
+            await other.stream.send_all(bytes((byte,)))
+            await trio.sleep(0.1)
+        ended = True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        assert await other.is_shut_out()
+        nursery.cancel_scope.cancel()
+    return not ended
+
+
+async def test_a_silent_peer_is_missed() -> None:
+    node = Node(1, limits=QUICK)
+    async with running(node), stranger(node) as other:
+        assert await other.is_shut_out()
+
+
+async def test_a_dialled_peer_that_falls_silent_is_missed_and_dialled_again() -> None:
+    calls: list[Stranger] = []
+
+    async def behave(caller: Stranger) -> None:
+        calls.append(caller)
+        await caller.wire.read_packet()
+        await caller.send(FrameKind.WELCOME, encode_hello(Node(2, address="two:2").hello()))
+        await caller.is_shut_out()
+
+    node = Node(1, limits=QUICK)
+    async with impostor(behave) as address, running(node, mesh=False):
+        node.transport.set_peers({2: address})
+        await wait_until(lambda: len(calls) > 1)
+        assert node.last_error(2) == "it has fallen silent"
+
+
+async def test_a_peer_that_never_answers_the_handshake_is_given_up() -> None:
+    async def behave(caller: Stranger) -> None:
+        await trio.sleep_forever()
+
+    node = Node(1, limits=QUICK)
+    async with impostor(behave) as address, running(node, mesh=False):
+        node.transport.set_peers({2: address})
+        await wait_until(lambda: "no handshake within" in node.last_error(2))
+
+
+async def test_a_quiet_connection_stays_up() -> None:
+    one, two = Node(1, limits=QUICK), Node(2, limits=QUICK)
+    async with running(one, two):
+        before = one.transport.peers()[2].sent_bytes
+        silence_bytes = 9 * QUICK.silence_timeout_s / QUICK.ping_interval_s
+        await wait_until(lambda: one.transport.peers()[2].sent_bytes > before + 2 * silence_bytes)
+        assert len(two.met) == 2, "one handshake in each direction, and no more"
+
+
+async def test_a_peer_that_never_reads_its_replies_loses_its_connection() -> None:
+    async def answer(peer_id: int, kind: int, payload: bytes) -> bytes:
+        return bytes(4 * 1024 * 1024)
+
+    node, peer = Node(1, limits=QUICK, answer=answer), Node(2, limits=QUICK)
+    async with running(node, peer), stranger(node) as other:
+        with trio.fail_after(PATIENCE_S):
+            await _flood(other, frame(FrameKind.REQUEST, request_payload(Request(1, 7, 9999, b""))))
+        assert len(await peer.ask(1, b"")) == 4 * 1024 * 1024
+
+
+async def test_a_peer_that_floods_requests_without_reading_loses_its_connection() -> None:
+    async def never(peer_id: int, kind: int, payload: bytes) -> bytes:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    node = Node(1, limits=Limits(max_requests=4), answer=never)
+    async with running(node), stranger(node) as other:
+        request = frame(FrameKind.REQUEST, request_payload(Request(1, 7, 9999, b"")))
+        with trio.fail_after(PATIENCE_S):
+            await _flood(other, request * 1000)
+
+
+async def _flood(other: Stranger, data: bytes) -> None:
+    """Send without ever reading until the node has had enough."""
+    with suppress(trio.BrokenResourceError):
+        while True:
+            await other.stream.send_all(data)
+
+
+async def test_a_flood_of_messages_does_not_keep_other_peers_waiting() -> None:
+    node, peer = Node(1), Node(2)
+    flood = frame(FrameKind.MESSAGES, messages_payload(_encoded(9) * 100)) * 10
+
+    async def send(other: Stranger) -> None:
+        while True:
+            await other.stream.send_all(flood)
+
+    async with running(node, peer), stranger(node) as other, trio.open_nursery() as nursery:
+        nursery.start_soon(send, other)
+        await wait_until(lambda: len(node.messages) > 1000)
+        for _ in range(20):
+            with trio.fail_after(PATIENCE_S):
+                assert await peer.ask(1, b"well?") == b"2/7/well?"
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,207 @@
+"""Frames: what is read is what was written, or the connection ends."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import memory_stream_pair
+
+from streamd.raft.messages import Message
+from streamd.transport import Limits
+from streamd.transport.errors import ConnectionEnded, ProtocolError
+from streamd.transport.outbox import Outbox, Packet
+from streamd.transport.wire import (
+    FrameKind,
+    Reply,
+    Request,
+    Wire,
+    describe,
+    frame,
+    frames,
+    messages_payload,
+    parse_messages,
+    parse_reply,
+    parse_request,
+    reply_payload,
+    request_payload,
+)
+from tests.transport.peers import append, heartbeat
+
+SMALL = Limits(max_frame_bytes=100, max_packet_bytes=1000, piece_bytes=50)
+
+
+async def _read(data: bytes, limits: Limits = SMALL) -> list[tuple[int, bytes]]:
+    """All packets in `data`, which ends between frames."""
+    theirs, ours = memory_stream_pair()
+    await theirs.send_all(data)
+    await theirs.send_eof()
+    wire = Wire(ours, limits)
+    packets = []
+    while True:
+        try:
+            packets.append(await wire.read_packet())
+        except ProtocolError:
+            raise
+        except ConnectionEnded:
+            return packets
+
+
+def _outcome(data: bytes) -> list[tuple[int, bytes]] | str:
+    try:
+        return trio.run(_read, data)
+    except ProtocolError as error:
+        return str(error)
+
+
+@given(st.lists(st.binary(max_size=200), max_size=5), st.integers(1, 100))
+def test_packets_of_any_size_are_read_as_they_were_written(
+    payloads: list[bytes], piece_bytes: int
+) -> None:
+    data = b"".join(
+        piece for payload in payloads for piece in frames(FrameKind.REPLY, payload, piece_bytes)
+    )
+    assert _outcome(data) == [(FrameKind.REPLY, payload) for payload in payloads]
+
+
+@given(st.binary(min_size=1, max_size=60), st.data())
+def test_a_flipped_bit_never_goes_unnoticed(payload: bytes, data: st.DataObject) -> None:
+    sound = frame(FrameKind.REPLY, payload)
+    bit = data.draw(st.integers(0, len(sound) * 8 - 1))
+    damaged = bytearray(sound)
+    damaged[bit // 8] ^= 1 << bit % 8
+    assert _outcome(bytes(damaged)) != [(FrameKind.REPLY, payload)]
+    assert not isinstance(_outcome(bytes(damaged)), list) or not _outcome(bytes(damaged))
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_never_taken_for_a_packet(garbage: bytes) -> None:
+    assert not isinstance(_outcome(garbage), list) or not _outcome(garbage)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (frame(FrameKind.REPLY, bytes(101)), "a frame of 101 bytes, the limit is 100"),
+        (frame(FrameKind.PING)[:-1] + b"\x63", "unknown kind 99"),
+        (frame(FrameKind.PING)[:-1] + bytes((FrameKind.PING | 0x80,)), "unknown kind"),
+        (frame(FrameKind.PING)[:-1] + bytes((FrameKind.PONG,)), "wrong checksum"),
+        (frame(FrameKind.PART, b""), "empty or too large"),
+        (frame(FrameKind.PART, bytes(100)) * 11, "empty or too large"),
+    ],
+)
+def test_what_no_peer_sends_is_named(data: bytes, reason: str) -> None:
+    outcome = _outcome(data)
+    assert isinstance(outcome, str)
+    assert reason in outcome
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 65535, 65536])
+def test_any_number_of_messages_shares_a_frame(count: int) -> None:
+    outbox = Outbox(Limits(max_waiting_messages=100_000, piece_bytes=8 * 1024 * 1024))
+    messages: list[Message] = [heartbeat(number) for number in range(count)]
+    outbox.put_messages(messages)
+    data = outbox.take() or frame(FrameKind.MESSAGES, messages_payload([]))
+    [(kind, payload)] = trio.run(_read, data, Limits())
+    assert kind == FrameKind.MESSAGES
+    assert parse_messages(payload) == messages
+
+
+def test_requests_and_replies_are_parsed_as_they_were_made() -> None:
+    request = Request(2**64 - 1, 65535, 2**32 - 1, b"payload")
+    assert parse_request(request_payload(request)) == request
+    reply = Reply(5, 1, b"")
+    assert parse_reply(reply_payload(reply)) == reply
+
+
+@pytest.mark.parametrize("parse", [parse_messages, parse_request, parse_reply])
+@pytest.mark.parametrize("payload", [b"", b"\0\0\0\1" + bytes(20), b"\0\0\0\0\xc1"])
+def test_payloads_that_are_none_are_refused(parse: object, payload: bytes) -> None:
+    assert callable(parse)
+    if parse is parse_reply and len(payload) > 9:
+        return  # a reply names no group
+    with pytest.raises(ProtocolError):
+        parse(payload)
+
+
+def test_a_network_error_is_told_by_its_cause() -> None:
+    outer = trio.BrokenResourceError("broken")
+    outer.__cause__ = ExceptionGroup("all", [ConnectionRefusedError(111, "Connection refused")])
+    assert describe(outer) == "Connection refused"
+    assert describe(trio.BrokenResourceError()) == "BrokenResourceError"
+
+
+# -- the order of what waits ----------------------------------------------------------------------
+
+
+def _kinds(data: bytes) -> list[int]:
+    return [kind for kind, _ in trio.run(_read, data, Limits())]
+
+
+def test_urgent_messages_go_between_the_pieces_of_a_packet() -> None:
+    outbox = Outbox(Limits(piece_bytes=1000))
+    begun: list[bool] = []
+    outbox.put_packet(Packet(FrameKind.REPLY, bytes(5000), lambda: begun.append(True)))
+    assert begun == []
+    first = outbox.take()
+    assert begun == [True]
+    assert len(first) < 2100
+    outbox.put_messages([heartbeat(1)])
+    outbox.put_control(FrameKind.PONG)
+    rest = b""
+    while data := outbox.take():
+        assert len(data) < 2100
+        rest += data
+    assert _kinds(first + rest) == [FrameKind.PONG, FrameKind.MESSAGES, FrameKind.REPLY]
+
+
+def test_a_packet_taken_back_is_never_written() -> None:
+    outbox = Outbox(Limits(piece_bytes=100))
+    first = outbox.put_packet(Packet(FrameKind.REPLY, bytes(150), lambda: None))
+    second = outbox.put_packet(Packet(FrameKind.REPLY, bytes(150), lambda: None))
+    data = outbox.take()
+    assert not outbox.take_back(first)
+    assert outbox.take_back(second)
+    while more := outbox.take():
+        data += more
+    assert _kinds(data) == [FrameKind.REPLY]
+
+
+def test_one_ping_waits_however_many_are_asked_for() -> None:
+    outbox = Outbox(Limits())
+    for _ in range(100):
+        outbox.put_control(FrameKind.PONG)
+    assert outbox.take() == frame(FrameKind.PONG)
+    assert outbox.take() == b""
+
+
+def test_the_oldest_messages_give_way_in_each_queue_by_count_and_bytes() -> None:
+    outbox = Outbox(Limits(max_waiting_messages=3, max_waiting_bytes=1000))
+    outbox.put_messages([heartbeat(number) for number in range(10)])
+    outbox.put_messages([append(number, 400) for number in range(10)])
+    assert outbox.dropped_messages == 7 + 8
+    packets = trio.run(_read, outbox.take(), Limits())
+    assert [parse_messages(payload) for _, payload in packets] == [
+        [heartbeat(7), heartbeat(8), heartbeat(9)],
+        [append(8, 400), append(9, 400)],
+    ]
+
+
+def test_a_message_beyond_the_limit_of_a_packet_is_dropped_and_counted() -> None:
+    outbox = Outbox(Limits(max_packet_bytes=1000))
+    outbox.put_messages([append(1, 1000), append(2, 10)])
+    assert outbox.dropped_messages == 1
+    [(_, payload)] = trio.run(_read, outbox.take(), Limits())
+    assert parse_messages(payload) == [append(2, 10)]
+
+
+def test_an_append_without_entries_keeps_its_place() -> None:
+    outbox = Outbox(Limits())
+    empty = append(2, 0)
+    outbox.put_messages([append(1, 10), empty, heartbeat(1)])
+    packets = trio.run(_read, outbox.take(), Limits())
+    assert [parse_messages(payload) for _, payload in packets] == [
+        [heartbeat(1)],
+        [append(1, 10), empty],
+    ]
