@@ -27,6 +27,7 @@ class SimulatedDisk:
         self.hard_state = HardState()
         self._removed = [(0, 0)]  # (index, term) of the entries compaction removed, last first
         self._entries: list[Entry] = []
+        self._lost: list[Entry] = []
 
     @property
     def first_index(self) -> int:
@@ -44,7 +45,12 @@ class SimulatedDisk:
         return self._entries[index - self.first_index].term
 
     def holds(self, index: int, term: int) -> bool:
-        return index < self.first_index or (index <= self.last_index and self.term(index) == term)
+        """Or has held: whoever lost it knows, and keeps the promises that go with it."""
+        if index < self.first_index:
+            return True
+        if index <= self.last_index:
+            return self.term(index) == term
+        return any((entry.index, entry.term) == (index, term) for entry in self._lost)
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
         assert self.first_index <= lo < hi <= self.last_index + 1
@@ -66,6 +72,10 @@ class SimulatedDisk:
 
     def reset(self, index: int, term: int) -> None:
         self._removed, self._entries = [(index, term)], []
+
+    def lose_from(self, index: int) -> None:
+        self._lost = self._entries[index - self.first_index :]
+        del self._entries[index - self.first_index :]
 
     def compact(self, through_index: int) -> None:
         removed = (through_index, self.term(through_index))
@@ -108,6 +118,11 @@ class SimulatedNode:
         self.stored = Snapshot(applied, term, configuration, 0)
         self.start()
 
+    def lose_entries(self, after: int) -> None:
+        """The disk forgets the log's end; a separate note says how far the log went."""
+        self.lost_below = max(self.lost_below, self.disk.last_index)
+        self.disk.lose_from(after + 1)
+
     def start(self) -> None:
         """Begin with what is on disk and nothing else."""
         self.writes: deque[Ready] = deque()
@@ -135,6 +150,8 @@ class SimulatedNode:
 
     def take_readies(self) -> list[Ready]:
         """Take all there is to do; do it except for the writes, which wait for `write_one`."""
+        if self.core.may_vote:
+            self.lost_below = 0
         taken = []
         while (ready := self.core.ready()) is not None:
             taken.append(ready)

@@ -283,42 +283,41 @@ class Core:
 
         If so, the log stays as it is until `restore` or `abandon_restore`: entries that arrived
         meanwhile would be confirmed, and thrown away with the log. The shell first finishes the
-        writes under way, then installs.
+        writes under way, then installs. If not, this node has it all, and the leader may be told
+        that the snapshot has arrived.
+
+        A log that holds the snapshot's last entry holds all of it, and maybe more that this node
+        has confirmed and a majority relies on; so it is not to be replaced.
         """
-        self._state.restoring = (
-            self.role == Role.FOLLOWER and term <= self.term and self._can_use(index, term)
-        )
-        return self._state.restoring
+        log = self._log
+        useful = index > log.commit_index and not log.has(index, term)
+        if self.role == Role.FOLLOWER and term <= self.term and useful:
+            self._state.restoring = index, term
+        return self._state.restoring == (index, term)
 
     def abandon_restore(self) -> None:
         """The snapshot was not installed; log and state are as they were."""
-        self._state.restoring = False
+        self._state.restoring = None
 
     def restore(self, index: int, term: int, configuration: Configuration) -> bool:
         """A snapshot that ends at (`index`, `term`) has durably replaced state and log.
 
-        `configuration` is the one in force at `index`. False, and nothing changes, if this node
-        holds all that already; then nothing must have been replaced, so ask `begin_restore`
-        first. No entries may be under way to the disk.
+        `configuration` is the one in force at `index`. `begin_restore` must have agreed, and no
+        entries may be under way to the disk. False, and nothing changes, if this node has
+        committed so far already.
         """
-        self._state.restoring = False
-        if self.role != Role.FOLLOWER or not self._can_use(index, term):
-            return False
-        assert not self._writes.include_entries, "entries are on their way to the replaced log"
         state = self._state
-        if term > self.term:
-            state.hard_state = HardState(term)
+        if index <= self._log.commit_index:
+            return False
+        assert state.restoring == (index, term), "begin_restore says whether to install"
+        assert not self._writes.include_entries, "entries are on their way to the replaced log"
+        state.restoring = None
         self._log.reset(index, term)
         self._applied_index = index
         state.configurations = ConfigurationHistory(index, configuration)
         # They confirm entries that went with the log.
         state.messages_after_store.clear()
         return True
-
-    def _can_use(self, index: int, term: int) -> bool:
-        """A log that holds the snapshot's last entry holds all of it, and maybe more that this
-        node has confirmed and a majority relies on."""
-        return index > self._log.commit_index and not self._log.has(index, term)
 
     # -- output ---------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ def follow_append(state: State, request: AppendRequest) -> None:
     The answer leaves once the entries are stored. Raises `RaftViolation` when the leader's log
     contradicts a committed entry.
     """
-    if state.restoring:
+    if state.restoring is not None:
         return
     log = state.log
     if request.prev_index < log.commit_index:
@@ -79,7 +79,7 @@ def follow_heartbeat(state: State, heartbeat: Heartbeat) -> None:
     """Raises `RaftViolation` when the log no longer holds what this node has confirmed, unless
     the node knows that; then the leader is told."""
     log = state.log
-    if not state.restoring:
+    if state.restoring is None:
         if heartbeat.commit_index > log.last_index and not state.trust.may_vote:
             _reject(state, heartbeat.sender, heartbeat.commit_index, state.term)
         else:

@@ -68,6 +68,7 @@ class Checker:
     def after_event(self, core: Core) -> None:
         """Check a node after something happened to it."""
         self._one_leader_per_term(core)
+        self._leader_belongs_to_group(core)
         self._committed_entries_stay(core)
         self._log_matching(core)
         self._leader_has_all_committed(core)
@@ -118,11 +119,23 @@ class Checker:
                 leader == core.node_id, f"{leader} and {core.node_id} both lead term {core.term}"
             )
 
+    def _leader_belongs_to_group(self, core: Core) -> None:
+        """Whom the committed configuration has removed does not lead beyond that."""
+        removed = core.committed_configuration == core.configuration and core.role == Role.LEADER
+        if removed and not core.configuration.is_voter(core.node_id):
+            # As elected, before an entry of its own term tells that the removal is committed.
+            began = core.term_at(core.commit_index) < core.term
+            self._require(began, f"node {core.node_id} still leads, though it was removed")
+
     def _committed_entries_stay(self, core: Core) -> None:
         before = self._commit_index.get(core.node_id, 0)
         self._require(
             before <= core.commit_index,
             f"node {core.node_id} committed {before}, now {core.commit_index}",
+        )
+        self._require(
+            core.first_index - 1 <= core.commit_index,
+            f"node {core.node_id} has removed entries that are not committed",
         )
         self._commit_index[core.node_id] = core.commit_index
         for index in range(before + 1, core.commit_index + 1):

@@ -189,12 +189,17 @@ class Roles:
 
     @property
     def _may_stand(self) -> bool:
-        """A node without a vote does not stand, nor one that could not even store its own."""
+        """A node without a vote does not stand, nor one that could not even store its own.
+
+        Until its removal is known to be committed, a removed voter does: nobody else may have
+        the entry that removes it, and then nobody else could win (thesis 4.2.2).
+        """
         state = self._state
+        committed = state.configurations.at(state.log.commit_index)
         return (
-            state.configuration.is_voter(state.node_id)
+            (state.configuration.is_voter(state.node_id) or committed.is_voter(state.node_id))
             and state.trust.may_vote
-            and not state.restoring
+            and state.restoring is None
             and not self._writes.have_stalled
         )
 

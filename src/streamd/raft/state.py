@@ -29,8 +29,8 @@ class State:
         self.configurations = configurations
         self.trust = trust
         self.leader_id = 0
-        # While a snapshot is being installed, the log must not change under it.
-        self.restoring = False
+        # (index, term) of a snapshot that is being installed: the log must not change under it.
+        self.restoring: tuple[int, int] | None = None
         self.messages: list[Message] = []
         self.messages_after_store: list[Message] = []
         self.reads: list[ReadState] = []
