@@ -10,9 +10,12 @@ import click
 import trio
 
 from streamd import __version__
+from streamd.cluster import FormationError
+from streamd.cluster_cli import cluster
 from streamd.config import ConfigError, load
 from streamd.http.server import serve as serve_node
 from streamd.logs import set_up_logging
+from streamd.raft.core import RaftViolation
 from streamd.storage.errors import StorageError
 
 EXIT_STORAGE = 1
@@ -55,8 +58,11 @@ def serve(
         trio.run(serve_node, config)
     except* ConfigError as errors:
         _fail(errors, EXIT_CONFIG)
-    except* StorageError as errors:
+    except* (StorageError, RaftViolation, FormationError) as errors:
         _fail(errors, EXIT_STORAGE)
+
+
+main.add_command(cluster)
 
 
 def _fail(errors: BaseExceptionGroup[Exception], status: int) -> None:

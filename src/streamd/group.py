@@ -36,9 +36,14 @@ from streamd.proposals import (
     encode_answers,
     encode_proposals,
 )
-from streamd.raft.core import Core, NotLeader, Overloaded, Ready, Role, SoftState
+from streamd.raft import interface as raft
+from streamd.raft.core import Core, Ready, Role, SoftState
+from streamd.raft.membership import decode_configuration
 from streamd.raft.messages import Configuration, Entry, EntryKind, Message
+from streamd.storage.data_dir import DataDir
+from streamd.storage.install import install
 from streamd.storage.log_store import LogStore
+from streamd.storage.snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
 from streamd.streams.commands import Command, Outcome, Sweep, Touch
 from streamd.streams.machine import Machine
@@ -93,6 +98,7 @@ class Group:
         log: LogStore,
         machine: Machine,
         store: StateStore,
+        data_dir: DataDir,
         *,
         run_blocking: RunBlocking,
         clock_ms: Callable[[], int],
@@ -106,12 +112,13 @@ class Group:
         self.state = machine.state
         self._log = log
         self._store = store
+        self._data_dir = data_dir
         self._run_blocking = run_blocking
         self._clock_ms = clock_ms
         self._metrics = metrics
         self._audience = audience
         self._peers = peers or NoPeers()
-        self._tick_s = tick_s
+        self.tick_s = tick_s
         self._intake = Intake(MAX_PENDING_COMMANDS, MAX_PENDING_BYTES)
         self._forwards = 0
         self._batches: dict[int, _Batch] = {}
@@ -122,7 +129,8 @@ class Group:
         self._stirred = trio.lowlevel.ParkingLot()
         self._changed = trio.lowlevel.ParkingLot()
         self._news = trio.lowlevel.ParkingLot()
-        self._barriers = ReadBarriers(core, self._wake)
+        self._turned = trio.lowlevel.ParkingLot()
+        self._barriers = ReadBarriers(core, self.wake)
         self._configuration: Configuration | None = None
         self._writer = trio.CapacityLimiter(1)
         self._flushing = trio.Lock()
@@ -130,6 +138,7 @@ class Group:
         self._log_bytes = 0
         self._compact_through = 0
         self._floor_due = False
+        self._installing: SnapshotMeta | None = None
 
     # -- for the layers above -----------------------------------------------------------------
 
@@ -149,7 +158,7 @@ class Group:
 
         Raises `Unavailable` when this node does not lead: nothing was proposed.
         """
-        if self.core.role != Role.LEADER:
+        if not self.leads:
             raise Unavailable("this node does not lead")
         proposals = decode_proposals(payload, trio.current_time() + PROPOSE_TIMEOUT_S)
         gathering = Gathering(proposals)
@@ -166,7 +175,24 @@ class Group:
         """Take messages from peers. Raises `RaftViolation`: the process must end."""
         for message in messages:
             self.core.step(message)
-        self._wake()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the loop look at what was put into the core."""
+        self._work.unpark()
+        self._stirred.unpark()
+
+    async def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for something that the loop's turns bring about; False when time ran out."""
+        with trio.move_on_after(timeout_s):
+            while not condition():
+                await self._turned.park()
+            return True
+        return False
+
+    @property
+    def leads(self) -> bool:
+        return self.core.role == Role.LEADER
 
     def may_read(self) -> bool:
         """Whether a read of the state as it is now is linearizable without asking anyone."""
@@ -208,15 +234,11 @@ class Group:
 
     async def _tick_loop(self) -> None:
         while True:
-            await trio.sleep(self._tick_s)
+            await trio.sleep(self.tick_s)
             self.core.tick()
             self._barriers.tick()
             self._intake.expire(trio.current_time())
-            self._wake()
-
-    def _wake(self) -> None:
-        self._work.unpark()
-        self._stirred.unpark()
+            self.wake()
 
     async def _turn_loop(self, nursery: trio.Nursery) -> None:
         """Take turns while the writer waits for the disk: a slow disk must not look like a dead
@@ -232,6 +254,8 @@ class Group:
                 self._writing = True
                 await self._write(self._writes.popleft())
                 self._writing = False
+            elif self._installing is not None:
+                await self._install(self._installing)
             elif self._floor_due:
                 self._floor_due = False
                 await self._run_blocking(self._log.sync_floor, limiter=self._writer)
@@ -299,10 +323,13 @@ class Group:
                 applied = True
             if ready.reads:
                 self._barriers.answer(ready.reads)
+            if ready.snapshots:
+                self._peers.snapshots_wanted(ready.snapshots)
         self._barriers.applied(self.core.applied_index)
         if self.core.configuration is not self._configuration:
             self._configuration = self.core.configuration
             self._peers.configured(self._configuration)
+        self._turned.unpark_all()
         if applied:
             if self._audience.present:
                 self._news.unpark()
@@ -312,7 +339,7 @@ class Group:
 
     def _pass_on(self, nursery: trio.Nursery) -> None:
         """Propose what is pending, or have the leader propose it."""
-        if self.core.role == Role.LEADER:
+        if self.leads:
             # While the disk is busy the next batch gathers.
             if not self._writes and not self._writing:
                 self._propose_pending()
@@ -358,7 +385,7 @@ class Group:
         payload = encode_batch(Batch(now_ms, commands))
         try:
             indexes = self.core.propose([payload])
-        except (NotLeader, Overloaded) as error:
+        except raft.Refused as error:
             refusal = outcome.Error(Unavailable(str(error)))
             for proposal in proposals:
                 proposal.settle(refusal)
@@ -426,6 +453,57 @@ class Group:
             await self._run_blocking(self._store.write, items)
             self.state.end_flush()
 
+    # -- snapshots ----------------------------------------------------------------------------
+
+    async def open_snapshot(self, snapshot_id: int) -> SnapshotSource:
+        """A snapshot of the state as stored. Raises `SnapshotUnavailable`."""
+        return await self._run_blocking(
+            SnapshotSource.open, self._store, self._log, snapshot_id, limiter=self._writer
+        )
+
+    async def install(self, meta: SnapshotMeta) -> bool:
+        """Put a received snapshot in the place of state and log, between two writes.
+
+        False when it is not wanted any more.
+        """
+        if self._installing is not None or not self.core.begin_restore(meta.index, meta.term):
+            return False
+        self._installing = meta
+        self.wake()
+        while self._installing is not None:
+            await self._turned.park()
+        return True
+
+    async def _install(self, meta: SnapshotMeta) -> None:
+        async with self._flushing:
+            await self._run_blocking(
+                install, self._data_dir, self._log, self._store, meta, limiter=self._writer
+            )
+            self.state.load()
+            self.machine.take_changes()
+            configuration = decode_configuration(meta.configuration)
+            restored = self.core.restore(meta.index, meta.term, configuration)
+            assert restored, meta
+        unknown = outcome.Error(OutcomeUnknown("a snapshot took the place of the log"))
+        for batch in self._batches.values():
+            batch.settle(unknown)
+        self._batches = {}
+        self._compact_through = 0
+        self._checkpoint_index = meta.index
+        self._installing = None
+        self._audience.start_over()
+        self._turned.unpark_all()
+
+    async def compact(self) -> int:
+        """Store the state and cut the log behind it; returns the log's first entry then."""
+        await self.flush()
+        through = self.state.stored_index
+        await self._run_blocking(self._sync_store)
+        self._checkpoint_index = self._compact_through = through
+        self.wake()
+        await self.wait_for(lambda: self._log.first_index > through, READ_TIMEOUT_S)
+        return self._log.first_index
+
     async def _checkpoint(self) -> None:
         """Sync the state, so that the log it was made from can be cut.
 
@@ -449,7 +527,7 @@ class Group:
                 continue  # It comes round again.
 
     async def _sweep(self) -> None:
-        if self.core.role != Role.LEADER:
+        if not self.leads:
             if self._touches:
                 await self.propose(self._take_touches())
             return

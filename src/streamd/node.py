@@ -3,73 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from random import Random
 
-import structlog
 import trio
 
+from streamd.administration import Administration
 from streamd.blocking import RunBlocking
+from streamd.cluster import Cluster
+from streamd.config import ClusterConfig
 from streamd.group import Group
 from streamd.metrics import Metrics
 from streamd.peers import Audience
-from streamd.raft.core import Core
-from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry, decode_configuration
-from streamd.raft.messages import Configuration
+from streamd.raft.messages import Message
 from streamd.reads import Reads
 from streamd.reclaim import reclaim_forever
-from streamd.storage.data_dir import DataDir
-from streamd.storage.log_store import LogStore
-from streamd.storage.state_store import StateStore
+from streamd.shipping import SnapshotReceiver, SnapshotSender
+from streamd.storage.incoming import SnapshotSink
+from streamd.stores import Stores, open_core
 from streamd.streams.machine import Machine
 from streamd.streams.state import State
-
-log = structlog.get_logger("streamd.node")
 
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Stores:
-    """The open stores of a data directory."""
-
-    def __init__(self, data_dir: DataDir, log_store: LogStore, state_store: StateStore) -> None:
-        self.data_dir = data_dir
-        self.log = log_store
-        self.state = state_store
-
-    @classmethod
-    def open(cls, path: Path, node_id: int) -> Stores:
-        """Open and check everything in a data directory. Blocks. Raises `StorageError`."""
-        data_dir = DataDir.open(path, node_id)
-        log_store = None
-        try:
-            log_store = LogStore.open(data_dir.log, data_dir.floor)
-            if log_store.last_index == 0:
-                log_store.append([bootstrap_entry([node_id])], BOOTSTRAP_HARD_STATE)
-            return cls(data_dir, log_store, StateStore(data_dir.state))
-        except BaseException:
-            if log_store is not None:
-                log_store.close()
-            data_dir.close()
-            raise
-
-    def close(self) -> None:
-        """Close in the order in which one depends on the other. Blocks."""
-        try:
-            self.state.close()
-        finally:
-            try:
-                self.log.close()
-            finally:
-                self.data_dir.close()
-
-
 class Node:
-    """One member of the group, over its open stores."""
+    """One member of the group, over its open stores; with a `cluster`, one of several."""
 
     def __init__(
         self,
@@ -80,55 +42,109 @@ class Node:
         random: Random,
         audience: Audience,
         metrics: Metrics,
+        cluster: Cluster | None = None,
+        timing: ClusterConfig | None = None,
     ) -> None:
         """Blocks for a read or two. Raises `StorageError` when the stores do not fit together."""
+        timing = timing or ClusterConfig()
         state = State(stores.state)
-        header = state.header
-        stores.log.check_applied(header.applied_index)
         self.stores = stores
         self.metrics = metrics
+        self.cluster = cluster
         self._run_blocking = run_blocking
-        configuration = (
-            decode_configuration(header.configuration) if header.configuration else Configuration()
-        )
-        core = Core(
-            node_id=stores.data_dir.identity.node_id,
-            hard_state=stores.log.hard_state,
-            log=stores.log,
-            applied_index=header.applied_index,
-            configuration=configuration,
-            random=random,
-        )
         self.group = Group(
-            core,
+            open_core(stores, state, random, timing),
             stores.log,
             Machine(state),
             stores.state,
+            stores.data_dir,
             run_blocking=run_blocking,
             clock_ms=clock_ms,
             metrics=metrics,
             audience=audience,
+            peers=cluster,
+            tick_s=timing.heartbeat_interval_ms / 1000,
         )
         self.reads = Reads(state, stores.state, run_blocking)
+        self.administration: Administration | None = None
+        if cluster is not None:
+            self.administration = Administration(self.group, cluster)
+            self._sender = SnapshotSender(
+                self.group, cluster, run_blocking=run_blocking, random=random
+            )
+            sink = SnapshotSink(stores.data_dir.incoming)
+            self._receiver = SnapshotReceiver(self.group, sink, run_blocking=run_blocking)
+        self._nursery: trio.Nursery | None = None
         self._export_gauges()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run the node; inside, it has recovered and serves. Raises `StorageError`."""
+        """Run the node. Inside, one by itself has recovered and serves; one of several may still
+        be looking for its leader. Raises `StorageError`, `RaftViolation`."""
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             nursery.start_soon(self.group.run)
-            await self.group.read_barrier()
+            if self.cluster is not None:
+                self.cluster.configured(self.group.core.configuration)
+                self.cluster.member = self
+            else:
+                await self.group.read_barrier()
             nursery.start_soon(reclaim_forever, self.stores.state, self._run_blocking)
             yield
+            if self.cluster is not None:
+                self.cluster.member = None
             await self.group.flush()
             nursery.cancel_scope.cancel()
 
+    # -- what peers ask -----------------------------------------------------------------------
+
+    def step(self, messages: Sequence[Message]) -> None:
+        self.group.step(messages)
+
+    async def propose_forwarded(self, payload: bytes) -> bytes:
+        return await self.group.propose_forwarded(payload)
+
+    async def administer(self, payload: bytes) -> bytes:
+        assert self.administration is not None
+        return await self.administration.administer(payload)
+
+    async def take_snapshot_step(self, payload: bytes) -> bytes:
+        return await self._receiver.take_step(payload)
+
+    def send_snapshots(self, members: Sequence[int]) -> None:
+        assert self._nursery is not None
+        for member in members:
+            self._nursery.start_soon(self._sender.send, member)
+
+    # -- for clients and operators -------------------------------------------------------------
+
+    def leader_address(self) -> str | None:
+        """Where clients reach the leader when that is another node, as far as it is known."""
+        core = self.group.core
+        if self.cluster is None or core.leader_id in (0, core.node_id):
+            return None
+        return self.cluster.client_address_of(core.leader_id)
+
+    def is_in_contact(self) -> bool:
+        """Whether the group has voters and the leader, as far as known, is in reach."""
+        core = self.group.core
+        if self.cluster is None or core.leader_id == core.node_id:
+            return bool(core.configuration.voters)
+        connection = self.cluster.connections().get(core.leader_id)
+        return connection is not None and connection.connected
+
+    def is_ready(self) -> bool:
+        """Whether the node knows a leader and has applied what it knows to be committed."""
+        core = self.group.core
+        return bool(core.leader_id) and core.applied_index == core.commit_index > 0
+
     def status(self) -> dict[str, object]:
-        """Where the node stands in its group, for operators."""
+        """Where the node stands in its group."""
         core = self.group.core
         configuration = core.configuration
-        return {
+        status: dict[str, object] = {
             "cluster_id": self.stores.data_dir.identity.cluster_id,
+            "cluster_name": self.stores.data_dir.identity.cluster_name or None,
             "node_id": core.node_id,
             "role": core.role.name.lower(),
             "leader_id": core.leader_id or None,
@@ -136,10 +152,39 @@ class Node:
             "commit_index": core.commit_index,
             "last_applied": core.applied_index,
             "last_log_index": core.last_index,
+            "first_log_index": core.first_index,
             "voters": sorted(configuration.voters),
             "learners": sorted(configuration.learners),
             "streams": self.group.state.header.streams,
         }
+        if self.cluster is not None:
+            status["members"] = self._members(self.cluster)
+        return status
+
+    def _members(self, cluster: Cluster) -> list[dict[str, object]]:
+        """What this node knows of each member; lag and contact only the leader knows."""
+        core = self.group.core
+        configuration = core.configuration
+        progress = core.peers()
+        connections = cluster.connections()
+        members: list[dict[str, object]] = []
+        for node_id, peer_address, client_address in configuration.addresses:
+            member: dict[str, object] = {
+                "node_id": node_id,
+                "peer_address": peer_address,
+                "client_address": client_address,
+                "voter": configuration.is_voter(node_id),
+            }
+            if node_id in progress:
+                peer = progress[node_id]
+                member["match_index"] = peer.match_index
+                member["behind_entries"] = core.last_index - peer.match_index
+                member["flow"] = peer.state
+                member["last_contact_ms"] = round(peer.ticks_since_heard * self.group.tick_s * 1000)
+            if node_id in connections:
+                member["connected"] = connections[node_id].connected
+            members.append(member)
+        return members
 
     def _export_gauges(self) -> None:
         core, gauge = self.group.core, self.metrics.gauge

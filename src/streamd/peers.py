@@ -20,6 +20,9 @@ class Audience(Protocol):
     def publish(self, changes: dict[int, Change]) -> None:
         """Hear, by stream id, what became of streams since the last time. Must not block."""
 
+    def start_over(self) -> None:
+        """Hear that the state was replaced as a whole: everyone has to look again."""
+
 
 class Peers(Protocol):
     """The way to the other members of the group."""

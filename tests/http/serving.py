@@ -24,7 +24,8 @@ from streamd.http.messages import Request, Response
 from streamd.http.ops import create_ops_app
 from streamd.http.service import Service
 from streamd.metrics import Metrics
-from streamd.node import Node, Stores, wall_clock_ms
+from streamd.node import Node, wall_clock_ms
+from streamd.stores import Stores
 
 # How long anything here may take before the test fails: far more than it ever needs.
 PATIENCE_S = 15.0
@@ -219,7 +220,7 @@ async def serving(
             metrics=metrics,
         )
         async with node.running(), trio.open_nursery() as nursery:
-            service = Service(node.group, node.reads, hub, config, metrics, clock.now_ms, random)
+            service = Service(node, hub, config, metrics, clock.now_ms, random)
             door = FrontDoor(_application(service, node, metrics), config, metrics)
             metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
             listeners = listen("127.0.0.1", 0)
@@ -239,7 +240,7 @@ async def serving(
 
 
 def _application(service: Service, node: Node, metrics: Metrics) -> StreamApplication:
-    app = create_ops_app(metrics, node.group.may_read, node.status)
+    app = create_ops_app(metrics, node)
 
     async def ops(request: Request) -> Response:
         return await call_asgi(app, request)

@@ -11,7 +11,8 @@ import trio
 
 from streamd.blocking import in_thread
 from streamd.metrics import Metrics
-from streamd.node import Node, Stores, wall_clock_ms
+from streamd.node import Node, wall_clock_ms
+from streamd.stores import Stores
 from streamd.streams.commands import Append, Change, Create, Outcome
 from streamd.streams.content import split_body
 from streamd.streams.keys import stream_key
@@ -47,6 +48,9 @@ class Witness:
 
     def publish(self, changes: dict[int, Change]) -> None:
         self.told.append(changes)
+
+    def start_over(self) -> None:
+        self.told.clear()
 
 
 @asynccontextmanager

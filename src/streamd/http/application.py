@@ -9,13 +9,14 @@ import trio
 from streamd.http import reading, writes
 from streamd.http.fields import BadRequest
 from streamd.http.messages import LiveResponse, Request, Response, error_response
-from streamd.http.routing import BadPath, BucketRoute, Route, StreamRoute, resolve
+from streamd.http.routing import BadPath, BucketRoute, OpsRoute, Route, StreamRoute, resolve
 from streamd.http.service import Service
 from streamd.proposals import OutcomeUnknown, Unavailable
 
 _STREAM_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _BUCKET_METHODS = b"PUT, OPTIONS"
-_OPS_METHODS = b"GET, HEAD, OPTIONS"
+_WRITES = frozenset(("POST", "PUT", "DELETE"))
+_OPS_METHODS = b"GET, HEAD, POST, OPTIONS"
 _ALLOWED_HEADERS = (
     b"Content-Type, Authorization, If-Match, If-None-Match, Stream-Seq, Stream-TTL, "
     b"Stream-Expires-At, Stream-Closed, Stream-Forked-From, Stream-Fork-Offset, "
@@ -47,6 +48,8 @@ class StreamApplication:
 
     async def _answer(self, request: Request, route: Route) -> Response | LiveResponse:
         try:
+            if request.method in _WRITES and (elsewhere := self._redirect(request, route)):
+                return elsewhere
             if isinstance(route, StreamRoute):
                 return await self._stream(request, route)
             if isinstance(route, BadPath):
@@ -63,6 +66,17 @@ class StreamApplication:
         except OutcomeUnknown as error:
             message = f"{error}; it may have taken effect"
             return error_response(503, "OUTCOME_UNKNOWN", message, b"Retry-After: 1\r\n")
+
+    def _redirect(self, request: Request, route: Route) -> Response | None:
+        """With ``server.non_leader = "redirect"``, a write goes to the leader by its client."""
+        if self._service.server.non_leader != "redirect" or isinstance(route, OpsRoute | BadPath):
+            return None
+        address = self._service.node.leader_address()
+        if address is None:
+            return None
+        query = b"?" + request.query if request.query else b""
+        target = b"%b://%b%b%b" % (request.scheme, address.encode(), request.path, query)
+        return Response(307, b"Location: %b\r\nCache-Control: no-store\r\n" % target)
 
     async def _stream(self, request: Request, route: StreamRoute) -> Response | LiveResponse:
         method = request.method

@@ -55,13 +55,15 @@ class Live(Enum):
 
 
 class ReadQuery(NamedTuple):
-    """The parameters of a read. `at` is None for ``offset=now``."""
+    """The parameters of a read. `at` is None for ``offset=now``; `local` asks for what this node
+    knows, without finding out whether there is more."""
 
     at: Position | None = START
     live: Live | None = None
     cursor: int | None = None
     timeout_ms: int | None = None
     max_bytes: int = PIECE_BYTES
+    local: bool = False
 
 
 def whole_number(raw: bytes, name: str, most: int) -> int:
@@ -184,7 +186,8 @@ def _read_query(query: bytes) -> ReadQuery:
             raise BadRequest("INVALID_REQUEST", "live must be long-poll or sse") from None
         if b"offset" not in given:
             raise BadRequest("INVALID_OFFSET", "a live read needs an offset")
-    if given.get(b"consistency", b"linearizable") not in (b"linearizable", b"local"):
+    consistency = given.get(b"consistency", b"linearizable")
+    if consistency not in (b"linearizable", b"local"):
         raise BadRequest("INVALID_REQUEST", "consistency must be linearizable or local")
     timeout = given.get(b"timeout")
     most = given.get(b"max_bytes")
@@ -196,6 +199,7 @@ def _read_query(query: bytes) -> ReadQuery:
         int(cursor) if cursor.isdigit() and len(cursor) <= 15 else None,
         None if timeout is None else _seconds_as_ms(timeout),
         PIECE_BYTES if most is None else max(1, whole_number(most, "max_bytes", MAX_READ_BYTES)),
+        consistency == b"local",
     )
 
 

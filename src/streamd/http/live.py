@@ -147,6 +147,13 @@ class Hub:
             for reader in leaving:
                 self.remove(reader)
 
+    def start_over(self) -> None:
+        """Wake everyone to read again."""
+        for readers in list(self._readers.values()):
+            for reader in list(readers):
+                reader.wake()
+                self.remove(reader)
+
     def _encoder(self, change: Change) -> Callable[[int], bytes]:
         """The event of `change` for readers with a given least cursor, encoded once for each."""
         stream = change.stream
@@ -168,6 +175,4 @@ class Hub:
     def drain(self) -> None:
         """Wake everyone for good: the node is going down."""
         self.draining = True
-        for readers in list(self._readers.values()):
-            for reader in list(readers):
-                reader.wake()
+        self.start_over()

@@ -1,20 +1,33 @@
-"""The operations application: health, readiness, metrics, status. An ordinary Quart-Trio app."""
+"""The operations application: health, readiness, metrics, and the cluster's administration. An
+ordinary Quart-Trio app."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
-from quart import Response, jsonify
+import msgspec
+from quart import Response, jsonify, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
+from streamd.administration import Add, Promote, Refused, Remove, Transfer, Wish
 from streamd.metrics import Metrics
+from streamd.node import Node
+from streamd.proposals import OutcomeUnknown, Unavailable
+
+Answer = tuple[Response, int]
+
+_WISHES: dict[str, type[Wish]] = {
+    "add": Add,
+    "promote": Promote,
+    "remove": Remove,
+    "transfer": Transfer,
+}
+_STATUS = {"NOT_A_MEMBER": 404, "NOT_A_LEARNER": 404, "NOT_A_VOTER": 404, "NO_ANSWER": 502}
 
 
-def create_ops_app(
-    metrics: Metrics, ready: Callable[[], bool], status: Callable[[], dict[str, object]]
-) -> QuartTrio:
-    """Routes over a few callables: `ready` says whether the node has recovered and serves."""
+def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
+    """Routes over a node."""
     app = QuartTrio("streamd")
 
     @app.get("/healthz")
@@ -22,10 +35,16 @@ def create_ops_app(
         return jsonify(status="ok")
 
     @app.get("/readyz/local")
-    async def readyz_local() -> tuple[Response, int]:
-        if ready():
+    async def readyz_local() -> Answer:
+        if node.is_ready():
             return jsonify(status="ready"), 200
         return jsonify(status="recovering"), 503
+
+    @app.get("/readyz/cluster")
+    async def readyz_cluster() -> Answer:
+        if node.is_ready() and node.is_in_contact():
+            return jsonify(status="ready"), 200
+        return jsonify(status="no leader, or not caught up with it"), 503
 
     @app.get("/metrics")
     async def exposition() -> Response:
@@ -35,12 +54,24 @@ def create_ops_app(
 
     @app.get("/cluster/status")
     async def cluster_status() -> Response:
-        return jsonify(status())
+        return jsonify(node.status())
+
+    @app.post("/cluster/snapshot")
+    async def snapshot() -> Answer:
+        return jsonify(first_log_index=await node.group.compact()), 200
+
+    for operation, kind in _WISHES.items():
+        app.add_url_rule(
+            f"/cluster/{operation}",
+            endpoint=operation,
+            view_func=partial(_administer, node, operation, kind),
+            methods=["POST"],
+        )
 
     @app.errorhandler(HTTPException)
     async def refuse(error: HTTPException) -> Response:
         code = (error.name or "error").upper().replace(" ", "_")
-        response = jsonify(error={"code": code, "message": error.description or ""})
+        response, _ = _error(code, error.description or "", 0)
         response.status_code = error.code or 500
         for name, value in error.get_headers():
             if name.lower() == "allow":
@@ -48,3 +79,26 @@ def create_ops_app(
         return response
 
     return app
+
+
+async def _administer(node: Node, operation: str, kind: type[Wish]) -> Answer:
+    """Carry out the wish in the request's JSON body."""
+    if node.administration is None:
+        return _error("NOT_A_CLUSTER", "this node has no cluster.name", 409)
+    try:
+        body = msgspec.json.decode(await request.get_data() or b"{}", type=dict)
+        wish = msgspec.convert({**body, "type": operation}, kind)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        return _error("INVALID_REQUEST", str(error), 400)
+    try:
+        return jsonify(await node.administration.perform(wish)), 200
+    except Refused as error:
+        return _error(error.code, str(error), _STATUS.get(error.code, 409))
+    except Unavailable as error:
+        return _error("UNAVAILABLE", str(error), 503)
+    except OutcomeUnknown as error:
+        return _error("OUTCOME_UNKNOWN", str(error), 503)
+
+
+def _error(code: str, message: str, status: int) -> Answer:
+    return jsonify(error={"code": code, "message": message}), status

@@ -26,7 +26,8 @@ _CLOSED = b"Stream-Closed: true\r\n"
 
 async def head(service: Service, request: Request, route: StreamRoute) -> Response:
     """HEAD: metadata only. Alone among reads it renews no sliding window."""
-    stream = await service.find(route)
+    query = fields.read_query(request.query)
+    stream = await service.find(route, local=query.local)
     if isinstance(stream, Response):
         return stream
     head = (
@@ -49,7 +50,7 @@ async def head(service: Service, request: Request, route: StreamRoute) -> Respon
 async def read(service: Service, request: Request, route: StreamRoute) -> Response | LiveResponse:
     """GET: catch-up, long-poll or SSE, by the query."""
     query = fields.read_query(request.query)
-    stream = await service.find(route)
+    stream = await service.find(route, local=query.local)
     if isinstance(stream, Response):
         return stream
     service.touch(route, stream)
@@ -168,7 +169,7 @@ async def _wait_for_news(
             service.hub.remove(reader)
     if not stayed:
         raise ClientGone
-    current = await service.find(route)
+    current = await service.find(route, local=query.local)
     if isinstance(current, Response):
         return current
     if current.stream_id != stream.stream_id:

@@ -6,7 +6,8 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
@@ -15,7 +16,8 @@ import trio
 
 from streamd import __version__
 from streamd.blocking import in_thread
-from streamd.config import Config, ConfigError, ServerConfig
+from streamd.cluster import Cluster
+from streamd.config import ClusterConfig, Config, ConfigError, ServerConfig
 from streamd.http.application import StreamApplication
 from streamd.http.asgi import AsgiApplication
 from streamd.http.asgi_bridge import call_asgi
@@ -26,49 +28,98 @@ from streamd.http.messages import Request, Response
 from streamd.http.ops import create_ops_app
 from streamd.http.service import Service
 from streamd.metrics import Metrics
-from streamd.node import Node, Stores, wall_clock_ms
+from streamd.node import Node, wall_clock_ms
+from streamd.raft.core import RaftViolation
 from streamd.storage.errors import StorageError
+from streamd.stores import Stores
+from streamd.transport.network import TcpNetwork, ssl_contexts
 
 log = structlog.get_logger("streamd.server")
+
+_FATAL = (StorageError, RaftViolation)
 
 
 async def serve(config: Config, announce: Callable[[str], None] = print) -> None:
     """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once.
 
-    Raises `ConfigError` when the address or certificate cannot be used, `StorageError` when the
-    data directory cannot, at start or later.
+    Raises `ConfigError` when an address or certificate cannot be used, `FormationError` when the
+    cluster cannot be founded, `StorageError` when the data directory cannot be used, at start or
+    later, and `RaftViolation`.
     """
     server = config.server
     ssl_context = _ssl_context(server)
     listeners = _listen(server)
-    stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id)
+    stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id, config.cluster)
     try:
-        metrics = Metrics()
         random = Random()
-        hub = Hub(wall_clock_ms, server.max_live_readers)
-        metrics.live_readers = lambda: hub.reading_now
-        node = Node(
-            stores,
-            run_blocking=in_thread,
-            clock_ms=wall_clock_ms,
-            random=random,
-            audience=hub,
-            metrics=metrics,
-        )
-        async with node.running():
-            service = Service(node.group, node.reads, hub, server, metrics, wall_clock_ms, random)
-            application = _application(service, node, metrics)
-            url, directory = _url(server, listeners), stores.data_dir.path
-            announce(f"streamd {__version__} node {server.node_id} serves {url} from {directory}")
-            await _serve_http(server, application, metrics, hub, listeners, ssl_context)
-            log.info("drained")
+        async with _cluster(config, stores, random) as cluster:
+            metrics = Metrics()
+            hub = Hub(wall_clock_ms, server.max_live_readers)
+            metrics.live_readers = lambda: hub.reading_now
+            node = Node(
+                stores,
+                run_blocking=in_thread,
+                clock_ms=wall_clock_ms,
+                random=random,
+                audience=hub,
+                metrics=metrics,
+                cluster=cluster,
+                timing=config.cluster,
+            )
+            async with node.running():
+                service = Service(node, hub, server, metrics, wall_clock_ms, random)
+                url, directory = _url(server, listeners), stores.data_dir.path
+                announce(
+                    f"streamd {__version__} node {server.node_id} serves {url} from {directory}"
+                )
+                application = _application(service, node, metrics)
+                await _serve_http(server, application, metrics, hub, listeners, ssl_context)
+                log.info("drained")
     finally:
         with trio.CancelScope(shield=True):
             await in_thread(stores.close)
 
 
+@asynccontextmanager
+async def _cluster(config: Config, stores: Stores, random: Random) -> AsyncIterator[Cluster | None]:
+    """The node's way to its peers, listening, the cluster founded if that is on this node."""
+    if config.cluster.name is None:
+        yield None
+        return
+    cluster = Cluster(
+        config.cluster,
+        stores.data_dir,
+        stores.log,
+        client_address=config.server.advertise or config.server.listen,
+        max_body_bytes=config.server.max_body_bytes,
+        network=_network(config.cluster),
+        random=random,
+        run_blocking=in_thread,
+    )
+    async with trio.open_nursery() as nursery:
+        try:
+            await nursery.start(cluster.transport.run)
+        except* OSError as errors:
+            reason = f"cannot listen on {config.cluster.listen}: {errors.exceptions[0]}"
+            raise ConfigError(f"cluster.listen: {reason}") from None
+        if cluster.may_found:
+            await cluster.found()
+        yield cluster
+        nursery.cancel_scope.cancel()
+
+
+def _network(cluster: ClusterConfig) -> TcpNetwork:
+    if cluster.tls_cert is None or cluster.tls_key is None or cluster.tls_ca is None:
+        return TcpNetwork(cluster.listen)
+    try:
+        tls = ssl_contexts(Path(cluster.tls_cert), Path(cluster.tls_key), Path(cluster.tls_ca))
+    except OSError as error:
+        raise ConfigError(f"cluster.tls_cert, tls_key, tls_ca: {error}") from None
+    return TcpNetwork(cluster.listen, tls)
+
+
 def _application(service: Service, node: Node, metrics: Metrics) -> StreamApplication:
-    app = create_ops_app(metrics, node.group.may_read, node.status)
+    app = create_ops_app(metrics, node)
 
     async def ops(request: Request) -> Response:
         return await call_asgi(app, request)  # type: ignore[arg-type]
@@ -88,12 +139,12 @@ async def _serve_http(
         if server.http == "hypercorn":
             stopping = trio.Event()
             nursery.start_soon(_until_signal, hub, stopping.set)
-            app = AsgiApplication(application, server, fatal=(StorageError,))
+            app = AsgiApplication(application, server, fatal=_FATAL)
             hypercorn = HypercornServer(app, server)
             metrics.gauge("http_connections", "Open connections.", lambda: hypercorn.connections)
             await hypercorn.serve(listeners, stopping.wait)
         else:
-            door = FrontDoor(application, server, metrics, fatal=(StorageError,))
+            door = FrontDoor(application, server, metrics, fatal=_FATAL)
             metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
             nursery.start_soon(_until_signal, hub, door.drain)
             await door.serve(listeners, ssl_context)

@@ -6,52 +6,66 @@ from collections.abc import Callable
 from random import Random
 
 from streamd.config import ServerConfig
-from streamd.group import Group
 from streamd.http.live import Hub
 from streamd.http.messages import Response, error_response
 from streamd.http.routing import StreamRoute
 from streamd.metrics import Metrics
-from streamd.reads import Reads
+from streamd.node import Node
+from streamd.streams.commands import Sweep
 from streamd.streams.model import Stream
 
 
 class Service:
     """A node as the handlers see it. `clock_ms` is wall time in ms since the epoch."""
 
-    __slots__ = ("clock_ms", "group", "hub", "metrics", "random", "reads", "server")
+    __slots__ = ("clock_ms", "group", "hub", "metrics", "node", "random", "reads", "server")
 
     def __init__(
         self,
-        group: Group,
-        reads: Reads,
+        node: Node,
         hub: Hub,
         server: ServerConfig,
         metrics: Metrics,
         clock_ms: Callable[[], int],
         random: Random,
     ) -> None:
-        self.group = group
-        self.reads = reads
+        self.node = node
+        self.group = node.group
+        self.reads = node.reads
         self.hub = hub
         self.server = server
         self.metrics = metrics
         self.clock_ms = clock_ms
         self.random = random
 
-    async def find(self, route: StreamRoute) -> Stream | Response:
-        """The live stream at `route` as of now, linearizable, or the answer that it is not."""
-        if not self.group.may_read():
+    async def find(self, route: StreamRoute, *, local: bool = False) -> Stream | Response:
+        """The live stream at `route`, or the answer that it is not.
+
+        Linearizable, or with `local` as this node knows it. Raises `Unavailable`.
+        """
+        if not (local or self.group.may_read()):
             await self.group.read_barrier()
         stream = await self.reads.stream(route.key)
+        if stream is not None and await self._has_expired(route, stream):
+            stream = await self.reads.stream(route.key)
         if stream is None:
             return NOT_FOUND
-        if stream.deleted:
-            return GONE
-        if stream.ttl_ms is not None or stream.expires_at_ms is not None:
-            touched_ms = self.group.touched_ms(route.key, stream.stream_id)
-            if stream.expired(self.group.now_ms(), touched_ms):
-                return NOT_FOUND
-        return stream
+        return GONE if stream.deleted else stream
+
+    async def _has_expired(self, route: StreamRoute, stream: Stream) -> bool:
+        """Whether a stream's time is over, and by now in the log as well.
+
+        Clocks of nodes differ. If one node said that a stream is gone because of its own clock,
+        another could show it afterwards; so the leader puts the end into the log first, and the
+        others go by the log alone.
+        """
+        if stream.deleted or (stream.ttl_ms is None and stream.expires_at_ms is None):
+            return False
+        touched_ms = self.group.touched_ms(route.key, stream.stream_id)
+        if not (self.group.leads and stream.expired(self.group.now_ms(), touched_ms)):
+            return False
+        await self.group.propose(Sweep([route.key]))
+        return True
 
     def touch(self, route: StreamRoute, stream: Stream) -> None:
         """Renew the sliding window of a stream that is read."""

@@ -67,9 +67,17 @@ class State:
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store
+        self.flushes = 0
+        self.load()
+
+    def load(self) -> None:
+        """Begin with what is in the store, forgetting everything else."""
+        store = self._store
         raw = store.get(keys.HEADER)
         self.header = Header() if raw is None else _HEADER_DECODER.decode(raw)
         self.stored_index = self.header.applied_index
+        # Whoever reads ahead for the state before must not bring it back.
+        self.flushes += 1
         self.streams = Table(Stream, keys.STREAM, store.get, _STREAM_LIMIT)
         self.producers = Table(ProducerState, b"", store.get, _PRODUCER_LIMIT)
         self.buckets = Table(Bucket, keys.BUCKET, store.get, _BUCKET_LIMIT)
@@ -77,7 +85,6 @@ class State:
         self._rows: dict[bytes, bytes | None] = {}
         self._appended_bytes = 0
         self._flushing_index = 0
-        self.flushes = 0
 
     # -- changes ------------------------------------------------------------------------------
 

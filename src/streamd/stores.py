@@ -1,0 +1,81 @@
+"""What a node has on its disk, opened and checked, and the core over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+from streamd.config import ClusterConfig
+from streamd.raft.core import Core, Settings
+from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry, decode_configuration
+from streamd.raft.messages import Configuration
+from streamd.storage.data_dir import DataDir
+from streamd.storage.install import recover_install
+from streamd.storage.log_store import LogStore
+from streamd.storage.state_store import StateStore
+from streamd.streams.state import State
+
+
+class Stores:
+    """The open stores of a data directory."""
+
+    def __init__(self, data_dir: DataDir, log_store: LogStore, state_store: StateStore) -> None:
+        self.data_dir = data_dir
+        self.log = log_store
+        self.state = state_store
+
+    @classmethod
+    def open(cls, path: Path, node_id: int, cluster: ClusterConfig | None = None) -> Stores:
+        """Open and check everything in a data directory. Blocks. Raises `StorageError`.
+
+        A node that is to be one of a cluster gets its first log entry from there, by founding it
+        or from its leader; one by itself makes it here.
+        """
+        name = cluster.name if cluster is not None else None
+        joining = cluster is not None and name is not None and node_id != cluster.bootstrap_node_id
+        data_dir = DataDir.open(path, node_id, cluster_name=name or "", joining=joining)
+        log_store = None
+        try:
+            recover_install(data_dir)
+            log_store = LogStore.open(data_dir.log, data_dir.floor, alone=name is None)
+            if name is None and log_store.last_index == 0:
+                log_store.append([bootstrap_entry([node_id])], BOOTSTRAP_HARD_STATE)
+            return cls(data_dir, log_store, StateStore(data_dir.state))
+        except BaseException:
+            if log_store is not None:
+                log_store.close()
+            data_dir.close()
+            raise
+
+    def close(self) -> None:
+        """Close in the order in which one depends on the other. Blocks."""
+        try:
+            self.state.close()
+        finally:
+            try:
+                self.log.close()
+            finally:
+                self.data_dir.close()
+
+
+def open_core(stores: Stores, state: State, random: Random, timing: ClusterConfig) -> Core:
+    """The core over what is stored. Raises `StorageError` when log and state do not fit."""
+    header = state.header
+    lost = stores.log.lost_below
+    if lost is None:
+        stores.log.check_applied(header.applied_index)
+    configuration = (
+        decode_configuration(header.configuration) if header.configuration else Configuration()
+    )
+    ticks = timing.election_timeout_ms // timing.heartbeat_interval_ms
+    return Core(
+        node_id=stores.data_dir.identity.node_id,
+        hard_state=stores.log.hard_state,
+        log=stores.log,
+        applied_index=header.applied_index,
+        configuration=configuration,
+        random=random,
+        settings=Settings(election_timeout_ticks=ticks),
+        may_vote=lost is None,
+        trusted_from_index=0 if lost is None else lost.index,
+    )
