@@ -170,9 +170,12 @@ async def test_a_second_route_to_a_node_that_is_known_ends() -> None:
         _, port = two.address.rsplit(":", 1)
         one.transport.add_route(f"localhost:{port}")
         await wait_until(lambda: len(two.met) >= 3)
-        await wait_until(lambda: one.connected(2))
-        one.transport.send(2, [heartbeat(1)])
-        await wait_until(lambda: two.messages == [heartbeat(1)])
+
+        def arrives() -> bool:
+            one.transport.send(2, [heartbeat(1)])
+            return bool(two.messages)
+
+        await wait_until(arrives)
         assert one.transport.peers()[2].address == two.address
 
 

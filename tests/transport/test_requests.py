@@ -230,7 +230,7 @@ async def test_a_peer_that_dies_in_mid_request_leaves_the_outcome_unknown() -> N
         async with running(one, mesh=False):
             one.transport.set_peers({2: address})
             await one.wait_connected(2)
-            with pytest.raises(OutcomeUnknown, match=r"closed the connection|reset"):
+            with pytest.raises(OutcomeUnknown):
                 await one.ask(2, b"write")
 
 
@@ -247,7 +247,7 @@ async def test_requests_behind_one_that_never_left_are_not_sent() -> None:
             outcomes[number] = type(error)
 
     async with impostor(_welcoming(never_read)) as address:
-        one = Node(1, limits=QUICK)
+        one = Node(1, limits=Limits(frame_timeout_s=1))
         async with running(one, mesh=False):
             one.transport.set_peers({2: address})
             await one.wait_connected(2)
