@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import plyvel
 
@@ -78,6 +79,11 @@ class FailStop:
     @property
     def failed(self) -> bool:
         return self._failure is not None
+
+    def fail(self, error: StorageError) -> NoReturn:
+        """Raise `error`, and ever after."""
+        self._failure = error
+        raise error
 
     @contextmanager
     def guarding(self) -> Iterator[None]:

@@ -117,6 +117,10 @@ class LogStore:
             run -= 1
         return self._run_terms[run]
 
+    def holds(self, index: int, term: int) -> bool:
+        """Whether that entry is in the log, or the last one removed from its beginning."""
+        return self._base.index <= index <= self._last.index and self.term(index) == term
+
     def entries(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
         """Entries from `lo` to before `hi`, at least one, as many as `max_bytes` allows.
 

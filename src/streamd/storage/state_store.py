@@ -6,9 +6,14 @@ entry in it. Reads may come from several threads, beside a write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Condition, Lock
 
+import plyvel
+
+from streamd.storage.errors import StorageError
 from streamd.storage.leveldb import FailStop, open_database
 
 _WRITE_BUFFER_BYTES = 16 * 1024 * 1024
@@ -16,26 +21,39 @@ _BLOCK_CACHE_BYTES = 32 * 1024 * 1024
 _BLOOM_BITS = 10
 
 
+class ViewGone(Exception):
+    """The state that the view shows was replaced as a whole, or its store closed."""
+
+
+def open_state_database(directory: Path) -> plyvel.DB:
+    """Raises `LogCorrupt` or `StorageFailed`."""
+    return open_database(
+        directory,
+        write_buffer_size=_WRITE_BUFFER_BYTES,
+        lru_cache_size=_BLOCK_CACHE_BYTES,
+        bloom_filter_bits=_BLOOM_BITS,
+    )
+
+
 class StateStore:
     """Every call blocks, and raises `StorageFailed` or `LogCorrupt` when the disk does not do."""
 
     def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._fail_stop = FailStop(directory)
-        self._db = open_database(
-            directory,
-            write_buffer_size=_WRITE_BUFFER_BYTES,
-            lru_cache_size=_BLOCK_CACHE_BYTES,
-            bloom_filter_bits=_BLOOM_BITS,
-        )
+        self._calls = 0
+        self._swapping = False
+        self._lock = Lock()
+        self._changed = Condition(self._lock)
+        self._db = open_state_database(directory)
 
     def get(self, key: bytes) -> bytes | None:
-        with self._fail_stop.guarding():
-            return self._db.get(key, verify_checksums=True)
+        with self._calling() as db:
+            return db.get(key, verify_checksums=True)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        get = self._db.get
-        with self._fail_stop.guarding():
-            return [get(key, verify_checksums=True) for key in keys]
+        with self._calling() as db:
+            return [db.get(key, verify_checksums=True) for key in keys]
 
     def scan(
         self, start: bytes, stop: bytes, *, limit: int, max_bytes: int | None = None
@@ -47,8 +65,8 @@ class StateStore:
         rows: list[tuple[bytes, bytes]] = []
         size = 0
         with (
-            self._fail_stop.guarding(),
-            self._db.iterator(start=start, stop=stop, verify_checksums=True) as found,
+            self._calling() as db,
+            db.iterator(start=start, stop=stop, verify_checksums=True) as found,
         ):
             for row in found:
                 rows.append(row)
@@ -62,8 +80,8 @@ class StateStore:
 
         With `sync`, everything written so far is on disk afterwards.
         """
-        with self._fail_stop.guarding():
-            batch = self._db.write_batch(sync=sync)
+        with self._calling() as db:
+            batch = db.write_batch(sync=sync)
             for key, value in items:
                 if value is None:
                     batch.delete(key)
@@ -73,10 +91,10 @@ class StateStore:
 
     def delete_range(self, start: bytes, stop: bytes, *, max_keys: int) -> int:
         """Delete up to `max_keys` rows from `start` to before `stop`; returns how many."""
-        with self._fail_stop.guarding():
-            batch = self._db.write_batch()
+        with self._calling() as db:
+            batch = db.write_batch()
             deleted = 0
-            with self._db.iterator(start=start, stop=stop, include_value=False) as keys:
+            with db.iterator(start=start, stop=stop, include_value=False) as keys:
                 for key in keys:
                     batch.delete(key)
                     deleted += 1
@@ -85,5 +103,83 @@ class StateStore:
             batch.write()
             return deleted
 
+    def view(self) -> StateView:
+        """The state as it is now, which stays as it is. Close it: it keeps old rows on disk."""
+        with self._calling() as db:
+            return StateView(self, db)
+
+    def swap(self, replace: Callable[[], None]) -> None:
+        """Have `replace` put another database in the directory's place, and go on with that.
+
+        Waits for calls under way; later ones wait until it is done. Views of the old state are
+        gone. After an error the store is of no more use.
+        """
+        with self._lock, self._fail_stop.guarding():
+            self._swapping = True  # else readers that overlap could keep it waiting for ever
+            try:
+                self._changed.wait_for(lambda: not self._calls)
+                self._db.close()
+                replace()
+                self._db = open_state_database(self._directory)
+            except StorageError as error:
+                self._fail_stop.fail(error)
+            finally:
+                self._swapping = False
+                self._changed.notify_all()
+
     def close(self) -> None:
-        self._db.close()
+        with self._lock:
+            self._changed.wait_for(lambda: not self._calls)
+            self._db.close()
+
+    @contextmanager
+    def _calling(self, db: plyvel.DB | None = None) -> Iterator[plyvel.DB]:
+        """Use the database, which is not closed under a call's feet.
+
+        With `db`, raises `ViewGone` unless that is still the database in use.
+        """
+        with self._lock:
+            self._changed.wait_for(lambda: not self._swapping)
+            if db is not None and (db is not self._db or db.closed):
+                raise ViewGone(f"the state in {self._directory} is another one by now")
+            self._calls += 1
+            used = self._db
+        try:
+            with self._fail_stop.guarding():
+                yield used
+        finally:
+            with self._lock:
+                self._calls -= 1
+                if not self._calls:
+                    self._changed.notify_all()
+
+
+class StateView:
+    """A store's rows as of one moment."""
+
+    def __init__(self, store: StateStore, db: plyvel.DB) -> None:
+        self._store = store
+        self._db = db
+        self._snapshot = db.snapshot()
+
+    def get(self, key: bytes) -> bytes | None:
+        """Raises `ViewGone`."""
+        with self._store._calling(self._db):
+            return self._snapshot.get(key, verify_checksums=True)
+
+    @contextmanager
+    def rows(self, start: bytes) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        """The rows from `start` on, in order; the store cannot be swapped inside.
+
+        Raises `ViewGone`.
+        """
+        with (
+            self._store._calling(self._db),
+            self._snapshot.iterator(start=start, verify_checksums=True, fill_cache=False) as rows,
+        ):
+            yield iter(rows)
+
+    def close(self) -> None:
+        """Let go of the old rows; a repetition does nothing."""
+        with self._store._lock:
+            self._snapshot.close()

@@ -1,0 +1,159 @@
+"""A snapshot being received, in a directory of its own until it is whole.
+
+After each piece the number of the next one is in the same synced write as the rows, so that the
+transfer goes on where it was, also after a crash.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import plyvel
+
+from streamd.storage.errors import StorageError
+from streamd.storage.files import sync_directory
+from streamd.storage.leveldb import FailStop
+from streamd.storage.snapshots import Piece, SnapshotMeta, piece_crc, put_rows
+from streamd.storage.state_store import open_state_database
+from streamd.streams import keys
+from streamd.streams.model import Header
+
+# Sorts before every key of the state, and is removed before the rows are used.
+_PROGRESS_KEY = b"\0incoming"
+
+
+class SnapshotDamaged(Exception):
+    """What was received is not what was sent. Nothing of it was kept."""
+
+
+class _Progress(msgspec.Struct, array_like=True):
+    """`wanted` is the next piece; none is when the snapshot `is_complete`."""
+
+    meta: SnapshotMeta
+    wanted: int = 0
+    is_complete: bool = False
+
+
+_PROGRESS_DECODER = msgspec.msgpack.Decoder(_Progress)
+_HEADER_DECODER = msgspec.msgpack.Decoder(Header)
+
+
+class SnapshotSink:
+    """At most one snapshot at a time. Calls block and may raise `StorageError`: then it is over."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._fail_stop = FailStop(directory)
+        self._db: plyvel.DB | None = None
+        self._progress: _Progress | None = None
+        # The beginning of a row that is larger than a piece.
+        self._begun_row = bytearray()
+        self._wanted = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all pieces are here, so that `finish` is next."""
+        return self._progress is not None and self._progress.is_complete
+
+    def begin(self, meta: SnapshotMeta) -> int:
+        """Receive that snapshot; returns the number of the next piece wanted.
+
+        It goes on with what is there of the same snapshot, and removes what is of another.
+        """
+        if self._progress is None or self._progress.meta != meta:
+            self.close()
+            with self._fail_stop.guarding():
+                self._resume(meta)
+        return self._wanted
+
+    def take(self, piece: Piece) -> int:
+        """Keep a piece, durably; returns the number of the next one wanted.
+
+        A piece that is not the one wanted changes nothing. Raises `SnapshotDamaged` for one that
+        was changed on the way; it is still wanted then.
+        """
+        progress, db = self._progress, self._db
+        assert progress is not None, "no snapshot was begun"
+        assert db is not None
+        if progress.is_complete or piece.number != self._wanted:
+            return self._wanted
+        if piece.crc != piece_crc(progress.meta, piece.number, piece.rows, piece.is_last):
+            raise SnapshotDamaged(f"piece {piece.number} of the snapshot was damaged on its way")
+        with self._fail_stop.guarding():
+            self._put(db, progress, piece)
+        return self._wanted
+
+    def finish(self) -> SnapshotMeta:
+        """Make the complete snapshot ready to be installed; returns what it is of.
+
+        Raises `SnapshotDamaged` when the rows are not of the state that was announced.
+        """
+        progress, db = self._progress, self._db
+        assert progress is not None, "no snapshot was begun"
+        assert progress.is_complete
+        assert db is not None
+        with self._fail_stop.guarding():
+            raw = db.get(keys.HEADER, verify_checksums=True)
+            header = Header() if raw is None else _HEADER_DECODER.decode(raw)
+            meta = progress.meta
+            if (header.applied_index, header.configuration) != (meta.index, meta.configuration):
+                self.discard()
+                raise SnapshotDamaged(
+                    f"the snapshot was announced as of entry {meta.index}, "
+                    f"but is of {header.applied_index}"
+                )
+            batch = db.write_batch(sync=True)
+            batch.delete(_PROGRESS_KEY)
+            batch.write()
+            self.close()
+            sync_directory(self._directory)
+        return meta
+
+    def discard(self) -> None:
+        """Remove whatever was received. Raises `OSError`."""
+        self.close()
+        if self._directory.exists():
+            shutil.rmtree(self._directory)
+
+    def close(self) -> None:
+        """Stop receiving, but keep what is there: `begin` may go on with it."""
+        if self._db is not None:
+            self._db.close()
+        self._db = self._progress = None
+
+    def _resume(self, meta: SnapshotMeta) -> None:
+        progress = None
+        # What cannot be read is not worth more than being sent again.
+        with suppress(StorageError, plyvel.Error, msgspec.DecodeError):
+            self._db = open_state_database(self._directory)
+            raw = self._db.get(_PROGRESS_KEY, verify_checksums=True)
+            progress = None if raw is None else _PROGRESS_DECODER.decode(raw)
+        if progress is None or progress.meta != meta or self._db is None:
+            self.discard()
+            self._db = open_state_database(self._directory)
+            progress = _Progress(meta)
+            self._db.put(_PROGRESS_KEY, msgspec.msgpack.encode(progress), sync=True)
+        self._progress = progress
+        self._wanted = progress.wanted
+        self._begun_row.clear()
+
+    def _put(self, db: plyvel.DB, progress: _Progress, piece: Piece) -> None:
+        """Store the piece's rows. A row that has only begun waits in memory: after a restart the
+        transfer goes on with the piece in which it begins."""
+        batch = db.write_batch(sync=True)
+        if self._begun_row:
+            self._begun_row += piece.rows
+            del self._begun_row[: put_rows(batch, self._begun_row)]
+        else:
+            self._begun_row += piece.rows[put_rows(batch, piece.rows) :]
+        if self._begun_row and piece.is_last:
+            self.discard()
+            raise SnapshotDamaged("the snapshot ends inside a row")
+        self._wanted += 1
+        if not self._begun_row:
+            progress.wanted, progress.is_complete = self._wanted, piece.is_last
+            batch.put(_PROGRESS_KEY, msgspec.msgpack.encode(progress))
+        batch.write()

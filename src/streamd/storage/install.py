@@ -1,0 +1,87 @@
+"""A received snapshot takes the place of state and log, in steps that can each be repeated.
+
+1. The marker file says which snapshot is being installed. From here on it will be.
+2. The state moves aside, and the received rows into its place.
+3. The log becomes empty, to go on behind the snapshot.
+4. The marker is removed, then the old state.
+
+After a crash at any point `recover_install` takes the steps that are left.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import structlog
+
+from streamd.storage.data_dir import DataDir
+from streamd.storage.errors import StorageFailed
+from streamd.storage.files import (
+    read_checked,
+    remove_durably,
+    rename_durably,
+    write_checked,
+)
+from streamd.storage.floor import Floor
+from streamd.storage.log_store import LogStore
+from streamd.storage.snapshots import SnapshotMeta
+from streamd.storage.state_store import StateStore
+
+log = structlog.get_logger("streamd.storage")
+
+
+def install(data_dir: DataDir, log_store: LogStore, state: StateStore, meta: SnapshotMeta) -> None:
+    """Install what `SnapshotSink.finish` left, into the open stores. Blocks.
+
+    On the log's thread, with no flush of the state under way. Not for a snapshot whose last
+    entry the log already `holds`: what follows it there may have been acknowledged and must stay.
+    After an error the process must end; the next start completes the installation.
+    Raises `StorageError`.
+    """
+    assert meta.index >= log_store.first_index, meta
+    assert not log_store.holds(meta.index, meta.term), meta
+    assert data_dir.incoming.exists()
+    try:
+        write_checked(data_dir.install_marker, meta)
+        state.swap(lambda: _swap_directories(data_dir))
+        log_store.reset(meta.index, meta.term, meta.chain)
+        _clean_up(data_dir)
+    except OSError as error:
+        raise StorageFailed(f"{data_dir.path}: the snapshot is not installed: {error}") from error
+    log.info("a snapshot was installed", index=meta.index, term=meta.term)
+
+
+def recover_install(data_dir: DataDir) -> SnapshotMeta | None:
+    """Complete an installation that a crash cut short, before the stores are opened. Blocks.
+
+    Returns what was installed, None when there was nothing to do. Raises `StorageError`.
+    """
+    try:
+        meta = read_checked(data_dir.install_marker, SnapshotMeta)
+        if meta is not None:
+            _swap_directories(data_dir)
+            place = Floor(meta.index, meta.term, meta.chain)
+            LogStore.reset_closed(data_dir.log, data_dir.floor, place)
+            log.info("the snapshot's installation was completed", index=meta.index, term=meta.term)
+        if meta is not None or data_dir.state_old.exists():
+            _clean_up(data_dir)
+    except OSError as error:
+        raise StorageFailed(f"{data_dir.path}: the snapshot is not installed: {error}") from error
+    return meta
+
+
+def _swap_directories(data_dir: DataDir) -> None:
+    """While there is something incoming, the state is not yet in place."""
+    if not data_dir.incoming.exists():
+        return
+    if data_dir.state.exists():
+        if data_dir.state_old.exists():
+            shutil.rmtree(data_dir.state_old)
+        rename_durably(data_dir.state, data_dir.state_old)
+    rename_durably(data_dir.incoming, data_dir.state)
+
+
+def _clean_up(data_dir: DataDir) -> None:
+    remove_durably(data_dir.install_marker)
+    if data_dir.state_old.exists():
+        shutil.rmtree(data_dir.state_old)

@@ -1,0 +1,146 @@
+"""A snapshot on its way to another node: the state's rows, cut into numbered pieces.
+
+A piece holds whole rows, as many as fit; a row larger than a piece begins one of its own and goes
+on in the next. Replicas at the same log index may lay out their rows differently, so pieces of
+two snapshots must never be mixed: each snapshot has an id, and every piece's checksum covers it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import msgspec
+import plyvel
+from crc32c import crc32c
+
+from streamd.storage.log_store import LogStore
+from streamd.storage.state_store import StateStore, StateView, ViewGone
+from streamd.streams import keys
+from streamd.streams.model import Header
+
+PIECE_BYTES = 2 * 1024 * 1024
+
+_ROW = Struct(">II")
+_PIECE = Struct(">QQ?")
+_HEADER_DECODER = msgspec.msgpack.Decoder(Header)
+
+
+class SnapshotMeta(msgspec.Struct, frozen=True, array_like=True):
+    """What a snapshot is of: the log up to `index`, and the membership as of then.
+
+    `chain` is the log's checksum at `index`. `snapshot_id` tells this snapshot from every other,
+    also from one of the same index.
+    """
+
+    index: int
+    term: int
+    chain: int
+    configuration: bytes
+    snapshot_id: int
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """Part of a snapshot's rows; `number` counts from 0."""
+
+    number: int
+    crc: int
+    rows: bytes
+    is_last: bool
+
+
+class SnapshotUnavailable(Exception):
+    """There is no such snapshot to send, or no longer. Begin a new one."""
+
+
+class _Start(msgspec.Struct, frozen=True):
+    """Where a piece begins: at a row's key, `offset` bytes into the row."""
+
+    key: bytes
+    offset: int
+
+
+class SnapshotSource:
+    """A snapshot to be read piece by piece, in any order up to the next new one. Calls block."""
+
+    def __init__(self, view: StateView, meta: SnapshotMeta) -> None:
+        self.meta = meta
+        self._view = view
+        self._starts = [_Start(b"", 0)]
+
+    @classmethod
+    def open(cls, state: StateStore, log: LogStore, snapshot_id: int) -> SnapshotSource:
+        """The state as it is stored now. Close it: until then its old rows take up disk.
+
+        On the log's thread, so that the log is not cut meanwhile. `snapshot_id` is a random
+        number of 64 bits. Raises `SnapshotUnavailable` while nothing is stored, `StorageError`.
+        """
+        view = state.view()
+        try:
+            raw = view.get(keys.HEADER)
+            if raw is None:
+                raise SnapshotUnavailable("nothing is stored yet")
+            header = _HEADER_DECODER.decode(raw)
+            place = log.place(header.applied_index)
+            meta = SnapshotMeta(
+                place.index, place.term, place.chain, header.configuration, snapshot_id
+            )
+            return cls(view, meta)
+        except BaseException:
+            view.close()
+            raise
+
+    def piece(self, number: int) -> Piece:
+        """The piece of that number: any asked for before, or the one behind them.
+
+        Raises `SnapshotUnavailable` for another, and when the state was replaced meanwhile;
+        `StorageError` when the rows cannot be read.
+        """
+        if not 0 <= number < len(self._starts):
+            raise SnapshotUnavailable(f"the snapshot has no piece {number} yet")
+        try:
+            rows, next_start = self._cut(self._starts[number])
+        except ViewGone as gone:
+            raise SnapshotUnavailable(str(gone)) from gone
+        if next_start is not None and number + 1 == len(self._starts):
+            self._starts.append(next_start)
+        is_last = next_start is None
+        return Piece(number, piece_crc(self.meta, number, rows, is_last), rows, is_last)
+
+    def close(self) -> None:
+        self._view.close()
+
+    def _cut(self, start: _Start) -> tuple[bytes, _Start | None]:
+        """The bytes of the piece that begins at `start`, and where the next one does."""
+        parts: list[bytes] = []
+        size, offset = 0, start.offset
+        with self._view.rows(start.key) as rows:
+            for key, value in rows:
+                row = _ROW.pack(len(key), len(value)) + key + value
+                rest = row[offset:] if offset else row
+                if size + len(rest) <= PIECE_BYTES:
+                    parts.append(rest)
+                    size += len(rest)
+                    offset = 0
+                elif parts:
+                    return b"".join(parts), _Start(key, 0)
+                else:
+                    return rest[:PIECE_BYTES], _Start(key, offset + PIECE_BYTES)
+        return b"".join(parts), None
+
+
+def piece_crc(meta: SnapshotMeta, number: int, rows: bytes, is_last: bool) -> int:
+    return crc32c(rows, crc32c(_PIECE.pack(meta.snapshot_id, number, is_last)))
+
+
+def put_rows(batch: plyvel.WriteBatch, data: bytes | bytearray) -> int:
+    """Put the whole rows that `data` begins with; returns how many bytes they are."""
+    used = 0
+    while len(data) - used >= _ROW.size:
+        key_size, value_size = _ROW.unpack_from(data, used)
+        value_at = used + _ROW.size + key_size
+        end = value_at + value_size
+        if end > len(data):
+            break
+        batch.put(bytes(data[used + _ROW.size : value_at]), bytes(data[value_at:end]))
+        used = end
+    return used
