@@ -5,6 +5,7 @@ An operator may ask any node; what only the leader can do is passed on to it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,11 +17,13 @@ from streamd.group import Group
 from streamd.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.core import (
     ChangeInProgress,
+    Core,
     InvalidConfiguration,
     InvalidTransfer,
     NotLeader,
     Overloaded,
     Role,
+    TransferInProgress,
 )
 from streamd.raft.messages import Configuration
 from streamd.transport import errors as transport_errors
@@ -90,8 +93,23 @@ class Administration:
     async def perform(self, wish: Wish) -> dict[str, Any]:
         """Have a wish carried out; returns what is so now.
 
-        Raises `Refused`, `Unavailable` when there is no leader, `OutcomeUnknown`.
+        Raises `Refused`, `Unavailable` when no leader takes it in time, `OutcomeUnknown`.
         """
+        give_up_at = trio.current_time() + _CHANGE_TIMEOUT_S
+        while True:
+            asked = self._group.core.leader_id
+            try:
+                return await self._ask_leader(wish)
+            except Unavailable:
+                left_s = give_up_at - trio.current_time()
+                core = self._group.core
+                if not await self._group.wait_for(
+                    lambda: core.leader_id not in (0, asked),  # noqa: B023 - awaited at once
+                    left_s,
+                ):
+                    raise
+
+    async def _ask_leader(self, wish: Wish) -> dict[str, Any]:
         leader_id = self._group.core.leader_id
         if not leader_id:
             raise Unavailable("no leader is known")
@@ -184,6 +202,10 @@ class Administration:
             raise Refused("NOT_A_MEMBER", f"node {node_id} is no member")
         if current.voters == (node_id,):
             raise Refused("LAST_VOTER", "the last voter cannot be removed")
+        if node_id == self._group.core.node_id:
+            # Whoever leads afterwards does it; a leader that removes itself could not say so.
+            await self._transfer(None)
+            raise Unavailable("the lead was handed over")
         await self._change(
             replace(
                 current,
@@ -196,16 +218,7 @@ class Administration:
     async def _change(self, target: Configuration) -> None:
         """Propose a configuration and wait until it alone is in force and committed."""
         core = self._group.core
-        try:
-            index = core.propose_configuration(target)
-        except NotLeader as error:
-            raise Unavailable(str(error)) from error
-        except ChangeInProgress as error:
-            raise Refused("CHANGE_IN_PROGRESS", str(error)) from error
-        except InvalidConfiguration as error:
-            raise Refused("INVALID_CONFIGURATION", str(error)) from error
-        except Overloaded as error:
-            raise Unavailable(str(error)) from error
+        index = await self._propose(target)
         self._group.wake()
 
         def settled() -> bool:
@@ -215,6 +228,23 @@ class Administration:
 
         if not await self._group.wait_for(settled, _CHANGE_TIMEOUT_S):
             raise OutcomeUnknown("the change is not committed yet; look at the cluster's status")
+
+    async def _propose(self, target: Configuration) -> int:
+        """Append a configuration as soon as the one before it is settled; returns its index."""
+        core = self._group.core
+        give_up_at = trio.current_time() + _CHANGE_TIMEOUT_S
+        while True:
+            committed = core.commit_index
+            try:
+                return core.propose_configuration(target)
+            except ChangeInProgress as error:
+                left_s = give_up_at - trio.current_time()
+                if not await self._group.wait_for(partial(_beyond, core, committed), left_s):
+                    raise Refused("CHANGE_IN_PROGRESS", str(error)) from error
+            except InvalidConfiguration as error:
+                raise Refused("INVALID_CONFIGURATION", str(error)) from error
+            except (NotLeader, Overloaded, TransferInProgress) as error:
+                raise Unavailable(str(error)) from error
 
     # -- the lead -----------------------------------------------------------------------------
 
@@ -239,3 +269,7 @@ class Administration:
         )
         if core.leader_id != to:
             raise Refused("NOT_TRANSFERRED", f"node {to} did not take over the lead")
+
+
+def _beyond(core: Core, index: int) -> bool:
+    return core.commit_index > index

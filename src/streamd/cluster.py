@@ -9,6 +9,7 @@ from typing import Protocol
 
 import structlog
 import trio
+from msgspec.structs import replace
 
 from streamd.blocking import RunBlocking
 from streamd.config import ClusterConfig
@@ -19,17 +20,15 @@ from streamd.raft.messages import Configuration, Message
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageError
 from streamd.storage.log_store import LogStore
+from streamd.transport import Hello, Limits, Network, PeerConnection, Transport
 from streamd.transport import errors as transport_errors
-from streamd.transport.hello import Hello
-from streamd.transport.interface import Limits, Network, PeerConnection
-from streamd.transport.transport import Transport
 
 log = structlog.get_logger("streamd.cluster")
 
 _JOIN_TIMEOUT_S = 5.0
 _FORWARD_TIMEOUT_S = 15.0
 _RETRY_S = 0.5
-# A frame must take the largest body a client may send, and what the log adds to it.
+# A packet must take the largest body a client may send, and what the log adds to it.
 _OVERHEAD_BYTES = 1024 * 1024
 
 
@@ -90,12 +89,13 @@ class Cluster:
         self._someone_new = trio.lowlevel.ParkingLot()
         self._configuration = Configuration()
         self.member: Member | None = None
-        frame_bytes = max(8 * 1024 * 1024, max_body_bytes + _OVERHEAD_BYTES)
+        defaults = Limits()
+        packet_bytes = max(defaults.max_packet_bytes, max_body_bytes + _OVERHEAD_BYTES)
         self.transport = Transport(
             self,
             network=network,
             random=random,
-            limits=Limits(max_frame_bytes=frame_bytes),
+            limits=replace(defaults, max_packet_bytes=packet_bytes),
             fatal=(StorageError, RaftViolation),
         )
         for route in config.other_routes:
@@ -160,14 +160,22 @@ class Cluster:
         await self.transport.request(node_id, kind, cluster_id, timeout_s=_JOIN_TIMEOUT_S)
 
     async def meet(self, address: str, timeout_s: float) -> Hello | None:
-        """Dial an address and wait to learn who is there; None when nobody answers in time."""
+        """Dial an address until the node there can be asked; None when that takes too long."""
         self.transport.add_route(address)
         with trio.move_on_after(timeout_s):
-            while True:
-                for hello in self._met.values():
-                    if hello.peer_address == address:
-                        return hello
-                await self._someone_new.park()
+            while (hello := self._at(address)) is None:
+                with trio.move_on_after(_RETRY_S):
+                    await self._someone_new.park()
+            return hello
+        return None
+
+    def _at(self, address: str) -> Hello | None:
+        """Who is at an address, if there is a connection to it."""
+        connections = self.transport.peers()
+        for node_id, hello in self._met.items():
+            connection = connections.get(node_id)
+            if hello.peer_address == address and connection is not None and connection.connected:
+                return hello
         return None
 
     # -- the transport's handler --------------------------------------------------------------
@@ -193,6 +201,8 @@ class Cluster:
 
     def on_peer(self, peer: Hello) -> None:
         self._met[peer.node_id] = peer
+        # Who is not dialled cannot be answered.
+        self.transport.add_route(peer.peer_address)
         self._someone_new.unpark_all()
 
     def on_messages(self, peer_id: int, messages: list[Message]) -> None:
