@@ -8,7 +8,8 @@ The loop around the two pure hearts. A write takes this way:
 4. The core commits it, the machine applies it, and the parked tasks get their outcomes.
 5. Live readers of the touched streams are told, once the answers have gone out.
 
-The machine's state is stored afterwards and unsynced: what a crash loses of it, the log replays.
+The machine's state is stored afterwards, many entries at a time: what a crash loses of it, the
+log replays.
 """
 
 from __future__ import annotations
@@ -259,6 +260,8 @@ class Group:
             elif self._floor_due:
                 self._floor_due = False
                 await self._run_blocking(self._log.sync_floor, limiter=self._writer)
+            elif self._log.lost_below is not None and self.core.may_vote:
+                await self._run_blocking(self._log.note_regained, limiter=self._writer)
             elif self._compact_through:
                 through, self._compact_through = self._compact_through, 0
                 await self._run_blocking(self._log.compact, through, limiter=self._writer)
@@ -276,6 +279,7 @@ class Group:
         if flushes == self.state.flushes:
             for key, raw in rows.items():
                 self.state.streams.install(key, raw)
+        self._log_bytes += sum(len(entry.payload) for entry in ready.entries)
         self._peers.send(ready.messages_after_store)
         self.core.stored(*ready.completion)
 
@@ -391,7 +395,6 @@ class Group:
                 proposal.settle(refusal)
             return
         self._batches[indexes[0]] = _Batch(self.core.term, now_ms, commands, proposals)
-        self._log_bytes += len(payload)
         self._metrics.commit_batch.observe(len(proposals))
 
     def _take_touches(self) -> Touch:
@@ -443,7 +446,7 @@ class Group:
                 floor_at = trio.current_time()
                 self._floor_due = True
             if self._log_bytes >= CHECKPOINT_BYTES:
-                await self._checkpoint()
+                self._checkpoint()
             self._work.unpark()
 
     async def flush(self) -> None:
@@ -498,24 +501,19 @@ class Group:
         """Store the state and cut the log behind it; returns the log's first entry then."""
         await self.flush()
         through = self.state.stored_index
-        await self._run_blocking(self._sync_store)
         self._checkpoint_index = self._compact_through = through
         self.wake()
         await self.wait_for(lambda: self._log.first_index > through, READ_TIMEOUT_S)
         return self._log.first_index
 
-    async def _checkpoint(self) -> None:
-        """Sync the state, so that the log it was made from can be cut.
+    def _checkpoint(self) -> None:
+        """Have the log cut that the stored state was made from.
 
-        The log keeps what was added since the checkpoint before, for followers a little behind.
+        It keeps what was added since the checkpoint before, for followers a little behind.
         """
         self._log_bytes = 0
-        through = self.state.stored_index
-        await self._run_blocking(self._sync_store)
-        self._compact_through, self._checkpoint_index = self._checkpoint_index, through
-
-    def _sync_store(self) -> None:
-        self._store.write([], sync=True)
+        self._compact_through = self._checkpoint_index
+        self._checkpoint_index = self.state.stored_index
 
     async def _sweep_loop(self) -> None:
         """Propose what only time brings about: renewals by reads, and expiry."""

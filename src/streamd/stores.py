@@ -61,9 +61,8 @@ class Stores:
 def open_core(stores: Stores, state: State, random: Random, timing: ClusterConfig) -> Core:
     """The core over what is stored. Raises `StorageError` when log and state do not fit."""
     header = state.header
+    stores.log.fit_to_state(header.applied_index, header.applied_term)
     lost = stores.log.lost_below
-    if lost is None:
-        stores.log.check_applied(header.applied_index)
     configuration = (
         decode_configuration(header.configuration) if header.configuration else Configuration()
     )

@@ -7,8 +7,7 @@ database, where LevelDB cannot lose it: the `floor`, the last `vote`, and what i
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import plyvel
@@ -19,6 +18,7 @@ from streamd.storage.files import read_checked, remove_durably, write_checked
 from streamd.storage.floor import Floor, read_floor, write_floor
 from streamd.storage.leveldb import FailStop
 from streamd.storage.log_rows import LogRows
+from streamd.storage.recent import Recent, fitting
 from streamd.storage.salvage import (
     LogFiles,
     finish_salvage,
@@ -50,10 +50,7 @@ class LogStore:
         self._base = Floor()
         self._last = Floor()
         self._floor = Floor()
-        self._run_starts: list[int] = []
-        self._run_terms: list[int] = []
-        self._recent: deque[Entry] = deque()
-        self._recent_bytes = 0
+        self._recent = Recent(_RECENT_BYTES)
 
     @classmethod
     def open(
@@ -110,12 +107,7 @@ class LogStore:
     def term(self, index: int) -> int:
         """The term at `index`, from `first_index - 1` to `last_index`."""
         assert self._base.index <= index <= self._last.index, index
-        if index == self._base.index:
-            return self._base.term
-        run = len(self._run_starts) - 1
-        while self._run_starts[run] > index:
-            run -= 1
-        return self._run_terms[run]
+        return self._base.term if index == self._base.index else self._recent.term(index)
 
     def holds(self, index: int, term: int) -> bool:
         """Whether that entry is in the log, or the last one removed from its beginning."""
@@ -127,12 +119,12 @@ class LogStore:
         Raises `LogCorrupt`, `StorageFailed`.
         """
         assert self.first_index <= lo < hi <= self._last.index + 1, (lo, hi)
-        if self._recent and lo >= self._recent[0].index:
-            skip = lo - self._recent[0].index
-            return _fitting((self._recent[skip + i] for i in range(hi - lo)), max_bytes)
+        recent = self._recent.entries(lo, hi, max_bytes)
+        if recent is not None:
+            return recent
         with self._fail_stop.guarding():
             stored = self._rows.following(self._place(lo - 1), hi)
-            return _fitting((entry for entry, _ in stored), max_bytes)
+            return fitting((entry for entry, _ in stored), max_bytes)
 
     def place(self, index: int) -> Floor:
         """Term and checksum of an entry, from `first_index - 1` to `last_index`.
@@ -164,8 +156,7 @@ class LogStore:
             for entry in entries:
                 last = self._rows.put_entry(batch, last, entry)
             batch.write()
-        for entry in entries:
-            self._remember(entry)
+        self._recent.remember(entries)
         self._last = last
         if hard_state is not None:
             self.hard_state = hard_state
@@ -181,15 +172,13 @@ class LogStore:
         with self._fail_stop.guarding():
             self.sync_floor()
             base = self._place(through_index)
-            batch = self._db.write_batch()
+            # Synced, or a power cut could take the base and leave the deletions behind it.
+            batch = self._db.write_batch(sync=True)
             self._rows.put_base(batch, base)
             batch.write()
             first, self._base = self._base.index + 1, base
             self._delete_slices(first, through_index + 1)
-        while len(self._run_starts) > 1 and self._run_starts[1] <= through_index + 1:
-            del self._run_starts[0], self._run_terms[0]
-        while self._recent and self._recent[0].index <= through_index:
-            self._recent_bytes -= len(self._recent.popleft().payload)
+        self._recent.forget_through(through_index)
 
     def reset(self, index: int, term: int, chain: int) -> None:
         """Make the log empty, to go on behind an entry that is only in the state.
@@ -207,9 +196,7 @@ class LogStore:
                 batch.delete(self._rows.key(stale))
             batch.write()
             self._base = self._last = self._floor = base
-            self._run_starts, self._run_terms = [], []
-            self._recent.clear()
-            self._recent_bytes = 0
+            self._recent = Recent(_RECENT_BYTES)
             self._delete_slices(0, index + 1)
 
     def note_regained(self) -> None:
@@ -279,7 +266,7 @@ class LogStore:
         self._delete_slices(0, self._base.index + 1)
         self._last = self._base
         for entry, place in self._rows.following(self._base):
-            self._remember(entry)
+            self._recent.remember([entry])
             self._last = place
             if place.index == self._floor.index and place != self._floor:
                 raise LogCorrupt(
@@ -305,15 +292,6 @@ class LogStore:
     def _place(self, index: int) -> Floor:
         return self._base if index == self._base.index else self._rows.place(index)
 
-    def _remember(self, entry: Entry) -> None:
-        if not self._run_terms or self._run_terms[-1] != entry.term:
-            self._run_starts.append(entry.index)
-            self._run_terms.append(entry.term)
-        self._recent.append(entry)
-        self._recent_bytes += len(entry.payload)
-        while self._recent_bytes > _RECENT_BYTES and len(self._recent) > 1:
-            self._recent_bytes -= len(self._recent.popleft().payload)
-
     def _remove_from(self, index: int, batch: plyvel.WriteBatch) -> None:
         """Remove the log's end, entry `index` included, as part of `batch`.
 
@@ -327,11 +305,7 @@ class LogStore:
         for stale in range(index, self._last.index + 1):
             batch.delete(self._rows.key(stale))
         self._last = previous
-        while self._run_starts and self._run_starts[-1] >= index:
-            self._run_starts.pop()
-            self._run_terms.pop()
-        while self._recent and self._recent[-1].index >= index:
-            self._recent_bytes -= len(self._recent.pop().payload)
+        self._recent.forget_from(index)
 
     def _delete_slices(self, lo: int, hi: int) -> None:
         """Delete entries from `lo` to before `hi`, a bounded batch at a time."""
@@ -348,15 +322,3 @@ class LogStore:
         for index in indexes:
             batch.delete(self._rows.key(index))
         batch.write()
-
-
-def _fitting(entries: Iterable[Entry], max_bytes: int) -> list[Entry]:
-    """Entries as long as their payloads fit, but at least one."""
-    found: list[Entry] = []
-    size = 0
-    for entry in entries:
-        size += len(entry.payload)
-        if found and size > max_bytes:
-            break
-        found.append(entry)
-    return found
