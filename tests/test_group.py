@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from streamd import group
-from streamd.proposals import Unavailable
+from streamd import group, storing
 from streamd.node import Node
+from streamd.proposals import Unavailable
 from streamd.streams import keys
 from streamd.streams.commands import Delete, Result
 from tests.support.nodes import (
@@ -195,8 +195,8 @@ async def test_what_was_not_stored_before_a_crash_is_replayed_from_the_log(tmp_p
 async def test_a_stored_log_is_cut_and_the_rest_is_enough_to_start_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group, "CHECKPOINT_BYTES", 10_000)
-    monkeypatch.setattr(group, "FLUSH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(storing, "CHECKPOINT_BYTES", 10_000)
+    monkeypatch.setattr(storing, "FLUSH_INTERVAL_S", 0.01)
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
         written = 0

@@ -46,6 +46,7 @@ from streamd.storage.install import install
 from streamd.storage.log_store import LogStore
 from streamd.storage.snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
+from streamd.storing import Storing
 from streamd.streams.commands import Command, Outcome, Sweep, Touch
 from streamd.streams.machine import Machine
 from streamd.streams.state import due_for_sweep, load_rows, stream_keys
@@ -58,16 +59,9 @@ MAX_PENDING_BYTES = 256 * 1024 * 1024
 PROPOSE_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
 MAX_FORWARDS = 16
-# How much replayed or applied work may gather in memory before it is stored, and for how long.
-FLUSH_BYTES = 4 * 1024 * 1024
-FLUSH_INTERVAL_S = 0.2
-MAX_UNSTORED_BYTES = 64 * 1024 * 1024
 SWEEP_INTERVAL_S = 0.5
 SWEEP_BATCH = 256
 TICK_S = 0.1
-FLOOR_INTERVAL_S = 1.0
-# The log is cut each time this much was added, at the place it had grown to the time before.
-CHECKPOINT_BYTES = 32 * 1024 * 1024
 
 
 class _Batch:
@@ -128,17 +122,12 @@ class Group:
         self._touches: dict[bytes, tuple[int, int]] = {}
         self._work = trio.lowlevel.ParkingLot()
         self._stirred = trio.lowlevel.ParkingLot()
-        self._changed = trio.lowlevel.ParkingLot()
         self._news = trio.lowlevel.ParkingLot()
         self._turned = trio.lowlevel.ParkingLot()
+        self._storing = Storing(self.state, store, log, run_blocking=run_blocking, due=self.wake)
         self._barriers = ReadBarriers(core, self.wake)
         self._configuration: Configuration | None = None
         self._writer = trio.CapacityLimiter(1)
-        self._flushing = trio.Lock()
-        self._checkpoint_index = self.state.stored_index
-        self._log_bytes = 0
-        self._compact_through = 0
-        self._floor_due = False
         self._installing: SnapshotMeta | None = None
 
     # -- for the layers above -----------------------------------------------------------------
@@ -229,7 +218,7 @@ class Group:
             nursery.start_soon(self._write_loop, nursery)
             nursery.start_soon(self._turn_loop, nursery)
             nursery.start_soon(self._publish_loop)
-            nursery.start_soon(self._flush_loop)
+            nursery.start_soon(self._storing.run)
             nursery.start_soon(self._sweep_loop)
             nursery.start_soon(self._tick_loop)
 
@@ -257,14 +246,10 @@ class Group:
                 self._writing = False
             elif self._installing is not None:
                 await self._install(self._installing)
-            elif self._floor_due:
-                self._floor_due = False
-                await self._run_blocking(self._log.sync_floor, limiter=self._writer)
+            elif (duty := self._storing.next_duty()) is not None:
+                await self._run_blocking(duty, limiter=self._writer)
             elif self._log.lost_below is not None and self.core.may_vote:
                 await self._run_blocking(self._log.note_regained, limiter=self._writer)
-            elif self._compact_through:
-                through, self._compact_through = self._compact_through, 0
-                await self._run_blocking(self._log.compact, through, limiter=self._writer)
             else:
                 await self._work.park()
 
@@ -279,7 +264,7 @@ class Group:
         if flushes == self.state.flushes:
             for key, raw in rows.items():
                 self.state.streams.install(key, raw)
-        self._log_bytes += sum(len(entry.payload) for entry in ready.entries)
+        self._storing.log_grew(sum(len(entry.payload) for entry in ready.entries))
         self._peers.send(ready.messages_after_store)
         self.core.stored(*ready.completion)
 
@@ -339,7 +324,7 @@ class Group:
                 self._news.unpark()
             else:
                 self.machine.take_changes()
-            self._changed.unpark_all()
+            self._storing.changed()
 
     def _pass_on(self, nursery: trio.Nursery) -> None:
         """Propose what is pending, or have the leader propose it."""
@@ -378,7 +363,7 @@ class Group:
 
     def _propose_pending(self) -> None:
         """Make all that is pending one entry, as far as one entry may hold it."""
-        if self.state.unstored_bytes > MAX_UNSTORED_BYTES:
+        if self._storing.is_behind:
             return
         proposals = self._intake.take(MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
         commands = [proposal.command for proposal in proposals]
@@ -432,29 +417,15 @@ class Group:
 
     # -- behind the writes --------------------------------------------------------------------
 
-    async def _flush_loop(self) -> None:
-        """Store the machine's changes a batch at a time, and keep the disk tidy behind them."""
-        floor_at = trio.current_time()
-        while True:
-            while not self.state.unstored:
-                await self._changed.park()
-            with trio.move_on_after(FLUSH_INTERVAL_S):
-                while self.state.unstored_bytes < FLUSH_BYTES:
-                    await self._changed.park()
-            await self.flush()
-            if trio.current_time() - floor_at >= FLOOR_INTERVAL_S:
-                floor_at = trio.current_time()
-                self._floor_due = True
-            if self._log_bytes >= CHECKPOINT_BYTES:
-                self._checkpoint()
-            self._work.unpark()
-
     async def flush(self) -> None:
-        """Store all changes made so far, one flush after the other."""
-        async with self._flushing:
-            items = self.state.begin_flush()
-            await self._run_blocking(self._store.write, items)
-            self.state.end_flush()
+        """Store all changes made so far."""
+        await self._storing.flush()
+
+    async def compact(self) -> int:
+        """Store the state and cut the log behind it; returns the log's first entry then."""
+        through = await self._storing.compact()
+        await self.wait_for(lambda: self._log.first_index > through, READ_TIMEOUT_S)
+        return self._log.first_index
 
     # -- snapshots ----------------------------------------------------------------------------
 
@@ -478,7 +449,7 @@ class Group:
         return True
 
     async def _install(self, meta: SnapshotMeta) -> None:
-        async with self._flushing:
+        async with self._storing.exclusive:
             await self._run_blocking(
                 install, self._data_dir, self._log, self._store, meta, limiter=self._writer
             )
@@ -491,29 +462,10 @@ class Group:
         for batch in self._batches.values():
             batch.settle(unknown)
         self._batches = {}
-        self._compact_through = 0
-        self._checkpoint_index = meta.index
+        self._storing.restarted(meta.index)
         self._installing = None
         self._audience.start_over()
         self._turned.unpark_all()
-
-    async def compact(self) -> int:
-        """Store the state and cut the log behind it; returns the log's first entry then."""
-        await self.flush()
-        through = self.state.stored_index
-        self._checkpoint_index = self._compact_through = through
-        self.wake()
-        await self.wait_for(lambda: self._log.first_index > through, READ_TIMEOUT_S)
-        return self._log.first_index
-
-    def _checkpoint(self) -> None:
-        """Have the log cut that the stored state was made from.
-
-        It keeps what was added since the checkpoint before, for followers a little behind.
-        """
-        self._log_bytes = 0
-        self._compact_through = self._checkpoint_index
-        self._checkpoint_index = self.state.stored_index
 
     async def _sweep_loop(self) -> None:
         """Propose what only time brings about: renewals by reads, and expiry."""

@@ -1,0 +1,112 @@
+"""Storing the machine's changes behind the log, and keeping the log short behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.storage.log_store import LogStore
+from streamd.storage.state_store import StateStore
+from streamd.streams.state import State
+
+# How much replayed or applied work may gather in memory before it is stored, and for how long.
+FLUSH_BYTES = 4 * 1024 * 1024
+FLUSH_INTERVAL_S = 0.2
+MAX_UNSTORED_BYTES = 64 * 1024 * 1024
+FLOOR_INTERVAL_S = 1.0
+# The log is cut each time this much was added, at the place it had grown to the time before.
+CHECKPOINT_BYTES = 32 * 1024 * 1024
+
+
+class Storing:
+    """Owns the state's store while the group runs.
+
+    What the log itself needs done is left for the log's writer to ask for (`next_duty`), which
+    does one thing at a time; `due` is called when there is something.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        store: StateStore,
+        log: LogStore,
+        *,
+        run_blocking: RunBlocking,
+        due: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._store = store
+        self._log = log
+        self._run_blocking = run_blocking
+        self._due = due
+        self._changed = trio.lowlevel.ParkingLot()
+        # Held by a flush, and by who replaces the state.
+        self.exclusive = trio.Lock()
+        self._log_bytes = 0
+        self._checkpoint_index = state.stored_index
+        self._compact_through = 0
+        self._floor_due = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits to be stored that no more should be added."""
+        return self._state.unstored_bytes > MAX_UNSTORED_BYTES
+
+    def changed(self) -> None:
+        """Hear that entries were applied."""
+        self._changed.unpark_all()
+
+    def log_grew(self, size: int) -> None:
+        """Hear that so many bytes were added to the log."""
+        self._log_bytes += size
+
+    def restarted(self, index: int) -> None:
+        """Hear that the state was replaced by one as of `index`."""
+        self._compact_through = 0
+        self._checkpoint_index = index
+
+    async def run(self) -> None:
+        """Store changes a batch at a time until cancelled. Raises `StorageError`."""
+        floor_at = trio.current_time()
+        while True:
+            while not self._state.unstored:
+                await self._changed.park()
+            with trio.move_on_after(FLUSH_INTERVAL_S):
+                while self._state.unstored_bytes < FLUSH_BYTES:
+                    await self._changed.park()
+            await self.flush()
+            if trio.current_time() - floor_at >= FLOOR_INTERVAL_S:
+                floor_at = trio.current_time()
+                self._floor_due = True
+            if self._log_bytes >= CHECKPOINT_BYTES:
+                # What was added since the checkpoint before stays, for followers a little behind.
+                self._log_bytes = 0
+                self._compact_through = self._checkpoint_index
+                self._checkpoint_index = self._state.stored_index
+            self._due()
+
+    async def flush(self) -> None:
+        """Store all changes made so far, one flush after the other."""
+        async with self.exclusive:
+            items = self._state.begin_flush()
+            await self._run_blocking(self._store.write, items)
+            self._state.end_flush()
+
+    async def compact(self) -> int:
+        """Store everything and have the whole log cut behind it; returns the last entry cut."""
+        await self.flush()
+        self._checkpoint_index = self._compact_through = self._state.stored_index
+        self._due()
+        return self._compact_through
+
+    def next_duty(self) -> Callable[[], None] | None:
+        """Something that the log needs done, to be called once, on the log's thread."""
+        if self._floor_due:
+            self._floor_due = False
+            return self._log.sync_floor
+        if self._compact_through:
+            through, self._compact_through = self._compact_through, 0
+            return lambda: self._log.compact(through)
+        return None
