@@ -9,13 +9,24 @@ READY := $(VENV)/.ready
 NODE_READY := tests/conformance/node_modules/.ready
 ARGS ?=
 
-.PHONY: help serve test verify fix bench conformance clean
+.PHONY: help serve cluster test verify fix bench conformance clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 serve: $(READY) ## Serve on 127.0.0.1:4437 from ./data (more flags: ARGS="--http hypercorn")
 	@exec $(BIN)/streamd serve $(ARGS)
+
+cluster: $(READY) ## Start three nodes on this machine, and stop them on Ctrl-C
+	@trap 'kill $$(jobs -p) 2>/dev/null; wait' EXIT; \
+	for node in 1 2 3; do \
+	  $(BIN)/streamd serve --config config/cluster/node$$node.toml --log-level warning & \
+	done; \
+	$(BIN)/streamd cluster --url http://127.0.0.1:4441 wait-ready; \
+	$(BIN)/streamd cluster --url http://127.0.0.1:4441 status; \
+	echo "Any node serves: curl -X PUT http://127.0.0.1:4442/v1/stream/hello"; \
+	echo "Who leads:       $(BIN)/streamd cluster --url http://127.0.0.1:4443 status"; \
+	wait
 
 test: $(READY) $(NODE_READY) ## Run all tests, the conformance suite included
 	$(BIN)/python -m pytest $(ARGS)

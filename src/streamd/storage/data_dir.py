@@ -85,6 +85,16 @@ class DataDir:
             raise StorageFailed(f"{self.path} cannot be written: {error}") from error
         self.identity = identity
 
+    def renew(self) -> str:
+        """Belong to a new cluster from now on, durably; returns its id. Raises `StorageFailed`."""
+        identity = replace(self.identity, cluster_id=str(uuid4()))
+        try:
+            _write_identity(self.path, identity)
+        except OSError as error:
+            raise StorageFailed(f"{self.path} cannot be written: {error}") from error
+        self.identity = identity
+        return identity.cluster_id
+
     def close(self) -> None:
         os.close(self._lock)
 
