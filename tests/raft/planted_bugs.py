@@ -386,7 +386,7 @@ def snapshot_replaces_a_log_that_holds_more(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Core, "begin_restore", begin_restore)
 
 
-@bug
+@bug_for_scripts
 def log_grows_while_it_is_replaced(patch: pytest.MonkeyPatch) -> None:
     real = following.follow_append
 

@@ -177,6 +177,15 @@ class Script:
         leader.core.snapshot_sent(node.node_id, snapshot.index)
         return [f"snapshot at {snapshot.term}/{snapshot.index}: node {peer} {answer}"]
 
+    def begin_restore(self, node_id: str, index: str, term: str) -> list[str]:
+        """Ask a node whether it will install a snapshot; its log stands still until then."""
+        agrees = self.nodes[int(node_id)].core.begin_restore(int(index), int(term))
+        return ["yes" if agrees else "no"]
+
+    def abandon_restore(self, node_id: str) -> list[str]:
+        self.nodes[int(node_id)].core.abandon_restore()
+        return []
+
     def fail_snapshot(self, leader_id: str, peer: str) -> list[str]:
         self.nodes[int(leader_id)].core.snapshot_failed(int(peer))
         return []
@@ -330,6 +339,8 @@ COMMANDS: dict[str, Callable[..., list[str]]] = {
     "compact": Script.compact,
     "snapshot": Script.snapshot,
     "fail-snapshot": Script.fail_snapshot,
+    "begin-restore": Script.begin_restore,
+    "abandon-restore": Script.abandon_restore,
     "deliver": Script.deliver,
     "deliver-and-keep": Script.keep,
     "drop": Script.drop,

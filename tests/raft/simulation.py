@@ -276,9 +276,12 @@ class Simulation:
     def _crash(self, node: SimulatedNode) -> None:
         self.counted["crashes"] += 1
         self.counted["writes lost"] += len(node.writes) - node.written
-        self.installing.pop(node.node_id, None)
+        interrupted = self.installing.pop(node.node_id, None)
         node.start()
         self._after(node)
+        if interrupted is not None:
+            self.counted["installs interrupted"] += 1
+            self.nodes[interrupted[0]].core.snapshot_failed(node.node_id)
 
     def lose_power(self) -> None:
         self.counted["power losses"] += 1

@@ -163,6 +163,38 @@ def test_many_terms_are_remembered_only_in_part_and_still_known() -> None:
     assert [log.term(index) for index in range(1, len(terms) + 1)] == terms
 
 
+def test_terms_older_than_the_log_are_unknown() -> None:
+    disk = disk_with(1, 2, 3, 4)
+    log = Log(disk, 4)
+    disk.compact(3)
+    assert [log.term(index) for index in range(5)] == [0, 0, 0, 3, 4]
+    assert not log.has(2, 2)
+
+
+def test_after_a_reset_the_log_goes_on_behind_the_snapshot() -> None:
+    disk = disk_with(1, 1)
+    log = Log(disk, 1)
+    log.append(entries(3, 1, 1))
+    disk.reset(9, 5)
+    log.reset(9, 5)
+    assert (log.first_index, log.last_index, log.last_term) == (10, 9, 5)
+    assert log.stable_index == log.commit_index == log.handed_index == 9
+    assert log.begin_store() == []
+    log.append(entries(10, 6))
+    assert [entry.index for entry in log.begin_store()] == [10]
+    assert [log.term(index) for index in (8, 9, 10)] == [0, 5, 6]
+
+
+def test_a_log_that_is_being_written_cannot_be_reset() -> None:
+    disk = disk_with(1)
+    log = Log(disk, 1)
+    log.append(entries(2, 1))
+    log.begin_store()
+    disk.reset(9, 5)
+    with pytest.raises(AssertionError, match="being written"):
+        log.reset(9, 5)
+
+
 def test_a_log_is_up_to_date_by_last_term_then_length() -> None:
     log = Log(disk_with(1, 2, 2), 0)
     assert log.is_up_to_date(3, 2)

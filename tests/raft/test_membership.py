@@ -114,6 +114,12 @@ def test_truncation_brings_the_earlier_configuration_back(
     assert history.latest.voters == voters
 
 
+def test_the_configuration_at_an_index_is_looked_up(history: ConfigurationHistory) -> None:
+    voters = [history.at(index).voters for index in (4, 5, 6, 8, 9, 99)]
+    assert voters == [(1,), (1,), (1, 2), (1, 2), (1, 2, 3), (1, 2, 3)]
+    assert history.latest_index == 9
+
+
 def test_what_applying_has_passed_is_forgotten(history: ConfigurationHistory) -> None:
     history.forget_before(8)
     history.truncate(9)

@@ -23,7 +23,6 @@ LIKELY_SEEDS = {
     "heartbeat_commits_beyond_the_match": 27,
     "joint_configuration_is_left_at_once": 78,
     "late_completion_vouches_for_replaced_entries": 109,
-    "log_grows_while_it_is_replaced": 294,
     "new_voters_decide_without_a_joint_configuration": 78,
     "one_half_of_a_joint_configuration_commits": 49,
     "one_half_of_a_joint_configuration_elects": 154,

@@ -1,0 +1,151 @@
+"""Snapshots in place of the log, as the core's contract with its shell has it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from streamd.raft.core import Core, PeerStatus, RaftViolation, Role, Settings
+from streamd.raft.messages import (
+    AppendAccepted,
+    AppendRequest,
+    Configuration,
+    Entry,
+    EntryKind,
+    HardState,
+    Heartbeat,
+    HeartbeatReply,
+    VoteRequest,
+)
+from tests.raft.cluster import SimulatedDisk, SimulatedNode, Snapshot, bootstrapped_disk, settle
+
+SNAPSHOT = Snapshot(9, 2, Configuration((1, 2, 4)), 77)
+
+
+@pytest.fixture
+def follower() -> SimulatedNode:
+    """Node 1 of three, following node 2 in term 2."""
+    node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1))
+    node.core.step(Heartbeat(2, 1, 2, 0))
+    settle(node)
+    node.outbox.clear()
+    return node
+
+
+def append(index: int, previous_term: int = 2) -> AppendRequest:
+    entry = Entry(index, 2, EntryKind.COMMANDS, b"x")
+    return AppendRequest(2, 1, 2, index - 1, previous_term, 0, [entry])
+
+
+def test_after_a_restore_everything_begins_with_the_snapshot(follower: SimulatedNode) -> None:
+    core = follower.core
+    assert core.begin_restore(9, 2)
+    follower.install(SNAPSHOT)
+    assert (core.first_index, core.last_index, core.stable_index) == (10, 9, 9)
+    assert (core.commit_index, core.applied_index, core.term_at(9)) == (9, 9, 2)
+    assert core.configuration == core.committed_configuration == SNAPSHOT.configuration
+    core.step(append(10))
+    settle(follower)
+    assert follower.outbox == [AppendAccepted(1, 2, 2, 10)]
+
+
+def test_the_log_stands_still_while_a_snapshot_is_installed(follower: SimulatedNode) -> None:
+    core = follower.core
+    assert core.begin_restore(9, 2)
+    core.step(append(2, 1))
+    core.step(Heartbeat(2, 1, 2, 1))
+    for _ in range(50):
+        core.tick()
+    settle(follower)
+    assert (core.last_index, core.commit_index, core.role) == (1, 0, Role.FOLLOWER)
+    assert follower.outbox == [HeartbeatReply(1, 2, 2)], "the leader hears that the node lives"
+    core.abandon_restore()
+    core.step(append(2, 1))
+    assert core.last_index == 2
+
+
+def test_votes_are_still_given_while_a_snapshot_is_installed(follower: SimulatedNode) -> None:
+    core = follower.core
+    assert core.begin_restore(9, 2)
+    for _ in range(50):
+        core.tick()
+    core.step(VoteRequest(3, 1, 5, 9, 2))
+    settle(follower)
+    follower.install(SNAPSHOT)
+    assert core.hard_state == HardState(5, 3)
+    assert core.last_index == 9
+
+
+def test_a_snapshot_of_what_is_committed_already_is_of_no_use(follower: SimulatedNode) -> None:
+    follower.core.step(append(2, 1))
+    follower.core.step(Heartbeat(2, 1, 2, 2))
+    settle(follower)
+    assert not follower.core.begin_restore(2, 2)
+    assert not follower.core.restore(2, 2, Configuration((9,)))
+    assert follower.core.last_index == 2
+    assert follower.core.configuration == Configuration((1, 2, 3))
+
+
+def test_a_snapshot_of_a_term_not_heard_of_waits_until_it_is(follower: SimulatedNode) -> None:
+    assert not follower.core.begin_restore(9, 3)
+    follower.core.step(Heartbeat(3, 1, 3, 0))
+    assert follower.core.begin_restore(9, 3)
+
+
+def test_only_what_was_agreed_to_is_restored(follower: SimulatedNode) -> None:
+    with pytest.raises(AssertionError, match="begin_restore"):
+        follower.core.restore(9, 2, SNAPSHOT.configuration)
+
+
+def test_entries_still_being_written_forbid_to_restore(follower: SimulatedNode) -> None:
+    follower.core.step(append(2, 1))
+    follower.take_readies()
+    assert follower.core.begin_restore(9, 2)
+    with pytest.raises(AssertionError, match="on their way"):
+        follower.core.restore(9, 2, SNAPSHOT.configuration)
+
+
+def test_a_term_that_only_the_snapshot_names_is_entered_at_the_start() -> None:
+    disk = SimulatedDisk()
+    disk.write(HardState(1), [])
+    disk.reset(9, 4)
+    node = SimulatedNode(
+        1, disk, Settings(), Random(1), applied=9, configuration=Configuration((2,))
+    )
+    settle(node)
+    assert node.disk.hard_state == HardState(4)
+
+
+def test_a_state_that_its_log_does_not_reach_is_refused() -> None:
+    with pytest.raises(RaftViolation, match="from 1 to 1"):
+        Core(
+            node_id=1,
+            hard_state=HardState(1),
+            log=bootstrapped_disk([1]),
+            applied_index=3,
+            random=Random(1),
+        )
+
+
+def test_the_leader_tells_how_its_followers_are() -> None:
+    node = SimulatedNode(1, bootstrapped_disk([1]), Settings(), Random(1))
+    settle(node)
+    node.core.propose_configuration(Configuration((1,), (), (2,)))
+    settle(node)
+    node.core.tick()
+    assert node.core.peers() == {2: PeerStatus(0, 3, "probe", 1)}
+    node.core.step(AppendAccepted(2, 1, 2, 3))
+    assert node.core.peers() == {2: PeerStatus(3, 4, "replicate", 0)}
+
+
+def test_a_vote_is_withheld_until_what_was_lost_is_there_again() -> None:
+    node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1), lost_below=3)
+    assert not node.core.may_vote
+    node.core.step(append(2, 1))
+    node.core.step(append(3))
+    settle(node)
+    node.core.step(Heartbeat(2, 1, 2, 2))
+    assert not node.core.may_vote
+    node.core.step(Heartbeat(2, 1, 2, 3))
+    assert node.core.may_vote
