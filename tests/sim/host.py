@@ -1,0 +1,316 @@
+"""A machine with a node on it: its processes, one after the other, its disk and its clock."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from random import Random
+from typing import TypeVar, TypeVarTuple
+
+import trio
+
+from streamd.cluster import Cluster
+from streamd.config import ClusterConfig, ServerConfig
+from streamd.http.application import StreamApplication
+from streamd.http.live import Hub
+from streamd.http.messages import LiveResponse, Request, Response, error_response
+from streamd.http.service import Service
+from streamd.metrics import Metrics
+from streamd.node import Node
+from streamd.raft.core import Role
+from streamd.stores import Stores
+from tests.sim.disk import Disk
+from tests.sim.network import Network, Port, address_of
+from tests.sim.watch import Watch
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+_EPOCH_MS = 1_700_000_000_000
+
+
+class Refused(Exception):
+    """Nobody listens: the request certainly had no effect."""
+
+
+class ConnectionLost(Exception):
+    """The node went away with the request."""
+
+
+class _Audience(Hub):
+    """The live readers, who are told when a snapshot was installed."""
+
+    def __init__(self, clock_ms: Callable[[], int], counted: Counter[str]) -> None:
+        super().__init__(clock_ms, 1000)
+        self._counted = counted
+
+    def start_over(self) -> None:
+        self._counted["snapshot installs"] += 1
+        super().start_over()
+
+
+class Life:
+    """One process, from its start to its end."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.is_dead = False
+        self.stop = trio.Event()
+        self.ended = trio.Event()
+        self.node: Node | None = None
+        self.application: StreamApplication | None = None
+        # Threads, which a cancelled task waits for, and requests, which belong to clients.
+        self.calls: dict[int, trio.CancelScope] = {}
+        self.requests: dict[int, trio.CancelScope] = {}
+
+
+class Host:
+    """`disk_s` is how long a blocking call takes, from and to; `skew_ms` how wrong the clock is."""
+
+    def __init__(
+        self,
+        node_id: int,
+        founders: Sequence[int],
+        base: Path,
+        random: Random,
+        network: Network,
+        counted: Counter[str],
+        watch: Watch,
+    ) -> None:
+        self.node_id = node_id
+        self.life: Life | None = None
+        self.retired = False
+        self.disk_s = (0.0002, 0.002)
+        self.skew_ms = 0
+        self.drift = 1.0
+        self.paused = False
+        self._resumed = trio.lowlevel.ParkingLot()
+        self._random = random
+        self._network = network
+        self._counted = counted
+        self._watch = watch
+        self._disk = Disk(base / f"n{node_id}", random)
+        self._config = ClusterConfig(
+            name="sim",
+            listen=address_of(node_id),
+            bootstrap_node_id=founders[0],
+            routes=[address_of(founder) for founder in founders],
+        )
+
+    @property
+    def node(self) -> Node | None:
+        """The node, while its process is up."""
+        return self.life.node if self.life is not None else None
+
+    @property
+    def leads(self) -> bool:
+        return self.node is not None and self.node.group.leads
+
+    def clock_ms(self) -> int:
+        return _EPOCH_MS + self.skew_ms + int(trio.current_time() * 1000 * self.drift)
+
+    # -- its processes ------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Start the process and return when it has ended."""
+        assert self.life is None
+        life = self.life = Life()
+        self._network.power_on(self.node_id)
+        if (self._disk.path / "install").exists():
+            self._counted["installs completed at start"] += 1
+        stores = Stores.open(self._disk.path, self.node_id, self._config)
+        try:
+            with life.scope:
+                await self._run(life, stores)
+        finally:
+            if self.life is life:
+                self._network.end_of(self.node_id, powerless=False)
+                self.life = None
+            stores.close()
+            life.ended.set()
+
+    async def _run(self, life: Life, stores: Stores) -> None:
+        async with self._cluster(life, stores) as cluster:
+            metrics = Metrics()
+            hub = _Audience(self.clock_ms, self._counted)
+            node = Node(
+                stores,
+                run_blocking=self._run_blocking(life),
+                clock_ms=self.clock_ms,
+                random=Random(self._random.getrandbits(64)),
+                audience=hub,
+                metrics=metrics,
+                cluster=cluster,
+                timing=self._config,
+            )
+            self._freeze_ticks(node)
+            service = Service(
+                node, hub, ServerConfig(), metrics, self.clock_ms, Random(self.node_id)
+            )
+            async with node.running(), trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch.follow, node)
+                life.node = node
+                life.application = StreamApplication(service, _no_ops)
+                await life.stop.wait()
+                life.node = life.application = None
+                nursery.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _cluster(self, life: Life, stores: Stores) -> AsyncIterator[Cluster]:
+        cluster = Cluster(
+            self._config,
+            stores.data_dir,
+            stores.log,
+            client_address=address_of(self.node_id),
+            max_body_bytes=1024 * 1024,
+            network=Port(self._network, self.node_id),
+            random=Random(self._random.getrandbits(64)),
+            run_blocking=self._run_blocking(life),
+        )
+        self._count_forwards(cluster)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(cluster.transport.run)
+            if cluster.may_found:
+                await cluster.found()
+            yield cluster
+            nursery.cancel_scope.cancel()
+
+    def _count_forwards(self, cluster: Cluster) -> None:
+        forward = cluster.forward
+
+        async def counting(leader_id: int, payload: bytes) -> bytes:
+            answers = await forward(leader_id, payload)
+            self._counted["forwarded writes"] += 1
+            return answers
+
+        cluster.forward = counting  # type: ignore[method-assign]
+
+    def _freeze_ticks(self, node: Node) -> None:
+        """The node's own timers must not tell it that time passes while it is paused."""
+        tick = node.group.core.tick
+
+        def tick_unless_paused() -> None:
+            if not self.paused:
+                tick()
+
+        node.group.core.tick = tick_unless_paused  # type: ignore[method-assign]
+
+    async def kill(self, *, powerless: bool) -> None:
+        """End the process at this moment; the disk keeps what it has by now, or what it must."""
+        life = self.life
+        if life is None:
+            return
+        old = self._disk.leave(powerless=powerless)
+        life.is_dead = True
+        self.life = None
+        self._network.end_of(self.node_id, powerless=powerless)
+        life.scope.cancel()
+        for scope in (*life.calls.values(), *life.requests.values()):
+            scope.cancel()
+        await life.ended.wait()
+        shutil.rmtree(old, ignore_errors=True)
+
+    async def stop(self) -> None:
+        """End the process in order."""
+        life = self.life
+        if life is not None and life.node is not None:
+            life.stop.set()
+            await life.ended.wait()
+
+    async def retire(self) -> None:
+        """The node was removed from the cluster, and goes for good."""
+        self.retired = True
+        await self.kill(powerless=False)
+        self._disk.wipe()
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def pause(self, paused: bool) -> None:
+        """SIGSTOP and SIGCONT, as far as others can tell."""
+        self.paused = paused
+        self._network.freeze(self.node_id, paused)
+        if not paused:
+            self._resumed.unpark_all()
+
+    async def awake(self) -> None:
+        while self.paused:
+            await self._resumed.park()
+
+    def _run_blocking(self, life: Life) -> _RunBlocking:
+        return _RunBlocking(self, life, self._disk, self._random)
+
+    # -- clients ------------------------------------------------------------------------------
+
+    async def request(self, request: Request) -> Response:
+        """Have the node answer a client. Raises `Refused`, `ConnectionLost`."""
+        await trio.sleep(self._random.uniform(0.0001, 0.002))
+        await self.awake()
+        life = self.life
+        if life is None or life.application is None:
+            raise Refused
+        scope = life.requests[id(request)] = trio.CancelScope()
+        response: Response | LiveResponse | None = None
+        try:
+            with scope:
+                response = await life.application.handle(request)
+                await self.awake()
+                await trio.sleep(self._random.uniform(0.0001, 0.002))
+        finally:
+            life.requests.pop(id(request), None)
+        if scope.cancelled_caught or not isinstance(response, Response):
+            raise ConnectionLost
+        return response
+
+    @property
+    def role(self) -> Role:
+        return self.node.group.core.role if self.node is not None else Role.FOLLOWER
+
+
+class _RunBlocking:
+    """Blocking calls take virtual time, and are done at one moment within it."""
+
+    def __init__(self, host: Host, life: Life, disk: Disk, random: Random) -> None:
+        self._host = host
+        self._life = life
+        self._disk = disk
+        self._random = random
+
+    async def __call__(
+        self,
+        call: Callable[[*Args], T],
+        *args: *Args,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> T:
+        if self._life.is_dead:
+            return self._after_death(call, *args)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        async with limiter or nullcontext():
+            # A thread cannot be cancelled; only with the process it ends at any moment.
+            with trio.CancelScope(shield=True) as scope:
+                self._life.calls[id(scope)] = scope
+                try:
+                    await self._take_time()
+                    result = call(*args)
+                    self._disk.called(getattr(call, "__name__", ""))
+                    await self._take_time()
+                    return result
+                finally:
+                    del self._life.calls[id(scope)]
+        await trio.lowlevel.checkpoint()
+        return self._after_death(call, *args)
+
+    def _after_death(self, call: Callable[[*Args], T], *args: *Args) -> T:
+        """A dead process only lets go of what it holds in ours."""
+        assert getattr(call, "__name__", "") == "close", call
+        return call(*args)
+
+    async def _take_time(self) -> None:
+        await trio.sleep(self._random.uniform(*self._host.disk_s) / 2)
+        await self._host.awake()
+
+
+async def _no_ops(_: Request) -> Response:
+    return error_response(404, "NOT_FOUND", "the simulation asks the node itself")

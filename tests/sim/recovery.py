@@ -1,0 +1,150 @@
+"""After the faults: the cluster gets going again within bounds, and all nodes are the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import msgspec
+import trio
+
+from streamd.raft.messages import Configuration
+from streamd.streams import keys
+from streamd.streams.chunks import Chunk
+from tests.sim.clients import Answer, Client, Path, Unavailable, Unknown, Workload
+from tests.sim.host import Host
+from tests.sim.watch import InvariantBroken
+
+if TYPE_CHECKING:
+    from tests.sim.simulation import Simulation
+
+PROGRESS_BOUND_S = 20.0
+CONVERGENCE_BOUND_S = 40.0
+# Streams that were deleted leave rows behind that are removed in the background.
+_TIDYING_S = 12.0
+
+_CHUNKS = msgspec.msgpack.Decoder(Chunk)
+
+
+class Recovery:
+    """Healed, the cluster takes writes again, brings its members to one state, and shows it."""
+
+    def __init__(self, simulation: Simulation, workload: Workload) -> None:
+        self._simulation = simulation
+        self._workload = workload
+
+    async def run(self) -> None:
+        """Raises `InvariantBroken`."""
+        began_at = trio.current_time()
+        await self._until_writable()
+        took_ms = round((trio.current_time() - began_at) * 1000)
+        counted = self._simulation.counted
+        counted["slowest recovery, ms"] = max(counted["slowest recovery, ms"], took_ms)
+        await trio.sleep(_TIDYING_S)
+        members = await self._until_equal()
+        await self._compare(members)
+        for host in members:
+            for path in self._workload.paths:
+                await self._read_finally(host, path)
+
+    # -- progress -----------------------------------------------------------------------------
+
+    async def _until_writable(self) -> None:
+        path = Path("afterwards")
+        with trio.move_on_after(PROGRESS_BOUND_S):
+            attempt = 0
+            while not path.exists:
+                attempt += 1
+                client = Client(self._workload, f"afterwards{attempt}")
+                await client.create(path)
+                await trio.sleep(0.1)
+            self._workload.paths.append(path)
+            return
+        raise InvariantBroken(f"no write succeeds within {PROGRESS_BOUND_S:g} s of healing")
+
+    async def _until_equal(self) -> list[Host]:
+        """Wait until all members have applied the same, and nothing waits."""
+        with trio.move_on_after(CONVERGENCE_BOUND_S):
+            while (members := self._equal_members()) is None:
+                await trio.sleep(0.1)
+            return members
+        raise InvariantBroken(f"members differ {CONVERGENCE_BOUND_S:g} s after healing")
+
+    def _equal_members(self) -> list[Host] | None:
+        configuration = self._configuration()
+        if configuration is None or configuration.voters_outgoing:
+            return None
+        members = [self._simulation.hosts[node_id] for node_id in configuration.members()]
+        places = set()
+        for host in members:
+            if host.node is None:
+                return None
+            core = host.node.group.core
+            places.add((core.applied_index, core.commit_index, core.last_index, core.term))
+        if len(places) != 1:
+            return None
+        applied, committed, last, _ = places.pop()
+        return sorted(members, key=lambda host: host.node_id) if applied == last else None
+
+    def _configuration(self) -> Configuration | None:
+        for host in self._simulation.hosts.values():
+            if host.leads and host.node is not None:
+                return host.node.group.core.configuration
+        return None
+
+    # -- equality -----------------------------------------------------------------------------
+
+    async def _compare(self, members: list[Host]) -> None:
+        digests: dict[int, tuple[int, int]] = {}
+        for host in members:
+            assert host.node is not None
+            await host.node.group.flush()
+            index = host.node.group.state.stored_index
+            digests[host.node_id] = index, state_digest(host)
+        if len(set(digests.values())) != 1:
+            raise InvariantBroken(f"states differ (index, digest): {digests}")
+
+    async def _read_finally(self, host: Host, path: Path) -> None:
+        recorder = self._workload.recorder
+        pending = recorder.invoke(
+            f"final-n{host.node_id}",
+            "final_read",
+            path.name,
+            path.incarnation,
+            node=f"n{host.node_id}",
+        )
+        data, offset = b"", "-1"
+        while True:
+            answer = await self._get(host, path, offset)
+            if answer.status == 404:
+                pending.fail("not-found")
+                return
+            data, offset = data + answer.body, answer.next_offset
+            if answer.up_to_date:
+                break
+        pending.ok(data=data, next_offset=offset, up_to_date=True, closed=answer.closed)
+
+    async def _get(self, host: Host, path: Path, offset: str) -> Answer:
+        query = b"offset=" + offset.encode()
+        try:
+            return await self._workload.send(host, "GET", path.url, 5.0, query=query)
+        except (Unavailable, Unknown) as error:
+            raise InvariantBroken(f"n{host.node_id} cannot be read: {error}") from error
+
+
+def state_digest(host: Host) -> int:
+    """Of all that is in the store, but for how records are cut into chunks."""
+    assert host.node is not None
+    digest = 0
+    content: dict[int, tuple[int, int]] = {}
+    for key, value in host.node.stores.state.scan(b"", b"\xff", limit=1 << 30):
+        if key[:1] == keys.CHUNK:
+            chunk = _CHUNKS.decode(value)
+            stream_id = int.from_bytes(key[1:9], "big")
+            data, lengths = content.get(stream_id, (0, 0))
+            for length in chunk.lengths:
+                lengths = crc32(b"%d" % length, lengths)
+            content[stream_id] = crc32(chunk.data, data), lengths
+        else:
+            digest = crc32(value, crc32(key, digest))
+    return crc32(repr(sorted(content.items())).encode(), digest)
