@@ -30,12 +30,12 @@ from streamd.proposals import (
     Intake,
     OutcomeUnknown,
     Proposal,
-    Settled,
     Unavailable,
     decode_answers,
     decode_proposals,
     encode_answers,
     encode_proposals,
+    give_up,
 )
 from streamd.raft import interface as raft
 from streamd.raft.core import Core, Ready, Role, SoftState
@@ -77,10 +77,9 @@ class _Batch:
         self.commands = commands
         self.proposals = proposals
 
-    def settle(self, value: Settled) -> None:
+    def give_up(self, error: Unavailable | OutcomeUnknown) -> None:
         """End all of its proposals alike."""
-        for proposal in self.proposals:
-            proposal.settle(value)
+        give_up(self.proposals, error)
         self.proposals = ()
 
 
@@ -289,7 +288,7 @@ class Group:
         if batch is not None and batch.term == entry.term:
             return batch
         if batch is not None:
-            batch.settle(outcome.Error(Unavailable("another leader's entry took its place")))
+            batch.give_up(Unavailable("another leader's entry took its place"))
         decoded = decode_batch(entry.payload)
         batch = self._batches[entry.index] = _Batch(entry.term, decoded.now_ms, decoded.commands)
         return batch
@@ -347,8 +346,7 @@ class Group:
             # another leader; each proposal until its deadline.
             self._intake.put_back(proposals)
         except OutcomeUnknown as error:
-            for proposal in proposals:
-                proposal.settle(outcome.Error(error))
+            give_up(proposals, error)
         finally:
             self._forwards -= 1
 
@@ -357,9 +355,9 @@ class Group:
         self._barriers.ask_again()
         if state.role == Role.LEADER:
             return
-        error = outcome.Error(OutcomeUnknown("the leader changed before the write was committed"))
+        error = OutcomeUnknown("the leader changed before the write was committed")
         for batch in self._batches.values():
-            batch.settle(error)
+            batch.give_up(error)
 
     def _propose_pending(self) -> None:
         """Make all that is pending one entry, as far as one entry may hold it."""
@@ -375,9 +373,7 @@ class Group:
         try:
             indexes = self.core.propose([payload])
         except raft.Refused as error:
-            refusal = outcome.Error(Unavailable(str(error)))
-            for proposal in proposals:
-                proposal.settle(refusal)
+            give_up(proposals, Unavailable(str(error)))
             return
         self._batches[indexes[0]] = _Batch(self.core.term, now_ms, commands, proposals)
         self._metrics.commit_batch.observe(len(proposals))
@@ -399,7 +395,7 @@ class Group:
             self.machine.apply(entry.index, entry.term, 0, [])
             stale = self._batches.get(entry.index)
             if stale is not None:
-                stale.settle(outcome.Error(Unavailable("another leader's entry took its place")))
+                stale.give_up(Unavailable("another leader's entry took its place"))
         self._batches.pop(entry.index, None)
         self.core.applied(entry.index)
 
@@ -458,9 +454,9 @@ class Group:
             configuration = decode_configuration(meta.configuration)
             restored = self.core.restore(meta.index, meta.term, configuration)
             assert restored, meta
-        unknown = outcome.Error(OutcomeUnknown("a snapshot took the place of the log"))
+        unknown = OutcomeUnknown("a snapshot took the place of the log")
         for batch in self._batches.values():
-            batch.settle(unknown)
+            batch.give_up(unknown)
         self._batches = {}
         self._storing.restarted(meta.index)
         self._installing = None

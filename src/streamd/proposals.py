@@ -9,7 +9,7 @@ after the third an idempotent producer's retry is recognised.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import outcome
@@ -70,6 +70,12 @@ class Proposal:
 
         result: Outcome = await trio.lowlevel.wait_task_rescheduled(abort)
         return result
+
+
+def give_up(proposals: Iterable[Proposal], error: Unavailable | OutcomeUnknown) -> None:
+    """Settle all with an error, each with its own: an outcome can be taken but once."""
+    for proposal in proposals:
+        proposal.settle(outcome.Error(type(error)(*error.args)))
 
 
 class _Answer(msgspec.Struct, array_like=True):
@@ -179,8 +185,7 @@ class Intake:
         late = [proposal for proposal in self._waiting if proposal.deadline <= now]
         self._waiting = deque(p for p in self._waiting if p.deadline > now)
         self._bytes -= sum(proposal.size for proposal in late)
-        for proposal in late:
-            proposal.settle(outcome.Error(Unavailable("no leader took the write in time")))
+        give_up(late, Unavailable("no leader took the write in time"))
 
 
 class Gathering:
