@@ -338,7 +338,7 @@ def removed_leader_stays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leadership, "is_removed", False)
 
 
-@bug
+@bug_for_scripts
 def removed_voter_never_stands(patch: pytest.MonkeyPatch) -> None:
     real = Roles._may_stand
 

@@ -6,6 +6,7 @@ from streamd.raft.messages import (
     AppendAccepted,
     AppendRejected,
     AppendRequest,
+    CommitNotice,
     Entry,
     EntryKind,
     Heartbeat,
@@ -88,3 +89,13 @@ def follow_heartbeat(state: State, heartbeat: Heartbeat) -> None:
     state.messages.append(
         HeartbeatReply(state.node_id, heartbeat.sender, state.term, heartbeat.round)
     )
+
+
+def follow_commit_notice(state: State, notice: CommitNotice) -> None:
+    """Raises `RaftViolation` as for a heartbeat; what a node cannot use here, the next heartbeat
+    settles."""
+    log = state.log
+    is_lost = notice.commit_index > log.last_index and not state.trust.may_vote
+    if state.restoring is None and not is_lost:
+        log.commit_to(notice.commit_index)
+        state.trust.heard_commit(notice.commit_index, log)

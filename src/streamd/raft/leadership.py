@@ -189,7 +189,7 @@ class Leadership:
         if index < self._own_from_index or index <= log.commit_index:
             return
         log.commit_to(index)
-        self.replication.to_all()
+        self.replication.announce_commit()
         self._take_last_step()
 
     # -- answers --------------------------------------------------------------------------
@@ -201,6 +201,8 @@ class Leadership:
             self._commit()
             if self.replication.progress[reply.sender].next_index <= self._state.log.last_index:
                 self.replication.to(reply.sender)
+            else:
+                self.replication.tell_commit(reply.sender)
             if reply.sender == self.transferring:
                 self.replication.ask_to_campaign(reply.sender)
 

@@ -127,6 +127,16 @@ class Heartbeat(PeerMessage, frozen=True, tag=6):
     round: int = 0
 
 
+class CommitNotice(PeerMessage, frozen=True, tag=11):
+    """The leader has committed `commit_index`, which the receiver is known to hold.
+
+    Not answered: it saves a round trip for each entry when nothing follows that could carry it,
+    and if it is lost the next heartbeat says the same.
+    """
+
+    commit_index: int
+
+
 class HeartbeatReply(PeerMessage, frozen=True, tag=7):
     """Sent at once, not after a disk write: it says only which term the sender is in."""
 
@@ -164,6 +174,7 @@ Message = (
     | AppendRejected
     | Heartbeat
     | HeartbeatReply
+    | CommitNotice
     | TimeoutNow
     | ReadRequest
     | ReadReply

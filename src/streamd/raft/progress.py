@@ -32,6 +32,7 @@ class Progress:
         "next_index",
         "probe_unanswered",
         "ticks_since_heard",
+        "told_commit_index",
     )
 
     def __init__(self, next_index: int, max_in_flight: int, max_in_flight_bytes: int) -> None:
@@ -42,6 +43,8 @@ class Progress:
         # A new follower has an election timeout to say something before it counts as gone.
         self.ticks_since_heard = 0
         self.answered_round = 0
+        # How far the follower will have heard of commits if nothing is lost.
+        self.told_commit_index = 0
         # The last index and the size of every request sent and not answered.
         self._in_flight: deque[tuple[int, int]] = deque()
         self._in_flight_bytes = 0

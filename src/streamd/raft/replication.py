@@ -7,6 +7,7 @@ from streamd.raft.messages import (
     AppendAccepted,
     AppendRejected,
     AppendRequest,
+    CommitNotice,
     Entry,
     Heartbeat,
     HeartbeatReply,
@@ -117,6 +118,23 @@ class Replication:
             if progress.flow is not Flow.REPLICATE or progress.next_index > log.last_index:
                 return
 
+    def announce_commit(self) -> None:
+        """Tell everyone how far the log is committed: with the entries they lack, or by itself."""
+        for member, progress in self.progress.items():
+            if progress.flow is Flow.REPLICATE and progress.next_index > self._state.log.last_index:
+                self.tell_commit(member)
+            else:
+                self.to(member)
+
+    def tell_commit(self, member: int) -> None:
+        """Tell a follower of commits that it is known to hold, if it has not been told."""
+        state = self._state
+        progress = self.progress[member]
+        commit_index = min(state.log.commit_index, progress.match_index)
+        if commit_index > progress.told_commit_index:
+            progress.told_commit_index = commit_index
+            state.messages.append(CommitNotice(state.node_id, member, state.term, commit_index))
+
     def _send_append(self, member: int, progress: Progress, *, empty: bool = False) -> None:
         state = self._state
         log = state.log
@@ -136,6 +154,8 @@ class Replication:
                 entries,
             )
         )
+        told = min(log.commit_index, prev_index + len(entries))
+        progress.told_commit_index = max(progress.told_commit_index, told)
         progress.sent(prev_index + len(entries), sum(len(entry.payload) for entry in entries))
 
     def ask_to_campaign(self, member: int) -> bool:

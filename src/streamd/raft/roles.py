@@ -6,7 +6,7 @@ from random import Random
 
 from streamd.raft.election_timer import ElectionTimer
 from streamd.raft.elections import Candidacy, answer_pre_vote, answer_vote
-from streamd.raft.following import follow_append, follow_heartbeat
+from streamd.raft.following import follow_append, follow_commit_notice, follow_heartbeat
 from streamd.raft.forwarded_reads import ForwardedReads
 from streamd.raft.interface import NotLeader, RaftViolation, Role
 from streamd.raft.leadership import Leadership
@@ -15,6 +15,7 @@ from streamd.raft.messages import (
     AppendAccepted,
     AppendRejected,
     AppendRequest,
+    CommitNotice,
     HardState,
     Heartbeat,
     HeartbeatReply,
@@ -144,6 +145,9 @@ class Roles:
             case Heartbeat():
                 self._follow(message.sender)
                 follow_heartbeat(self._state, message)
+            case CommitNotice():
+                self._follow(message.sender)
+                follow_commit_notice(self._state, message)
             case TimeoutNow():
                 self._follow(message.sender)
                 if self._may_stand:
