@@ -13,7 +13,7 @@ import trio
 
 from streamd.http.messages import Request, Response
 from tests.jepsen_like.history import CLOSED, NOT_FOUND, STALE_EPOCH, Kind, Pending, Recorder, Stamp
-from tests.sim.host import ConnectionLost, Host, Refused
+from tests.sim.host import ConnectionLost, Host, NotThere
 
 TEXT = b"text/plain"
 _START = "-1"
@@ -128,7 +128,7 @@ class Workload:
                 if method in ("GET", "HEAD"):
                     self.counted["leader reads" if led else "follower reads"] += 1
                 return answer
-        except Refused as error:
+        except NotThere as error:
             raise Unavailable("nobody listens") from error
         except ConnectionLost as error:
             raise Unknown("the connection broke") from error

@@ -2,26 +2,203 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import permutations
 from random import Random
 from typing import TYPE_CHECKING
 
 import trio
 
+from tests.sim.host import ConnectionLost, Host, NotThere
+
 if TYPE_CHECKING:
     from tests.sim.simulation import Simulation
 
+Fault = Callable[[], Awaitable[None]]
+Link = tuple[int, int]
+
 
 class Faults:
-    """Each seed has faults of its own: what is rare everywhere is never combined."""
+    """Each seed has a mix of its own: what is rare everywhere is never combined."""
 
     def __init__(self, simulation: Simulation, random: Random) -> None:
         self._simulation = simulation
         self._random = random
         self._network = simulation.network
         self._counted = simulation.counted
+        often = (0.0, 0.0, 1.0, 4.0)
+        self._weights: dict[Fault, float] = {
+            self._partition: random.choice((0.0, 1.0, 3.0)),
+            self._break_connections: random.choice(often),
+            self._delay: random.choice(often),
+            self._crash: random.choice((0.0, 1.0, 3.0)),
+            self._crash_leader_while_it_writes: random.choice(often),
+            self._restart: random.choice(often),
+            self._lose_power: random.choice(often),
+            self._pause: random.choice(often),
+            self._skew_clock: random.choice(often),
+            self._slow_disk: random.choice(often),
+            self._compact: random.choice((1.0, 4.0)),
+            self._leave_behind: random.choice(often),
+        }
+        self._mean_pause_s = random.choice((0.5, 1.5, 4.0))
 
     async def run(self) -> None:
-        await trio.sleep_forever()
+        """Break something now and then until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.sleep(self._random.expovariate(1 / self._mean_pause_s))
+                faults, weights = list(self._weights), list(self._weights.values())
+                nursery.start_soon(self._random.choices(faults, weights)[0])
 
     async def heal(self) -> None:
-        pass
+        """Everything works from now on, and every machine is up."""
+        self._network.cut(())
+        self._network.slow.clear()
+        for host in self._simulation.hosts.values():
+            host.pause(False)
+            host.disk_s = (0.0002, 0.002)
+            host.skew_ms, host.drift = 0, 1.0
+            self._simulation.start(host)
+
+    # -- whom it meets ------------------------------------------------------------------------
+
+    def _hosts(self) -> list[Host]:
+        return [host for host in self._simulation.hosts.values() if not host.retired]
+
+    def _victim(self) -> Host:
+        """Often the leader: that is where faults are felt."""
+        leaders = [host for host in self._hosts() if host.leads]
+        return self._random.choice(
+            leaders if leaders and self._random.random() < 0.5 else self._hosts()
+        )
+
+    def _some_time_s(self) -> float:
+        return self._random.choice((0.3, 1.5, 4.0, 8.0)) * self._random.uniform(0.5, 1.5)
+
+    # -- the network --------------------------------------------------------------------------
+
+    async def _partition(self) -> None:
+        ids = [host.node_id for host in self._hosts()]
+        kind = self._random.choice(("isolated", "mute", "deaf", "bridge", "split"))
+        self._counted[f"partitions: {kind}"] += 1
+        self._network.cut(self._links(kind, ids, self._victim().node_id))
+        await trio.sleep(self._some_time_s())
+        self._network.cut(())
+
+    def _links(self, kind: str, ids: list[int], victim: int) -> list[Link]:
+        links = list(permutations(ids, 2))
+        if kind == "isolated":
+            return [link for link in links if victim in link]
+        if kind == "mute":
+            return [link for link in links if link[0] == victim]
+        if kind == "deaf":
+            return [link for link in links if link[1] == victim]
+        side = set(self._random.sample(ids, len(ids) // 2))
+        if kind == "bridge":
+            # Two sides that cannot reach each other, and one node that reaches both.
+            links = [link for link in links if victim not in link]
+        return [link for link in links if (link[0] in side) != (link[1] in side)]
+
+    async def _break_connections(self) -> None:
+        for _ in range(self._random.choice((1, 3, 10))):
+            self._counted["connections broken"] += 1
+            self._network.break_connection()
+            await trio.sleep(self._random.random() * 0.05)
+
+    async def _delay(self) -> None:
+        self._counted["slow links"] += 1
+        victim = self._victim().node_id
+        most_s = self._random.choice((0.05, 0.3, 1.5))
+        for link in permutations([host.node_id for host in self._hosts()], 2):
+            if victim in link or self._random.random() < 0.2:
+                self._network.slow[link] = most_s
+        await trio.sleep(self._some_time_s())
+        self._network.slow.clear()
+
+    # -- machines -----------------------------------------------------------------------------
+
+    async def _crash(self) -> None:
+        await self._crash_for(self._victim(), self._some_time_s())
+
+    async def _crash_leader_while_it_writes(self) -> None:
+        """At a moment when something of it is on its way to the disk."""
+        leaders = [host for host in self._hosts() if host.leads]
+        if leaders:
+            leader = self._random.choice(leaders)
+            with trio.move_on_after(1.0):
+                await leader.next_write()
+            self._counted["crashes between write and answer"] += 1
+            await self._crash_for(leader, self._random.uniform(0.1, 2))
+
+    async def _crash_for(self, host: Host, seconds: float) -> None:
+        powerless = self._random.random() < 0.5
+        self._counted["power losses" if powerless else "crashes"] += 1
+        await host.kill(powerless=powerless)
+        await trio.sleep(seconds)
+        self._simulation.start(host)
+
+    async def _restart(self) -> None:
+        host = self._victim()
+        if not host.paused:
+            self._counted["orderly restarts"] += 1
+            await host.stop()
+            await trio.sleep(self._random.random())
+            self._simulation.start(host)
+
+    async def _lose_power(self) -> None:
+        """All machines at once; they come back one after the other."""
+        self._counted["power losses of all"] += 1
+        hosts = self._hosts()
+        powerless = self._random.random() < 0.7
+        for host in hosts:
+            await host.kill(powerless=powerless)
+        for host in self._random.sample(hosts, len(hosts)):
+            await trio.sleep(self._random.random())
+            self._simulation.start(host)
+
+    async def _pause(self) -> None:
+        host = self._victim()
+        self._counted["pauses"] += 1
+        host.pause(True)
+        await trio.sleep(self._some_time_s())
+        host.pause(False)
+
+    async def _skew_clock(self) -> None:
+        host = self._victim()
+        self._counted["clock skews"] += 1
+        host.skew_ms = self._random.choice((-3_600_000, -5_000, 0, 5_000, 3_600_000))
+        host.drift = self._random.choice((1.0, 1.0, 0.9, 1.1))
+
+    async def _slow_disk(self) -> None:
+        host = self._victim()
+        self._counted["slow disks"] += 1
+        host.disk_s = self._random.choice(((0.01, 0.1), (0.1, 0.6), (0.5, 4.0)))
+        await trio.sleep(self._some_time_s())
+        host.disk_s = (0.0002, 0.002)
+
+    # -- logs ---------------------------------------------------------------------------------
+
+    async def _compact(self) -> None:
+        host = self._victim()
+        await self._compact_at(host)
+
+    async def _compact_at(self, host: Host) -> None:
+        with suppress(NotThere, ConnectionLost):
+            await host.ask(lambda node: node.group.compact())
+            self._counted["compactions asked for"] += 1
+
+    async def _leave_behind(self) -> None:
+        """A node is down while the others cut their logs: it will need a snapshot."""
+        host = self._random.choice(self._hosts())
+        await host.kill(powerless=False)
+        await trio.sleep(self._random.uniform(0.5, 2))
+        for other in self._hosts():
+            if other is not host:
+                await self._compact_at(other)
+        self._simulation.start(host)
+        if self._random.random() < 0.5:
+            # And again, perhaps in the middle of it.
+            await trio.sleep(self._random.uniform(0.05, 3))
+            await self._crash_for(host, 0.2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from random import Random
@@ -16,11 +16,10 @@ from streamd.cluster import Cluster
 from streamd.config import ClusterConfig, ServerConfig
 from streamd.http.application import StreamApplication
 from streamd.http.live import Hub
-from streamd.http.messages import LiveResponse, Request, Response, error_response
+from streamd.http.messages import Request, Response, error_response
 from streamd.http.service import Service
 from streamd.metrics import Metrics
 from streamd.node import Node
-from streamd.raft.core import Role
 from streamd.stores import Stores
 from tests.sim.disk import Disk
 from tests.sim.network import Network, Port, address_of
@@ -32,7 +31,7 @@ Args = TypeVarTuple("Args")
 _EPOCH_MS = 1_700_000_000_000
 
 
-class Refused(Exception):
+class NotThere(Exception):
     """Nobody listens: the request certainly had no effect."""
 
 
@@ -88,6 +87,7 @@ class Host:
         self.drift = 1.0
         self.paused = False
         self._resumed = trio.lowlevel.ParkingLot()
+        self._written = trio.lowlevel.ParkingLot()
         self._random = random
         self._network = network
         self._counted = counted
@@ -235,47 +235,69 @@ class Host:
         if not paused:
             self._resumed.unpark_all()
 
+    async def next_write(self) -> None:
+        """Return when something has just been put on the disk, and nobody knows it yet."""
+        await self._written.park()
+
+    def called(self, call: str) -> None:
+        """A blocking call has done its work."""
+        self._disk.called(call)
+        if call == "_write_blocking":
+            self._written.unpark_all()
+
     async def awake(self) -> None:
         while self.paused:
             await self._resumed.park()
 
     def _run_blocking(self, life: Life) -> _RunBlocking:
-        return _RunBlocking(self, life, self._disk, self._random)
+        return _RunBlocking(self, life, self._random)
 
     # -- clients ------------------------------------------------------------------------------
 
     async def request(self, request: Request) -> Response:
-        """Have the node answer a client. Raises `Refused`, `ConnectionLost`."""
+        """Have the node answer a client. Raises `NotThere`, `ConnectionLost`."""
         await trio.sleep(self._random.uniform(0.0001, 0.002))
         await self.awake()
-        life = self.life
-        if life is None or life.application is None:
-            raise Refused
-        scope = life.requests[id(request)] = trio.CancelScope()
-        response: Response | LiveResponse | None = None
-        try:
-            with scope:
-                response = await life.application.handle(request)
-                await self.awake()
-                await trio.sleep(self._random.uniform(0.0001, 0.002))
-        finally:
-            life.requests.pop(id(request), None)
-        if scope.cancelled_caught or not isinstance(response, Response):
-            raise ConnectionLost
-        return response
 
-    @property
-    def role(self) -> Role:
-        return self.node.group.core.role if self.node is not None else Role.FOLLOWER
+        async def handle(life: Life) -> Response:
+            assert life.application is not None
+            response = await life.application.handle(request)
+            await self.awake()
+            await trio.sleep(self._random.uniform(0.0001, 0.002))
+            assert isinstance(response, Response)
+            return response
+
+        return await self._within(handle)
+
+    async def ask(self, what: Callable[[Node], Awaitable[T]]) -> T:
+        """Have something done at the node. Raises `NotThere`, `ConnectionLost`."""
+
+        async def do(life: Life) -> T:
+            assert life.node is not None
+            return await what(life.node)
+
+        return await self._within(do)
+
+    async def _within(self, what: Callable[[Life], Awaitable[T]]) -> T:
+        """Do something that ends with the process."""
+        life = self.life
+        if life is None or life.node is None:
+            raise NotThere
+        with trio.CancelScope() as scope:
+            life.requests[id(scope)] = scope
+            try:
+                return await what(life)
+            finally:
+                del life.requests[id(scope)]
+        raise ConnectionLost
 
 
 class _RunBlocking:
     """Blocking calls take virtual time, and are done at one moment within it."""
 
-    def __init__(self, host: Host, life: Life, disk: Disk, random: Random) -> None:
+    def __init__(self, host: Host, life: Life, random: Random) -> None:
         self._host = host
         self._life = life
-        self._disk = disk
         self._random = random
 
     async def __call__(
@@ -294,7 +316,7 @@ class _RunBlocking:
                 try:
                     await self._take_time()
                     result = call(*args)
-                    self._disk.called(getattr(call, "__name__", ""))
+                    self._host.called(getattr(call, "__name__", ""))
                     await self._take_time()
                     return result
                 finally:

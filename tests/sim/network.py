@@ -158,7 +158,7 @@ class Network:
     def delivered(self, source: int, target: int, data: bytes) -> None:
         heading = b"%d %d %.6f " % (source, target, trio.current_time())
         self.digest = crc32(data, crc32(heading, self.digest))
-        self._counted["network bytes"] += len(data)
+        self._counted["bytes delivered"] += len(data)
 
     # -- faults -------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class Recovery:
     async def _until_equal(self) -> list[Host]:
         """Wait until all members have applied the same, and nothing waits."""
         with trio.move_on_after(CONVERGENCE_BOUND_S):
-            while (members := self._equal_members()) is None:
+            while (members := self._equal_members()) is None:  # noqa: ASYNC110
                 await trio.sleep(0.1)
             return members
         raise InvariantBroken(f"members differ {CONVERGENCE_BOUND_S:g} s after healing")
@@ -83,7 +83,7 @@ class Recovery:
             places.add((core.applied_index, core.commit_index, core.last_index, core.term))
         if len(places) != 1:
             return None
-        applied, committed, last, _ = places.pop()
+        applied, _, last, _ = places.pop()
         return sorted(members, key=lambda host: host.node_id) if applied == last else None
 
     def _configuration(self) -> Configuration | None:

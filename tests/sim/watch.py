@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import partial
+from typing import NamedTuple
 
 from streamd.node import Node
-from streamd.raft.core import Role
+from streamd.raft.core import Core, Role
 
 
 class InvariantBroken(AssertionError):
@@ -14,50 +16,42 @@ class InvariantBroken(AssertionError):
 
 
 class Watch:
-    """Follows every node; one leader for each term, and terms and commits never go back."""
+    """Follows every node; one leader for each term, and no commit is taken back."""
 
     def __init__(self, counted: Counter[str]) -> None:
         self._counted = counted
         self._leaders: dict[int, int] = {}
-        self._terms: dict[int, int] = {}
-        self._entries: dict[int, tuple[int, int]] = {}
 
     async def follow(self, node: Node) -> None:
         """Look at a node after each of its turns in which something changed."""
-        core = node.group.core
-        commit_index, first_index = core.commit_index, core.first_index
-        role = core.role
+        before = _Place.of(node.group.core)
         while True:
-            self._check(node)
-            if core.commit_index < commit_index:
-                raise InvariantBroken(f"node {core.node_id} took back what was committed")
-            if core.first_index > first_index:
-                self._counted["log compactions"] += 1
-            if role == Role.LEADER != core.role:
-                self._counted["leaders deposed"] += 1
-            role = core.role
-            commit_index, first_index = core.commit_index, core.first_index
-            seen = (role, core.term, commit_index, first_index, core.applied_index)
-            await node.group.wait_for(
-                lambda: (
-                    seen
-                    != (
-                        core.role,
-                        core.term,
-                        core.commit_index,
-                        core.first_index,
-                        core.applied_index,
-                    )
-                ),
-                math.inf,
-            )
+            now = _Place.of(node.group.core)
+            self._check(node.group.core.node_id, before, now)
+            before = now
+            await node.group.wait_for(partial(_has_changed, node.group.core, now), math.inf)
 
-    def _check(self, node: Node) -> None:
-        core = node.group.core
-        node_id, term = core.node_id, core.term
-        if term < self._terms.get(node_id, 0):
-            raise InvariantBroken(f"node {node_id} went back to term {term}")
-        self._terms[node_id] = term
-        if core.role == Role.LEADER and self._leaders.setdefault(term, node_id) != node_id:
-            raise InvariantBroken(f"{self._leaders[term]} and {node_id} both lead term {term}")
+    def _check(self, node_id: int, before: _Place, now: _Place) -> None:
+        if now.term < before.term or now.commit_index < before.commit_index:
+            raise InvariantBroken(f"node {node_id} went back from {before} to {now}")
+        if now.leads and self._leaders.setdefault(now.term, node_id) != node_id:
+            other = self._leaders[now.term]
+            raise InvariantBroken(f"{other} and {node_id} both lead term {now.term}")
         self._counted["elections"] = len(self._leaders)
+        self._counted["log compactions"] += now.first_index > before.first_index
+        self._counted["leaders deposed"] += before.leads and not now.leads
+
+
+class _Place(NamedTuple):
+    term: int
+    leads: bool
+    commit_index: int
+    first_index: int
+
+    @classmethod
+    def of(cls, core: Core) -> _Place:
+        return cls(core.term, core.role == Role.LEADER, core.commit_index, core.first_index)
+
+
+def _has_changed(core: Core, place: _Place) -> bool:
+    return _Place.of(core) != place
