@@ -1,0 +1,281 @@
+"""A cluster of real server processes on one machine, with links and nodes that can be broken."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.jepsen_like.fault_proxy import FaultProxy, Links
+
+ELECTION_TIMEOUT_S = 1.0
+
+_DEADLINE_S = 45.0
+_POLL_S = 0.03
+_ASK_TIMEOUT_S = 2.0
+_ADMIN_TIMEOUT_S = 30.0
+# Below the ports the system gives to outgoing connections: one that a stopped node had, and
+# needs again, must not have been given away meanwhile.
+_FIRST_PORT, _LAST_PORT = 20_000, 32_000
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _DEADLINE_S) -> None:
+    """Poll until something is so. Raises AssertionError naming it when time has run out."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(_POLL_S)
+
+
+def unused_port() -> int:
+    """A port that nobody listens on, and no outgoing connection is given."""
+    while True:
+        port = random.SystemRandom().randrange(_FIRST_PORT, _LAST_PORT)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+class NodeProcess:
+    """One node: its process, which comes and goes, and its data, which stays."""
+
+    def __init__(self, node_id: int, directory: Path, environment: Mapping[str, str]) -> None:
+        self.node_id = node_id
+        self.data_dir = directory / f"node{node_id}"
+        self.log_path = directory / f"node{node_id}.log"
+        self.client_port = unused_port()
+        self.peer_port = unused_port()
+        self.url = f"http://127.0.0.1:{self.client_port}"
+        self.environment = {
+            "STREAMD_SERVER_NODE_ID": str(node_id),
+            "STREAMD_SERVER_LISTEN": f"127.0.0.1:{self.client_port}",
+            "STREAMD_SERVER_DATA_DIR": str(self.data_dir),
+            "STREAMD_CLUSTER_LISTEN": f"127.0.0.1:{self.peer_port}",
+            **environment,
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, wrapper: Sequence[str] = ()) -> None:
+        """Start it; `wrapper` is put before the command (strace, for one)."""
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*wrapper, sys.executable, "-m", "streamd", "serve"],
+                env={**os.environ, **self.environment},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Signal its whole group, the wrapper's child included."""
+        assert self.process is not None
+        os.killpg(self.process.pid, number)
+
+    def wait(self, timeout_s: float = _DEADLINE_S) -> int:
+        """Wait for its end; returns the exit status."""
+        assert self.process is not None
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """End it without a chance to tidy up; harmless when it has ended."""
+        if self.is_alive:
+            self.signal(signal.SIGKILL)
+            self.wait()
+
+    def stop(self) -> int:
+        """Ask it to stop, and wait; returns the exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def pause(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def output(self) -> str:
+        """All it has printed so far, in all its lives."""
+        return self.log_path.read_text(errors="replace")
+
+    def get(self, path: str) -> tuple[int, bytes] | None:
+        """Status and body of a GET, or None when it does not answer."""
+        return self._ask("GET", path, None, _ASK_TIMEOUT_S)
+
+    def post(self, path: str, wish: Mapping[str, object] | None = None) -> tuple[int, Any]:
+        """Status and decoded answer of an administrative request."""
+        answer = self._ask("POST", path, json.dumps(wish or {}), _ADMIN_TIMEOUT_S)
+        assert answer is not None, f"node {self.node_id} did not answer {path}"
+        return answer[0], json.loads(answer[1])
+
+    def _ask(
+        self, method: str, path: str, body: str | None, timeout_s: float
+    ) -> tuple[int, bytes] | None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.client_port, timeout=timeout_s)
+        try:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+
+    def status(self) -> dict[str, Any] | None:
+        """What it says of itself and the cluster, or None when it does not answer."""
+        answer = self.get("/cluster/status")
+        return json.loads(answer[1]) if answer is not None and answer[0] == 200 else None
+
+    def is_ready(self) -> bool:
+        answer = self.get("/readyz/cluster")
+        return answer is not None and answer[0] == 200
+
+
+class ClusterProcesses:
+    """Nodes 1 to `count`, founded by node 1; inside a `with`, started and ready."""
+
+    def __init__(
+        self,
+        directory: Path,
+        count: int = 3,
+        *,
+        environment: Mapping[str, str] | None = None,
+        proxied: bool = True,
+    ) -> None:
+        """Without proxies links cannot be broken, and need not be in the clear."""
+        self.directory = directory
+        self.links = Links()
+        self.nodes: dict[int, NodeProcess] = {}
+        self._proxies: list[FaultProxy] = []
+        self._proxied = proxied
+        self._environment = {
+            "STREAMD_CLUSTER_NAME": "jepsen",
+            "STREAMD_CLUSTER_BOOTSTRAP_NODE_ID": "1",
+            "STREAMD_CLUSTER_ELECTION_TIMEOUT_MS": str(round(ELECTION_TIMEOUT_S * 1000)),
+            "STREAMD_SERVER_SSE_HEARTBEAT_MS": "500",
+            "STREAMD_SERVER_DRAIN_TIMEOUT_MS": "1000",
+            **(environment or {}),
+        }
+        self._founders = range(1, count + 1)
+        for node_id in self._founders:
+            self.prepare(node_id)
+        routes = ",".join(self.peer_address(node_id) for node_id in self._founders)
+        for node in self.nodes.values():
+            node.environment["STREAMD_CLUSTER_ROUTES"] = routes
+
+    def prepare(self, node_id: int) -> NodeProcess:
+        """A node of a given id, not started yet, whose peers dial its proxy."""
+        node = NodeProcess(node_id, self.directory, self._environment)
+        if self._proxied:
+            proxy = FaultProxy(node_id, node.peer_port, self.links)
+            self._proxies.append(proxy)
+            node.environment["STREAMD_CLUSTER_ADVERTISE"] = proxy.address
+        self.nodes[node_id] = node
+        return node
+
+    def prepare_newcomer(self, node_id: int) -> NodeProcess:
+        """A node that is to be added later: it finds the cluster through the founders."""
+        node = self.prepare(node_id)
+        routes = ",".join(self.peer_address(founder) for founder in self._founders)
+        node.environment["STREAMD_CLUSTER_ROUTES"] = routes
+        return node
+
+    def peer_address(self, node_id: int) -> str:
+        """Where peers reach a node."""
+        environment = self.nodes[node_id].environment
+        listen = environment["STREAMD_CLUSTER_LISTEN"]
+        return environment.get("STREAMD_CLUSTER_ADVERTISE", listen)
+
+    def __enter__(self) -> ClusterProcesses:
+        try:
+            for node in self.nodes.values():
+                node.start()
+            self.wait_ready()
+        except BaseException as error:
+            self._end(error)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        for node in self.nodes.values():
+            node.kill()
+        self.links.heal()
+        for proxy in self._proxies:
+            proxy.close()
+        if error is not None:
+            for node in self.nodes.values():
+                if node.log_path.exists():
+                    print(f"-- node {node.node_id}\n{node.output()[-6000:]}")
+
+    # -- what can be waited for ---------------------------------------------------------------
+
+    @property
+    def alive(self) -> list[NodeProcess]:
+        return [node for node in self.nodes.values() if node.is_alive]
+
+    def wait_ready(self, ids: Iterable[int] | None = None) -> None:
+        """Wait until nodes, by default all that run, know a leader and are caught up."""
+        for node in [self.nodes[i] for i in ids] if ids is not None else self.alive:
+            wait_until(lambda node=node: node.is_ready(), f"node {node.node_id} ready")
+
+    def statuses(self) -> dict[int, dict[str, Any]]:
+        """What the nodes that answer say."""
+        told = {node.node_id: node.status() for node in self.alive}
+        return {node_id: status for node_id, status in told.items() if status is not None}
+
+    def leader(self, *, but: int = 0, among: Iterable[int] | None = None) -> NodeProcess:
+        """Wait for a leader, of the latest term anybody knows of, other than `but`."""
+        candidates = set(among if among is not None else self.nodes) - {but}
+        found: list[int] = []
+
+        def has_leader() -> bool:
+            told = {i: s for i, s in self.statuses().items() if i in candidates}
+            latest = max((status["term"] for status in told.values()), default=0)
+            found[:] = [
+                node_id
+                for node_id, status in told.items()
+                if status["role"] == "leader" and status["term"] == latest
+            ]
+            return bool(found)
+
+        wait_until(has_leader, f"a leader among {sorted(candidates)}")
+        return self.nodes[found[0]]
+
+    def followers(self, leader: NodeProcess) -> list[NodeProcess]:
+        return [node for node in self.alive if node is not leader]
+
+    def wait_converged(self) -> None:
+        """Wait until all nodes that run have applied the same entries, and there are no more."""
+
+        def has_converged() -> bool:
+            told = list(self.statuses().values())
+            keys = ("term", "leader_id", "last_log_index", "commit_index", "last_applied")
+            places = {tuple(status[key] for key in keys) for status in told}
+            settled = all(s["last_applied"] == s["last_log_index"] for s in told)
+            return len(told) == len(self.alive) and len(places) == 1 and settled
+
+        wait_until(has_converged, "all nodes at one place")

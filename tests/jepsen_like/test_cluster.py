@@ -1,0 +1,340 @@
+"""Clusters of real processes keep their promises while nodes, links and disks fail.
+
+Each test sets clients to work, breaks something, heals it, and has the recorded history checked:
+see docs/jepsen.md. JEPSEN_S makes each stretch of work that many seconds long.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from tests.crash.strace import injecting, needs_strace
+from tests.jepsen_like.clients import now_ns
+from tests.jepsen_like.cluster_processes import (
+    ELECTION_TIMEOUT_S,
+    ClusterProcesses,
+    NodeProcess,
+    wait_until,
+)
+from tests.jepsen_like.workload import PHASE_S, Workload, under_load
+
+# One election, and what a busy machine takes for it.
+_ONE_ELECTION_S = 4 * ELECTION_TIMEOUT_S
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    with ClusterProcesses(tmp_path) as cluster:
+        yield cluster
+
+
+def term_of(node: NodeProcess) -> int:
+    status = node.status()
+    assert status is not None
+    return int(status["term"])
+
+
+# -- nodes that die ---------------------------------------------------------------------------
+
+
+def test_a_killed_leader_is_succeeded_within_two_election_timeouts(
+    cluster: ClusterProcesses,
+) -> None:
+    killed: list[int] = []
+    with under_load(cluster) as work:
+        for _ in range(3):
+            work.work(PHASE_S / 2)
+            leader = cluster.leader()
+            killed.append(now_ns())
+            leader.kill()
+            cluster.leader(but=leader.node_id)
+            work.wait_writes_elsewhere(leader.node_id)
+            leader.start()
+            cluster.wait_ready()
+    outages = [work.first_append_after(moment) for moment in killed]
+    print("writes succeeded again after " + ", ".join(f"{s:.2f} s" for s in outages))
+    assert median(outages) <= 2 * ELECTION_TIMEOUT_S
+
+
+def test_live_readers_at_a_leader_that_dies_go_on_elsewhere_without_a_gap(
+    cluster: ClusterProcesses,
+) -> None:
+    with under_load(cluster) as work:
+        for _ in range(2):
+            leader = cluster.leader()
+            for follower in work.followers:
+                follower.follow_at(leader.node_id)
+            work.wait_followers_at(leader.node_id)
+            work.work(PHASE_S / 2)
+            leader.kill()
+            work.wait_writes_elsewhere(leader.node_id)
+            leader.start()
+            cluster.wait_ready()
+    assert work.counts["event streams"] >= 3 * len(work.followers)
+
+
+def test_all_nodes_killed_at_once_come_back_with_everything(cluster: ClusterProcesses) -> None:
+    with under_load(cluster) as work:
+        for _ in range(2):
+            work.work()
+            for node in cluster.nodes.values():
+                node.signal(signal.SIGKILL)
+            for node in cluster.nodes.values():
+                node.wait()
+                node.start()
+            cluster.wait_ready()
+            work.wait_progress()
+
+
+def test_a_rolling_restart_under_load_interrupts_nobody_for_longer_than_an_election(
+    cluster: ClusterProcesses,
+) -> None:
+    with under_load(cluster) as work:
+        for node in cluster.nodes.values():
+            work.work(PHASE_S / 2)
+            assert node.stop() == 0
+            node.start()
+            cluster.wait_ready()
+    print(f"longest time without an acknowledged append: {work.longest_gap():.2f} s")
+    assert work.longest_gap() < _ONE_ELECTION_S
+
+
+def test_a_leader_that_stood_still_answers_nothing_old(cluster: ClusterProcesses) -> None:
+    with under_load(cluster) as work:
+        for _ in range(2):
+            work.work(PHASE_S / 2)
+            leader = cluster.leader()
+            leader.pause()
+            try:
+                cluster.leader(but=leader.node_id)
+                work.wait_writes_elsewhere(leader.node_id)
+                work.work()
+            finally:
+                leader.resume()
+            cluster.wait_ready()
+            work.wait_progress()
+
+
+# -- links that fail --------------------------------------------------------------------------
+
+
+def _wait_deposed(cluster: ClusterProcesses, node: NodeProcess) -> None:
+    """Wait until a node no longer takes itself for the leader."""
+
+    def is_deposed() -> bool:
+        status = node.status()
+        return status is not None and status["role"] != "leader"
+
+    wait_until(is_deposed, f"node {node.node_id} deposed")
+
+
+def _fail_over(cluster: ClusterProcesses, work: Workload, leader: NodeProcess) -> NodeProcess:
+    """After its links failed: the leader is deposed, and the others go on under another."""
+    successor = cluster.leader(but=leader.node_id)
+    _wait_deposed(cluster, leader)
+    work.wait_writes_elsewhere(leader.node_id)
+    work.work()
+    return successor
+
+
+def test_a_leader_cut_off_with_clients_acknowledges_and_answers_nothing(
+    cluster: ClusterProcesses,
+) -> None:
+    with under_load(cluster) as work:
+        work.work()
+        leader = cluster.leader()
+        cluster.links.isolate(leader.node_id, cluster.nodes)
+        _fail_over(cluster, work, leader)
+        cut_ns, unanswered = now_ns(), work.counts["reads unanswered"]
+        wait_until(lambda: work.counts["reads unanswered"] > unanswered, "a read in vain")
+        work.wait_writes_elsewhere(leader.node_id)
+        healed_ns = now_ns()
+    lonely = f"n{leader.node_id}"
+    answered = [
+        o
+        for o in work.operations
+        if o.node == lonely
+        and o.outcome == "ok"
+        and o.kind in ("append", "read", "head")
+        and cut_ns < o.invoked_ns
+        and o.returned_ns < healed_ns
+    ]
+    assert not answered
+    assert work.acknowledged(cut_ns, healed_ns) > 0
+    assert cluster.links.counts["held back"]
+
+
+def test_a_leader_that_sends_but_hears_nothing_gives_up_the_lead(
+    cluster: ClusterProcesses,
+) -> None:
+    with under_load(cluster) as work:
+        work.work(PHASE_S / 2)
+        leader = cluster.leader()
+        for follower in cluster.followers(leader):
+            cluster.links.cut(follower.node_id, leader.node_id)
+        _fail_over(cluster, work, leader)
+    assert cluster.links.counts["held back"]
+
+
+def test_a_deaf_follower_disturbs_nobody(cluster: ClusterProcesses) -> None:
+    with under_load(cluster) as work:
+        work.work(PHASE_S / 2)
+        leader = cluster.leader()
+        term = term_of(leader)
+        deaf = cluster.followers(leader)[0]
+        for other in cluster.nodes:
+            if other != deaf.node_id:
+                cluster.links.cut(other, deaf.node_id)
+        # Long enough for it to miss its leader and ask for votes, again and again.
+        work.work(max(PHASE_S, 4 * ELECTION_TIMEOUT_S))
+        work.wait_writes_elsewhere(deaf.node_id)
+        assert (cluster.leader(), term_of(leader)) == (leader, term)
+    assert cluster.links.counts["held back"]
+    assert (cluster.leader(), term_of(leader)) == (leader, term)
+
+
+def test_with_a_bridge_between_two_that_do_not_hear_each_other_the_leader_stays(
+    cluster: ClusterProcesses,
+) -> None:
+    with under_load(cluster) as work:
+        work.work(PHASE_S / 2)
+        leader = cluster.leader()
+        term = term_of(leader)
+        end, bridge = cluster.followers(leader)
+        cluster.links.cut_both_ways(leader.node_id, end.node_id)
+        work.work(max(PHASE_S, 4 * ELECTION_TIMEOUT_S))
+        work.wait_writes_elsewhere(end.node_id)
+        assert (cluster.leader(), term_of(bridge)) == (leader, term)
+    assert cluster.links.counts["held back"]
+
+
+def test_slow_links_that_break_again_and_again_cost_only_time(cluster: ClusterProcesses) -> None:
+    with under_load(cluster) as work:
+        work.work(PHASE_S / 2)
+        cluster.links.worsen(cluster.nodes, delay_s=0.005, jitter_s=0.03, break_probability=0.01)
+        work.work(2 * PHASE_S)
+    assert cluster.links.counts["delayed"] > 50
+    assert cluster.links.counts["broken"]
+
+
+# -- members that come and go -----------------------------------------------------------------
+
+
+def administer(node: NodeProcess, operation: str, **wish: object) -> dict[str, object]:
+    """Have a node carry out a wish. Raises AssertionError when it refuses."""
+    status, answer = node.post(f"/cluster/{operation}", wish)
+    assert status == 200, (operation, wish, status, answer)
+    return answer
+
+
+def add_voter(cluster: ClusterProcesses, node_id: int, via: NodeProcess) -> NodeProcess:
+    """A new node, started, added as a learner and promoted."""
+    newcomer = cluster.prepare_newcomer(node_id)
+    newcomer.start()
+    answer = administer(via, "add", address=cluster.peer_address(node_id))
+    assert answer["learners"] == [node_id]
+
+    def is_promoted() -> bool:
+        status, answer = via.post("/cluster/promote", {"node_id": node_id})
+        assert status == 200 or answer["error"]["code"] == "NOT_CAUGHT_UP", answer
+        return status == 200
+
+    wait_until(is_promoted, f"node {node_id} promoted")
+    cluster.wait_ready()
+    return newcomer
+
+
+def test_a_fourth_node_becomes_a_voter_and_the_leader_is_removed_under_load(
+    cluster: ClusterProcesses,
+) -> None:
+    with under_load(cluster) as work:
+        work.work(PHASE_S / 2)
+        add_voter(cluster, 4, cluster.followers(cluster.leader())[0])
+        work.send_clients_to(4)
+        work.work(PHASE_S / 2)
+        leader = cluster.leader()
+        work.send_clients_away_from(leader.node_id)
+        answer = administer(cluster.followers(leader)[0], "remove", node_id=leader.node_id)
+        assert answer["voters"] == sorted(set(cluster.nodes) - {leader.node_id})
+        work.work(PHASE_S / 2)
+        assert leader.stop() == 0
+        cluster.leader(but=leader.node_id)
+        work.work(PHASE_S / 2)
+    print(f"longest time without an acknowledged append: {work.longest_gap():.2f} s")
+    assert work.longest_gap() < _ONE_ELECTION_S
+
+
+def test_the_lead_is_handed_over_and_back_under_load(cluster: ClusterProcesses) -> None:
+    with under_load(cluster) as work:
+        for _ in range(4):
+            work.work(PHASE_S / 2)
+            leader = cluster.leader()
+            to = cluster.followers(leader)[0].node_id
+            assert administer(leader, "transfer", node_id=to)["leader_id"] == to
+    print(f"longest time without an acknowledged append: {work.longest_gap():.2f} s")
+    assert work.longest_gap() < ELECTION_TIMEOUT_S
+
+
+def test_a_follower_that_missed_what_was_compacted_gets_a_snapshot(
+    cluster: ClusterProcesses,
+) -> None:
+    with under_load(cluster) as work:
+        leader = cluster.leader()
+        behind = cluster.followers(leader)[0]
+        behind.kill()
+        work.work()
+        for node in cluster.alive:
+            status, answer = node.post("/cluster/snapshot")
+            assert status == 200
+            assert answer["first_log_index"] > 1
+        work.work(PHASE_S / 2)
+        behind.start()
+        cluster.wait_ready()
+        status = behind.status()
+        assert status is not None
+        assert status["first_log_index"] > 1
+    assert "a snapshot was delivered" in leader.output()
+
+
+# -- disks that fail --------------------------------------------------------------------------
+
+
+@needs_strace
+def test_a_follower_whose_disk_fails_stops_and_the_others_go_on(
+    cluster: ClusterProcesses, tmp_path: Path
+) -> None:
+    with under_load(cluster) as work:
+        failing = cluster.followers(cluster.leader())[0]
+        assert failing.stop() == 0
+        failing.start(injecting("fdatasync", "error=EIO", "40+", tmp_path / "trace"))
+        assert failing.wait() == 1
+        work.wait_writes_elsewhere(failing.node_id)
+        failing.start()
+        cluster.wait_ready()
+    assert "Nothing was acknowledged after this" in failing.output()
+
+
+def test_a_member_whose_disk_was_wiped_is_refused_and_comes_back_under_a_new_id(
+    cluster: ClusterProcesses,
+) -> None:
+    with under_load(cluster) as work:
+        leader = cluster.leader()
+        wiped = max(cluster.followers(leader), key=lambda node: node.node_id)
+        work.send_clients_away_from(wiped.node_id)
+        wiped.kill()
+        shutil.rmtree(wiped.data_dir)
+        wiped.start()
+        wait_until(lambda: "its data is gone" in wiped.output(), "the wiped node told why")
+        work.work()
+        assert not wiped.is_ready()
+        wiped.kill()
+        administer(leader, "remove", node_id=wiped.node_id)
+        add_voter(cluster, 4, leader)
+        work.send_clients_to(4)
+        work.work(PHASE_S / 2)
