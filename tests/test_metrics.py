@@ -43,7 +43,7 @@ def test_histograms_are_cumulative_and_bounds_are_inclusive() -> None:
 def test_gauges_and_live_readers_are_asked_when_scraped() -> None:
     metrics = Metrics()
     readers = {"sse": 0}
-    metrics.live_readers = lambda: readers
+    metrics.gauge_by("mode", "live_readers", "Live responses.", lambda: readers)
     metrics.gauge("raft_term", "The term.", lambda: 7)
     readers["sse"] = 3
     samples = _samples(metrics)

@@ -17,6 +17,8 @@ EXIT_UNREACHABLE = 3
 
 _TIMEOUT_S = 30.0
 _POLL_S = 0.2
+_TABLE_WIDTH = 120
+_LEADER_TIMEOUT_S = 3.0
 
 
 class Api:
@@ -31,6 +33,18 @@ class Api:
     def post(self, path: str, wish: dict[str, Any]) -> Any:
         given = {key: value for key, value in wish.items() if value is not None}
         return self._answer("POST", path, given)
+
+    def at_leader(self, path: str, answer: dict[str, Any]) -> Any:
+        """What the leader says that `answer` names, or `answer` when it cannot be asked."""
+        for member in answer.get("members", []):
+            if member["node_id"] == answer["leader_id"] != answer["node_id"]:
+                url = self._client.base_url.copy_with(netloc=member["client_address"].encode())
+                try:
+                    response = httpx.get(url.join(path), timeout=_LEADER_TIMEOUT_S)
+                    return response.raise_for_status().json()
+                except (httpx.HTTPError, ValueError):
+                    return answer
+        return answer
 
     def is_ready(self) -> bool:
         try:
@@ -77,13 +91,17 @@ def cluster(context: click.Context, url: str) -> None:
 def status(api: Api, as_json: bool) -> None:
     """Who is there, who leads, who is behind.
 
-    Lag and last contact are the leader's to know; ask it for them, or see its address here.
+    Lag and last contact only the leader knows: it is asked for them, if it can be reached from
+    here. As JSON, it is what the node itself says.
     """
     answer = api.get("/cluster/status")
     if as_json:
         print(json.dumps(answer, indent=2))
         return
+    answer = api.at_leader("/cluster/status", answer)
+    # Addresses cut off to fit would be of no use.
     console = Console()
+    console.width = max(console.width, _TABLE_WIDTH)
     console.print(
         f"cluster {answer['cluster_name'] or '(a single node)'}  term {answer['term']}  "
         f"leader {answer['leader_id'] or 'none'}  commit {answer['commit_index']}  "
@@ -94,8 +112,9 @@ def status(api: Api, as_json: bool) -> None:
 
 def _table(answer: dict[str, Any]) -> Table:
     table = Table(box=None, header_style="bold")
-    for title in ("node", "role", "peers", "clients", "matched", "behind", "last contact"):
-        table.add_column(title, justify="right" if title in ("matched", "behind") else "left")
+    for title in ("node", "role", "peers", "clients", "matched", "behind", "bytes", "last contact"):
+        is_number = title in ("matched", "behind", "bytes")
+        table.add_column(title, justify="right" if is_number else "left")
     for member in answer.get("members", []):
         node_id = member["node_id"]
         role = "voter" if member["voter"] else "learner"
@@ -109,6 +128,7 @@ def _table(answer: dict[str, Any]) -> Table:
             member["client_address"],
             str(member.get("match_index", "")),
             str(member.get("behind_entries", "")),
+            str(member.get("behind_bytes", "")),
             "" if contact is None else f"{contact} ms ago",
         )
     return table

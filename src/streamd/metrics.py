@@ -7,7 +7,7 @@ collector hands them over at scrape time.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -20,6 +20,14 @@ from prometheus_client.registry import Collector
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+_Labelled = tuple[
+    type[CounterMetricFamily] | type[GaugeMetricFamily],
+    str,
+    str,
+    str,
+    Callable[[], Mapping[str, float]],
+]
 
 
 class Histogram:
@@ -56,7 +64,7 @@ class Metrics:
         self.bytes_in = 0
         self.bytes_out = 0
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-        self.live_readers: Callable[[], dict[str, int]] = dict
+        self.labelled: list[_Labelled] = []
         self.registry = CollectorRegistry()
         self.registry.register(_Families(self))
         ProcessCollector(registry=self.registry)
@@ -68,6 +76,18 @@ class Metrics:
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Have a gauge ``streamd_{name}`` scraped."""
         self.gauges[name] = (text, value)
+
+    def gauge_by(
+        self, label: str, name: str, text: str, values: Callable[[], Mapping[str, float]]
+    ) -> None:
+        """Have a gauge ``streamd_{name}`` scraped, a value for each value of `label`."""
+        self.labelled.append((GaugeMetricFamily, label, name, text, values))
+
+    def counter_by(
+        self, label: str, name: str, text: str, values: Callable[[], Mapping[str, float]]
+    ) -> None:
+        """Have a counter ``streamd_{name}_total`` scraped, a value for each value of `label`."""
+        self.labelled.append((CounterMetricFamily, label, name, text, values))
 
     def exposition(self) -> bytes:
         """All of it in Prometheus' text format."""
@@ -101,11 +121,10 @@ class _Families(Collector):
         yield CounterMetricFamily(
             "streamd_http_sent_bytes", "Bytes written to clients.", metrics.bytes_out
         )
-        readers = GaugeMetricFamily(
-            "streamd_live_readers", "Live responses under way.", labels=("mode",)
-        )
-        for mode, count in metrics.live_readers().items():
-            readers.add_metric((mode,), count)
-        yield readers
         for name, (text, value) in metrics.gauges.items():
             yield GaugeMetricFamily(f"streamd_{name}", text, value())
+        for family_type, label, name, text, values in metrics.labelled:
+            family = family_type(f"streamd_{name}", text, labels=(label,))
+            for label_value, number in values().items():
+                family.add_metric((label_value,), number)
+            yield family

@@ -75,7 +75,6 @@ class Node:
             sink = SnapshotSink(stores.data_dir.incoming)
             self._receiver = SnapshotReceiver(self.group, sink, run_blocking=run_blocking)
         self._nursery: trio.Nursery | None = None
-        self._export_gauges()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -87,6 +86,7 @@ class Node:
             if self.cluster is not None:
                 self.cluster.configured(self.group.core.configuration)
                 self.cluster.member = self
+                nursery.start_soon(self._receiver.tidy_forever)
             else:
                 await self.group.read_barrier()
             nursery.start_soon(reclaim_forever, self.stores.state, self._run_blocking)
@@ -137,59 +137,3 @@ class Node:
         """Whether the node knows a leader and has applied what it knows to be committed."""
         core = self.group.core
         return bool(core.leader_id) and core.applied_index == core.commit_index > 0
-
-    def status(self) -> dict[str, object]:
-        """Where the node stands in its group."""
-        core = self.group.core
-        configuration = core.configuration
-        status: dict[str, object] = {
-            "cluster_id": self.stores.data_dir.identity.cluster_id,
-            "cluster_name": self.stores.data_dir.identity.cluster_name or None,
-            "node_id": core.node_id,
-            "role": core.role.name.lower(),
-            "leader_id": core.leader_id or None,
-            "term": core.term,
-            "commit_index": core.commit_index,
-            "last_applied": core.applied_index,
-            "last_log_index": core.last_index,
-            "first_log_index": core.first_index,
-            "voters": sorted(configuration.voters),
-            "learners": sorted(configuration.learners),
-            "streams": self.group.state.header.streams,
-        }
-        if self.cluster is not None:
-            status["members"] = self._members(self.cluster)
-        return status
-
-    def _members(self, cluster: Cluster) -> list[dict[str, object]]:
-        """What this node knows of each member; lag and contact only the leader knows."""
-        core = self.group.core
-        configuration = core.configuration
-        progress = core.peers()
-        connections = cluster.connections()
-        members: list[dict[str, object]] = []
-        for node_id, peer_address, client_address in configuration.addresses:
-            member: dict[str, object] = {
-                "node_id": node_id,
-                "peer_address": peer_address,
-                "client_address": client_address,
-                "voter": configuration.is_voter(node_id),
-            }
-            if node_id in progress:
-                peer = progress[node_id]
-                member["match_index"] = peer.match_index
-                member["behind_entries"] = core.last_index - peer.match_index
-                member["flow"] = peer.state
-                member["last_contact_ms"] = round(peer.ticks_since_heard * self.group.tick_s * 1000)
-            if node_id in connections:
-                member["connected"] = connections[node_id].connected
-            members.append(member)
-        return members
-
-    def _export_gauges(self) -> None:
-        core, gauge = self.group.core, self.metrics.gauge
-        gauge("raft_term", "The node's Raft term.", lambda: core.term)
-        gauge("raft_role", "0 follower, 1 or 2 candidate, 3 leader.", lambda: core.role)
-        gauge("raft_commit_index", "The last committed log entry.", lambda: core.commit_index)
-        gauge("raft_applied_index", "The last applied log entry.", lambda: core.applied_index)
-        gauge("streams", "Streams that exist.", lambda: self.group.state.header.streams)

@@ -210,7 +210,7 @@ async def serving(
     try:
         metrics, random, clock = Metrics(), Random(1), Clock()
         hub = Hub(clock.now_ms, config.max_live_readers)
-        metrics.live_readers = lambda: hub.reading_now
+        hub.export(metrics)
         node = Node(
             stores,
             run_blocking=in_thread,

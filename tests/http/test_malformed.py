@@ -294,7 +294,7 @@ async def test_is_refused_and_changes_nothing(vector: Vector, tmp_path: Path) ->
             assert answer.headers["connection"] == "close"
             assert await client.closed(), "one answer, then the end"
         assert await server.tail("/v1/stream/witness") == tail
-        assert server.node.status()["streams"] == 1
+        assert server.node.group.state.header.streams == 1
 
 
 async def test_the_vectors_are_refused_for_nothing_but_their_fault(tmp_path: Path) -> None:

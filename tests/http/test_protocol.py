@@ -170,7 +170,7 @@ async def test_every_error_has_its_status_its_code_and_one_shape(tmp_path: Path)
             assert set(error["error"]) == {"code", "message"}, fault
             assert error["error"]["code"] == fault.code, (fault, error)
             assert error["error"]["message"], fault
-        assert server.node.status()["streams"] == 3, "not one of them made a stream"
+        assert server.node.group.state.header.streams == 3, "not one of them made a stream"
         assert await server.content(STREAM) == b"one"
 
 

@@ -101,6 +101,31 @@ def test_entries_that_left_memory_are_read_from_disk_and_verified(tmp_path: Path
 # -- cutting the log ------------------------------------------------------------------------------
 
 
+def test_how_much_lies_behind_an_entry_is_known_for_what_is_in_memory(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    entries = [entry(index, payload=b"x" * index) for index in range(1, 5)]
+    log.append(entries, None)
+    assert [log.size_behind(index) for index in range(5)] == [10, 9, 7, 4, 0]
+    log.compact(2)
+    assert log.size_behind(2) == 7
+    log.close()
+
+
+def test_how_much_lies_behind_an_entry_is_estimated_for_what_is_on_disk(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    size = 1_000_000
+    payloads = [bytes([index]) * size for index in range(40)]
+    for index, payload in enumerate(payloads, start=1):
+        log.append([entry(index, payload=payload)], None)
+    log.close()
+    again = open_log(tmp_path)
+    behind = [again.size_behind(index) for index in (0, 20, 39, 40)]
+    assert behind[2:] == [size, 0]
+    assert behind == sorted(behind, reverse=True)
+    assert behind[0] > behind[1] >= 20 * size
+    again.close()
+
+
 def test_a_compacted_log_begins_behind_what_was_cut(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     entries = fill(log, 4) + fill(log, 4, term=3)

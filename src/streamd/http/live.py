@@ -15,6 +15,7 @@ import trio
 from streamd.http.cursors import current_cursor
 from streamd.http.messages import Channel
 from streamd.http.sse import control_event, data_event
+from streamd.metrics import Metrics
 from streamd.streams.commands import Change
 from streamd.streams.offsets import Position
 
@@ -105,6 +106,12 @@ class Hub:
     def full(self) -> bool:
         """Whether another live reader would be one too many."""
         return sum(self.reading_now.values()) >= self._max_readers
+
+    def export(self, metrics: Metrics) -> None:
+        """Have the live responses under way scraped."""
+        metrics.gauge_by(
+            "mode", "live_readers", "Live responses under way.", lambda: self.reading_now
+        )
 
     @contextmanager
     def reading(self, mode: str) -> Iterator[None]:

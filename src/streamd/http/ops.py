@@ -10,6 +10,7 @@ from quart import Response, jsonify, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
+from streamd import standing
 from streamd.administration import Add, Promote, Refused, Remove, Transfer, Wish
 from streamd.metrics import Metrics
 from streamd.node import Node
@@ -54,7 +55,7 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
 
     @app.get("/cluster/status")
     async def cluster_status() -> Response:
-        return jsonify(node.status())
+        return jsonify(standing.report(node))
 
     @app.post("/cluster/snapshot")
     async def snapshot() -> Answer:

@@ -14,7 +14,7 @@ from random import Random
 import structlog
 import trio
 
-from streamd import __version__
+from streamd import __version__, standing
 from streamd.blocking import in_thread
 from streamd.cluster import Cluster
 from streamd.config import ClusterConfig, Config, ConfigError, ServerConfig
@@ -55,7 +55,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
         async with _cluster(config, stores, random) as cluster:
             metrics = Metrics()
             hub = Hub(wall_clock_ms, server.max_live_readers)
-            metrics.live_readers = lambda: hub.reading_now
+            hub.export(metrics)
             node = Node(
                 stores,
                 run_blocking=in_thread,
@@ -66,6 +66,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
                 cluster=cluster,
                 timing=config.cluster,
             )
+            standing.export(node, metrics)
             async with node.running():
                 service = Service(node, hub, server, metrics, wall_clock_ms, random)
                 url, directory = _url(server, listeners), stores.data_dir.path

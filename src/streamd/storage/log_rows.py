@@ -49,6 +49,10 @@ class LogRows:
 
     # -- reading ------------------------------------------------------------------------------
 
+    def stored_size(self, lo: int, hi: int) -> int:
+        """About how many bytes the entries from `lo` to before `hi` take on disk."""
+        return int(self._db.approximate_size(self.key(lo), self.key(hi)))
+
     def hard_state(self) -> HardState:
         raw = self._db.get(self._hard_state_key)
         return HardState() if raw is None else _HARD_STATE.decode(raw)

@@ -126,6 +126,17 @@ class LogStore:
             stored = self._rows.following(self._place(lo - 1), hi)
             return fitting((entry for entry, _ in stored), max_bytes)
 
+    def size_behind(self, index: int) -> int:
+        """About how many bytes the entries behind `index` have; those on disk as compressed there.
+
+        Raises `StorageFailed`.
+        """
+        size, first = self._recent.size_behind(index)
+        if first <= index + 1:
+            return size
+        with self._fail_stop.guarding():
+            return size + self._rows.stored_size(index + 1, first)
+
     def place(self, index: int) -> Floor:
         """Term and checksum of an entry, from `first_index - 1` to `last_index`.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from threading import Lock
 
 from streamd.raft.messages import Entry
@@ -38,6 +39,16 @@ class Recent:
                 return None
             skip = lo - self._entries[0].index
             return fitting((self._entries[skip + i] for i in range(hi - lo)), max_bytes)
+
+    def size_behind(self, index: int) -> tuple[int, int]:
+        """The size in bytes of the entries in memory behind `index`, and the index of the first
+        of them, which is `index + 1` when they are all there."""
+        with self._lock:
+            if not self._entries:
+                return 0, index + 1
+            skip = max(index + 1 - self._entries[0].index, 0)
+            behind = islice(self._entries, skip, None)
+            return sum(len(entry.payload) for entry in behind), self._entries[0].index + skip
 
     def remember(self, entries: Iterable[Entry]) -> None:
         """Take entries that were stored behind the last ones."""
