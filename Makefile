@@ -9,10 +9,10 @@ READY := $(VENV)/.ready
 NODE_READY := tests/conformance/node_modules/.ready
 ARGS ?=
 
-.PHONY: help serve cluster test verify fix bench conformance clean
+.PHONY: help serve cluster test verify fix bench bench-cluster conformance clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 serve: $(READY) ## Serve on 127.0.0.1:4437 from ./data (more flags: ARGS="--http hypercorn")
 	@exec $(BIN)/streamd serve $(ARGS)
@@ -45,6 +45,9 @@ fix: $(READY) ## Mend what can be mended by itself
 
 bench: $(READY) ## Measure against the Node reference server (needs wrk)
 	$(BIN)/python -m bench $(ARGS)
+
+bench-cluster: $(READY) ## Measure three nodes beside one, and what failures cost (needs wrk)
+	$(BIN)/python -m bench.cluster $(ARGS)
 
 clean: ## Remove everything that was set up or built
 	rm -rf $(VENV) tests/conformance/node_modules bench/node/node_modules
