@@ -100,6 +100,8 @@ class Workload:
         self.may_close = random.random() < 0.4
         self.paths = [Path(f"s{number}") for number in range(random.choice((1, 2, 3)))]
         self.running = True
+        # The latest epoch of each producer.
+        self.epochs: Counter[str] = Counter()
 
     async def send(
         self,
@@ -125,6 +127,8 @@ class Workload:
                 if answer.status == 503:
                     self.counted["refusals for want of a leader"] += 1
                     raise Unavailable(answer.body.decode())
+                if answer.status >= 500:
+                    raise Unknown(answer.body.decode())
                 if method in ("GET", "HEAD"):
                     self.counted["leader reads" if led else "follower reads"] += 1
                 return answer
@@ -157,7 +161,6 @@ class Client:
         self._name = name
         self._lives = 0
         self._payloads = 0
-        self._epochs = 0
         self._producer: dict[tuple[str, int], Stamp] = {}
         self._positions: dict[tuple[str, int], str] = {}
 
@@ -218,8 +221,7 @@ class Client:
         life = path.name, path.incarnation
         last = self._producer.get(life)
         if last is None or self.random.random() < 0.05:
-            self._epochs += 1
-            stamp = Stamp(self._name, self._epochs, 0)
+            stamp = self._new_epoch()
         else:
             stamp = Stamp(last.producer, last.epoch, last.seq + 1)
         payload = self._payload()
@@ -246,6 +248,14 @@ class Client:
                 break
             await trio.sleep(self.random.uniform(0, 1))
         self._producer.pop(life, None)
+
+    def _new_epoch(self) -> Stamp:
+        """Begin one, sometimes of another client's producer, who is a zombie from then on."""
+        epochs = self.workload.epochs
+        taken_over = bool(epochs) and self.random.random() < 0.2
+        producer = self.random.choice(list(epochs)) if taken_over else self._name
+        epochs[producer] += 1
+        return Stamp(producer, epochs[producer], 0)
 
     def _appended(self, path: Path, pending: Pending, answer: Answer) -> None:
         if answer.status in (200, 204):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tests.sim.host import ConnectionLost, Host, NotThere
+from tests.sim.disk import Trap
+from tests.sim.host import DISK_S, ConnectionLost, Host, NotThere
 
 if TYPE_CHECKING:
     from tests.sim.simulation import Simulation
@@ -32,10 +33,15 @@ class Faults:
             self._partition: random.choice((0.0, 1.0, 3.0)),
             self._break_connections: random.choice(often),
             self._delay: random.choice(often),
+            self._muddle_messages: random.choice(often),
             self._crash: random.choice((0.0, 1.0, 3.0)),
             self._crash_leader_while_it_writes: random.choice(often),
+            self._crash_at_a_write: random.choice(often),
+            self._crash_while_starting: random.choice(often),
+            self._fail_writes: random.choice(often),
+            self._flip_bit: random.choice(often),
             self._restart: random.choice(often),
-            self._lose_power: random.choice(often),
+            self.lose_power: random.choice(often),
             self._pause: random.choice(often),
             self._skew_clock: random.choice(often),
             self._slow_disk: random.choice(often),
@@ -56,11 +62,38 @@ class Faults:
         """Everything works from now on, and every machine is up."""
         self._network.cut(())
         self._network.slow.clear()
+        self._simulation.post.heal()
         for host in self._simulation.hosts.values():
             host.pause(False)
-            host.disk_s = (0.0002, 0.002)
+            host.disk.disarm()
+            host.disk_s = DISK_S
             host.skew_ms, host.drift = 0, 1.0
             self._simulation.start(host)
+
+    async def break_for_good(self) -> Host | None:
+        """Take one voter from the others until all is healed; None if they need them all."""
+        leader = next((host.node for host in self._hosts() if host.leads), None)
+        if leader is None:
+            return None
+        configuration = leader.group.core.configuration
+        halves = [half for half in (configuration.voters, configuration.voters_outgoing) if half]
+        if min(map(len, halves)) < 3:
+            return None
+        hosts = self._simulation.hosts
+        voters = [hosts[voter] for voter in sorted(set().union(*halves))]
+        victim = next((host for host in voters if not host.is_whole), self._random.choice(voters))
+        kind = self._random.choice(("down", "paused", "slow disk", "isolated", "mute", "deaf"))
+        self._counted[f"lasting: {kind}"] += 1
+        if kind == "down":
+            await victim.kill(powerless=True)
+        elif kind == "paused":
+            victim.pause(True)
+        elif kind == "slow disk":
+            victim.disk_s = (0.5, 4.0)
+        else:
+            ids = [host.node_id for host in self._hosts()]
+            self._network.cut(self._links(kind, ids, victim.node_id))
+        return victim
 
     # -- whom it meets ------------------------------------------------------------------------
 
@@ -117,6 +150,15 @@ class Faults:
         await trio.sleep(self._some_time_s())
         self._network.slow.clear()
 
+    async def _muddle_messages(self) -> None:
+        post = self._simulation.post
+        post.lost = self._random.choice((0.0, 0.1, 0.3))
+        post.doubled = self._random.choice((0.0, 0.1, 0.3))
+        post.kept = self._random.choice((0.0, 0.1, 0.3))
+        post.kept_s = self._random.choice((0.05, 0.5, 5.0))
+        await trio.sleep(self._some_time_s())
+        post.heal()
+
     # -- machines -----------------------------------------------------------------------------
 
     async def _crash(self) -> None:
@@ -139,6 +181,51 @@ class Faults:
         await trio.sleep(seconds)
         self._simulation.start(host)
 
+    async def _crash_at_a_write(self) -> None:
+        """Right before or right after something gets to the disk, whatever it is."""
+        await self._trap(self._victim(), self._random.choice((1, 2, 5, 20)))
+
+    async def _crash_while_starting(self) -> None:
+        host = self._victim()
+        await host.kill(powerless=self._random.random() < 0.5)
+        self._counted["crashes while starting"] += 1
+        self._set_trap(host, self._random.choice((1, 2, 3, 5)))
+        self._simulation.start(host)
+        await self._trap(host)
+
+    async def _fail_writes(self) -> None:
+        """A write is answered with an error; what was written before may be lost as well."""
+        kind = self._random.choice((Trap.IO_ERROR, Trap.FULL))
+        await self._trap(self._victim(), self._random.choice((1, 3, 10)), kind)
+
+    async def _trap(self, host: Host, writes: int = 0, kind: Trap | None = None) -> None:
+        """Have a process end at a write, and start it again."""
+        if writes:
+            self._set_trap(host, writes, kind)
+        life = host.life
+        with trio.move_on_after(3):
+            if life is not None:
+                await life.ended.wait()
+        host.disk.disarm()
+        await trio.sleep(self._random.random())
+        self._simulation.start(host)
+
+    def _set_trap(self, host: Host, writes: int, kind: Trap | None = None) -> None:
+        if kind is None:
+            kind = self._random.choice((Trap.CRASH_BEFORE, Trap.CRASH_AFTER))
+        host.disk.set_trap(kind, writes, powerless=self._random.random() < 0.5)
+
+    async def _flip_bit(self) -> None:
+        """In the log of one node, while all the others have all of theirs."""
+        hosts = self._hosts()
+        if len(hosts) < 3 or not all(host.is_whole for host in hosts):
+            return
+        host = self._victim()
+        await host.kill(powerless=False)
+        self._counted["bit flips"] += host.disk.flip_bit("log")
+        await trio.sleep(self._random.random())
+        self._simulation.start(host)
+
     async def _restart(self) -> None:
         host = self._victim()
         if not host.paused:
@@ -147,7 +234,7 @@ class Faults:
             await trio.sleep(self._random.random())
             self._simulation.start(host)
 
-    async def _lose_power(self) -> None:
+    async def lose_power(self) -> None:
         """All machines at once; they come back one after the other."""
         self._counted["power losses of all"] += 1
         hosts = self._hosts()
@@ -176,7 +263,7 @@ class Faults:
         self._counted["slow disks"] += 1
         host.disk_s = self._random.choice(((0.01, 0.1), (0.1, 0.6), (0.5, 4.0)))
         await trio.sleep(self._some_time_s())
-        host.disk_s = (0.0002, 0.002)
+        host.disk_s = DISK_S
 
     # -- logs ---------------------------------------------------------------------------------
 
@@ -198,7 +285,6 @@ class Faults:
             if other is not host:
                 await self._compact_at(other)
         self._simulation.start(host)
-        if self._random.random() < 0.5:
+        if self._random.random() < 0.7:
             # And again, perhaps in the middle of it.
-            await trio.sleep(self._random.uniform(0.05, 3))
-            await self._crash_for(host, 0.2)
+            await self._trap(host, self._random.choice((5, 10, 20, 40)))

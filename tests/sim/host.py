@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from random import Random
 from typing import TypeVar, TypeVarTuple
@@ -20,13 +20,20 @@ from streamd.http.messages import Request, Response, error_response
 from streamd.http.service import Service
 from streamd.metrics import Metrics
 from streamd.node import Node
+from streamd.raft.messages import Message
+from streamd.storage.errors import StorageError
 from streamd.stores import Stores
 from tests.sim.disk import Disk
 from tests.sim.network import Network, Port, address_of
+from tests.sim.persisting import Crashed, PersistPoints
+from tests.sim.post import Post
 from tests.sim.watch import Watch
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
+
+# How long a blocking call takes when the disk is well, from and to.
+DISK_S = (0.0002, 0.002)
 
 _EPOCH_MS = 1_700_000_000_000
 
@@ -54,7 +61,8 @@ class _Audience(Hub):
 class Life:
     """One process, from its start to its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.scope = trio.CancelScope()
         self.is_dead = False
         self.stop = trio.Event()
@@ -76,23 +84,28 @@ class Host:
         base: Path,
         random: Random,
         network: Network,
+        post: Post,
+        points: PersistPoints,
         counted: Counter[str],
         watch: Watch,
     ) -> None:
         self.node_id = node_id
         self.life: Life | None = None
         self.retired = False
-        self.disk_s = (0.0002, 0.002)
+        self.disk_s = DISK_S
         self.skew_ms = 0
         self.drift = 1.0
         self.paused = False
+        self.disk = Disk(base / f"n{node_id}", random, counted)
         self._resumed = trio.lowlevel.ParkingLot()
         self._written = trio.lowlevel.ParkingLot()
         self._random = random
         self._network = network
+        self._post = post
+        self._points = points
         self._counted = counted
         self._watch = watch
-        self._disk = Disk(base / f"n{node_id}", random)
+        watch.add_machine(node_id)
         self._config = ClusterConfig(
             name="sim",
             listen=address_of(node_id),
@@ -109,6 +122,14 @@ class Host:
     def leads(self) -> bool:
         return self.node is not None and self.node.group.leads
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the node is up and has all that it ever promised to keep."""
+        node = self.node
+        return (
+            node is not None and node.group.core.may_vote and node.stores.log.lost_below is None
+        )
+
     def clock_ms(self) -> int:
         return _EPOCH_MS + self.skew_ms + int(trio.current_time() * 1000 * self.drift)
 
@@ -117,41 +138,70 @@ class Host:
     async def run(self) -> None:
         """Start the process and return when it has ended."""
         assert self.life is None
-        life = self.life = Life()
+        life = self.life = Life(self.disk.path)
         self._network.power_on(self.node_id)
-        if (self._disk.path / "install").exists():
-            self._counted["installs completed at start"] += 1
-        stores = Stores.open(self._disk.path, self.node_id, self._config)
+        self._counted["installs completed at start"] += (self.disk.path / "install").exists()
+        stores = None
         try:
             with life.scope:
-                await self._run(life, stores)
+                stores = self._now(life, Stores.open, life.path, self.node_id, self._config)
+                if stores is not None:
+                    await self._run(life, stores)
+            if stores is not None and not life.is_dead:
+                closing, stores = stores, None
+                self._now(life, closing.close)
+        except* StorageError:
+            if life.is_dead or not self.disk.has_failed:
+                raise
+            self._counted["processes ended by storage errors"] += 1
+            self.disk.leave(powerless=True)
         finally:
             if self.life is life:
                 self._network.end_of(self.node_id, powerless=False)
                 self.life = None
-            stores.close()
+            if stores is not None:
+                # Only to let go of what the dead process holds in ours.
+                with suppress(StorageError):
+                    stores.close()
+            if self.disk.path != life.path:
+                shutil.rmtree(life.path, ignore_errors=True)
             life.ended.set()
+
+    def _now(self, life: Life, call: Callable[[*Args], T], *args: *Args) -> T | None:
+        """Have the process make a call at once; None when it ended inside it."""
+        try:
+            with self._points.of(self.disk):
+                return call(*args)
+        except Crashed as crash:
+            self._end(life, powerless=crash.powerless)
+            return None
 
     async def _run(self, life: Life, stores: Stores) -> None:
         async with self._cluster(life, stores) as cluster:
             metrics = Metrics()
             hub = _Audience(self.clock_ms, self._counted)
-            node = Node(
-                stores,
-                run_blocking=self._run_blocking(life),
-                clock_ms=self.clock_ms,
-                random=Random(self._random.getrandbits(64)),
-                audience=hub,
-                metrics=metrics,
-                cluster=cluster,
-                timing=self._config,
-            )
+
+            def make_node() -> Node:
+                return Node(
+                    stores,
+                    run_blocking=self._run_blocking(life),
+                    clock_ms=self.clock_ms,
+                    random=Random(self._random.getrandbits(64)),
+                    audience=hub,
+                    metrics=metrics,
+                    cluster=cluster,
+                    timing=self._config,
+                )
+
+            node = self._now(life, make_node)
+            if node is None:
+                return
             self._freeze_ticks(node)
+            self._watch.follow(node)
             service = Service(
                 node, hub, ServerConfig(), metrics, self.clock_ms, Random(self.node_id)
             )
             async with node.running(), trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch.follow, node)
                 life.node = node
                 life.application = StreamApplication(service, _no_ops)
                 await life.stop.wait()
@@ -171,6 +221,7 @@ class Host:
             run_blocking=self._run_blocking(life),
         )
         self._count_forwards(cluster)
+        self._sort_messages(cluster)
         async with trio.open_nursery() as nursery:
             await nursery.start(cluster.transport.run)
             if cluster.may_found:
@@ -188,6 +239,23 @@ class Host:
 
         cluster.forward = counting  # type: ignore[method-assign]
 
+    def _sort_messages(self, cluster: Cluster) -> None:
+        take = cluster.on_messages
+
+        def sorting(peer_id: int, messages: list[Message]) -> None:
+            arriving = self._post.sort(messages)
+            if arriving:
+                take(peer_id, arriving)
+
+        cluster.on_messages = sorting  # type: ignore[method-assign]
+
+    def take_late(self, message: Message) -> bool:
+        """Take a message that was sent long ago, if the node is up."""
+        if self.node is None or self.paused:
+            return False
+        self.node.step([message])
+        return True
+
     def _freeze_ticks(self, node: Node) -> None:
         """The node's own timers must not tell it that time passes while it is paused."""
         tick = node.group.core.tick
@@ -201,17 +269,20 @@ class Host:
     async def kill(self, *, powerless: bool) -> None:
         """End the process at this moment; the disk keeps what it has by now, or what it must."""
         life = self.life
-        if life is None:
-            return
-        old = self._disk.leave(powerless=powerless)
+        if life is not None:
+            self._counted["crashes during calls"] += bool(life.calls)
+            self.disk.leave(powerless=powerless)
+            self._end(life, powerless=powerless)
+            await life.ended.wait()
+
+    def _end(self, life: Life, *, powerless: bool) -> None:
         life.is_dead = True
-        self.life = None
-        self._network.end_of(self.node_id, powerless=powerless)
+        if self.life is life:
+            self.life = None
+            self._network.end_of(self.node_id, powerless=powerless)
         life.scope.cancel()
         for scope in (*life.calls.values(), *life.requests.values()):
             scope.cancel()
-        await life.ended.wait()
-        shutil.rmtree(old, ignore_errors=True)
 
     async def stop(self) -> None:
         """End the process in order."""
@@ -224,7 +295,7 @@ class Host:
         """The node was removed from the cluster, and goes for good."""
         self.retired = True
         await self.kill(powerless=False)
-        self._disk.wipe()
+        self.disk.wipe()
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -239,11 +310,19 @@ class Host:
         """Return when something has just been put on the disk, and nobody knows it yet."""
         await self._written.park()
 
-    def called(self, call: str) -> None:
-        """A blocking call has done its work."""
-        self._disk.called(call)
-        if call == "_write_blocking":
+    async def call(self, life: Life, call: Callable[[*Args], T], *args: *Args) -> T:
+        """Do what a thread of the process does, unless the process ends with it."""
+        try:
+            with self._points.of(self.disk):
+                result = call(*args)
+        except Crashed as crash:
+            self._end(life, powerless=crash.powerless)
+            await trio.sleep_forever()
+            raise
+        if getattr(call, "__name__", "") == "_write_blocking":
+            self._watch.after_write(self.node_id)
             self._written.unpark_all()
+        return result
 
     async def awake(self) -> None:
         while self.paused:
@@ -287,6 +366,10 @@ class Host:
             life.requests[id(scope)] = scope
             try:
                 return await what(life)
+            except StorageError as error:
+                if not self.disk.has_failed:
+                    raise
+                raise ConnectionLost from error
             finally:
                 del life.requests[id(scope)]
         raise ConnectionLost
@@ -315,8 +398,7 @@ class _RunBlocking:
                 self._life.calls[id(scope)] = scope
                 try:
                     await self._take_time()
-                    result = call(*args)
-                    self._host.called(getattr(call, "__name__", ""))
+                    result = await self._host.call(self._life, call, *args)
                     await self._take_time()
                     return result
                 finally:

@@ -16,14 +16,18 @@ from zlib import crc32
 
 import trio
 
+from streamd.raft.messages import Message
 from tests.jepsen_like import history
 from tests.jepsen_like.checker import check
 from tests.jepsen_like.history import Recorder
 from tests.sim.clients import Client, Workload
 from tests.sim.faults import Faults
 from tests.sim.host import Host
+from tests.sim.mayflies import Mayflies
 from tests.sim.network import Network
 from tests.sim.operators import Operator
+from tests.sim.persisting import PersistPoints
+from tests.sim.post import Post
 from tests.sim.recovery import Recovery
 from tests.sim.runtime import run_virtually
 from tests.sim.settings import small_limits
@@ -44,29 +48,44 @@ class Simulation:
         self.history_file = base / "history.jsonl"
         self.watch = Watch(self.counted)
         self.network = Network(self._own_random(), self.counted)
+        self.post = Post(self._own_random(), self.counted)
+        self.points = PersistPoints()
         self.hosts: dict[int, Host] = {}
         self.supervisor: trio.Nursery | None = None
+        # Whom no client asks because it is not to recover.
+        self.given_up: Host | None = None
 
     def _own_random(self) -> Random:
         return Random(self.random.getrandbits(64))
 
     async def run(self) -> None:
         """Raises `InvariantBroken`, or what ended a node."""
+        with (
+            self.points.installed(),
+            Recorder(self.history_file, lambda: int(trio.current_time() * 1e9)) as recorder,
+        ):
+            await self._run(recorder)
+        self._judge()
+
+    async def _run(self, recorder: Recorder) -> None:
         async with trio.open_nursery() as nursery:
             self.supervisor = nursery
+            nursery.start_soon(self.post.deliver_late, self._deliver)
             for node_id in FOUNDERS:
                 self.add_host(node_id)
-            with Recorder(self.history_file, lambda: int(trio.current_time() * 1e9)) as recorder:
-                workload = Workload(self._own_random(), self.serving, recorder, self.counted)
-                await workload.create_all()
-                await self._break_things(workload)
-                await Recovery(self, workload).run()
+            workload = Workload(self._own_random(), self.serving, recorder, self.counted)
+            await workload.create_all()
+            await self._break_things(workload)
+            await Recovery(self, workload).run()
             nursery.cancel_scope.cancel()
-        self._judge()
 
     def serving(self) -> list[Host]:
         """Where clients may turn to, whether it is up or not."""
-        return [host for host in self.hosts.values() if not host.retired]
+        hosts = self.hosts.values()
+        return [host for host in hosts if not host.retired and host is not self.given_up]
+
+    def _deliver(self, message: Message) -> bool:
+        return self.hosts[message.to].take_late(message)
 
     # -- hosts --------------------------------------------------------------------------------
 
@@ -77,6 +96,8 @@ class Simulation:
             self.base,
             self._own_random(),
             self.network,
+            self.post,
+            self.points,
             self.counted,
             self.watch,
         )
@@ -98,14 +119,29 @@ class Simulation:
         async with trio.open_nursery() as nursery:
             for number in range(self.random.choice((2, 4, 6))):
                 nursery.start_soon(Client(workload, f"c{number}").run, pause_s)
+            nursery.start_soon(Mayflies(workload, self._own_random()).run)
             async with trio.open_nursery() as meddling:
                 meddling.start_soon(faults.run)
                 meddling.start_soon(operator.run)
                 await trio.sleep(self.seconds)
                 meddling.cancel_scope.cancel()
-            await faults.heal()
+            await self._end(faults, workload)
             await trio.sleep(2)
             workload.running = False
+
+    async def _end(self, faults: Faults, workload: Workload) -> None:
+        """Of the faults: healed, all but one, or crowned by the loss of everything in memory."""
+        ending = self.random.choice(("healed", "all but one", "power lost"))
+        self.counted[f"endings: {ending}"] += 1
+        if ending == "all but one":
+            await faults.heal()
+            await trio.sleep(2)
+            self.given_up = await faults.break_for_good()
+            await Recovery(self, workload).until_writable()
+            self.given_up = None
+        elif ending == "power lost":
+            await faults.lose_power()
+        await faults.heal()
 
     def _judge(self) -> None:
         operations = history.load([self.history_file])

@@ -1,57 +1,141 @@
-"""What is watched while a simulation runs, and what must hold at each moment of it."""
+"""What is watched while a simulation runs, and what must hold at each moment of it.
+
+The invariants are those of the Raft core's own simulations; here they look at real logs on
+simulated disks, and at what the nodes answer.
+"""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+from zlib import crc32
+
+import msgspec
 
 from streamd.node import Node
 from streamd.raft.core import Core, Role
+from streamd.raft.invariants import Checker, InvariantBroken
+from streamd.raft.messages import HardState, Message
+from streamd.storage.log_store import LogStore
+from streamd.streams.commands import Command, Outcome
+
+__all__ = ["InvariantBroken", "Watch"]
+
+# All that changes a core; each is an event after which everything is checked.
+_EVENTS = (
+    "step",
+    "stored",
+    "tick",
+    "propose",
+    "propose_configuration",
+    "transfer",
+    "ready",
+    "restore",
+)
 
 
-class InvariantBroken(AssertionError):
-    """A schedule was found in which the cluster breaks a promise."""
+class _Held:
+    """What a node's disk holds, as its log knows it: nothing before it was synced."""
+
+    def __init__(self) -> None:
+        self.log: LogStore | None = None
+
+    @property
+    def hard_state(self) -> HardState:
+        return HardState() if self.log is None else self.log.hard_state
+
+    @property
+    def last_index(self) -> int:
+        return 0 if self.log is None else self.log.last_index
+
+    def holds(self, index: int, term: int) -> bool:
+        """Also what was here and is known to be lost: until it is back the node does not vote."""
+        if self.log is None:
+            return False
+        lost = self.log.lost_below
+        return (
+            index < self.log.first_index - 1
+            or (lost is not None and index <= lost.index)
+            or self.log.holds(index, term)
+        )
 
 
 class Watch:
-    """Follows every node; one leader for each term, and no commit is taken back."""
+    """Follows every node through all its lives."""
 
     def __init__(self, counted: Counter[str]) -> None:
         self._counted = counted
-        self._leaders: dict[int, int] = {}
+        self._disks: dict[int, _Held] = {}
+        self._checker = Checker(self._disks)
+        self._applied: Counter[int] = Counter()
+        self._encoder = msgspec.msgpack.Encoder()
 
-    async def follow(self, node: Node) -> None:
-        """Look at a node after each of its turns in which something changed."""
-        before = _Place.of(node.group.core)
-        while True:
-            now = _Place.of(node.group.core)
-            self._check(node.group.core.node_id, before, now)
-            before = now
-            await node.group.wait_for(partial(_has_changed, node.group.core, now), math.inf)
+    @property
+    def committed_index(self) -> int:
+        """How far the cluster as a whole has committed."""
+        return self._checker.committed_index
 
-    def _check(self, node_id: int, before: _Place, now: _Place) -> None:
-        if now.term < before.term or now.commit_index < before.commit_index:
-            raise InvariantBroken(f"node {node_id} went back from {before} to {now}")
-        if now.leads and self._leaders.setdefault(now.term, node_id) != node_id:
-            other = self._leaders[now.term]
-            raise InvariantBroken(f"{other} and {node_id} both lead term {now.term}")
-        self._counted["elections"] = len(self._leaders)
-        self._counted["log compactions"] += now.first_index > before.first_index
-        self._counted["leaders deposed"] += before.leads and not now.leads
+    def add_machine(self, node_id: int) -> None:
+        self._disks[node_id] = _Held()
 
+    def follow(self, node: Node) -> None:
+        """Look at a node that has just been made whenever something has happened to it."""
+        core = node.group.core
+        self._disks[core.node_id].log = node.stores.log
+        self._checker.after_store(core.node_id)
+        self._checker.after_restart(core, core.applied_index)
+        self._counted["starts without all entries"] += not core.may_vote
+        for event in _EVENTS:
+            setattr(core, event, self._checked(core, getattr(core, event)))
+        machine = node.group.machine
+        machine.apply = self._compared(core, machine.apply)  # type: ignore[method-assign]
+        assert node.cluster is not None
+        node.cluster.send = self._vouched(node.cluster.send)  # type: ignore[method-assign]
+        self._checker.after_event(core)
 
-class _Place(NamedTuple):
-    term: int
-    leads: bool
-    commit_index: int
-    first_index: int
+    def after_write(self, node_id: int) -> None:
+        """A node's log was written."""
+        self._checker.after_store(node_id)
 
-    @classmethod
-    def of(cls, core: Core) -> _Place:
-        return cls(core.term, core.role == Role.LEADER, core.commit_index, core.first_index)
+    def _checked(self, core: Core, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def checked(*args: Any) -> Any:
+            role, first_index, trusted = core.role, core.first_index, core.may_vote
+            result = call(*args)
+            self._checker.after_event(core)
+            self._counted["elections"] += role != Role.LEADER and core.role == Role.LEADER
+            self._counted["leaders deposed"] += role == Role.LEADER and core.role != Role.LEADER
+            self._counted["log compactions"] += core.first_index > first_index
+            self._counted["entries regained"] += core.may_vote and not trusted
+            return result
 
+        return checked
 
-def _has_changed(core: Core, place: _Place) -> bool:
-    return _Place.of(core) != place
+    def _compared(self, core: Core, apply: Callable[..., list[Outcome]]) -> Callable[..., Any]:
+        """Applied anywhere, and again after a restart, an entry has the same outcomes."""
+
+        def compared(
+            index: int, term: int, now_ms: int, commands: list[Command]
+        ) -> Sequence[Outcome]:
+            digest = crc32(self._encoder.encode((term, now_ms, commands)))
+            outcomes = apply(index, term, now_ms, commands)
+            for outcome in outcomes:
+                fields = [getattr(outcome, name) for name in Outcome.__slots__]
+                digest = crc32(self._encoder.encode(fields), digest)
+            self._checker.after_apply(core.node_id, index, digest)
+            if index <= self._applied[core.node_id]:
+                self._counted["entries replayed"] += 1
+            self._applied[core.node_id] = index
+            return outcomes
+
+        return compared
+
+    def _vouched(self, send: Callable[[Sequence[Message]], None]) -> Callable[..., None]:
+        def vouched(messages: Sequence[Message]) -> None:
+            for message in messages:
+                self._checker.before_send(message)
+            send(messages)
+
+        return vouched
