@@ -191,6 +191,7 @@ class Faults:
         self._counted["crashes while starting"] += 1
         self._set_trap(host, self._random.choice((1, 2, 3, 5)))
         self._simulation.start(host)
+        await trio.sleep(0.01)
         await self._trap(host)
 
     async def _fail_writes(self) -> None:

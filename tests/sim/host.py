@@ -136,8 +136,9 @@ class Host:
     # -- its processes ------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Start the process and return when it has ended."""
-        assert self.life is None
+        """Start the process, unless it is up, and return when it has ended."""
+        if self.life is not None:
+            return
         life = self.life = Life(self.disk.path)
         self._network.power_on(self.node_id)
         self._counted["installs completed at start"] += (self.disk.path / "install").exists()
