@@ -87,8 +87,9 @@ def _check_stream(name: str, lives: dict[int, list[Operation]], report: Report) 
     gathered = [gather(name, number, lives[number]) for number in sorted(lives)]
     # The last first: an append that strayed into a later life is not missing from its own.
     for life in reversed(gathered):
-        settle_content(life)
-        place_appends(life, [other for other in gathered if other is not life])
+        others = [other for other in gathered if other is not life]
+        settle_content(life, others)
+        place_appends(life, others)
     for life in gathered:
         check_producers(life)
         check_observations(life, [other for other in gathered if other is not life])

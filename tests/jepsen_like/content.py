@@ -126,11 +126,13 @@ def _merge(attempts: list[Operation]) -> Operation:
     return msgspec.structs.replace(best, invoked_ns=min(able), returned_ns=min(acknowledged))
 
 
-def settle_content(life: Life) -> None:
+def settle_content(life: Life, others: list[Life]) -> None:
     """Decides what the log is: the final reads if there are any, else all that was seen of it."""
     finals = [final for final in life.finals if final.outcome == "ok"]
     if not finals:
-        life.content = _piece_together(life)
+        # Appends to other lives may have strayed into this one.
+        most = sum(len(payload) for one in (life, *others) for payload in one.appends)
+        life.content = _piece_together(life, most)
         return
     votes = Counter(final.data for final in finals)
     life.content = max(votes, key=lambda data: (votes[data], len(data)))
@@ -147,9 +149,9 @@ def settle_content(life: Life) -> None:
             life.find(Anomaly.DIVERGED_REPLICA, message, final, reference)
 
 
-def _piece_together(life: Life) -> str:
+def _piece_together(life: Life, most: int) -> str:
+    """What was seen of a log that can hold no more than `most` bytes."""
     position = life.offsets.position
-    most = sum(len(payload) for payload in life.appends)
     answered = (a for a in life.appends.values() if a.outcome == "ok" and not a.duplicate)
     seen = [(position(append.next_offset), append.payload) for append in answered]
     seen += [(position(r.next_offset), r.data) for r in life.reads if r.outcome == "ok"]

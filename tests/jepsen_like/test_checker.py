@@ -162,6 +162,15 @@ def test_an_append_under_way_when_the_next_life_began_may_belong_to_it(
     assert lives.names() == set()
 
 
+def test_an_append_that_strayed_into_a_life_without_a_final_read_takes_its_room(
+    lives: Lives,
+) -> None:
+    lives.history[1].outcome = "unknown"
+    lives.do("append", 1, payload="<new>", next_offset=token(2, 10))
+    lives.do("delete", 1)
+    assert lives.names() == set()
+
+
 def test_a_read_under_way_when_the_next_life_began_proves_nothing(lives: Lives) -> None:
     lives.do("append", 1, payload="<new>", next_offset=token(1, 5))
     straying = lives.do("read", 0, offset="-1", data="<new>", next_offset=token(1, 5))

@@ -126,9 +126,7 @@ class Host:
     def is_whole(self) -> bool:
         """Whether the node is up and has all that it ever promised to keep."""
         node = self.node
-        return (
-            node is not None and node.group.core.may_vote and node.stores.log.lost_below is None
-        )
+        return node is not None and node.group.core.may_vote and node.stores.log.lost_below is None
 
     def clock_ms(self) -> int:
         return _EPOCH_MS + self.skew_ms + int(trio.current_time() * 1000 * self.drift)
