@@ -134,6 +134,5 @@ class Node:
         return connection is not None and connection.connected
 
     def is_ready(self) -> bool:
-        """Whether the node knows a leader and has applied what it knows to be committed."""
-        core = self.group.core
-        return bool(core.leader_id) and core.applied_index == core.commit_index > 0
+        """Whether the node leads or follows, and its state is as new as it can be."""
+        return self.group.core.is_caught_up

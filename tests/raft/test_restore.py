@@ -10,6 +10,7 @@ from streamd.raft.core import Core, PeerStatus, RaftViolation, Role, Settings
 from streamd.raft.messages import (
     AppendAccepted,
     AppendRequest,
+    CommitNotice,
     Configuration,
     Entry,
     EntryKind,
@@ -148,4 +149,38 @@ def test_a_vote_is_withheld_until_what_was_lost_is_there_again() -> None:
     node.core.step(Heartbeat(2, 1, 2, 2))
     assert not node.core.may_vote
     node.core.step(Heartbeat(2, 1, 2, 3))
+    assert node.core.may_vote
+
+
+def test_what_was_lost_may_be_more_than_the_node_knows_so_the_leaders_log_decides() -> None:
+    """Confirmed entry 4 is lost with the notes on it, and the leader counts that confirmation: a
+    vote for someone without the entry would undo what is committed."""
+    node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1), lost_below=2)
+    node.core.step(append(2, 1))
+    settle(node)
+    node.core.step(Heartbeat(2, 1, 2, 2, last_index=4))
+    assert not node.core.may_vote, "it holds what it noted, but the leader's log goes on"
+    node.core.step(append(3))
+    node.core.step(append(4))
+    settle(node)
+    node.core.step(Heartbeat(2, 1, 2, 3, last_index=4))
+    assert not node.core.may_vote, "entry 4 might not be committed by this leader"
+    node.core.step(Heartbeat(2, 1, 2, 4, last_index=4))
+    assert node.core.may_vote
+
+
+def test_a_commit_alone_restores_no_trust_before_a_leader_told_how_far_its_log_goes() -> None:
+    node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1), lost_below=1)
+    node.core.step(append(2, 1))
+    settle(node)
+    node.core.step(CommitNotice(2, 1, 2, 2))
+    assert not node.core.may_vote
+
+
+def test_a_later_leaders_shorter_log_is_what_counts_then() -> None:
+    node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1), lost_below=1)
+    node.core.step(Heartbeat(2, 1, 2, 0, last_index=90))
+    node.core.step(AppendRequest(3, 1, 3, 1, 1, 1, [Entry(2, 3, EntryKind.COMMANDS, b"")]))
+    settle(node)
+    node.core.step(Heartbeat(3, 1, 3, 2, last_index=2))
     assert node.core.may_vote

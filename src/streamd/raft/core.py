@@ -163,6 +163,14 @@ class Core:
         return self._applied_index
 
     @property
+    def is_caught_up(self) -> bool:
+        """Whether the state is about as new as the group's: on a leader once an entry of its own
+        term is committed, on a follower while it applies in time what the leader has."""
+        if self._roles.leadership is not None:
+            return self._roles.leadership.has_committed_in_term
+        return bool(self._state.leader_id) and self._state.keeping_up.value
+
+    @property
     def transferring(self) -> int:
         """The node that leadership is being handed to, or 0."""
         leadership = self._roles.leadership
@@ -239,6 +247,7 @@ class Core:
         """Let one tick of time pass."""
         self._writes.tick()
         self._roles.tick()
+        self._state.keeping_up.tick(self._applied_index)
 
     def step(self, message: Message) -> None:
         """Take a message from a peer, member of the group or not.

@@ -80,6 +80,8 @@ def follow_heartbeat(state: State, heartbeat: Heartbeat) -> None:
     """Raises `RaftViolation` when the log no longer holds what this node has confirmed, unless
     the node knows that; then the leader is told."""
     log = state.log
+    state.trust.heard_leader(heartbeat.last_index)
+    state.keeping_up.heard(heartbeat.last_index)
     if state.restoring is None:
         if heartbeat.commit_index > log.last_index and not state.trust.may_vote:
             _reject(state, heartbeat.sender, heartbeat.commit_index, state.term)

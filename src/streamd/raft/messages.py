@@ -120,11 +120,13 @@ class AppendRejected(PeerMessage, frozen=True, tag=5):
 class Heartbeat(PeerMessage, frozen=True, tag=6):
     """The leader lives. `commit_index` never exceeds what the receiver is known to hold.
 
-    `round` numbers the leader's read rounds; the reply repeats it.
+    `round` numbers the leader's read rounds; the reply repeats it. `last_index` is how far the
+    leader's log reaches, so that a follower knows how far behind it is.
     """
 
     commit_index: int
     round: int = 0
+    last_index: int = 0
 
 
 class CommitNotice(PeerMessage, frozen=True, tag=11):

@@ -79,10 +79,13 @@ class Replication:
 
     def heartbeat(self, round_number: int) -> None:
         state = self._state
+        log = state.log
         for member, progress in self.progress.items():
-            commit_index = min(state.log.commit_index, progress.match_index)
+            commit_index = min(log.commit_index, progress.match_index)
             state.messages.append(
-                Heartbeat(state.node_id, member, state.term, commit_index, round_number)
+                Heartbeat(
+                    state.node_id, member, state.term, commit_index, round_number, log.last_index
+                )
             )
         for member, departure in list(self._departures.items()):
             # This heartbeat tells it that the entry which removes it is committed.

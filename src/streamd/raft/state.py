@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from streamd.raft.interface import ReadState, Settings
+from streamd.raft.keeping_up import KeepingUp
 from streamd.raft.log import Log
 from streamd.raft.membership import ConfigurationHistory
 from streamd.raft.messages import Configuration, HardState, Message
@@ -28,6 +29,7 @@ class State:
         self.log = log
         self.configurations = configurations
         self.trust = trust
+        self.keeping_up = KeepingUp(settings.election_timeout_ticks)
         self.leader_id = 0
         # (index, term) of a snapshot that is being installed: the log must not change under it.
         self.restoring: tuple[int, int] | None = None
