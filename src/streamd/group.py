@@ -431,6 +431,11 @@ class Group:
             SnapshotSource.open, self._store, self._log, snapshot_id, limiter=self._writer
         )
 
+    @property
+    def is_installing(self) -> bool:
+        """Whether a snapshot is taking the place of state and log."""
+        return self._installing is not None
+
     async def install(self, meta: SnapshotMeta) -> bool:
         """Put a received snapshot in the place of state and log, between two writes.
 

@@ -100,7 +100,7 @@ class SnapshotSink:
             header = Header() if raw is None else _HEADER_DECODER.decode(raw)
             meta = progress.meta
             if (header.applied_index, header.configuration) != (meta.index, meta.configuration):
-                self.discard()
+                self._discard()
                 raise SnapshotDamaged(
                     f"the snapshot was announced as of entry {meta.index}, "
                     f"but is of {header.applied_index}"
@@ -113,16 +113,20 @@ class SnapshotSink:
         return meta
 
     def discard(self) -> None:
-        """Remove whatever was received. Raises `OSError`."""
-        self.close()
-        if self._directory.exists():
-            shutil.rmtree(self._directory)
+        """Remove whatever was received."""
+        with self._fail_stop.guarding():
+            self._discard()
 
     def close(self) -> None:
         """Stop receiving, but keep what is there: `begin` may go on with it."""
         if self._db is not None:
             self._db.close()
         self._db = self._progress = None
+
+    def _discard(self) -> None:
+        self.close()
+        if self._directory.exists():
+            shutil.rmtree(self._directory)
 
     def _resume(self, meta: SnapshotMeta) -> None:
         progress = None
@@ -132,7 +136,7 @@ class SnapshotSink:
             raw = self._db.get(_PROGRESS_KEY, verify_checksums=True)
             progress = None if raw is None else _PROGRESS_DECODER.decode(raw)
         if progress is None or progress.meta != meta or self._db is None:
-            self.discard()
+            self._discard()
             self._db = open_state_database(self._directory)
             progress = _Progress(meta)
             self._db.put(_PROGRESS_KEY, msgspec.msgpack.encode(progress), sync=True)
@@ -150,7 +154,7 @@ class SnapshotSink:
         else:
             self._begun_row += piece.rows[put_rows(batch, piece.rows) :]
         if self._begun_row and piece.is_last:
-            self.discard()
+            self._discard()
             raise SnapshotDamaged("the snapshot ends inside a row")
         self._wanted += 1
         if not self._begun_row:

@@ -1,0 +1,185 @@
+"""Whole nodes of a cluster in the test's own process: real stores, a network in memory.
+
+For `run_virtually`: blocking calls take no thread, but some virtual time.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import TypeVar, TypeVarTuple
+
+import trio
+
+from streamd.cluster import Cluster
+from streamd.config import ClusterConfig
+from streamd.http.live import Hub
+from streamd.metrics import Metrics
+from streamd.node import Node
+from streamd.stores import Stores
+from tests.sim.network import Network, Port, address_of
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+_EPOCH_MS = 1_700_000_000_000
+_BOUND_S = 60.0
+
+
+async def wait_until(condition: Callable[[], bool], bound_s: float = _BOUND_S) -> None:
+    """Wait, on the virtual clock, for what the nodes bring about."""
+    with trio.fail_after(bound_s):
+        while not condition():  # noqa: ASYNC110 - no event tells of it
+            await trio.sleep(0.01)
+
+
+class Machine:
+    """A directory, and a node that comes and goes. `calls` counts what the node had done with
+    its disk, by the name of the call; `disk_s` is how long such a call takes, in seconds."""
+
+    def __init__(self, node_id: int, base: Path, network: Network) -> None:
+        self.node_id = node_id
+        self.path = base / f"n{node_id}"
+        self.calls: Counter[str] = Counter()
+        self.on_call: Callable[[str], None] = lambda _: None
+        self.disk_s = 0.001
+        self.running: Node | None = None
+        self._network = network
+        self._lives = 0
+        self._life = trio.CancelScope()
+        self._ended = trio.Event()
+        self._config = ClusterConfig(
+            name="machines",
+            listen=address_of(node_id),
+            bootstrap_node_id=1,
+            routes=[address_of(founder) for founder in (1, 2, 3)],
+        )
+
+    @property
+    def node(self) -> Node:
+        """The node, which must be up."""
+        assert self.running is not None
+        return self.running
+
+    @property
+    def leads(self) -> bool:
+        return self.running is not None and self.running.group.leads
+
+    @property
+    def is_ready(self) -> bool:
+        return self.running is not None and self.running.is_ready()
+
+    async def run(self) -> None:
+        """Start the node, and return when it has been killed."""
+        self._life, self._ended = trio.CancelScope(), trio.Event()
+        self._network.power_on(self.node_id)
+        stores = Stores.open(self.path, self.node_id, self._config)
+        try:
+            with self._life:
+                async with self._serving(stores) as self.running:
+                    await trio.sleep_forever()
+        finally:
+            self.running = None
+            stores.close()
+            self._ended.set()
+
+    async def kill(self) -> None:
+        """End the node without a chance to tidy up: it goes on from a copy of what is there now,
+        because this process still holds what it had open."""
+        self.running = None
+        self._lives += 1
+        old, self.path = self.path, self.path.with_name(f"n{self.node_id}.{self._lives}")
+        shutil.copytree(old, self.path)
+        self._network.end_of(self.node_id, powerless=False)
+        self._life.cancel()
+        await self._ended.wait()
+
+    @asynccontextmanager
+    async def _serving(self, stores: Stores) -> AsyncIterator[Node]:
+        cluster = Cluster(
+            self._config,
+            stores.data_dir,
+            stores.log,
+            client_address=address_of(self.node_id),
+            max_body_bytes=1024 * 1024,
+            network=Port(self._network, self.node_id),
+            random=Random(self.node_id),
+            run_blocking=self._run_blocking,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(cluster.transport.run)
+            if cluster.may_found:
+                await cluster.found()
+            node = Node(
+                stores,
+                run_blocking=self._run_blocking,
+                clock_ms=_clock_ms,
+                random=Random(self.node_id),
+                audience=Hub(_clock_ms, 10),
+                metrics=Metrics(),
+                cluster=cluster,
+                timing=self._config,
+            )
+            async with node.running():
+                yield node
+
+    async def _run_blocking(
+        self,
+        call: Callable[[*Args], T],
+        *args: *Args,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> T:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        async with limiter or trio.CapacityLimiter(1):
+            result = call(*args)
+            name = getattr(call, "__name__", "")
+            self.calls[name] += 1
+            self.on_call(name)
+            # A thread cannot be cancelled, but these end with the process.
+            with trio.CancelScope(shield=self.running is not None):
+                await trio.sleep(self.disk_s)
+            return result
+
+
+def _clock_ms() -> int:
+    return _EPOCH_MS + int(trio.current_time() * 1000)
+
+
+class Machines:
+    """Three of them, on one network."""
+
+    def __init__(self, base: Path, nursery: trio.Nursery) -> None:
+        self.network = Network(Random(7), Counter())
+        self.all = [Machine(node_id, base, self.network) for node_id in (1, 2, 3)]
+        self._nursery = nursery
+        for machine in self.all:
+            self.start(machine)
+
+    def start(self, machine: Machine) -> None:
+        """Start the node of a machine that has none."""
+        self._nursery.start_soon(machine.run)
+
+    async def leader(self) -> Machine:
+        await wait_until(lambda: any(machine.leads for machine in self.all))
+        return next(machine for machine in self.all if machine.leads)
+
+    def part(self, one: Machine, other: Machine) -> None:
+        """Nothing goes between the two any more, and everything between all others."""
+        self.network.cut([(one.node_id, other.node_id), (other.node_id, one.node_id)])
+
+    def heal(self) -> None:
+        self.network.cut([])
+
+
+Scenario = Callable[[Machines], Awaitable[None]]
+
+
+async def play(scenario: Scenario, base: Path) -> None:
+    """Play a scenario with three machines that have just been started."""
+    async with trio.open_nursery() as nursery:
+        await scenario(Machines(base, nursery))
+        nursery.cancel_scope.cancel()
