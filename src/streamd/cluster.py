@@ -88,6 +88,9 @@ class Cluster:
         self._met: dict[int, Hello] = {}
         self._someone_new = trio.lowlevel.ParkingLot()
         self._configuration = Configuration()
+        self._leaving: dict[int, str] = {}
+        self._leave_at = 0.0
+        self._farewell_s = 2 * config.election_timeout_ms / 1000
         self.member: Member | None = None
         defaults = Limits()
         packet_bytes = max(defaults.max_packet_bytes, max_body_bytes + _OVERHEAD_BYTES)
@@ -238,6 +241,7 @@ class Cluster:
     # -- the group's peers --------------------------------------------------------------------
 
     def send(self, messages: Sequence[Message]) -> None:
+        self._part_with_who_left()
         by_peer: dict[int, list[Message]] = {}
         for message in messages:
             by_peer.setdefault(message.to, []).append(message)
@@ -266,10 +270,33 @@ class Cluster:
             raise OutcomeUnknown(f"the connection to node {peer_id} broke: {error}") from error
 
     def configured(self, configuration: Configuration) -> None:
-        self._configuration = configuration
-        if configuration.members():
-            self.transport.set_peers(
-                {node_id: peer for node_id, peer, _ in configuration.addresses}
+        self._tell_if_removed(configuration)
+        before, self._configuration = self._configuration, configuration
+        if not configuration.members():
+            return
+        # Whoever leaves is to hear of it: the core goes on sending to it for a while.
+        members = configuration.members()
+        gone = {i: peer for i, peer, _ in before.addresses if i not in members}
+        if gone:
+            self._leaving, self._leave_at = gone, trio.current_time() + self._farewell_s
+        self._dial_members()
+
+    def _dial_members(self) -> None:
+        members = {node_id: peer for node_id, peer, _ in self._configuration.addresses}
+        self.transport.set_peers({**self._leaving, **members})
+
+    def _part_with_who_left(self) -> None:
+        if self._leaving and trio.current_time() >= self._leave_at:
+            self._leaving = {}
+            self._dial_members()
+
+    def _tell_if_removed(self, configuration: Configuration) -> None:
+        members = configuration.members()
+        if members and self.node_id in self._configuration.members() - members:
+            log.warning(
+                "this node has been removed from the cluster: stop it, and do not use its id again",
+                node_id=self.node_id,
+                members=sorted(members),
             )
 
     def snapshots_wanted(self, members: Sequence[int]) -> None:
