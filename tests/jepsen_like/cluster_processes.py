@@ -19,6 +19,8 @@ from typing import Any
 from tests.jepsen_like.fault_proxy import FaultProxy, Links
 
 ELECTION_TIMEOUT_S = 1.0
+# One election, and what a busy machine takes for it.
+ONE_ELECTION_S = 4 * ELECTION_TIMEOUT_S
 
 _DEADLINE_S = 45.0
 _POLL_S = 0.03
@@ -268,6 +270,21 @@ class ClusterProcesses:
     def followers(self, leader: NodeProcess) -> list[NodeProcess]:
         return [node for node in self.alive if node is not leader]
 
+    def fill(self, stream: str, appends: int, size: int) -> None:
+        """Make a stream and append large bodies to it, each of `size` bytes."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.leader().client_port, timeout=_ADMIN_TIMEOUT_S
+        )
+        bodies = [None, *([os.urandom(size)] * appends)]
+        for body in bodies:
+            method = "PUT" if body is None else "POST"
+            headers = {"Content-Type": "application/octet-stream"}
+            connection.request(method, f"/v1/stream/{stream}", body, headers)
+            response = connection.getresponse()
+            assert response.status in (201, 204), (response.status, response.read())
+            response.read()
+        connection.close()
+
     def wait_converged(self) -> None:
         """Wait until all nodes that run have applied the same entries, and there are no more."""
 
@@ -279,3 +296,50 @@ class ClusterProcesses:
             return len(told) == len(self.alive) and len(places) == 1 and settled
 
         wait_until(has_converged, "all nodes at one place")
+
+
+def status_of(node: NodeProcess) -> dict[str, Any]:
+    """What a node that must answer says."""
+    status = node.status()
+    assert status is not None
+    return status
+
+
+def term_of(node: NodeProcess) -> int:
+    return int(status_of(node)["term"])
+
+
+def cut_log_beyond(nodes: Iterable[NodeProcess], index: int) -> None:
+    """Have nodes store their state and cut their logs until all begin behind an entry."""
+    for node in nodes:
+
+        def is_cut(node: NodeProcess = node) -> bool:
+            status, answer = node.post("/cluster/snapshot")
+            assert status == 200, (status, answer)
+            return int(answer["first_log_index"]) > index + 1
+
+        wait_until(is_cut, f"the log of node {node.node_id} begins behind {index}")
+
+
+def administer(node: NodeProcess, operation: str, **wish: object) -> dict[str, object]:
+    """Have a node carry out a wish. Raises AssertionError when it refuses."""
+    status, answer = node.post(f"/cluster/{operation}", wish)
+    assert status == 200, (operation, wish, status, answer)
+    return answer
+
+
+def add_voter(cluster: ClusterProcesses, node_id: int, via: NodeProcess) -> NodeProcess:
+    """A new node, started, added as a learner and promoted."""
+    newcomer = cluster.prepare_newcomer(node_id)
+    newcomer.start()
+    answer = administer(via, "add", address=cluster.peer_address(node_id))
+    assert answer["learners"] == [node_id]
+
+    def is_promoted() -> bool:
+        status, answer = via.post("/cluster/promote", {"node_id": node_id})
+        assert status == 200 or answer["error"]["code"] == "NOT_CAUGHT_UP", answer
+        return status == 200
+
+    wait_until(is_promoted, f"node {node_id} promoted")
+    cluster.wait_ready()
+    return newcomer

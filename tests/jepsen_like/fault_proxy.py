@@ -35,6 +35,17 @@ class _Link:
     jitter_s: float = 0.0
     # Of each chunk, that the connection breaks instead of carrying it.
     break_probability: float = 0.0
+    # After so many bytes the connection breaks, again and again.
+    break_every_bytes: int = 0
+    carried_bytes: int = 0
+
+    def carry(self, size: int) -> bool:
+        """Whether the link breaks over these bytes."""
+        self.carried_bytes += size
+        if not self.break_every_bytes or self.carried_bytes < self.break_every_bytes:
+            return False
+        self.carried_bytes = 0
+        return True
 
 
 class Links:
@@ -73,14 +84,21 @@ class Links:
                     link.delay_s, link.jitter_s = delay_s, jitter_s
                     link.break_probability = break_probability
 
+    def break_every(self, sender: int, receiver: int, size: int) -> None:
+        """Let a link break again and again, each time that it has carried so many bytes."""
+        with self._changed:
+            link = self._link(sender, receiver)
+            link.break_every_bytes, link.carried_bytes = size, 0
+
     def heal(self) -> None:
         """All links are as new; what was held back goes on its way."""
         with self._changed:
             self._links.clear()
             self._changed.notify_all()
 
-    def pass_through(self, sender: int, receiver: int) -> bool:
-        """Wait for as long as a chunk takes; False when the connection is to break instead."""
+    def pass_through(self, sender: int, receiver: int, size: int = 0) -> bool:
+        """Wait for as long as a chunk of `size` bytes takes; False when the connection is to
+        break instead."""
         with self._changed:
             link = self._link(sender, receiver)
             if link.is_cut:
@@ -89,7 +107,7 @@ class Links:
                 self._changed.wait()
             link = self._link(sender, receiver)
             delay_s = link.delay_s + self._random.random() * link.jitter_s
-            breaks = self._random.random() < link.break_probability
+            breaks = self._random.random() < link.break_probability or link.carry(size)
         if delay_s:
             self.counts["delayed"] += 1
             time.sleep(delay_s)
@@ -146,7 +164,7 @@ class FaultProxy:
     def _pump(self, source: socket.socket, sink: socket.socket, sender: int, receiver: int) -> None:
         try:
             while chunk := source.recv(_CHUNK_BYTES):
-                if not self._links.pass_through(sender, receiver):
+                if not self._links.pass_through(sender, receiver, len(chunk)):
                     raise ConnectionResetError
                 sink.sendall(chunk)
             self._links.pass_through(sender, receiver)

@@ -1,0 +1,73 @@
+"""A follower that was away for too long gets the state instead of the log, under load."""
+
+from __future__ import annotations
+
+from tests.jepsen_like.cluster_processes import (
+    ClusterProcesses,
+    NodeProcess,
+    cut_log_beyond,
+    status_of,
+    wait_until,
+)
+from tests.jepsen_like.workload import PHASE_S, Workload, under_load
+
+_INSTALLED = "a snapshot was installed"
+_BULK_BYTES = 1024 * 1024
+_BULK_APPENDS = 12
+# A piece of a snapshot is larger, so hardly one comes through in one go.
+_BREAK_EVERY_BYTES = 3 * 1024 * 1024
+
+
+def _left_behind(cluster: ClusterProcesses, work: Workload) -> NodeProcess:
+    """A follower that is down, and has nothing that the others' logs could go on from."""
+    behind = cluster.followers(cluster.leader())[0]
+    behind.kill()
+    work.work(PHASE_S / 2)
+    cut_log_beyond(cluster.alive, status_of(cluster.leader())["last_log_index"])
+    return behind
+
+
+def test_a_follower_that_missed_what_was_compacted_gets_a_snapshot(
+    cluster: ClusterProcesses,
+) -> None:
+    with under_load(cluster) as work:
+        work.work(PHASE_S / 2)
+        behind = _left_behind(cluster, work)
+        assert _INSTALLED not in behind.output()
+        behind.start()
+        wait_until(lambda: _INSTALLED in behind.output(), "a snapshot installed")
+        cluster.wait_ready()
+    assert status_of(behind)["first_log_index"] > 1
+
+
+def test_a_transfer_that_is_cut_again_and_again_goes_on_and_ends(
+    cluster: ClusterProcesses,
+) -> None:
+    with under_load(cluster) as work:
+        cluster.fill("jepsen/bulk", _BULK_APPENDS, _BULK_BYTES)
+        behind = _left_behind(cluster, work)
+        leader = cluster.leader()
+        cluster.links.break_every(leader.node_id, behind.node_id, _BREAK_EVERY_BYTES)
+        behind.start()
+        wait_until(lambda: _INSTALLED in behind.output(), "a snapshot installed")
+    assert cluster.links.counts["broken"] >= 2
+    assert leader.output().count("a snapshot's transfer is interrupted") >= 2
+    assert leader.output().count("sending a snapshot") == 1
+
+
+def test_a_follower_killed_while_it_receives_goes_on_with_what_it_has(
+    cluster: ClusterProcesses,
+) -> None:
+    with under_load(cluster) as work:
+        cluster.fill("jepsen/bulk", _BULK_APPENDS, _BULK_BYTES)
+        behind = _left_behind(cluster, work)
+        incoming = behind.data_dir / "incoming"
+        for _ in range(2):
+            behind.start()
+            wait_until(incoming.exists, "a snapshot comes in")
+            behind.kill()
+            assert _INSTALLED not in behind.output()
+        behind.start()
+        wait_until(lambda: _INSTALLED in behind.output(), "a snapshot installed")
+        cluster.wait_ready()
+        wait_until(lambda: not incoming.exists(), "nothing left behind")
