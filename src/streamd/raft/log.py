@@ -157,8 +157,8 @@ class Log:
         if index > self.last_index:
             raise RaftViolation(
                 f"the leader knows this log to reach index {index}, but it ends at"
-                f" {self.last_index}: the disk has lost what it had confirmed. Remove this node from"
-                " the cluster, and add it under an id never used before, without its data"
+                f" {self.last_index}: the disk has lost what it had confirmed. Remove this node"
+                " from the cluster, and add it under an id never used before, without its data"
             )
         self.commit_index = max(self.commit_index, index)
 
