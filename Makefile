@@ -34,6 +34,9 @@ test: $(READY) $(NODE_READY) ## Run all tests, the conformance suite included
 conformance: $(READY) $(NODE_READY) ## Run only the upstream conformance suite
 	$(BIN)/python -m pytest tests/conformance -rA $(ARGS)
 
+jepsen: $(READY) ## Break clusters of real processes for longer (JEPSEN_S=30 for each stretch)
+	JEPSEN_S=$${JEPSEN_S:-15} $(BIN)/python -m pytest tests/jepsen_like $(ARGS)
+
 verify: $(READY) ## Check style and types; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

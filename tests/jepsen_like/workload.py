@@ -27,10 +27,11 @@ from tests.jepsen_like.clients import (
 )
 from tests.jepsen_like.cluster_processes import ClusterProcesses, wait_until
 from tests.jepsen_like.findings import Report
+from tests.jepsen_like.hasty import Hasty
 from tests.jepsen_like.history import Operation, Recorder
 
 # How long a fault lasts, and each stretch of work around it.
-PHASE_S = float(os.environ.get("JEPSEN_S", "2"))
+PHASE_S = float(os.environ.get("JEPSEN_S", "1.2"))
 _STREAMS = ("jepsen/one", "jepsen/two")
 # From healing until each client has been served again.
 _PROGRESS_BOUND_S = 20.0
@@ -47,6 +48,8 @@ class Workload:
         self._writers: list[Client] = []
         self._readers: list[Client] = []
         self._short_lived: list[ShortLived] = []
+        # They never hear of any success.
+        self._hasty: list[Client] = []
         self.report = Report()
         self.operations: list[Operation] = []
 
@@ -65,6 +68,7 @@ class Workload:
             self.followers.append(Follower(shared, f"follower{number}", node_id, stream))
         self._short_lived.append(ShortLived(shared, "short", ids[-1]))
         self._writers += self._short_lived
+        self._hasty.append(Hasty(shared, "hasty", ids[0]))
         self._readers += [Reader(shared, f"reader{i}", i, pinned=True) for i in ids]
         for client in self._clients():
             client.start()
@@ -80,7 +84,7 @@ class Workload:
         connection.close()
 
     def _clients(self) -> list[Client]:
-        return [*self._writers, *self._readers, *self.followers]
+        return [*self._writers, *self._readers, *self.followers, *self._hasty]
 
     def send_clients_to(self, node_id: int) -> None:
         """A node has been added: roaming clients may go there, and it gets a reader of its own."""
@@ -106,7 +110,7 @@ class Workload:
     def wait_progress(self, clients: list[Client] | None = None) -> float:
         """Wait until each client has been served anew; returns the seconds that took."""
         began_ns = now_ns()
-        waiting = [c for c in clients or self._clients() if not isinstance(c, Follower)]
+        waiting = clients or [*self._writers, *self._readers]
         for client in waiting:
             wait_until(
                 lambda client=client: client.last_success_ns > began_ns or self._has_problem(),
@@ -136,7 +140,7 @@ class Workload:
     def finish(self) -> None:
         """End the writing, let all of it be delivered live, and stop."""
         self.shared.no_more_writes.set()
-        for writer in self._writers:
+        for writer in [*self._writers, *self._hasty]:
             writer.join()
         for follower in self.followers:
             wait_until(
@@ -246,7 +250,7 @@ def under_load(cluster: ClusterProcesses, name: str = "history") -> Iterator[Wor
     _tell(name, report, workload.counts, recovery_s)
     findings = [str(finding) for finding in report.findings]
     assert report.is_valid, "\n".join([f"{len(findings)} findings in {path}", *findings[:10]])
-    _assert_not_hollow(report)
+    _assert_not_hollow(report, workload.counts)
     workload.assert_delivered_once()
 
 
@@ -256,8 +260,10 @@ def _tell(name: str, report: Report, counts: Counter[str], recovery_s: float) ->
     print(f"{name}: all clients served {recovery_s:.1f} s after healing; {told}")
 
 
-def _assert_not_hollow(report: Report) -> None:
+def _assert_not_hollow(report: Report, client_counts: Counter[str]) -> None:
     """A run without findings proves something only if it did something."""
+    for what in ("left in mid-append", "left before the answer"):
+        assert client_counts[what], f"hollow: nobody {what}"
     counts = report.counts
     for what, least in (("append ok", 50), ("read ok", 30), ("head ok", 10), ("deliver ok", 10)):
         assert counts[what] >= least, f"hollow: {counts[what]} {what}"
