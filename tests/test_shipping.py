@@ -221,3 +221,30 @@ def test_what_a_sender_that_never_came_back_has_left_is_removed(play: Play) -> N
         await wait_until(lambda: not incoming(behind).exists(), shipping.KEPT_S + _BOUND_S)
 
     play(scenario)
+
+
+def test_the_log_is_kept_for_a_follower_whose_snapshot_takes_longer_than_the_log_is_long(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would need another one as soon as it has this one, for ever."""
+    monkeypatch.setattr("streamd.storing.CHECKPOINT_BYTES", 8_000)
+
+    async def scenario(machines: Machines) -> None:
+        leader, behind = await leave_behind(machines)
+        behind.disk_s = 0.5
+        machines.start(behind)
+        await after_pieces(behind, 1).wait()
+        began_at = leader.node.group.core.first_index
+        while not behind.calls["install"]:
+            await leader.node.group.propose(append("a", bytes(400)))
+            await trio.sleep(0.1)
+        behind.disk_s = 0.001
+        await wait_until(lambda: has_caught_up(behind, leader))
+        assert leader.calls["open"] == 1
+        assert await content(behind) == await content(leader)
+        # What nobody needs is cut as before.
+        for _ in range(60):
+            await leader.node.group.propose(append("a", bytes(400)))
+        await wait_until(lambda: leader.node.group.core.first_index > began_at)
+
+    play(scenario)

@@ -41,6 +41,7 @@ from streamd.raft import interface as raft
 from streamd.raft.core import Core, Ready, Role, SoftState
 from streamd.raft.membership import decode_configuration
 from streamd.raft.messages import Configuration, Entry, EntryKind, Message
+from streamd.retention import Retention
 from streamd.storage.data_dir import DataDir
 from streamd.storage.install import install
 from streamd.storage.log_store import LogStore
@@ -123,7 +124,10 @@ class Group:
         self._stirred = trio.lowlevel.ParkingLot()
         self._news = trio.lowlevel.ParkingLot()
         self._turned = trio.lowlevel.ParkingLot()
-        self._storing = Storing(self.state, store, log, run_blocking=run_blocking, due=self.wake)
+        self.retention = Retention(core, tick_s)
+        self._storing = Storing(
+            self.state, store, log, self.retention, run_blocking=run_blocking, due=self.wake
+        )
         self._barriers = ReadBarriers(core, self.wake)
         self._configuration: Configuration | None = None
         self._writer = trio.CapacityLimiter(1)

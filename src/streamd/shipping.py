@@ -117,7 +117,8 @@ class SnapshotSender:
         await self._group.flush()
         source = await self._group.open_snapshot(self._random.getrandbits(64))
         try:
-            yield source
+            with self._group.retention.keeping_behind(source.meta.index):
+                yield source
         finally:
             with trio.CancelScope(shield=True):
                 await self._run_blocking(source.close)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import trio
 
 from streamd.blocking import RunBlocking
+from streamd.retention import Retention
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
 from streamd.streams.state import State
@@ -18,6 +20,8 @@ MAX_UNSTORED_BYTES = 64 * 1024 * 1024
 FLOOR_INTERVAL_S = 1.0
 # The log is cut each time this much was added, at the place it had grown to the time before.
 CHECKPOINT_BYTES = 32 * 1024 * 1024
+# For followers that are further behind it is kept longer, up to so many times as much.
+MAX_CHECKPOINTS_KEPT = 16
 
 
 class Storing:
@@ -32,6 +36,7 @@ class Storing:
         state: State,
         store: StateStore,
         log: LogStore,
+        retention: Retention,
         *,
         run_blocking: RunBlocking,
         due: Callable[[], None],
@@ -41,11 +46,13 @@ class Storing:
         self._log = log
         self._run_blocking = run_blocking
         self._due = due
+        self._retention = retention
         self._changed = trio.lowlevel.ParkingLot()
         # Held by a flush, and by who replaces the state.
         self.exclusive = trio.Lock()
         self._log_bytes = 0
-        self._checkpoint_index = state.stored_index
+        # Where the log may be cut, oldest first, about `CHECKPOINT_BYTES` of log apart.
+        self._checkpoints = deque([state.stored_index])
         self._compact_through = 0
         self._floor_due = False
 
@@ -65,7 +72,7 @@ class Storing:
     def restarted(self, index: int) -> None:
         """Hear that the state was replaced by one as of `index`."""
         self._compact_through = 0
-        self._checkpoint_index = index
+        self._checkpoints = deque([index])
 
     async def run(self) -> None:
         """Store changes a batch at a time until cancelled. Raises `StorageError`."""
@@ -83,9 +90,17 @@ class Storing:
             if self._log_bytes >= CHECKPOINT_BYTES:
                 # What was added since the checkpoint before stays, for followers a little behind.
                 self._log_bytes = 0
-                self._compact_through = self._checkpoint_index
-                self._checkpoint_index = self._state.stored_index
+                self._pass_checkpoints()
+                self._checkpoints.append(self._state.stored_index)
             self._due()
+
+    def _pass_checkpoints(self) -> None:
+        """Have the log cut at the last checkpoint behind which nobody needs it."""
+        needed_behind = self._retention.needed_behind()
+        while self._checkpoints and (
+            self._checkpoints[0] <= needed_behind or len(self._checkpoints) > MAX_CHECKPOINTS_KEPT
+        ):
+            self._compact_through = self._checkpoints.popleft()
 
     async def flush(self) -> None:
         """Store all changes made so far, one flush after the other."""
@@ -97,9 +112,10 @@ class Storing:
     async def compact(self) -> int:
         """Store everything and have the whole log cut behind it; returns the last entry cut."""
         await self.flush()
-        self._checkpoint_index = self._compact_through = self._state.stored_index
+        through = self._compact_through = self._state.stored_index
+        self._checkpoints = deque([through])
         self._due()
-        return self._compact_through
+        return through
 
     def next_duty(self) -> Callable[[], None] | None:
         """Something that the log needs done, to be called once, on the log's thread."""

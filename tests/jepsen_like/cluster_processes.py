@@ -229,9 +229,13 @@ class ClusterProcesses:
         for proxy in self._proxies:
             proxy.close()
         if error is not None:
-            for node in self.nodes.values():
-                if node.log_path.exists():
-                    print(f"-- node {node.node_id}\n{node.output()[-6000:]}")
+            self.show_logs()
+
+    def show_logs(self) -> None:
+        """Print the end of what each node has printed."""
+        for node in self.nodes.values():
+            if node.log_path.exists():
+                print(f"-- node {node.node_id}\n{node.output()[-6000:]}")
 
     # -- what can be waited for ---------------------------------------------------------------
 

@@ -14,3 +14,5 @@ from tests.jepsen_like.cluster_processes import ClusterProcesses
 def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
     with ClusterProcesses(tmp_path) as cluster:
         yield cluster
+        # Shown only for a test that failed, to which this belongs like all it prints.
+        cluster.show_logs()
