@@ -66,6 +66,7 @@ class Faults:
         for host in self._simulation.hosts.values():
             host.pause(False)
             host.disk.disarm()
+            host.crash_in_install = False
             host.disk_s = DISK_S
             host.skew_ms, host.drift = 0, 1.0
             self._simulation.start(host)
@@ -271,6 +272,8 @@ class Faults:
     async def _compact(self) -> None:
         host = self._victim()
         await self._compact_at(host)
+        if self._random.random() < 0.2:
+            await self._crash_for(host, self._random.random())
 
     async def _compact_at(self, host: Host) -> None:
         with suppress(NotThere, ConnectionLost):
@@ -285,7 +288,7 @@ class Faults:
         for other in self._hosts():
             if other is not host:
                 await self._compact_at(other)
+        host.crash_in_install = self._random.random() < 0.5
         self._simulation.start(host)
-        if self._random.random() < 0.7:
-            # And again, perhaps in the middle of it.
-            await self._trap(host, self._random.choice((5, 10, 20, 40)))
+        # And again, perhaps in the middle of it.
+        await self._trap(host, self._random.choice((0, 5, 10, 20, 40)))

@@ -22,8 +22,9 @@ from streamd.metrics import Metrics
 from streamd.node import Node
 from streamd.raft.messages import Message
 from streamd.storage.errors import StorageError
+from streamd.storage.install import install
 from streamd.stores import Stores
-from tests.sim.disk import Disk
+from tests.sim.disk import Disk, Trap
 from tests.sim.network import Network, Port, address_of
 from tests.sim.persisting import Crashed, PersistPoints
 from tests.sim.post import Post
@@ -96,6 +97,7 @@ class Host:
         self.skew_ms = 0
         self.drift = 1.0
         self.paused = False
+        self.crash_in_install = False
         self.disk = Disk(base / f"n{node_id}", random, counted)
         self._resumed = trio.lowlevel.ParkingLot()
         self._written = trio.lowlevel.ParkingLot()
@@ -162,8 +164,9 @@ class Host:
                 # Only to let go of what the dead process holds in ours.
                 with suppress(StorageError):
                     stores.close()
-            if self.disk.path != life.path:
-                shutil.rmtree(life.path, ignore_errors=True)
+            if self.disk.path == life.path:
+                self.disk.leave(powerless=False)
+            shutil.rmtree(life.path, ignore_errors=True)
             life.ended.set()
 
     def _now(self, life: Life, call: Callable[[*Args], T], *args: *Args) -> T | None:
@@ -311,6 +314,12 @@ class Host:
 
     async def call(self, life: Life, call: Callable[[*Args], T], *args: *Args) -> T:
         """Do what a thread of the process does, unless the process ends with it."""
+        if call is install and self.crash_in_install:
+            self.crash_in_install = False
+            self._counted["crashes in the midst of an install"] += 1
+            kind = self._random.choice((Trap.CRASH_BEFORE, Trap.CRASH_AFTER))
+            powerless = self._random.random() < 0.5
+            self.disk.set_trap(kind, self._random.randint(1, 8), powerless=powerless)
         try:
             with self._points.of(self.disk):
                 result = call(*args)
@@ -389,12 +398,14 @@ class _RunBlocking:
         limiter: trio.CapacityLimiter | None = None,
     ) -> T:
         if self._life.is_dead:
-            return self._after_death(call, *args)
+            return await self._after_death(call, *args)
         await trio.lowlevel.checkpoint_if_cancelled()
         async with limiter or nullcontext():
             # A thread cannot be cancelled; only with the process it ends at any moment.
             with trio.CancelScope(shield=True) as scope:
                 self._life.calls[id(scope)] = scope
+                if self._life.is_dead:
+                    scope.cancel()
                 try:
                     await self._take_time()
                     result = await self._host.call(self._life, call, *args)
@@ -402,13 +413,14 @@ class _RunBlocking:
                     return result
                 finally:
                     del self._life.calls[id(scope)]
-        await trio.lowlevel.checkpoint()
-        return self._after_death(call, *args)
+        return await self._after_death(call, *args)
 
-    def _after_death(self, call: Callable[[*Args], T], *args: *Args) -> T:
+    async def _after_death(self, call: Callable[[*Args], T], *args: *Args) -> T:
         """A dead process only lets go of what it holds in ours."""
-        assert getattr(call, "__name__", "") == "close", call
-        return call(*args)
+        if getattr(call, "__name__", "") == "close":
+            return call(*args)
+        await trio.lowlevel.checkpoint()
+        raise AssertionError(f"{call} outlives its process")
 
     async def _take_time(self) -> None:
         await trio.sleep(self._random.uniform(*self._host.disk_s) / 2)

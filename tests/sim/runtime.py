@@ -19,10 +19,12 @@ from trio._core import _run
 T = TypeVar("T")
 
 _BEGIN_S = 1000.0
+# Longer than any run takes.
+_END_S = _BEGIN_S + 1000.0
 
 
 class Deadlock(Exception):
-    """Every task waits for another one, and none for time to pass."""
+    """Every task waits for another one and none for time to pass, or time passes in vain."""
 
 
 class VirtualClock(trio.abc.Clock):
@@ -47,6 +49,8 @@ class VirtualClock(trio.abc.Clock):
             return 0.01
         self._stuck = 0
         self._now_s = max(self._now_s, deadline)
+        if self._now_s > _END_S:
+            raise Deadlock
         return 0.0
 
 

@@ -124,6 +124,8 @@ class Simulation:
                 meddling.start_soon(faults.run)
                 meddling.start_soon(operator.run)
                 await trio.sleep(self.seconds)
+                for host in self.hosts.values():
+                    host.pause(False)  # Else who has asked it for something could not leave.
                 meddling.cancel_scope.cancel()
             await self._end(faults, workload)
             await trio.sleep(2)

@@ -93,18 +93,24 @@ class Watch:
         machine.apply = self._compared(core, machine.apply)  # type: ignore[method-assign]
         assert node.cluster is not None
         node.cluster.send = self._vouched(node.cluster.send)  # type: ignore[method-assign]
-        self._checker.after_event(core)
+        self._check(core)
 
     def after_write(self, node_id: int) -> None:
         """A node's log was written."""
         self._checker.after_store(node_id)
+
+    def _check(self, core: Core) -> None:
+        """But not while a snapshot has replaced the log and the core is yet to be told."""
+        is_replaced = core.first_index - 1 > core.commit_index
+        if core._state.restoring is None or not is_replaced:
+            self._checker.after_event(core)
 
     def _checked(self, core: Core, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
         def checked(*args: Any) -> Any:
             role, first_index, trusted = core.role, core.first_index, core.may_vote
             result = call(*args)
-            self._checker.after_event(core)
+            self._check(core)
             self._counted["elections"] += role != Role.LEADER and core.role == Role.LEADER
             self._counted["leaders deposed"] += role == Role.LEADER and core.role != Role.LEADER
             self._counted["log compactions"] += core.first_index > first_index

@@ -1,0 +1,293 @@
+"""Deliberate mistakes around the core, each a small change to one of the node's own parts.
+
+What is wrong with the core itself is planted in `tests/raft/planted_bugs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import plyvel
+import pytest
+
+from streamd import group, stores
+from streamd.group import Group
+from streamd.proposals import (
+    OutcomeUnknown,
+    Proposal,
+    Unavailable,
+    decode_answers,
+    encode_proposals,
+)
+from streamd.raft.core import Ready, SoftState
+from streamd.raft.messages import Entry, HardState
+from streamd.storage import install
+from streamd.storage.floor import Floor
+from streamd.storage.log_store import LogStore
+from streamd.storage.state_store import StateStore
+from streamd.storing import Storing
+from streamd.streams import keys
+from streamd.streams.state import State
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+PLANTS: list[Plant] = []
+
+
+def bug(plant: Plant) -> Plant:
+    PLANTS.append(plant)
+    return plant
+
+
+class _Unsynced:
+    """A database that never waits for the disk."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def write_batch(self, *, sync: bool = False) -> Any:
+        return self._db.write_batch(sync=False)
+
+
+# -- the order in which things get to the disk ------------------------------------------------
+
+
+@bug
+def writes_are_acknowledged_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
+    real = LogStore.append
+
+    def append(self: LogStore, entries: Sequence[Entry], hard_state: HardState | None) -> None:
+        if not isinstance(self._db, _Unsynced):
+            self._db = _Unsynced(self._db)
+        real(self, entries, hard_state)
+
+    patch.setattr(LogStore, "append", append)
+
+
+@bug
+def acknowledgements_leave_before_the_write(patch: pytest.MonkeyPatch) -> None:
+    real = Group._write
+
+    async def write(self: Group, ready: Ready) -> None:
+        self._peers.send(ready.messages_after_store)
+        ready.messages_after_store = []
+        await real(self, ready)
+
+    patch.setattr(Group, "_write", write)
+
+
+@bug
+def votes_are_not_stored(patch: pytest.MonkeyPatch) -> None:
+    real = LogStore.append
+
+    def append(self: LogStore, entries: Sequence[Entry], hard_state: HardState | None) -> None:
+        real(self, entries, None)
+        if hard_state is not None:
+            self.hard_state = hard_state
+
+    patch.setattr(LogStore, "append", append)
+
+
+@bug
+def errors_of_the_disk_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    real = LogStore.append
+
+    def append(self: LogStore, entries: Sequence[Entry], hard_state: HardState | None) -> None:
+        class Careless(_Unsynced):
+            def write_batch(self, *, sync: bool = False) -> Any:
+                batch = self._db.write_batch(sync=sync)
+                write = batch.write
+
+                def careless() -> None:
+                    with suppress(plyvel.IOError):
+                        write()
+
+                batch.write = careless
+                return batch
+
+        if not isinstance(self._db, Careless):
+            self._db = Careless(self._db)
+        real(self, entries, hard_state)
+
+    patch.setattr(LogStore, "append", append)
+
+
+@bug
+def applied_index_is_not_in_the_batch(patch: pytest.MonkeyPatch) -> None:
+    real = StateStore.write
+
+    def write(self: StateStore, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+        rows = list(items)
+        header = [row for row in rows if row[0] == keys.HEADER]
+        if header:
+            real(self, header)
+        real(self, [row for row in rows if row[0] != keys.HEADER])
+
+    patch.setattr(StateStore, "write", write)
+
+
+@bug
+def state_is_not_synced_before_the_log_is_cut(patch: pytest.MonkeyPatch) -> None:
+    real = StateStore.write
+
+    def write(self: StateStore, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+        if not isinstance(self._db, _Unsynced):
+            self._db = _Unsynced(self._db)
+        real(self, items)
+
+    patch.setattr(StateStore, "write", write)
+
+
+@bug
+def log_is_cut_behind_what_is_applied_but_not_stored(patch: pytest.MonkeyPatch) -> None:
+    async def compact(self: Storing) -> int:
+        self._compact_through = self._state.header.applied_index
+        self._due()
+        return self._compact_through
+
+    patch.setattr(Storing, "compact", compact)
+
+
+@bug
+def node_that_lost_entries_votes(patch: pytest.MonkeyPatch) -> None:
+    real = stores.Core
+    patch.setattr(stores, "Core", lambda **given: real(**given | {"may_vote": True}))
+
+
+# -- snapshots --------------------------------------------------------------------------------
+
+
+@bug
+def snapshot_is_installed_without_a_marker(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(install, "write_checked", lambda *_: None)
+
+
+@bug
+def snapshot_is_installed_beside_the_state_in_memory(patch: pytest.MonkeyPatch) -> None:
+    real = State.load
+
+    def load(self: State) -> None:
+        before = self.__dict__.copy()
+        real(self)
+        for name in ("streams", "tails"):
+            if name in before:
+                setattr(self, name, before[name])
+
+    patch.setattr(State, "load", load)
+
+
+@bug
+def snapshot_leaves_the_log_as_it_is(patch: pytest.MonkeyPatch) -> None:
+    def reset(self: LogStore, index: int, term: int, chain: int) -> None:
+        real(self, index, term, chain)
+        batch = self._db.write_batch(sync=True)
+        self._rows.put_base(batch, Floor())
+        batch.write()
+
+    real = LogStore.reset
+    patch.setattr(LogStore, "reset", reset)
+
+
+# -- answers ----------------------------------------------------------------------------------
+
+
+@bug
+def followers_read_without_a_barrier(patch: pytest.MonkeyPatch) -> None:
+    real = Group.read_barrier
+
+    async def read_barrier(self: Group, timeout_s: float = 10.0) -> None:
+        if self.leads:
+            await real(self, timeout_s)
+
+    patch.setattr(Group, "read_barrier", read_barrier)
+
+
+@bug
+def leaders_read_without_asking_anyone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Group, "may_read", lambda self: self.leads)
+
+
+@bug
+def write_of_unknown_outcome_is_sent_again(patch: pytest.MonkeyPatch) -> None:
+    async def forward(self: Group, leader_id: int, proposals: list[Proposal]) -> None:
+        try:
+            answers = await self._peers.forward(leader_id, encode_proposals(proposals))
+            for proposal, settled in zip(proposals, decode_answers(answers), strict=True):
+                proposal.settle(settled)
+        except (Unavailable, OutcomeUnknown):
+            self._intake.put_back(proposals)
+        finally:
+            self._forwards -= 1
+
+    patch.setattr(Group, "_forward", forward)
+
+
+@bug
+def write_of_a_deposed_leader_is_called_refused(patch: pytest.MonkeyPatch) -> None:
+    real = Group._role_changed
+
+    def role_changed(self: Group, state: SoftState) -> None:
+        patch.setattr(group, "OutcomeUnknown", Unavailable)
+        real(self, state)
+        patch.setattr(group, "OutcomeUnknown", OutcomeUnknown)
+
+    patch.setattr(Group, "_role_changed", role_changed)
+
+
+@bug
+def entry_of_another_leader_answers_for_the_own(patch: pytest.MonkeyPatch) -> None:
+    real = Group._batch
+
+    def batch(self: Group, entry: Entry) -> Any:
+        own = self._batches.get(entry.index)
+        if own is not None and own.term != entry.term:
+            waiting, own.proposals = own.proposals, ()
+            found = real(self, entry)
+            found.proposals = waiting
+            return found
+        return real(self, entry)
+
+    patch.setattr(Group, "_role_changed", lambda self, _: self._barriers.ask_again())
+    patch.setattr(Group, "_batch", batch)
+
+
+@bug
+def forwarded_write_is_answered_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """The leader applies what it has just proposed, to answer as soon as it can."""
+    real = Group._propose_pending
+
+    def propose_pending(self: Group) -> None:
+        before = self.core.last_index
+        real(self)
+        batch = self._batches.get(self.core.last_index)
+        header = self.state.header
+        if batch is None or header.applied_index != before or self.core.last_index == before:
+            return
+        outcomes = self.machine.apply(
+            self.core.last_index, batch.term, batch.now_ms, batch.commands
+        )
+        self.state.header.applied_index = before
+        for proposal, result in zip(batch.proposals, outcomes, strict=False):
+            proposal.settle(group.outcome.Value(result))
+
+    patch.setattr(Group, "_propose_pending", propose_pending)
+
+
+# -- the same everywhere ----------------------------------------------------------------------
+
+
+@bug
+def replicas_go_by_their_own_clocks(patch: pytest.MonkeyPatch) -> None:
+    real = Group._batch
+
+    def batch(self: Group, entry: Entry) -> Any:
+        found = real(self, entry)
+        if not self.leads:
+            found.now_ms = self._clock_ms()
+        return found
+
+    patch.setattr(Group, "_batch", batch)
