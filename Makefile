@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 NODE_READY := tests/conformance/node_modules/.ready
 ARGS ?=
 
-.PHONY: help serve cluster test verify fix bench bench-cluster conformance clean
+.PHONY: help serve cluster test sim verify fix bench bench-cluster conformance clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,11 @@ conformance: $(READY) $(NODE_READY) ## Run only the upstream conformance suite
 
 jepsen: $(READY) ## Break clusters of real processes for longer (JEPSEN_S=30 for each stretch)
 	JEPSEN_S=$${JEPSEN_S:-15} $(BIN)/python -m pytest tests/jepsen_like $(ARGS)
+
+sim: $(READY) ## Only the simulations and their planted bugs (SEEDS=8000: a long run; SEED=17: one)
+	@$(BIN)/python -m pytest tests/raft/test_simulation.py tests/raft/test_planted_bugs.py $(ARGS) & \
+	hearts=$$!; \
+	$(BIN)/python -m pytest tests/sim $(ARGS) && wait $$hearts
 
 verify: $(READY) ## Check style and types; changes nothing
 	$(BIN)/ruff check .

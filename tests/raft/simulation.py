@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from streamd.raft.core import NotLeader, Overloaded, RaftViolation, Refused, Role, Settings
+from streamd.raft.core import NotLeader, Overloaded, Refused, Role, Settings
 from streamd.raft.invariants import Checker, InvariantBroken
 from streamd.raft.messages import AppendRejected, Configuration, Message, VoteRequest
 from tests.raft.cluster import SimulatedDisk, SimulatedNode, Snapshot, bootstrapped_disk
@@ -48,6 +48,7 @@ class Simulation:
             for i, disk in self.disks.items()
         }
         self.network: list[Message] = []
+        self._overtaken = False
         # (leader, follower, what it is to get), and what a follower is just installing.
         self.snapshots: list[tuple[int, int, Snapshot]] = []
         self.installing: dict[int, tuple[int, Snapshot]] = {}
@@ -158,6 +159,8 @@ class Simulation:
         if self.network:
             at = self._any_message()
             if self.network[at].to not in self.faults.paused:
+                self.counted["messages overtaken by others"] += at == 0 and self._overtaken
+                self._overtaken = at > 0
                 self._deliver(self.network.pop(at))
 
     def duplicate(self) -> None:
@@ -169,6 +172,7 @@ class Simulation:
 
     def lose(self) -> None:
         if self.network:
+            self.counted["messages lost"] += 1
             self.network.pop(self._any_message())
 
     def _deliver(self, message: Message) -> None:
@@ -395,10 +399,11 @@ class Simulation:
 
 
 def run_seed(seed: int, steps: int) -> Simulation:
-    """Raises with the seed in the message, whatever goes wrong; `SEED=n` replays it."""
+    """Raises with the line that replays it, whatever goes wrong."""
     simulation = Simulation(seed)
     try:
         simulation.run(steps)
-    except (AssertionError, RaftViolation) as error:
-        raise InvariantBroken(f"{error} (replay with SEED={seed})") from error
+    except Exception as error:
+        replay = f"SEED={seed} .venv/bin/python -m pytest tests/raft/test_simulation.py"
+        raise InvariantBroken(f"{error}\nreplay with: {replay}") from error
     return simulation

@@ -1,11 +1,11 @@
 """The checks themselves are checked: each deliberate mistake is found.
 
-`pytest -s tests/raft/test_planted_bugs.py` prints the matrix of what found which.
+The end of the run shows what found which, and how many scripts tell as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import chain
 
 import pytest
@@ -30,30 +30,25 @@ LIKELY_SEEDS = {
     "reads_do_not_ask_anyone": 126,
 }
 
-MATRIX: list[str] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def matrix() -> Iterator[None]:
-    yield
-    print(f"\n{'planted bug':52} {'scripts':>7}  found by")
-    print("\n".join(sorted(MATRIX)))
-
 
 @pytest.mark.parametrize("plant", FOR_RANDOM, ids=lambda plant: plant.__name__)
-def test_random_schedules_find(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_schedules_find(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, summary: Callable[[str], None]
+) -> None:
     plant(monkeypatch)
     with pytest.raises(InvariantBroken) as found:
         run_seeds(LIKELY_SEEDS.get(plant.__name__, 0))
-    note(plant, len(differing_scripts()), str(found.value))
+    summary(row(plant, len(differing_scripts()), str(found.value)))
 
 
 @pytest.mark.parametrize("plant", FOR_SCRIPTS, ids=lambda plant: plant.__name__)
-def test_scripts_find(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripts_find(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, summary: Callable[[str], None]
+) -> None:
     plant(monkeypatch)
     differing = differing_scripts()
     assert differing
-    note(plant, len(differing), f"{differing[0]}.txt")
+    summary(row(plant, len(differing), f"{differing[0]}.txt"))
 
 
 def run_seeds(first: int) -> None:
@@ -72,5 +67,6 @@ def differs(text: str) -> bool:
         return True
 
 
-def note(plant: Plant, scripts: int, found: str) -> None:
-    MATRIX.append(f"{plant.__name__:52} {scripts:>7}  {found[:110]}")
+def row(plant: Plant, scripts: int, found: str) -> str:
+    by = " ".join(found.split())
+    return f"{plant.__name__:52} scripts {scripts:>2}  {by[:110]}"
