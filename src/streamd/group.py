@@ -199,6 +199,10 @@ class Group:
         if not await self._barriers.wait(timeout_s):
             raise Unavailable("no leader confirmed that the state is up to date")
 
+    async def stored(self) -> None:
+        """Return once the store has all that was applied before the call."""
+        await self._storing.stored(self.state.header.applied_index)
+
     def touch(self, key: bytes, stream_id: int) -> None:
         """Note that a stream with a sliding window was read; the log hears of it soon."""
         self._touches[key] = (stream_id, self.now_ms())
