@@ -52,9 +52,12 @@ class Reads:
                 return table.install(key, rows[key])
         return table.get(key)
 
-    async def page(self, query: ListQuery) -> Page:
-        """A page of a bucket's streams, of what the store has."""
-        log_ms = self._state.header.log_ms
+    async def page(self, query: ListQuery, log_ms: int) -> Page:
+        """A page of a bucket's streams, of what the store has.
+
+        By a log time that the store has not reached, a stream would look expired whose renewal
+        is not stored yet.
+        """
         return await self._run_blocking(
             list_streams, self._store, query, log_ms, limiter=self._listings
         )

@@ -121,9 +121,8 @@ async def list_streams(service: Service, request: Request, route: ListingRoute) 
 async def _page(service: Service, query: ListQuery, *, local: bool) -> Page:
     """The page, as of now or later; what it leaves out as over is over for everyone."""
     group = service.group
-    await group.stored()
     asked_ms = group.now_ms()
-    page = await service.reads.page(query)
+    page = await service.reads.page(query, await group.stored())
     over = [
         stream_key(query.bucket, listed.name)
         for listed in page.streams
@@ -133,7 +132,7 @@ async def _page(service: Service, query: ListQuery, *, local: bool) -> Page:
         # As for a single stream (`Service.find`): first in the log, then told. Log time has
         # passed `asked_ms` by then, so the second page has none of them.
         await group.propose(Sweep(over))
-        page = await service.reads.page(query)
+        page = await service.reads.page(query, await group.stored())
     return page
 
 
