@@ -18,6 +18,7 @@ import zstandard
 from streamd.blocking import RunBlocking
 from streamd.http.messages import Buffer, Request, Response
 from streamd.http.wire import body_parts
+from streamd.streams.content import media_type
 
 # Bodies up to this size are sent as they are: they fit into a packet or so anyhow.
 LEAST_BYTES = 1024
@@ -37,9 +38,9 @@ _DEFLATE_WINDOW = 15
 
 # What is compressed already by its own format.
 _DENSE = re.compile(
-    r"(?:image/(?!svg|bmp|x-ms-bmp)|audio/|video/|font/woff|application/"
-    r"(?:zip|gzip|x-gzip|zstd|x-bzip2?|x-xz|x-7z-compressed|vnd\.rar|x-rar-compressed|pdf|"
-    r"java-archive|vnd\.openxmlformats-|vnd\.oasis\.|epub\+zip)).*"
+    r"image/(?!svg\+xml|bmp|x-ms-bmp).*|audio/.*|video/.*|font/woff2?|application/(?:"
+    r"zip|gzip|x-gzip|zstd|x-bzip2?|x-xz|x-7z-compressed|vnd\.rar|x-rar-compressed|pdf|"
+    r"java-archive|epub\+zip|vnd\.openxmlformats-.*|vnd\.oasis\..*)"
 )
 _QUALITY = re.compile(rb"[ \t]*q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)[ \t]*", re.IGNORECASE)
 _ETAG = re.compile(rb'^(ETag: "[^"\r]*)"\r$', re.MULTILINE)
@@ -127,7 +128,7 @@ def pays(content_type: str) -> bool:
 
     That of ``application/octet-stream`` is the default, and says nothing.
     """
-    return _DENSE.match(content_type.lower()) is None
+    return _DENSE.fullmatch(media_type(content_type)) is None
 
 
 @lru_cache(maxsize=1024)
