@@ -12,17 +12,19 @@ from streamd.streams.model import Version
 from streamd.streams.offsets import START, Position
 
 _TAG = re.compile(rb'"(\d{1,19}):\d{16}_\d{16}:(\d{16})_(\d{16})(:c)?"')
-_FROM_START = START.token()
+# The tag of a stream as a whole, of its id, tail and `CLOSED` or nothing.
+STATE_TAG = b'"%%d:%b:%%b%%b"' % START.token()
+CLOSED = b":c"
 
 
 def range_tag(stream_id: int, start: Position, end: Position, closed: bool) -> bytes:
     """The tag of the bytes from `start` to `end`."""
-    return b'"%d:%b:%b%b"' % (stream_id, start.token(), end.token(), b":c" if closed else b"")
+    return b'"%d:%b:%b%b"' % (stream_id, start.token(), end.token(), CLOSED if closed else b"")
 
 
 def state_tag(stream_id: int, tail: bytes, closed: bool) -> bytes:
     """The tag of a stream as a whole; `tail` is an offset token."""
-    return b'"%d:%b:%b%b"' % (stream_id, _FROM_START, tail, b":c" if closed else b"")
+    return STATE_TAG % (stream_id, tail, CLOSED if closed else b"")
 
 
 def parse_tag(tag: bytes) -> Version | None:
