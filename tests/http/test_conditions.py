@@ -121,7 +121,7 @@ async def test_a_condition_on_what_is_not_there_is_412(tmp_path: Path) -> None:
                 )
                 assert answer.status_code == 412, (method, path)
                 assert "etag" not in answer.headers
-        assert server.node.status()["streams"] == 0
+        assert server.node.group.state.header.streams == 0
 
 
 async def test_a_retry_of_a_producer_is_answered_as_the_first_try(tmp_path: Path) -> None:
