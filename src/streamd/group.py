@@ -199,6 +199,12 @@ class Group:
         if not await self._barriers.wait(timeout_s):
             raise Unavailable("no leader confirmed that the state is up to date")
 
+    async def stored(self) -> int:
+        """Wait until the store has all that was applied before the call; returns log time then."""
+        log_ms = self.state.header.log_ms
+        await self._storing.stored(self.state.header.applied_index)
+        return log_ms
+
     def touch(self, key: bytes, stream_id: int) -> None:
         """Note that a stream with a sliding window was read; the log hears of it soon."""
         self._touches[key] = (stream_id, self.now_ms())

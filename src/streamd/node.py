@@ -51,7 +51,7 @@ class Node:
         self.stores = stores
         self.metrics = metrics
         self.cluster = cluster
-        self._run_blocking = run_blocking
+        self.run_blocking = run_blocking
         self.group = Group(
             open_core(stores, state, random, timing),
             stores.log,
@@ -89,7 +89,7 @@ class Node:
                 nursery.start_soon(self._receiver.tidy_forever)
             else:
                 await self.group.read_barrier()
-            nursery.start_soon(reclaim_forever, self.stores.state, self._run_blocking)
+            nursery.start_soon(reclaim_forever, self.stores.state, self.run_blocking)
             yield
             if self.cluster is not None:
                 self.cluster.member = None

@@ -89,6 +89,7 @@ class _Answer(msgspec.Struct, array_like=True):
     content_type: str = ""
     epoch: int = 0
     seq: int = 0
+    stream_id: int = 0
 
     @classmethod
     def of(cls, settled: Settled) -> _Answer:
@@ -105,6 +106,7 @@ class _Answer(msgspec.Struct, array_like=True):
             value.content_type,
             value.epoch,
             value.seq,
+            value.stream_id,
         )
 
     def settled(self) -> Settled:
@@ -113,7 +115,15 @@ class _Answer(msgspec.Struct, array_like=True):
             return outcome.Error(kind(self.refusal or ""))
         tail = Position(*self.tail)
         return outcome.Value(
-            Outcome(self.result, tail, self.closed, self.content_type, self.epoch, self.seq)
+            Outcome(
+                self.result,
+                tail,
+                self.closed,
+                self.content_type,
+                self.epoch,
+                self.seq,
+                self.stream_id,
+            )
         )
 
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import trio
+
 from streamd.blocking import RunBlocking
 from streamd.storage.state_store import StateStore
+from streamd.streams import keys
 from streamd.streams.chunks import OffsetMismatch, Slice
-from streamd.streams.model import Stream
+from streamd.streams.listing import ListQuery, Page, list_streams
+from streamd.streams.model import Bucket, Stream
 from streamd.streams.offsets import Position
 from streamd.streams.state import State, StoredRead, load_rows, read_from_store
+from streamd.streams.tables import Table
+
+# Pages of buckets read at once; whoever lists in a loop must not take every thread there is.
+_LISTINGS_AT_ONCE = 2
+
+V = TypeVar("V")
 
 
 class Reads:
@@ -17,6 +29,7 @@ class Reads:
         self._state = state
         self._store = store
         self._run_blocking = run_blocking
+        self._listings = trio.CapacityLimiter(_LISTINGS_AT_ONCE)
 
     async def stream(self, key: bytes) -> Stream | None:
         """A stream's metadata, deleted and expired ones included; None when there is none.
@@ -24,14 +37,30 @@ class Reads:
         The value is the machine's own and changes as the stream does: do not keep it across
         an await that matters, and never write to it.
         """
-        streams = self._state.streams
-        while key not in streams:
+        return await self._row(self._state.streams, keys.STREAM, key)
+
+    async def bucket(self, name: bytes) -> Bucket | None:
+        """A bucket, or None when there is none. As with `stream`, the value is the machine's."""
+        return await self._row(self._state.buckets, keys.BUCKET, name)
+
+    async def _row(self, table: Table[V], prefix: bytes, key: bytes) -> V | None:
+        while key not in table:
             flushes = self._state.flushes
-            rows = await self._run_blocking(load_rows, self._store, [key])
+            rows = await self._run_blocking(load_rows, self._store, [key], prefix)
             # A flush in between may have let go of a newer row than the one just read.
             if flushes == self._state.flushes:
-                return streams.install(key, rows[key])
-        return streams.get(key)
+                return table.install(key, rows[key])
+        return table.get(key)
+
+    async def page(self, query: ListQuery, log_ms: int) -> Page:
+        """A page of a bucket's streams, of what the store has.
+
+        By a log time that the store has not reached, a stream would look expired whose renewal
+        is not stored yet.
+        """
+        return await self._run_blocking(
+            list_streams, self._store, query, log_ms, limiter=self._listings
+        )
 
     async def read(self, stream: Stream, at: Position, max_bytes: int) -> Slice:
         """Records of `stream` from `at` on, at most about `max_bytes` but at least one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ from streamd.streams.state import State
 # How much replayed or applied work may gather in memory before it is stored, and for how long.
 FLUSH_BYTES = 4 * 1024 * 1024
 FLUSH_INTERVAL_S = 0.2
+# Who reads the store waits for it; all of them together hurry it no more than this often.
+HURRIED_INTERVAL_S = 0.05
 MAX_UNSTORED_BYTES = 64 * 1024 * 1024
 FLOOR_INTERVAL_S = 1.0
 # The log is cut each time this much was added, at the place it had grown to the time before.
@@ -48,6 +51,9 @@ class Storing:
         self._due = due
         self._retention = retention
         self._changed = trio.lowlevel.ParkingLot()
+        self._flushed = trio.lowlevel.ParkingLot()
+        self._flushed_at = -math.inf
+        self._awaited_index = 0
         # Held by a flush, and by who replaces the state.
         self.exclusive = trio.Lock()
         self._log_bytes = 0
@@ -73,6 +79,7 @@ class Storing:
         """Hear that the state was replaced by one as of `index`."""
         self._compact_through = 0
         self._checkpoints = deque([index])
+        self._flushed.unpark_all()
 
     async def run(self) -> None:
         """Store changes a batch at a time until cancelled. Raises `StorageError`."""
@@ -80,9 +87,7 @@ class Storing:
         while True:
             while not self._state.unstored:
                 await self._changed.park()
-            with trio.move_on_after(FLUSH_INTERVAL_S):
-                while self._state.unstored_bytes < FLUSH_BYTES:
-                    await self._changed.park()
+            await self._gather()
             await self.flush()
             if trio.current_time() - floor_at >= FLOOR_INTERVAL_S:
                 floor_at = trio.current_time()
@@ -102,12 +107,34 @@ class Storing:
         ):
             self._compact_through = self._checkpoints.popleft()
 
+    async def _gather(self) -> None:
+        """Let changes gather for a while, for less when somebody waits to read them stored."""
+        with trio.move_on_after(FLUSH_INTERVAL_S) as scope:
+            while self._state.unstored_bytes < FLUSH_BYTES:
+                if self._awaited_index > self._state.stored_index:
+                    scope.deadline = min(scope.deadline, self._flushed_at + HURRIED_INTERVAL_S)
+                await self._changed.park()
+
+    async def stored(self, index: int) -> None:
+        """Return once the store has everything up to log entry `index`, which is applied.
+
+        However many wait and come again, they share flushes that keep their distance: each is a
+        synced write, and listing a bucket in a loop must not become one for every request.
+        """
+        while self._state.stored_index < index:
+            if index > self._awaited_index:
+                self._awaited_index = index
+                self._changed.unpark_all()
+            await self._flushed.park()
+
     async def flush(self) -> None:
         """Store all changes made so far, one flush after the other."""
         async with self.exclusive:
             items = self._state.begin_flush()
             await self._run_blocking(self._store.write, items)
             self._state.end_flush()
+            self._flushed_at = trio.current_time()
+            self._flushed.unpark_all()
 
     async def compact(self) -> int:
         """Store everything and have the whole log cut behind it; returns the last entry cut."""

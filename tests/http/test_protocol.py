@@ -52,7 +52,9 @@ FAULTS = [
     Fault("GET", "/v1/stream/none?offset=-1&live=long-poll", 404, "STREAM_NOT_FOUND"),
     Fault("PATCH", STREAM, 405, "METHOD_NOT_ALLOWED"),
     Fault("PATCH", "/bucket", 405, "METHOD_NOT_ALLOWED"),
-    Fault("GET", "/bucket", 405, "METHOD_NOT_ALLOWED"),
+    Fault("POST", "/bucket", 405, "METHOD_NOT_ALLOWED"),
+    Fault("PATCH", "/bucket/streams", 405, "METHOD_NOT_ALLOWED"),
+    Fault("PUT", "/bucket/s/append-batch", 405, "METHOD_NOT_ALLOWED"),
     Fault("POST", "/healthz", 405, "METHOD_NOT_ALLOWED"),
     Fault("POST", STREAM, 400, "EMPTY_BODY", TEXT),
     Fault("POST", STREAM, 400, "MISSING_CONTENT_TYPE", {}, b"x"),
@@ -177,7 +179,7 @@ async def test_every_error_has_its_status_its_code_and_one_shape(tmp_path: Path)
 async def test_errors_of_the_protocol_are_kept_by_no_cache(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await prepare(client)
-        for path in ("/v1/stream/none", STREAM + "?offset=x", "/bucket"):
+        for path in ("/v1/stream/none", STREAM + "?offset=x", "/nowhere"):
             assert (await client.get(path)).headers["cache-control"] == "no-store"
 
 
@@ -185,7 +187,9 @@ async def test_405_says_what_is_allowed(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         for path, allowed in (
             (STREAM, "GET, HEAD, POST, PUT, DELETE, OPTIONS"),
-            ("/bucket", "PUT, OPTIONS"),
+            ("/bucket", "GET, HEAD, PUT, DELETE, OPTIONS"),
+            ("/bucket/streams", "GET, HEAD, OPTIONS"),
+            ("/bucket/s/append-batch", "POST, OPTIONS"),
         ):
             assert (await client.patch(path)).headers["allow"] == allowed
         ops = (await client.post("/healthz")).headers["allow"].split(", ")
@@ -237,7 +241,7 @@ async def test_preflights_allow_what_the_protocol_needs(tmp_path: Path) -> None:
             "stream-expires-at", "stream-closed", "stream-forked-from", "stream-fork-offset",
             "stream-fork-sub-offset", "producer-id", "producer-epoch", "producer-seq",
         }  # fmt: skip
-        assert (await client.options("/bucket")).headers["allow"] == "PUT, OPTIONS"
+        assert (await client.options("/bucket")).headers["allow"].startswith("GET, HEAD, PUT")
         assert (await client.options("/v1/stream/none")).status_code == 204
 
 

@@ -9,7 +9,7 @@ from streamd.streams.chunks import Chunk, Slice
 from streamd.streams.commands import Append, Command, Create, Delete, Outcome, Result
 from streamd.streams.content import split_body
 from streamd.streams.machine import Machine
-from streamd.streams.model import ForkRequest, ProducerStamp, Settings, Stream
+from streamd.streams.model import ForkRequest, IfMatch, ProducerStamp, Settings, Stream
 from streamd.streams.offsets import START, Position
 from streamd.streams.state import State, read_from_store
 from tests.streams.memory_store import MemoryStore
@@ -90,10 +90,11 @@ class Driver:
         close: bool = False,
         seq: str | None = None,
         producer: tuple[str, int, int] | None = None,
+        if_match: IfMatch | None = None,
     ) -> Outcome:
         data, lengths = split_body(content_type, body)
         stamp = None if producer is None else ProducerStamp(*producer)
-        return self.do(Append(key(name), content_type, data, lengths, close, seq, stamp))
+        return self.do(Append(key(name), content_type, data, lengths, close, seq, stamp, if_match))
 
     def close(self, name: str = "s", *, producer: tuple[str, int, int] | None = None) -> Outcome:
         return self.append(b"", name, "", close=True, producer=producer)

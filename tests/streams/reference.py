@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from streamd.streams.commands import Result
+from streamd.streams.model import IfMatch, Version
 from streamd.streams.offsets import Position
 from tests.streams.driver import JSON
 
@@ -36,6 +37,14 @@ class ReferenceStream:
     source: str | None = None
     forks: int = 0
     deleted: bool = False
+    incarnation: int = 0
+
+    def meets(self, if_match: IfMatch | None) -> bool:
+        return if_match is None or if_match.versions is None or self.version in if_match.versions
+
+    @property
+    def version(self) -> Version:
+        return Version(self.incarnation, *self.tail, self.closed)
 
     @property
     def records(self) -> list[bytes]:
@@ -93,6 +102,37 @@ class Reference:
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
         self.streams: dict[str, ReferenceStream] = {}
+        self.bucket = False
+        self.incarnations = 0
+
+    def create_bucket(self) -> Result:
+        if self.bucket:
+            return Result.BUCKET_EXISTS
+        self.bucket = True
+        return Result.CREATED
+
+    def delete_bucket(self) -> Result:
+        if not self.bucket:
+            return Result.BUCKET_NOT_FOUND
+        if self.streams:
+            return Result.BUCKET_NOT_EMPTY
+        self.bucket = False
+        return Result.DELETED
+
+    def listed(self) -> list[str]:
+        return sorted(name for name, stream in self.live().items() if not self.expired(stream))
+
+    def put(self, name: str, stream: ReferenceStream) -> Result:
+        self.bucket = True
+        self.incarnations += 1
+        stream.incarnation = self.incarnations
+        self.streams[name] = stream
+        return Result.CREATED
+
+    def absent(self, why: Result, if_match: IfMatch | None) -> Result:
+        if if_match is None:
+            return why
+        return Result.PRECONDITION_FAILED if self.bucket else Result.BUCKET_NOT_FOUND
 
     def live(self) -> dict[str, ReferenceStream]:
         return {name: stream for name, stream in self.streams.items() if not stream.deleted}
@@ -125,22 +165,36 @@ class Reference:
                 self.end(stream.source)
 
     def create(
-        self, name: str, kind: str, records: list[bytes], closed: bool, ttl_ms: int | None
+        self,
+        name: str,
+        kind: str,
+        records: list[bytes],
+        closed: bool,
+        ttl_ms: int | None,
+        *,
+        implicit_bucket: bool = True,
+        if_match: IfMatch | None = None,
     ) -> Result:
+        if not (self.bucket or implicit_bucket):
+            return Result.BUCKET_NOT_FOUND
         self.look(name)
         asked: Asked = (kind, ttl_ms, None)
         if name in self.streams:
-            return self._create_again(name, asked, closed)
+            return self._create_again(name, asked, closed, if_match)
+        if if_match is not None:
+            return Result.PRECONDITION_FAILED
         appends = [records] if records else []
-        self.streams[name] = ReferenceStream(kind, asked, self.now_ms, ttl_ms, appends, closed)
-        return Result.CREATED
+        return self.put(name, ReferenceStream(kind, asked, self.now_ms, ttl_ms, appends, closed))
 
-    def _create_again(self, name: str, asked: Asked, closed: bool) -> Result:
+    def _create_again(
+        self, name: str, asked: Asked, closed: bool, if_match: IfMatch | None = None
+    ) -> Result:
         existing = self.streams[name]
         if existing.deleted:
             return Result.IN_USE_BY_FORKS
-        same = existing.asked == asked and existing.closed == closed
-        return Result.EXISTS if same else Result.SETTINGS_DIFFER
+        if existing.asked != asked or existing.closed != closed:
+            return Result.SETTINGS_DIFFER
+        return Result.EXISTS if existing.meets(if_match) else Result.PRECONDITION_FAILED
 
     def fork(self, name: str, source_name: str, offset: Position | None, sub_offset: int) -> Result:
         self.look(name)
@@ -159,10 +213,12 @@ class Reference:
         if appends is None:
             return Result.FORK_SUB_OFFSET_INVALID
         source.forks += 1
-        self.streams[name] = ReferenceStream(
-            source.kind, asked, self.now_ms, source.ttl_ms, appends, source=source_name
+        return self.put(
+            name,
+            ReferenceStream(
+                source.kind, asked, self.now_ms, source.ttl_ms, appends, source=source_name
+            ),
         )
-        return Result.CREATED
 
     def append(
         self,
@@ -172,21 +228,25 @@ class Reference:
         close: bool,
         seq: str | None,
         stamp: Stamp | None,
+        if_match: IfMatch | None = None,
     ) -> Result:
         stream = self.look(name)
         if isinstance(stream, Result):
-            return stream
+            return self.absent(stream, if_match)
         if stamp is not None and (refusal := stream.check(stamp)) is not None:
             return refusal
         if stream.closed:
             only_close = close and not records and stamp is None
-            return Result.CLOSED if only_close else Result.STREAM_CLOSED
+            if not only_close:
+                return Result.STREAM_CLOSED
+            return Result.CLOSED if stream.meets(if_match) else Result.PRECONDITION_FAILED
         if records and kind != stream.kind:
             return Result.CONTENT_TYPE_DIFFERS
-        if seq is not None:
-            if stream.seq is not None and seq <= stream.seq:
-                return Result.SEQ_REGRESSION
-            stream.seq = seq
+        if seq is not None and stream.seq is not None and seq <= stream.seq:
+            return Result.SEQ_REGRESSION
+        if not stream.meets(if_match):
+            return Result.PRECONDITION_FAILED
+        stream.seq = stream.seq if seq is None else seq
         if records:
             stream.appends.append(records)
         stream.closed = close
@@ -195,10 +255,12 @@ class Reference:
             stream.producers[stamp[0]] = Remembered(stamp[1], stamp[2], stream.tail)
         return Result.APPENDED if records else Result.CLOSED
 
-    def delete(self, name: str) -> Result:
+    def delete(self, name: str, if_match: IfMatch | None = None) -> Result:
         stream = self.look(name)
         if isinstance(stream, Result):
-            return stream
+            return self.absent(stream, if_match)
+        if not stream.meets(if_match):
+            return Result.PRECONDITION_FAILED
         self.end(name)
         return Result.DELETED
 

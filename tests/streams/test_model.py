@@ -8,9 +8,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from streamd.streams import keys
-from streamd.streams.commands import Append, Command, Create, Delete, Outcome, Result, Sweep, Touch
+from streamd.streams.commands import (
+    Append,
+    Command,
+    Create,
+    CreateBucket,
+    Delete,
+    DeleteBucket,
+    Outcome,
+    Result,
+    Sweep,
+    Touch,
+)
 from streamd.streams.content import split_body
-from streamd.streams.model import ForkRequest, ProducerStamp, Settings
+from streamd.streams.listing import ListQuery, list_streams
+from streamd.streams.model import ForkRequest, IfMatch, ProducerStamp, Settings, Version
 from streamd.streams.offsets import START, Position
 from streamd.streams.state import Item
 from tests.streams.driver import EVERYTHING, JSON, TEXT, Driver, key
@@ -45,6 +57,8 @@ class MachineAgainstLists(RuleBasedStateMachine):
         self.log: list[tuple[int, Command, Result]] = []
         self.flushing: list[Item] | None = None
         self.flushing_entries = 0
+        # Versions of streams as clients have seen them, most of them no more.
+        self.seen: list[Version] = []
 
     def apply(self, command: Command, expected: Result) -> Outcome:
         outcome = self.driver.do(command)
@@ -63,7 +77,28 @@ class MachineAgainstLists(RuleBasedStateMachine):
         there = sorted(self.reference.streams)
         return data.draw(st.sampled_from(there * 3 + ["a", "d"]))
 
+    def some_condition(self, data: st.DataObject, name: str) -> IfMatch | None:
+        """Mostly none, else one that the stream meets or one that it may have met once."""
+        kind = data.draw(st.sampled_from(["none", "none", "none", "any", "now", "before"]))
+        if kind == "none":
+            return None
+        if kind == "any":
+            return IfMatch()
+        stream = self.driver.find(name)
+        versions = data.draw(st.lists(st.sampled_from(self.seen), max_size=2)) if self.seen else []
+        if kind == "now" and stream is not None:
+            versions.append(stream.version)
+        return IfMatch(tuple(versions))
+
     # -- commands -----------------------------------------------------------------------------
+
+    @rule()
+    def create_bucket(self) -> None:
+        self.apply(CreateBucket(b"b"), self.reference.create_bucket())
+
+    @rule()
+    def delete_bucket(self) -> None:
+        self.apply(DeleteBucket(b"b"), self.reference.delete_bucket())
 
     @rule(name=NAMES, kind=KINDS, data=st.data(), closed=st.booleans(), ttl_ms=TTLS)
     def create(
@@ -71,9 +106,19 @@ class MachineAgainstLists(RuleBasedStateMachine):
     ) -> None:
         body = data.draw(st.just(b"") | BODIES[kind])
         closed = closed and data.draw(st.booleans())
-        expected = self.reference.create(name, kind, records_of(kind, body), closed, ttl_ms)
+        implicit = data.draw(st.booleans())
+        if_match = self.some_condition(data, name)
+        expected = self.reference.create(
+            name,
+            kind,
+            records_of(kind, body),
+            closed,
+            ttl_ms,
+            implicit_bucket=implicit,
+            if_match=if_match,
+        )
         command = Create(
-            key(name), Settings(kind, ttl_ms), closed, *split_body(kind, body), implicit_bucket=True
+            key(name), Settings(kind, ttl_ms), closed, *split_body(kind, body), implicit, if_match
         )
         self.apply(command, expected)
 
@@ -114,9 +159,12 @@ class MachineAgainstLists(RuleBasedStateMachine):
         body = data.draw(BODIES[kind])
         if close and data.draw(st.booleans()):
             body = b""
-        expected = self.reference.append(name, kind, records_of(kind, body), close, seq, stamp)
+        if_match = self.some_condition(data, name)
+        expected = self.reference.append(
+            name, kind, records_of(kind, body), close, seq, stamp, if_match
+        )
         producer = None if stamp is None else ProducerStamp(*stamp)
-        command = Append(key(name), kind, *split_body(kind, body), close, seq, producer)
+        command = Append(key(name), kind, *split_body(kind, body), close, seq, producer, if_match)
         outcome = self.apply(command, expected)
         if expected is Result.DUPLICATE:
             assert known is not None
@@ -124,14 +172,17 @@ class MachineAgainstLists(RuleBasedStateMachine):
             remembered = known.producers[stamp[0]]
             own = stamp[2] == remembered.seq
             assert outcome.tail == (remembered.tail if own else known.tail)
-        elif known is not None and expected not in (Result.NOT_FOUND, Result.GONE):
+        elif known is not None and outcome.stream_id:
             assert (outcome.tail, outcome.closed) == (known.tail, known.closed)
+            assert outcome.stream_id == known.incarnation
+            self.seen.append(known.version)
 
     @precondition(lambda self: self.reference.streams)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
         name = self.some_name(data)
-        self.apply(Delete(key(name)), self.reference.delete(name))
+        if_match = self.some_condition(data, name)
+        self.apply(Delete(key(name), if_match), self.reference.delete(name, if_match))
 
     @rule(data=st.data(), ms=st.integers(0, 60), swept=st.booleans())
     def time_passes(self, data: st.DataObject, ms: int, swept: bool) -> None:
@@ -186,6 +237,25 @@ class MachineAgainstLists(RuleBasedStateMachine):
         for name, expected in self.reference.live().items():
             assert reader.content(name, max_bytes=max_bytes) == b"".join(expected.records)
 
+    @precondition(lambda self: self.flushing is None)
+    @rule(limit=st.integers(1, 4), prefix=st.sampled_from(["", "a", "c"]))
+    def list_the_store(self, limit: int, prefix: str) -> None:
+        self.begin_flush()
+        self.end_flush()
+        expected = [name for name in self.reference.listed() if name.startswith(prefix)]
+        after = b""
+        while True:
+            query = ListQuery(b"b", prefix.encode(), after, limit)
+            page = list_streams(self.driver.store, query, self.driver.now_ms)
+            names = [listed.name.decode() for listed in page.streams]
+            assert names == expected[:limit]
+            del expected[:limit]
+            assert page.has_more == bool(expected)
+            if not expected:
+                return
+            assert page.cursor is not None
+            after = page.cursor
+
     # -- what always holds --------------------------------------------------------------------
 
     @invariant()
@@ -211,7 +281,10 @@ class MachineAgainstLists(RuleBasedStateMachine):
         header = self.driver.state.header
         assert header.streams == len(self.reference.streams)
         bucket = self.driver.state.buckets.get(b"b")
-        assert (bucket.streams if bucket else 0) == len(self.reference.streams)
+        assert (bucket is not None) is self.reference.bucket
+        counts = (bucket.streams, bucket.hidden) if bucket else (0, 0)
+        hidden = sum(stream.deleted for stream in self.reference.streams.values())
+        assert counts == (len(self.reference.streams), hidden)
 
     def teardown(self) -> None:
         """What no stream owns any more is noted for removal."""

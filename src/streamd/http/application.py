@@ -6,15 +6,27 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from streamd.http import reading, writes
+from streamd.http import batches, buckets, reading, writes
 from streamd.http.fields import BadRequest
 from streamd.http.messages import LiveResponse, Request, Response, error_response
-from streamd.http.routing import BadPath, BucketRoute, OpsRoute, Route, StreamRoute, resolve
+from streamd.http.routing import (
+    RESERVED_STREAM,
+    BadPath,
+    BatchRoute,
+    BucketRoute,
+    ListingRoute,
+    OpsRoute,
+    Route,
+    StreamRoute,
+    resolve,
+)
 from streamd.http.service import Service
 from streamd.proposals import OutcomeUnknown, Unavailable
 
 _STREAM_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
-_BUCKET_METHODS = b"PUT, OPTIONS"
+_BUCKET_METHODS = b"GET, HEAD, PUT, DELETE, OPTIONS"
+_LISTING_METHODS = b"GET, HEAD, OPTIONS"
+_BATCH_METHODS = b"POST, OPTIONS"
 _WRITES = frozenset(("POST", "PUT", "DELETE"))
 _OPS_METHODS = b"GET, HEAD, POST, OPTIONS"
 _ALLOWED_HEADERS = (
@@ -54,11 +66,9 @@ class StreamApplication:
                 return await self._stream(request, route)
             if isinstance(route, BadPath):
                 return route.response()
-            if isinstance(route, BucketRoute):
-                return await self._bucket(request, route)
-            if request.method == "OPTIONS":
-                return _preflight(_STREAM_METHODS if request.path == b"*" else _OPS_METHODS)
-            return await self._ops(request)
+            response = await self._elsewhere(request, route)
+            await self._service.compressor.compress_any(request, response)
+            return response
         except BadRequest as error:
             return error.response()
         except Unavailable as error:
@@ -95,10 +105,43 @@ class StreamApplication:
             return await writes.delete(self._service, request, route)
         return _other(method, _STREAM_METHODS)
 
+    async def _elsewhere(
+        self, request: Request, route: BucketRoute | ListingRoute | BatchRoute | OpsRoute
+    ) -> Response:
+        match route:
+            case BucketRoute():
+                return await self._bucket(request, route)
+            case ListingRoute():
+                return await self._listing(request, route)
+            case BatchRoute():
+                return await self._batch(request, route)
+        if request.method == "OPTIONS":
+            return _preflight(_STREAM_METHODS if request.path == b"*" else _OPS_METHODS)
+        return await self._ops(request)
+
     async def _bucket(self, request: Request, route: BucketRoute) -> Response:
+        if request.method in ("GET", "HEAD"):
+            return await buckets.look_at(self._service, request, route)
         if request.method == "PUT":
-            return await writes.create_bucket(self._service, request, route)
+            return await buckets.create(self._service, request, route)
+        if request.method == "DELETE":
+            return await buckets.delete(self._service, route)
         return _other(request.method, _BUCKET_METHODS)
+
+    async def _listing(self, request: Request, route: ListingRoute) -> Response:
+        if request.method in ("GET", "HEAD"):
+            return await buckets.list_streams(self._service, request, route)
+        if request.method in _WRITES:
+            return RESERVED_STREAM.response()
+        return _other(request.method, _LISTING_METHODS)
+
+    async def _batch(self, request: Request, route: BatchRoute) -> Response:
+        if request.method != "POST":
+            return _other(request.method, _BATCH_METHODS)
+        started = trio.current_time()
+        response = await batches.append_batch(self._service, request, route)
+        self._service.metrics.append_latency.observe(trio.current_time() - started)
+        return response
 
 
 def _other(method: str, allowed: bytes) -> Response:
@@ -119,6 +162,10 @@ def _label(route: Route) -> str:
             return "stream"
         case BucketRoute():
             return "bucket"
+        case ListingRoute():
+            return "listing"
+        case BatchRoute():
+            return "batch"
         case BadPath():
             return "none"
         case _:

@@ -186,9 +186,6 @@ def _read_query(query: bytes) -> ReadQuery:
             raise BadRequest("INVALID_REQUEST", "live must be long-poll or sse") from None
         if b"offset" not in given:
             raise BadRequest("INVALID_OFFSET", "a live read needs an offset")
-    consistency = given.get(b"consistency", b"linearizable")
-    if consistency not in (b"linearizable", b"local"):
-        raise BadRequest("INVALID_REQUEST", "consistency must be linearizable or local")
     timeout = given.get(b"timeout")
     most = given.get(b"max_bytes")
     cursor = given.get(b"cursor", b"")
@@ -199,8 +196,16 @@ def _read_query(query: bytes) -> ReadQuery:
         int(cursor) if cursor.isdigit() and len(cursor) <= 15 else None,
         None if timeout is None else _seconds_as_ms(timeout),
         PIECE_BYTES if most is None else max(1, whole_number(most, "max_bytes", MAX_READ_BYTES)),
-        consistency == b"local",
+        is_local(given),
     )
+
+
+def is_local(given: Mapping[bytes, bytes]) -> bool:
+    """Whether a read asks for what this node has, by a parsed query. Raises `BadRequest`."""
+    consistency = given.get(b"consistency", b"linearizable")
+    if consistency not in (b"linearizable", b"local"):
+        raise BadRequest("INVALID_REQUEST", "consistency must be linearizable or local")
+    return consistency == b"local"
 
 
 def _offset(raw: bytes) -> Position | None:
@@ -233,10 +238,3 @@ def parse_query(query: bytes) -> dict[bytes, bytes]:
             raise BadRequest("INVALID_REQUEST", f"the parameter {text} is given more than once")
         given[name] = value
     return given
-
-
-def etag_matches(header: bytes, etag: bytes) -> bool:
-    """Whether an If-None-Match header names `etag` (RFC 9110 section 13.1.2)."""
-    if header == etag or header.strip() == b"*":
-        return True
-    return any(candidate.strip().removeprefix(b"W/") == etag for candidate in header.split(b","))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import trio
 
-from streamd.http import fields
+from streamd.http import compression, fields
+from streamd.http.conditions import named_tag
 from streamd.http.cursors import next_cursor
 from streamd.http.fields import BadRequest, Live, ReadQuery
 from streamd.http.live import Reader
@@ -14,6 +15,7 @@ from streamd.http.service import NOT_FOUND, TOO_MANY_READERS, Service
 from streamd.http.tailing import tail_by_sse
 from streamd.streams.chunks import OffsetMismatch, Slice
 from streamd.streams.content import is_json
+from streamd.streams.etags import range_tag, state_tag
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
 
@@ -30,13 +32,16 @@ async def head(service: Service, request: Request, route: StreamRoute) -> Respon
     stream = await service.find(route, local=query.local)
     if isinstance(stream, Response):
         return stream
-    head = (
-        b"Content-Type: %b\r\nStream-Next-Offset: %b\r\nETag: %b\r\nCache-Control: no-store\r\n"
-        % (
-            stream.content_type.encode(),
-            stream.tail.token(),
-            _etag(stream, Position(0, 0), stream.tail, stream.closed),
-        )
+    tail = stream.tail.token()
+    etag = state_tag(stream.stream_id, tail, stream.closed)
+    asked = request.headers.get(b"if-none-match")
+    if asked is not None and (named := named_tag(asked, etag)) is not None:
+        return Response(304, b"ETag: %b\r\n" % named + _NO_STORE)
+    head = b"Content-Type: %b\r\nStream-Next-Offset: %b\r\nETag: %b\r\n%b" % (
+        stream.content_type.encode(),
+        tail,
+        etag,
+        _NO_STORE,
     )
     if stream.ttl_ms is not None:
         head += b"Stream-TTL: %d\r\n" % (stream.ttl_ms // 1000)
@@ -88,11 +93,14 @@ async def _catch_up(
         raise BadRequest("INVALID_OFFSET", "offset is no offset of this stream") from None
     up_to_date = found.end == stream.tail
     closed = up_to_date and stream.closed
-    etag = _etag(stream, at, found.end, closed)
+    etag = range_tag(stream.stream_id, at, found.end, closed)
     caching = _caching(service, stream, found)
+    pays = found.size > compression.LEAST_BYTES and compression.pays(stream.content_type)
+    if pays:
+        caching += compression.VARY
     asked = request.headers.get(b"if-none-match")
-    if asked is not None and fields.etag_matches(asked, etag):
-        return Response(304, b"ETag: %b\r\n" % etag + caching)
+    if asked is not None and (named := named_tag(asked, etag)) is not None:
+        return Response(304, b"ETag: %b\r\n" % named + caching)
     head = b"Content-Type: %b\r\nStream-Next-Offset: %b\r\nETag: %b\r\n" % (
         stream.content_type.encode(),
         found.end.token(),
@@ -104,7 +112,10 @@ async def _catch_up(
         head += _CLOSED
     elif query.live is not None:
         head += b"Stream-Cursor: %d\r\n" % _cursor(service, query)
-    return Response(200, head + caching, body_of(stream, found))
+    response = Response(200, head + caching, body_of(stream, found))
+    if pays:
+        await service.compressor.compress(request, response)
+    return response
 
 
 def body_of(stream: Stream, found: Slice) -> Buffer | list[Buffer]:
@@ -115,15 +126,6 @@ def body_of(stream: Stream, found: Slice) -> Buffer | list[Buffer]:
         return b"[]"
     *parts, last = found.parts
     return [b"[", *parts, memoryview(last)[:-1], b"]"]
-
-
-def _etag(stream: Stream, start: Position, end: Position, closed: bool) -> bytes:
-    return b'"%d:%b:%b%b"' % (
-        stream.stream_id,
-        start.token(),
-        end.token(),
-        b":c" if closed else b"",
-    )
 
 
 def _caching(service: Service, stream: Stream, found: Slice) -> bytes:

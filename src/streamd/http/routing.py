@@ -21,7 +21,8 @@ RESERVED_BUCKETS = frozenset(
 )
 # First segments that the ops application answers.
 OPS_ROOTS = frozenset((b"healthz", b"readyz", b"metrics", b"cluster"))
-RESERVED_STREAMS = frozenset((b"streams",))
+# The one name that no stream has on the bucketed surface: there it lists the bucket.
+LISTING = b"streams"
 MAX_PATH_BYTES = 1024
 MAX_BUCKETED_BYTES = 122
 
@@ -45,6 +46,18 @@ class BucketRoute(NamedTuple):
     name: bytes
 
 
+class ListingRoute(NamedTuple):
+    """The streams of a bucket (extensions section 1.4)."""
+
+    bucket: bytes
+
+
+class BatchRoute(NamedTuple):
+    """Appends of several records of bytes to a stream; an extension of our own."""
+
+    stream: StreamRoute
+
+
 class OpsRoute(NamedTuple):
     """Anything that is neither a stream nor a bucket."""
 
@@ -60,9 +73,12 @@ class BadPath(NamedTuple):
         return error_response(self.status, self.code, self.message)
 
 
-Route = StreamRoute | BucketRoute | OpsRoute | BadPath
+Route = StreamRoute | BucketRoute | ListingRoute | BatchRoute | OpsRoute | BadPath
 
 _OPS = OpsRoute()
+RESERVED_STREAM = BadPath(
+    400, "INVALID_STREAM_ID", "the stream id `streams` is reserved: it lists the bucket"
+)
 
 
 @lru_cache(maxsize=65_536)
@@ -95,7 +111,7 @@ def _resolve(path: bytes) -> Route:
 
 
 def _resolve_bucketed(path: bytes) -> Route:
-    raw_bucket, slash, raw_stream = path[1:].partition(b"/")
+    raw_bucket, slash, rest = path[1:].partition(b"/")
     if raw_bucket in OPS_ROOTS or not raw_bucket or path.startswith(b"/v1/"):
         return _OPS
     bucket = _decode(raw_bucket)
@@ -107,15 +123,25 @@ def _resolve_bucketed(path: bytes) -> Route:
         )
     if not slash:
         return BucketRoute(bucket)
-    if b"/" in raw_stream:
-        return BadPath(404, "NOT_FOUND", "no such route")
-    name = _decode(raw_stream)
+    raw_name, slash, action = rest.partition(b"/")
+    stream = _stream_in(bucket, raw_name, b"/%b/%b" % (raw_bucket, raw_name))
+    if not slash or isinstance(stream, BadPath):
+        return stream
+    if isinstance(stream, ListingRoute):
+        return RESERVED_STREAM
+    if action == b"append-batch":
+        return BatchRoute(stream)
+    return BadPath(404, "NOT_FOUND", "no such route")
+
+
+def _stream_in(bucket: bytes, raw_name: bytes, path: bytes) -> StreamRoute | ListingRoute | BadPath:
+    name = _decode(raw_name)
     if isinstance(name, BadPath):
         return name
-    if not name or b"/" in name or b".." in name or name in RESERVED_STREAMS:
-        return BadPath(
-            400, "INVALID_STREAM_ID", "a stream id is not empty or reserved, with no / or .."
-        )
+    if name == LISTING:
+        return ListingRoute(bucket)
+    if not name or b"/" in name or b".." in name:
+        return BadPath(400, "INVALID_STREAM_ID", "a stream id is not empty, and has no / or ..")
     if len(bucket) + 1 + len(name) > MAX_BUCKETED_BYTES:
         return BadPath(
             400, "INVALID_STREAM_ID", f"bucket and stream ids exceed {MAX_BUCKETED_BYTES} bytes"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from streamd.config import ServerConfig
+from streamd.http.compression import Compressor
 from streamd.http.live import Hub
 from streamd.http.messages import Response, error_response
 from streamd.http.routing import StreamRoute
@@ -18,7 +19,17 @@ from streamd.streams.model import Stream
 class Service:
     """A node as the handlers see it. `clock_ms` is wall time in ms since the epoch."""
 
-    __slots__ = ("clock_ms", "group", "hub", "metrics", "node", "random", "reads", "server")
+    __slots__ = (
+        "clock_ms",
+        "compressor",
+        "group",
+        "hub",
+        "metrics",
+        "node",
+        "random",
+        "reads",
+        "server",
+    )
 
     def __init__(
         self,
@@ -30,6 +41,7 @@ class Service:
         random: Random,
     ) -> None:
         self.node = node
+        self.compressor = Compressor(node.run_blocking)
         self.group = node.group
         self.reads = node.reads
         self.hub = hub
@@ -43,14 +55,21 @@ class Service:
 
         Linearizable, or with `local` as this node knows it. Raises `Unavailable`.
         """
-        if not (local or self.group.may_read()):
-            await self.group.read_barrier()
+        await self.catch_up(local=local)
         stream = await self.reads.stream(route.key)
         if stream is not None and await self._has_expired(route, stream):
             stream = await self.reads.stream(route.key)
         if stream is None:
             return NOT_FOUND
         return GONE if stream.deleted else stream
+
+    async def catch_up(self, *, local: bool = False) -> None:
+        """Have the state include all that was acknowledged before, unless the read is `local`.
+
+        Raises `Unavailable`.
+        """
+        if not (local or self.group.may_read()):
+            await self.group.read_barrier()
 
     async def _has_expired(self, route: StreamRoute, stream: Stream) -> bool:
         """Whether a stream's time is over, and by now in the log as well.
@@ -74,6 +93,7 @@ class Service:
 
 
 NOT_FOUND = error_response(404, "STREAM_NOT_FOUND", "there is no such stream")
+BUCKET_NOT_FOUND = error_response(404, "BUCKET_NOT_FOUND", "there is no such bucket")
 GONE = error_response(410, "STREAM_GONE", "the stream was deleted; forks of it still exist")
 TOO_MANY_READERS = error_response(
     503, "TOO_MANY_READERS", "too many live readers; try again later", b"Retry-After: 1\r\n"

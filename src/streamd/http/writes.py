@@ -5,11 +5,12 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from streamd.http import fields
+from streamd.http.conditions import if_match
 from streamd.http.fields import BadRequest
 from streamd.http.messages import Request, Response, error_response
-from streamd.http.routing import BucketRoute, StreamRoute, resolve
-from streamd.http.service import GONE, NOT_FOUND, Service
-from streamd.streams.commands import Append, Create, CreateBucket, Delete, Outcome, Result
+from streamd.http.routing import StreamRoute, resolve
+from streamd.http.service import BUCKET_NOT_FOUND, GONE, NOT_FOUND, Service
+from streamd.streams.commands import Append, Create, Delete, Outcome, Result
 from streamd.streams.content import (
     DEFAULT_CONTENT_TYPE,
     NO_RECORDS,
@@ -17,9 +18,12 @@ from streamd.streams.content import (
     Records,
     split_body,
 )
+from streamd.streams.etags import CLOSED, STATE_TAG
 from streamd.streams.model import ForkRequest
 
 _CLOSED = b"Stream-Closed: true\r\n"
+# One formatting for both lines: every append pays for it.
+_POSITION = b"Stream-Next-Offset: %b\r\nETag: " + STATE_TAG + b"\r\n"
 
 
 async def append(service: Service, request: Request, route: StreamRoute) -> Response:
@@ -46,15 +50,17 @@ async def append(service: Service, request: Request, route: StreamRoute) -> Resp
         close,
         fields.stream_seq(headers),
         fields.producer(headers),
+        if_match(headers),
     )
     outcome = await service.group.propose(command, len(records.data))
-    return _append_answer(command, outcome)
+    return append_answer(command, outcome, route)
 
 
-def _append_answer(command: Append, outcome: Outcome) -> Response:
+def append_answer(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
+    """What the machine made of an append, in the protocol's words."""
     result = outcome.result
     if result is Result.APPENDED or result is Result.CLOSED:
-        head = b"Stream-Next-Offset: %b\r\n" % outcome.tail.token()
+        head = _position(outcome)
         if outcome.closed:
             head += _CLOSED
         if command.producer is None:
@@ -62,16 +68,38 @@ def _append_answer(command: Append, outcome: Outcome) -> Response:
         head += b"Producer-Epoch: %d\r\nProducer-Seq: %d\r\n" % (outcome.epoch, outcome.seq)
         return Response(200 if result is Result.APPENDED else 204, head)
     if result is Result.DUPLICATE:
-        head = b"Stream-Next-Offset: %b\r\nProducer-Epoch: %d\r\nProducer-Seq: %d\r\n" % (
-            outcome.tail.token(),
+        # The tail and its tag are those of the first try: if others have written since, the
+        # producer's next `If-Match` has to fail.
+        head = b"%bProducer-Epoch: %d\r\nProducer-Seq: %d\r\n" % (
+            _position(outcome),
             outcome.epoch,
             outcome.seq,
         )
         return Response(204, head + _CLOSED if outcome.closed else head)
-    return _refusal(command, outcome)
+    return _refusal(command, outcome, route)
 
 
-def _refusal(command: Append, outcome: Outcome) -> Response:
+def _position(outcome: Outcome) -> bytes:
+    """The tail that a write has led to or met, and its ETag."""
+    tail = outcome.tail.token()
+    return _POSITION % (tail, outcome.stream_id, tail, CLOSED if outcome.closed else b"")
+
+
+def precondition_failed(outcome: Outcome, route: StreamRoute) -> Response:
+    """412, with what the next try needs; an absent bucket is worth saying before that."""
+    if outcome.result is Result.BUCKET_NOT_FOUND and not route.implicit_bucket:
+        return BUCKET_NOT_FOUND
+    if not outcome.stream_id:
+        message = "If-Match is given, and there is no such stream"
+        return error_response(412, "PRECONDITION_FAILED", message)
+    head = _position(outcome)
+    if outcome.closed:
+        head += _CLOSED
+    message = "the stream is not in a state that If-Match names"
+    return error_response(412, "PRECONDITION_FAILED", message, head)
+
+
+def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
     head = b"Stream-Closed: true\r\nStream-Next-Offset: %b\r\n" % outcome.tail.token()
     if not outcome.closed:
         head = b""
@@ -80,6 +108,8 @@ def _refusal(command: Append, outcome: Outcome) -> Response:
             return NOT_FOUND
         case Result.GONE:
             return GONE
+        case Result.PRECONDITION_FAILED | Result.BUCKET_NOT_FOUND:
+            return precondition_failed(outcome, route)
         case Result.STREAM_CLOSED:
             return error_response(409, "STREAM_CLOSED", "the stream is closed", head)
         case Result.CONTENT_TYPE_DIFFERS:
@@ -121,9 +151,10 @@ async def create(service: Service, request: Request, route: StreamRoute) -> Resp
         records.data,
         records.lengths,
         route.implicit_bucket,
+        if_match(headers),
     )
     outcome = await service.group.propose(command, len(records.data))
-    return _create_answer(request, outcome)
+    return _create_answer(request, outcome, route)
 
 
 def _fork_source(headers: fields.Headers) -> bytes | None:
@@ -151,18 +182,20 @@ async def _initial_type(service: Service, asked: str | None, fork: ForkRequest |
     return DEFAULT_CONTENT_TYPE
 
 
-def _create_answer(request: Request, outcome: Outcome) -> Response:
+def _create_answer(request: Request, outcome: Outcome, route: StreamRoute) -> Response:
     match outcome.result:
         case Result.CREATED | Result.EXISTS:
-            head = b"Content-Type: %b\r\nStream-Next-Offset: %b\r\n" % (
+            head = b"Content-Type: %b\r\n%b" % (
                 outcome.content_type.encode(),
-                outcome.tail.token(),
+                _position(outcome),
             )
             if outcome.closed:
                 head += _CLOSED
             if outcome.result is Result.EXISTS:
                 return Response(200, head)
-            return Response(201, head + _location(request))
+            return Response(201, head + location(request))
+        case Result.PRECONDITION_FAILED:
+            return precondition_failed(outcome, route)
         case Result.SETTINGS_DIFFER:
             message = "the stream exists with another configuration"
             return error_response(409, "STREAM_EXISTS", message)
@@ -170,7 +203,7 @@ def _create_answer(request: Request, outcome: Outcome) -> Response:
             message = "a deleted stream is kept here for its forks"
             return error_response(409, "STREAM_GONE", message)
         case Result.BUCKET_NOT_FOUND:
-            return error_response(404, "BUCKET_NOT_FOUND", "there is no such bucket")
+            return BUCKET_NOT_FOUND
         case Result.SOURCE_NOT_FOUND:
             return error_response(404, "STREAM_NOT_FOUND", "Stream-Forked-From does not exist")
         case Result.SOURCE_GONE:
@@ -188,7 +221,8 @@ def _create_answer(request: Request, outcome: Outcome) -> Response:
             raise AssertionError(outcome)
 
 
-def _location(request: Request) -> bytes:
+def location(request: Request) -> bytes:
+    """The Location header line of what a PUT has made."""
     host = request.headers.get(b"host")
     if not host:
         return b"Location: %b\r\n" % request.path
@@ -204,19 +238,13 @@ def _records(content_type: str, body: bytes) -> Records:
 
 async def delete(service: Service, request: Request, route: StreamRoute) -> Response:
     """DELETE of a stream."""
-    outcome = await service.group.propose(Delete(route.key))
+    outcome = await service.group.propose(Delete(route.key, if_match(request.headers)))
     match outcome.result:
         case Result.DELETED:
             return Response(204)
+        case Result.PRECONDITION_FAILED | Result.BUCKET_NOT_FOUND:
+            return precondition_failed(outcome, route)
         case Result.GONE:
             return GONE
         case _:
             return NOT_FOUND
-
-
-async def create_bucket(service: Service, request: Request, route: BucketRoute) -> Response:
-    """PUT of a bucket (extensions section 1.2)."""
-    outcome = await service.group.propose(CreateBucket(route.name))
-    if outcome.result is Result.BUCKET_EXISTS:
-        return error_response(409, "BUCKET_EXISTS", "the bucket exists")
-    return Response(201, _location(request))

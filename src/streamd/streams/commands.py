@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from streamd.streams.model import ProducerStamp, Settings, Stream
+from streamd.streams.model import IfMatch, ProducerStamp, Settings, Stream
 from streamd.streams.offsets import START, Position
 
 
@@ -27,6 +27,7 @@ class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=Fals
     data: bytes = b""
     lengths: list[int] = []
     implicit_bucket: bool = False
+    if_match: IfMatch | None = None
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=False):
@@ -39,12 +40,14 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=Fals
     close: bool = False
     seq: str | None = None
     producer: ProducerStamp | None = None
+    if_match: IfMatch | None = None
 
 
 class Delete(msgspec.Struct, frozen=True, array_like=True, tag="delete"):
     """DELETE of a stream (protocol section 5.4)."""
 
     key: bytes
+    if_match: IfMatch | None = None
 
 
 class Touch(msgspec.Struct, frozen=True, array_like=True, tag="touch"):
@@ -65,7 +68,13 @@ class CreateBucket(msgspec.Struct, frozen=True, array_like=True, tag="create-buc
     name: bytes
 
 
-Command = Create | Append | Delete | Touch | Sweep | CreateBucket
+class DeleteBucket(msgspec.Struct, frozen=True, array_like=True, tag="delete-bucket"):
+    """DELETE of a bucket, which must be empty (extensions section 1.5)."""
+
+    name: bytes
+
+
+Command = Create | Append | Delete | Touch | Sweep | CreateBucket | DeleteBucket
 
 
 class Result(Enum):
@@ -82,6 +91,8 @@ class Result(Enum):
     GONE = "gone"
     BUCKET_NOT_FOUND = "bucket-not-found"
     BUCKET_EXISTS = "bucket-exists"
+    BUCKET_NOT_EMPTY = "bucket-not-empty"
+    PRECONDITION_FAILED = "precondition-failed"
     SETTINGS_DIFFER = "settings-differ"
     IN_USE_BY_FORKS = "in-use-by-forks"
     STREAM_CLOSED = "stream-closed"
@@ -101,9 +112,10 @@ class Outcome:
 
     `tail` is the stream's tail after it, `closed` whether it is closed then. `epoch` and `seq`
     speak of the producer: what it last got accepted, or, for a gap, the `seq` expected next.
+    `stream_id` is 0 where there is no stream.
     """
 
-    __slots__ = ("closed", "content_type", "epoch", "result", "seq", "tail")
+    __slots__ = ("closed", "content_type", "epoch", "result", "seq", "stream_id", "tail")
 
     def __init__(
         self,
@@ -113,6 +125,7 @@ class Outcome:
         content_type: str = "",
         epoch: int = 0,
         seq: int = 0,
+        stream_id: int = 0,
     ) -> None:
         self.result = result
         self.tail = tail
@@ -120,10 +133,19 @@ class Outcome:
         self.content_type = content_type
         self.epoch = epoch
         self.seq = seq
+        self.stream_id = stream_id
 
     @classmethod
     def of(cls, result: Result, stream: Stream, epoch: int = 0, seq: int = 0) -> Outcome:
-        return cls(result, stream.tail, stream.closed, stream.content_type, epoch, seq)
+        return cls(
+            result,
+            stream.tail,
+            stream.closed,
+            stream.content_type,
+            epoch,
+            seq,
+            stream.stream_id,
+        )
 
     def __repr__(self) -> str:
         return f"Outcome({self.result.value}, {self.tail.token().decode()}, closed={self.closed})"

@@ -8,9 +8,11 @@ too big for a double comes back digit for digit.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 JSON = "application/json"
@@ -65,25 +67,34 @@ def split_json(body: bytes) -> Records:
     An empty array gives no records; whether that is allowed is the caller's to say.
     Raises `InvalidJson`.
     """
-    try:
-        if not body.isascii():
-            body.decode()  # the JSON scanner passes strings through without looking at their UTF-8
-        if body.lstrip(_WHITE_SPACE)[:1] == b"[":
-            messages = [bytes(raw) for raw in _JSON_LIST.decode(body)]
-        else:
-            messages = [bytes(_JSON_VALUE.decode(body))]
-    except UnicodeDecodeError as error:
-        raise InvalidJson(f"not UTF-8 at byte {error.start}") from None
-    except msgspec.DecodeError as error:
-        raise InvalidJson(str(error)) from None
-    except RecursionError:
-        raise InvalidJson("nested too deeply") from None
+    if body.lstrip(_WHITE_SPACE)[:1] == b"[":
+        messages = [bytes(raw) for raw in _scan(body, _JSON_LIST)]
+    else:
+        messages = [bytes(_scan(body, _JSON_VALUE))]
     if not messages:
         return NO_RECORDS
     return Records(
         JSON_SEPARATOR.join(messages) + JSON_SEPARATOR,
         [len(message) + len(JSON_SEPARATOR) for message in messages],
     )
+
+
+def json_message(body: bytes) -> bytes:
+    """One JSON message as it is stored; an array is one like any other. Raises `InvalidJson`."""
+    return bytes(_scan(body, _JSON_VALUE)) + JSON_SEPARATOR
+
+
+def _scan(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    try:
+        if not body.isascii():
+            body.decode()  # the JSON scanner passes strings through without looking at their UTF-8
+        return decoder.decode(body)
+    except UnicodeDecodeError as error:
+        raise InvalidJson(f"not UTF-8 at byte {error.start}") from None
+    except msgspec.DecodeError as error:
+        raise InvalidJson(str(error)) from None
+    except RecursionError:
+        raise InvalidJson("nested too deeply") from None
 
 
 def split_body(content_type: str, body: bytes) -> Records:

@@ -41,6 +41,26 @@ def bucket_of(key: bytes) -> bytes:
     return key[: key.index(b"\0")]
 
 
+def name_of(key: bytes) -> bytes:
+    """The part of a stream key that is local to its bucket."""
+    return key[key.index(b"\0") + 1 :]
+
+
+def stream_range(bucket: bytes, prefix: bytes, after: bytes) -> tuple[bytes, bytes]:
+    """The half-open range of rows of a bucket's streams whose names begin with `prefix` and come
+    after the name `after`, either of which may be empty."""
+    base = STREAM + stream_key(bucket, b"")
+    # No name holds a NUL, so nothing lies between a name and the same name with one behind it.
+    start = max(prefix, after + b"\0") if after else prefix
+    return base + start, _after_all_with(base + prefix)
+
+
+def _after_all_with(prefix: bytes) -> bytes:
+    """The first key behind all that begin with `prefix`, which holds a byte that is not 0xff."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1])
+
+
 def chunk_key(stream_id: int, end_record: int) -> bytes:
     return _CHUNK.pack(CHUNK, stream_id, end_record)
 

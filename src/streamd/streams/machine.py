@@ -13,6 +13,7 @@ from streamd.streams.commands import (
     Create,
     CreateBucket,
     Delete,
+    DeleteBucket,
     Outcome,
     Result,
     Sweep,
@@ -20,7 +21,14 @@ from streamd.streams.commands import (
 )
 from streamd.streams.content import DEFAULT_CONTENT_TYPE, media_type, same_media_type
 from streamd.streams.forks import Anchor, ForkRefused, resolve_fork
-from streamd.streams.model import Bucket, ProducerStamp, ProducerState, Settings, Stream
+from streamd.streams.model import (
+    Bucket,
+    IfMatch,
+    ProducerStamp,
+    ProducerState,
+    Settings,
+    Stream,
+)
 from streamd.streams.offsets import Position
 from streamd.streams.state import State
 
@@ -61,6 +69,8 @@ class Machine:
                 return self._sweep(command, now_ms)
             case CreateBucket():
                 return self._create_bucket(command, now_ms)
+            case DeleteBucket():
+                return self._delete_bucket(command)
 
     def _living(self, key: bytes, now_ms: int) -> Stream | Result:
         """The stream, or why there is none; one that is found to have expired ends here."""
@@ -74,31 +84,47 @@ class Machine:
             return Result.NOT_FOUND
         return stream
 
+    def _absent(self, why: Result, key: bytes, if_match: IfMatch | None) -> Outcome:
+        """The answer of a write to a stream that is not there."""
+        if if_match is None:
+            return Outcome(why)
+        # Which a client hears as 404 where buckets are made explicitly (extensions section 1.6).
+        if self.state.buckets.get(keys.bucket_of(key)) is None:
+            return Outcome(Result.BUCKET_NOT_FOUND)
+        return Outcome(Result.PRECONDITION_FAILED)
+
     # -- appending ----------------------------------------------------------------------------
 
     def _append(self, command: Append, now_ms: int) -> Outcome:
         stream = self._living(command.key, now_ms)
         if isinstance(stream, Result):
-            return Outcome(stream)
+            return self._absent(stream, command.key, command.if_match)
         producer = command.producer
         if producer is not None:
+            # Before the condition: the ETag was that of before the first try, so a retry would
+            # always fail it, and its producer would take what it has written for refused.
             refusal = self._check_producer(stream, producer)
             if refusal is not None:
                 return refusal
         if stream.closed:
             if command.close and not command.lengths and producer is None:
-                return Outcome.of(Result.CLOSED, stream)
+                return self._unless_it_differs(stream, command.if_match, Result.CLOSED)
             return Outcome.of(Result.STREAM_CLOSED, stream)
         if command.lengths and not same_media_type(command.content_type, stream.content_type):
             return Outcome.of(Result.CONTENT_TYPE_DIFFERS, stream)
-        if command.seq is not None:
-            if stream.last_seq is not None and command.seq <= stream.last_seq:
-                return Outcome.of(Result.SEQ_REGRESSION, stream)
-            stream.last_seq = command.seq
+        last_seq = stream.last_seq
+        if command.seq is not None and last_seq is not None and command.seq <= last_seq:
+            return Outcome.of(Result.SEQ_REGRESSION, stream)
+        # Last of all: a condition decides only about what would otherwise be done (RFC 9110
+        # section 13.2.1).
+        if command.if_match is not None and not command.if_match.holds(stream):
+            return Outcome.of(Result.PRECONDITION_FAILED, stream)
         return self._append_accepted(stream, command, now_ms)
 
     def _append_accepted(self, stream: Stream, command: Append, now_ms: int) -> Outcome:
         change = self._change(stream)
+        if command.seq is not None:
+            stream.last_seq = command.seq
         if command.lengths:
             self.state.append(stream, command.data, command.lengths)
             stream.last_write_ms = now_ms
@@ -112,12 +138,19 @@ class Machine:
         producer = command.producer
         result = Result.APPENDED if command.lengths else Result.CLOSED
         if producer is None:
-            return Outcome(result, stream.tail, stream.closed)
+            return Outcome(result, stream.tail, stream.closed, stream_id=stream.stream_id)
         self.state.producers.put(
             keys.producer_key(stream.stream_id, producer.producer_id),
             ProducerState(producer.epoch, producer.seq, stream.records, stream.size),
         )
         return Outcome.of(result, stream, producer.epoch, producer.seq)
+
+    def _unless_it_differs(
+        self, stream: Stream, if_match: IfMatch | None, result: Result
+    ) -> Outcome:
+        if if_match is not None and not if_match.holds(stream):
+            result = Result.PRECONDITION_FAILED
+        return Outcome.of(result, stream)
 
     def _check_producer(self, stream: Stream, stamp: ProducerStamp) -> Outcome | None:
         """Protocol section 5.2.1. None when the request is new and next in order."""
@@ -165,6 +198,8 @@ class Machine:
                 anchor = resolve_fork(self.state, command.settings, now_ms)
             except ForkRefused as refusal:
                 return Outcome(refusal.result)
+        if command.if_match is not None:
+            return Outcome(Result.PRECONDITION_FAILED)
         if bucket is None:
             bucket = Bucket(now_ms)
         bucket.streams += 1
@@ -175,7 +210,9 @@ class Machine:
         if existing.deleted:
             return Outcome(Result.IN_USE_BY_FORKS)
         same = existing.closed == command.closed and _same(existing.settings, command.settings)
-        return Outcome.of(Result.EXISTS if same else Result.SETTINGS_DIFFER, existing)
+        if not same:
+            return Outcome.of(Result.SETTINGS_DIFFER, existing)
+        return self._unless_it_differs(existing, command.if_match, Result.EXISTS)
 
     def _create_new(self, command: Create, anchor: Anchor | None, now_ms: int) -> Outcome:
         settings = command.settings
@@ -209,12 +246,23 @@ class Machine:
         self.state.buckets.put(command.name, Bucket(now_ms))
         return Outcome(Result.CREATED)
 
+    def _delete_bucket(self, command: DeleteBucket) -> Outcome:
+        bucket = self.state.buckets.get(command.name)
+        if bucket is None:
+            return Outcome(Result.BUCKET_NOT_FOUND)
+        if bucket.streams:
+            return Outcome(Result.BUCKET_NOT_EMPTY)
+        self.state.buckets.delete(command.name)
+        return Outcome(Result.DELETED)
+
     # -- ending -------------------------------------------------------------------------------
 
     def _delete(self, command: Delete, now_ms: int) -> Outcome:
         stream = self._living(command.key, now_ms)
         if isinstance(stream, Result):
-            return Outcome(stream)
+            return self._absent(stream, command.key, command.if_match)
+        if command.if_match is not None and not command.if_match.holds(stream):
+            return Outcome.of(Result.PRECONDITION_FAILED, stream)
         self._end(command.key, stream)
         return Outcome.of(Result.DELETED, stream)
 
@@ -226,8 +274,18 @@ class Machine:
         if stream.forks:
             stream.deleted = True
             self.state.streams.put(key, stream)
+            self._count(key, streams=0, hidden=1)
             return
         self._remove(key, stream)
+
+    def _count(self, key: bytes, *, streams: int, hidden: int) -> None:
+        """Change what the bucket of a stream that exists counts."""
+        name = keys.bucket_of(key)
+        bucket = self.state.buckets.get(name)
+        assert bucket is not None, "a bucket stays while it has streams"
+        bucket.streams += streams
+        bucket.hidden += hidden
+        self.state.buckets.put(name, bucket)
 
     def _remove(self, key: bytes, stream: Stream) -> None:
         """Forget a stream, and with it those ancestors that were only kept for its sake.
@@ -238,11 +296,7 @@ class Machine:
             self.state.streams.delete(key)
             self.state.discard(stream.stream_id)
             self.state.header.streams -= 1
-            bucket_name = keys.bucket_of(key)
-            bucket = self.state.buckets.get(bucket_name)
-            assert bucket is not None
-            bucket.streams -= 1
-            self.state.buckets.put(bucket_name, bucket)
+            self._count(key, streams=-1, hidden=-1 if stream.deleted else 0)
             if stream.settings.fork is None:
                 return
             key = stream.settings.fork.source

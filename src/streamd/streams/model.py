@@ -99,6 +99,11 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
         return Position(self.records, self.size)
 
     @property
+    def version(self) -> Version:
+        """What `If-Match` compares. A fork's is its own: it never equals its source's."""
+        return Version(self.stream_id, self.records, self.size, self.closed)
+
+    @property
     def fork_point(self) -> Position:
         """Where the stream's own records begin."""
         if not self.segments:
@@ -117,11 +122,37 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
         return expiry_ms is not None and expiry_ms <= now_ms
 
 
+class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an ETag says of a stream: its incarnation, where its tail is, whether it is closed."""
+
+    stream_id: int
+    record: int
+    byte: int
+    closed: bool
+
+
+class IfMatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A write's condition (RFC 9110 section 13.1.1): the stream must be in one of the `versions`.
+
+    None stands for ``*``: any will do, as long as there is a stream.
+    """
+
+    versions: tuple[Version, ...] | None = None
+
+    def holds(self, stream: Stream) -> bool:
+        return self.versions is None or stream.version in self.versions
+
+
 class Bucket(msgspec.Struct, array_like=True, gc=False):
-    """A namespace of streams; `streams` counts those that exist."""
+    """A namespace of streams.
+
+    `streams` counts all that have a row, `hidden` those among them that were deleted and are only
+    kept for their forks.
+    """
 
     created_ms: int
     streams: int = 0
+    hidden: int = 0
 
 
 class Header(msgspec.Struct, array_like=True, gc=False):

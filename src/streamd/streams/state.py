@@ -28,6 +28,7 @@ from streamd.streams.commands import (
     Create,
     CreateBucket,
     Delete,
+    DeleteBucket,
     Sweep,
     Touch,
 )
@@ -255,9 +256,11 @@ def due_for_sweep(store: KeyValue, now_ms: int, limit: int) -> list[bytes]:
     return [keys.key_in_expiry(key) for key, _ in store.scan(start, stop, limit=limit)]
 
 
-def load_rows(store: KeyValue, wanted: Sequence[bytes]) -> dict[bytes, bytes | None]:
-    """Read the rows of stream keys ahead of the commands that will ask for them. Blocks."""
-    rows = store.get_many([keys.STREAM + key for key in wanted])
+def load_rows(
+    store: KeyValue, wanted: Sequence[bytes], prefix: bytes = keys.STREAM
+) -> dict[bytes, bytes | None]:
+    """Read rows of a table, ahead of the commands that will ask for them. Blocks."""
+    rows = store.get_many([prefix + key for key in wanted])
     return dict(zip(wanted, rows, strict=True))
 
 
@@ -272,5 +275,5 @@ def stream_keys(command: Command) -> list[bytes]:
             return [key for key, _, _ in reads]
         case Sweep(keys=due):
             return due
-        case CreateBucket():
+        case CreateBucket() | DeleteBucket():
             return []

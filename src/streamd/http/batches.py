@@ -1,0 +1,118 @@
+"""POST of several records of bytes at once, each framed by its length: an extension of our own.
+
+A JSON array does this for JSON streams; other types have no array. The frames are only on the
+way in. What they hold is stored as it would be had each been posted by itself, but all of it in
+one step, at one place, or not at all.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import msgspec
+
+from streamd.http import fields
+from streamd.http.conditions import if_match
+from streamd.http.fields import BadRequest
+from streamd.http.messages import Request, Response
+from streamd.http.routing import BatchRoute
+from streamd.http.service import Service
+from streamd.http.writes import append_answer
+from streamd.streams.commands import Append, Outcome, Result
+from streamd.streams.content import InvalidJson, Records, is_json, json_message
+from streamd.streams.offsets import Position
+
+MAX_FRAMES = 512
+
+_LENGTH = Struct(">I")
+_ENCODER = msgspec.json.Encoder()
+
+
+class BatchBody(msgspec.Struct):
+    """The answer to a batch: offsets of its first and last record, and the one behind it."""
+
+    records: int
+    first_offset: str
+    last_offset: str
+    next_offset: str
+
+
+async def append_batch(service: Service, request: Request, route: BatchRoute) -> Response:
+    """POST of frames; with producers, Stream-Seq, If-Match and closing as any append."""
+    headers = request.headers
+    raw_type = headers.get(b"content-type")
+    if not raw_type:
+        raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required: that of the payloads")
+    kind = fields.content_type(raw_type)
+    records = _records(kind, _payloads(request.body))
+    command = Append(
+        route.stream.key,
+        kind,
+        records.data,
+        records.lengths,
+        fields.wants_close(headers),
+        fields.stream_seq(headers),
+        fields.producer(headers),
+        if_match(headers),
+    )
+    outcome = await service.group.propose(command, len(records.data))
+    response = append_answer(command, outcome, route.stream)
+    if outcome.result is Result.APPENDED:
+        response.status = 200
+        response.head += b"Content-Type: application/json\r\n"
+        response.body = _ENCODER.encode(_tell_places(response, command, outcome))
+    elif outcome.result is Result.DUPLICATE and _is_the_last(command, outcome):
+        _tell_places(response, command, outcome)  # 204 as for any duplicate, so in headers only.
+    return response
+
+
+def _payloads(body: bytes) -> list[bytes]:
+    payloads: list[bytes] = []
+    at = 0
+    while at < len(body):
+        start = at + _LENGTH.size
+        if start > len(body):
+            raise BadRequest("INVALID_FRAME", f"the length at byte {at} is cut off")
+        (length,) = _LENGTH.unpack_from(body, at)
+        if not length:
+            raise BadRequest("INVALID_FRAME", f"the frame at byte {at} is empty")
+        at = start + length
+        if at > len(body):
+            raise BadRequest("INVALID_FRAME", f"the body ends inside the frame at byte {start - 4}")
+        if len(payloads) == MAX_FRAMES:
+            raise BadRequest("TOO_MANY_FRAMES", f"a batch has at most {MAX_FRAMES} frames")
+        payloads.append(body[start:at])
+    if not payloads:
+        raise BadRequest("EMPTY_BODY", "a batch has at least one frame")
+    return payloads
+
+
+def _records(kind: str, payloads: list[bytes]) -> Records:
+    """For JSON each payload is one message; an array is a message too: frames do the batching."""
+    if is_json(kind):
+        for number, payload in enumerate(payloads):
+            try:
+                payloads[number] = json_message(payload)
+            except InvalidJson as error:
+                message = f"frame {number} is not one JSON message: {error}"
+                raise BadRequest("INVALID_JSON", message) from None
+    return Records(b"".join(payloads), [len(payload) for payload in payloads])
+
+
+def _is_the_last(command: Append, outcome: Outcome) -> bool:
+    """Whether a duplicate is of the producer's last request, whose tail is remembered.
+
+    What was before it is counted back from there, so a retry that differs from the first try is
+    told what it would have been.
+    """
+    assert command.producer is not None
+    before = outcome.tail.record - len(command.lengths), outcome.tail.byte - len(command.data)
+    return command.producer.seq == outcome.seq and min(before) >= 0
+
+
+def _tell_places(response: Response, command: Append, outcome: Outcome) -> BatchBody:
+    tail = outcome.tail
+    first = Position(tail.record - len(command.lengths), tail.byte - len(command.data)).token()
+    last = Position(tail.record - 1, tail.byte - command.lengths[-1]).token()
+    response.head += b"Stream-First-Offset: %b\r\nStream-Last-Offset: %b\r\n" % (first, last)
+    return BatchBody(len(command.lengths), first.decode(), last.decode(), tail.token().decode())

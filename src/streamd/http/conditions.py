@@ -1,0 +1,53 @@
+"""Conditional requests: If-None-Match for reads, If-Match for writes (RFC 9110 section 13)."""
+
+from __future__ import annotations
+
+import re
+
+from streamd.http.fields import BadRequest, Headers
+from streamd.streams.etags import parse_tag
+from streamd.streams.model import IfMatch
+
+MAX_TAGS = 64
+
+_TAG = re.compile(rb'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
+# A compressed answer is another representation, so its tag is another one (`http.compression`).
+_CODING = re.compile(rb'-(?:zstd|gzip|deflate)"$')
+
+_ANY = IfMatch()
+
+
+def without_coding(tag: bytes) -> bytes:
+    """The tag of the answer as it was before it was compressed."""
+    return _CODING.sub(b'"', tag)
+
+
+def named_tag(header: bytes, etag: bytes) -> bytes | None:
+    """The tag by which an If-None-Match header names `etag`, compressed or not; None if not.
+
+    The comparison is the weak one.
+    """
+    if header == etag or header.strip() == b"*":
+        return etag
+    for candidate in header.split(b","):
+        tag = candidate.strip().removeprefix(b"W/")
+        if without_coding(tag) == etag:
+            return tag
+    return None
+
+
+def if_match(headers: Headers) -> IfMatch | None:
+    """The condition of a write. Weak tags, and what is no tag of ours, never match.
+
+    Raises `BadRequest`.
+    """
+    raw = headers.get(b"if-match")
+    if raw is None:
+        return None
+    if raw.strip() == b"*":
+        return _ANY
+    tags = _TAG.findall(raw)
+    if len(tags) > MAX_TAGS:
+        raise BadRequest("INVALID_REQUEST", f"If-Match may list {MAX_TAGS} tags")
+    versions = (parse_tag(without_coding(tag)) for tag in tags)
+    return IfMatch(tuple(version for version in versions if version is not None))

@@ -1,0 +1,39 @@
+"""Entity tags: what a client holds to say which state of a stream it has seen.
+
+``"{incarnation}:{start}:{end}"``, with ``:c`` behind it when the stream is closed and the answer
+says so. The tag of an append's answer, and of HEAD, is that of a read of everything.
+"""
+
+from __future__ import annotations
+
+import re
+
+from streamd.streams.model import Version
+from streamd.streams.offsets import START, Position
+
+_TAG = re.compile(rb'"(\d{1,19}):\d{16}_\d{16}:(\d{16})_(\d{16})(:c)?"')
+# The tag of a stream as a whole, of its id, tail and `CLOSED` or nothing.
+STATE_TAG = b'"%%d:%b:%%b%%b"' % START.token()
+CLOSED = b":c"
+
+
+def range_tag(stream_id: int, start: Position, end: Position, closed: bool) -> bytes:
+    """The tag of the bytes from `start` to `end`."""
+    return b'"%d:%b:%b%b"' % (stream_id, start.token(), end.token(), CLOSED if closed else b"")
+
+
+def state_tag(stream_id: int, tail: bytes, closed: bool) -> bytes:
+    """The tag of a stream as a whole; `tail` is an offset token."""
+    return STATE_TAG % (stream_id, tail, CLOSED if closed else b"")
+
+
+def parse_tag(tag: bytes) -> Version | None:
+    """The state of the stream that a tag vouches for, or None when it is none of ours.
+
+    Where the range began does not matter: who read up to the tail has seen the state, whatever
+    they had read before.
+    """
+    match = _TAG.fullmatch(tag)
+    if match is None:
+        return None
+    return Version(int(match[1]), int(match[2]), int(match[3]), match[4] is not None)

@@ -1,0 +1,107 @@
+"""Listing the streams of a bucket, a page at a time, straight from the store.
+
+A page is one seek and as many rows as it shows, wherever in the bucket it lies, and of the rows
+it keeps only what it shows. Rows of the store are behind the state by what waits to be stored:
+the caller sees to it that the store has what the page must show.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamd.streams import keys
+from streamd.streams.model import Stream
+from streamd.streams.offsets import Position
+from streamd.streams.state import KeyValue
+
+# Rows that show nothing, such as those of deleted streams kept for forks, are passed over up to
+# this many a page; what is left of the page then is for the next.
+MAX_ROWS = 10_000
+_ROWS_AT_ONCE = 256
+# A row is a few hundred bytes, but for streams at the end of long chains of forks.
+_BYTES_AT_ONCE = 1024 * 1024
+
+_STREAM_DECODER = msgspec.msgpack.Decoder(Stream)
+
+
+class ListQuery(msgspec.Struct, frozen=True):
+    """Up to `limit` streams whose names begin with `prefix`, from the first after `after` on."""
+
+    bucket: bytes
+    prefix: bytes = b""
+    after: bytes = b""
+    limit: int = 1000
+
+
+class Listed(msgspec.Struct, frozen=True, gc=False):
+    """What a page shows of a stream. `expiry_ms` is when it ends, as far as the store knows."""
+
+    name: bytes
+    content_type: str
+    tail: Position
+    closed: bool
+    created_ms: int
+    last_write_ms: int
+    expiry_ms: int | None
+
+
+class Page(msgspec.Struct):
+    """Streams in the order of their names.
+
+    `cursor` is the name to go on after, None where there is nothing before it either. `over` are
+    names of streams passed by because their time has come. `rows` is how many rows it took.
+    """
+
+    streams: list[Listed]
+    over: list[bytes]
+    cursor: bytes | None = None
+    has_more: bool = False
+    rows: int = 0
+
+
+def list_streams(store: KeyValue, query: ListQuery, log_ms: int) -> Page:
+    """The page that `query` asks for, without streams that are deleted or over at `log_ms`.
+
+    It is shorter than asked for only at the end, or after `MAX_ROWS` rows. Blocks.
+    """
+    page = Page([], [])
+    start, stop = keys.stream_range(query.bucket, query.prefix, query.after)
+    wanted = min(query.limit + 1, _ROWS_AT_ONCE)
+    while rows := store.scan(start, stop, limit=wanted, max_bytes=_BYTES_AT_ONCE):
+        page.rows += len(rows)
+        for row, raw in rows:
+            if not _take(page, query.limit, keys.name_of(row), raw, log_ms):
+                page.has_more = True
+                return page
+        if page.rows >= MAX_ROWS:
+            page.has_more = True
+            page.cursor = keys.name_of(rows[-1][0])
+            return page
+        start = rows[-1][0] + b"\0"
+        wanted = min(wanted * 2, _ROWS_AT_ONCE)
+    return page
+
+
+def _take(page: Page, limit: int, name: bytes, raw: bytes, log_ms: int) -> bool:
+    """Put a stream on the page, or pass it by; False when it is one too many."""
+    stream = _STREAM_DECODER.decode(raw)
+    if stream.deleted:
+        return True
+    if stream.expired(log_ms):
+        page.over.append(name)
+        return True
+    if len(page.streams) == limit:
+        return False
+    page.cursor = name
+    page.streams.append(
+        Listed(
+            name,
+            stream.content_type,
+            stream.tail,
+            stream.closed,
+            stream.created_ms,
+            stream.last_write_ms,
+            stream.expiry_ms(),
+        )
+    )
+    return True

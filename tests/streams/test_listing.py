@@ -1,0 +1,145 @@
+"""Listing a bucket from the store: what a page shows, and what it costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamd.streams import listing
+from streamd.streams.commands import Create
+from streamd.streams.listing import ListQuery, Page, list_streams
+from streamd.streams.model import Settings
+from tests.streams.driver import TEXT, Driver, key
+from tests.streams.memory_store import MemoryStore
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def page(driver: Driver, prefix: str = "", after: str = "", limit: int = 1000) -> Page:
+    driver.flush()
+    query = ListQuery(b"b", prefix.encode(), after.encode(), limit)
+    return list_streams(driver.store, query, driver.now_ms)
+
+
+def names(found: Page) -> list[str]:
+    return [listed.name.decode() for listed in found.streams]
+
+
+def fill(driver: Driver, count: int) -> list[str]:
+    made = [f"s{number:05}" for number in range(count)]
+    for name in made:
+        driver.create(name)
+    return made
+
+
+def test_names_are_in_the_order_of_their_bytes(driver: Driver) -> None:
+    unordered = ["b", "a", "ab", "a b", "aé", "a/b", "Z", "日本", "a.b", "ab-"]
+    for name in unordered:
+        driver.create(name)
+    assert names(page(driver)) == sorted(unordered, key=str.encode)
+
+
+def test_a_page_shows_what_is_known_of_a_stream(driver: Driver) -> None:
+    driver.create("s", "text/plain; charset=utf-8")
+    driver.now_ms += 5
+    driver.append(b"four", "s", close=True)
+    [listed] = page(driver).streams
+    assert (listed.content_type, listed.tail) == ("text/plain; charset=utf-8", (1, 4))
+    assert (listed.created_ms, listed.last_write_ms) == (driver.now_ms - 5, driver.now_ms)
+    assert listed.closed
+
+
+def test_other_buckets_are_not_listed(driver: Driver) -> None:
+    for bucket in ("a", "b", "b-", "c", "b0"):
+        driver.do(Create(key(f"in-{bucket}", bucket), Settings(TEXT), implicit_bucket=True))
+    assert names(page(driver)) == ["in-b"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 600, 601, 1000])
+def test_pages_have_each_stream_once(driver: Driver, limit: int) -> None:
+    made = fill(driver, 601)
+    seen: list[str] = []
+    found = page(driver, limit=limit)
+    while True:
+        seen += names(found)
+        assert found.has_more == (len(seen) < len(made))
+        if not found.has_more:
+            break
+        assert len(found.streams) == limit
+        assert found.cursor is not None
+        found = page(driver, after=found.cursor.decode(), limit=limit)
+    assert seen == made
+
+
+def test_a_prefix_and_a_cursor_work_together(driver: Driver) -> None:
+    for name in ("a", "user", "user-1", "user-2", "user-20", "user.", "v"):
+        driver.create(name)
+    assert names(page(driver, "user-")) == ["user-1", "user-2", "user-20"]
+    assert names(page(driver, "user-", "user-1")) == ["user-2", "user-20"]
+    assert names(page(driver, "user-", "a")) == ["user-1", "user-2", "user-20"]
+    assert names(page(driver, "user-", "v")) == []
+    assert names(page(driver, "user-", "user-1x")) == ["user-2", "user-20"], "need not exist"
+    assert names(page(driver, "none")) == []
+    assert page(driver, "none").cursor is None
+
+
+def test_streams_that_clients_cannot_see_are_not_listed(driver: Driver) -> None:
+    driver.create("deleted", body=b"x")
+    driver.fork("fork", "deleted")
+    driver.delete("deleted")
+    driver.create("expired", ttl_ms=10)
+    driver.create("living", ttl_ms=50)
+    driver.now_ms += 20
+    found = page(driver)
+    assert names(found) == ["fork", "living"]
+    assert found.over == [b"expired"]
+    assert not page(driver, limit=2).has_more, "what cannot be seen is not more"
+
+
+def test_a_page_passes_over_a_bounded_number_of_rows(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "MAX_ROWS", 20)
+    for number in range(50):
+        driver.create(f"s{number:02}", ttl_ms=10)
+    driver.create("t")
+    driver.now_ms += 20
+    found = page(driver, limit=4)
+    assert (names(found), found.has_more) == ([], True)
+    pages = 1
+    while found.has_more:
+        assert found.rows < 40
+        assert found.cursor is not None
+        found = page(driver, after=found.cursor.decode(), limit=4)
+        pages += 1
+    assert names(found) == ["t"]
+    assert pages <= 4
+
+
+class CountingStore(MemoryStore):
+    """Counts the rows that scans hand out."""
+
+    scanned = 0
+
+    def scan(
+        self, start: bytes, stop: bytes, *, limit: int, max_bytes: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        rows = super().scan(start, stop, limit=limit, max_bytes=max_bytes)
+        self.scanned += len(rows)
+        return rows
+
+
+def test_the_last_page_reads_no_more_rows_than_the_first() -> None:
+    store = CountingStore()
+    driver = Driver(store)
+    made = fill(driver, 5000)
+    driver.flush()
+    costs = []
+    for after in ("", made[2500], made[-101]):
+        store.scanned = 0
+        assert len(page(driver, after=after, limit=100).streams) == 100
+        costs.append(store.scanned)
+    assert costs[0] == costs[1] == 101
+    assert costs[2] <= 101
