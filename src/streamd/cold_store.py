@@ -83,16 +83,14 @@ class Cold:
     async def get(self, name: str, offset: int, length: int, *, crc: int | None = None) -> bytes:
         """Exactly `length` bytes from `offset` on; with `crc`, of that CRC-32C.
 
-        Bytes damaged on their way are asked for once more. Raises `ObjectMissing`, and
-        `ObjectCorrupt` when they are not there or not what they were.
+        Bytes that are wrong are asked for once more, as they may have been damaged on their way.
+        Raises `ObjectMissing`, and `ObjectCorrupt` when they are wrong again.
         """
-        for _ in range(2):
-            content = await self._call(self._store.get, name, offset, length)
-            if crc is None or crc32c(content) == crc:
-                return content
-        raise ObjectCorrupt(
-            f"{name} in {self.place}, {length} bytes from {offset}: the checksum is wrong"
-        )
+        try:
+            return await self._call(_checked_get, self._store, name, offset, length, crc)
+        except ObjectCorrupt:
+            self.retries += 1
+            return await self._call(_checked_get, self._store, name, offset, length, crc)
 
     async def stat(self, name: str) -> ObjectInfo:
         """Raises `ObjectMissing`."""
@@ -146,3 +144,12 @@ class Cold:
 
 def _page(store: ObjectStore, prefix: str, after: str, limit: int) -> list[ObjectInfo]:
     return store.page(prefix, after=after, limit=limit)
+
+
+def _checked_get(store: ObjectStore, name: str, offset: int, length: int, crc: int | None) -> bytes:
+    content = store.get(name, offset, length)
+    if crc is not None and crc32c(content) != crc:
+        raise ObjectCorrupt(
+            f"{name} in {store.place}, {length} bytes from {offset}: the checksum is wrong"
+        )
+    return content

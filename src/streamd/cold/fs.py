@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -21,7 +22,15 @@ from streamd.cold.objects import MAX_PAGE, ObjectInfo, check_name, check_put
 # No name begins with a dot, so nothing of this is ever listed.
 _TEMPORARY = ".tmp"
 # What an operator must put right; a full or failing disk may get better by itself.
-_REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENOENT}
+_REFUSALS = {
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
 
 
 class FsStore:
@@ -68,6 +77,8 @@ class FsStore:
         check_name(name)
         with self._reading(name):
             found = os.stat(self._root / name)
+            if not stat.S_ISREG(found.st_mode):
+                raise IsADirectoryError
         return ObjectInfo(name, found.st_size, found.st_mtime_ns // 1_000_000)
 
     def page(self, prefix: str, *, after: str = "", limit: int = MAX_PAGE) -> list[ObjectInfo]:

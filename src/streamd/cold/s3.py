@@ -81,7 +81,6 @@ class S3Store:
         `timeout_s` bounds connecting, sending an object, each wait for an answer, and the receipt
         of a whole answer. Raises `ColdRefused` for what cannot work.
         """
-        url = urllib3.util.parse_url(endpoint or "https://s3.amazonaws.com")
         pool = urllib3.PoolManager(
             num_pools=4,
             maxsize=connections,
@@ -92,6 +91,7 @@ class S3Store:
             ca_certs=ca_file,
         )
         try:
+            url = urllib3.util.parse_url(endpoint or "https://s3.amazonaws.com")
             self._client = Minio(
                 url.netloc or "",
                 secure=url.scheme == "https",
