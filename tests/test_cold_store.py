@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -15,47 +14,12 @@ from streamd.blocking import in_thread
 from streamd.cold.errors import ColdRefused, ColdUnavailable, ObjectCorrupt, ObjectMissing
 from streamd.cold.fs import FsStore
 from streamd.cold.names import digest_of
-from streamd.cold.objects import MAX_PAGE, ObjectInfo
+from streamd.cold.objects import MAX_PAGE
 from streamd.cold_store import MAX_ATTEMPTS, Cold, open_object_store
 from streamd.config import ColdConfig
+from tests.support.flaky_store import FlakyStore
 
 CONTENT = bytes(range(256)) * 100
-
-
-class FlakyStore(FsStore):
-    """A directory whose next calls fail, or whose next reads are damaged, as told."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.failures: list[Exception] = []
-        self.damaged_reads = 0
-        self.calls = 0
-
-    def put(self, name: str, content: bytes) -> None:
-        self._maybe_fail()
-        super().put(name, content)
-
-    def get(self, name: str, offset: int, length: int) -> bytes:
-        self._maybe_fail()
-        content = bytearray(super().get(name, offset, length))
-        if self.damaged_reads:
-            self.damaged_reads -= 1
-            content[0] ^= 1
-        return bytes(content)
-
-    def delete(self, names: Sequence[str]) -> None:
-        self._maybe_fail()
-        assert len(names) <= MAX_PAGE
-        super().delete(names)
-
-    def page(self, prefix: str, *, after: str = "", limit: int = MAX_PAGE) -> list[ObjectInfo]:
-        self._maybe_fail()
-        return super().page(prefix, after=after, limit=limit)
-
-    def _maybe_fail(self) -> None:
-        self.calls += 1
-        if self.failures:
-            raise self.failures.pop(0)
 
 
 @pytest.fixture
@@ -130,6 +94,13 @@ async def test_the_digest_is_that_of_what_is_in_the_store(cold: Cold, tmp_path: 
     assert await cold.digest("a") == (digest_of(CONTENT), len(CONTENT))
     (tmp_path / "a").write_bytes(b"something else")
     assert await cold.digest("a") == (digest_of(b"something else"), 14)
+
+
+async def test_what_was_put_is_read_back_before_it_counts(cold: Cold, store: FlakyStore) -> None:
+    await cold.put_verified("a", CONTENT)
+    store.damaged_reads = 1
+    with pytest.raises(ObjectCorrupt, match="not what was just written"):
+        await cold.put_verified("a", CONTENT)
 
 
 async def test_any_number_of_objects_is_deleted_in_pages(cold: Cold, store: FlakyStore) -> None:

@@ -15,9 +15,12 @@ from streamd.blocking import RunBlocking
 from streamd.cold.check import check_object_store
 from streamd.cold.errors import ColdUnavailable, ObjectCorrupt
 from streamd.cold.fs import FsStore
+from streamd.cold.names import digest_of
 from streamd.cold.objects import MAX_PAGE, ObjectInfo, ObjectStore
+from streamd.cold.packs import SliceRef, read_slices
 from streamd.cold.s3 import S3Store
 from streamd.config import ColdConfig
+from streamd.streams.chunks import Chunk
 
 MAX_ATTEMPTS = 4
 FIRST_PAUSE_S = 0.1
@@ -80,17 +83,31 @@ class Cold:
         """Write an object, durably; it is there whole or not at all."""
         await self._call(self._store.put, name, content)
 
+    async def put_verified(self, name: str, content: bytes) -> None:
+        """`put`, then read back all of it; before this returns nothing may build on the object.
+
+        Raises `ObjectCorrupt` when the store holds something else under that name.
+        """
+        await self.put(name, content)
+        wanted = await self._run_blocking(digest_of, content, limiter=self._limiter)
+        found, size = await self.digest(name)
+        if (found, size) != (wanted, len(content)):
+            raise ObjectCorrupt(f"{name} in {self.place} is not what was just written there")
+
     async def get(self, name: str, offset: int, length: int, *, crc: int | None = None) -> bytes:
         """Exactly `length` bytes from `offset` on; with `crc`, of that CRC-32C.
 
         Bytes that are wrong are asked for once more, as they may have been damaged on their way.
         Raises `ObjectMissing`, and `ObjectCorrupt` when they are wrong again.
         """
-        try:
-            return await self._call(_checked_get, self._store, name, offset, length, crc)
-        except ObjectCorrupt:
-            self.retries += 1
-            return await self._call(_checked_get, self._store, name, offset, length, crc)
+        return await self._call_twice(_checked_get, self._store, name, offset, length, crc)
+
+    async def slices(self, pack: str, refs: Sequence[SliceRef]) -> list[Chunk]:
+        """The chunks of slices that lie end to end in a pack, read in one piece and checked.
+
+        Raises as `get` does.
+        """
+        return await self._call_twice(read_slices, self._store, pack, refs)
 
     async def stat(self, name: str) -> ObjectInfo:
         """Raises `ObjectMissing`."""
@@ -126,6 +143,14 @@ class Cold:
 
     def close(self) -> None:
         self._store.close()
+
+    async def _call_twice(self, call: Callable[[*Args], T], *args: *Args) -> T:
+        """What reads wrong bytes may have met damage on the way: then once more."""
+        try:
+            return await self._call(call, *args)
+        except ObjectCorrupt:
+            self.retries += 1
+            return await self._call(call, *args)
 
     async def _call(self, call: Callable[[*Args], T], *args: *Args) -> T:
         pause_s = FIRST_PAUSE_S

@@ -1,10 +1,11 @@
-"""What every object store does, the directory and the real MinIO alike."""
+"""What every object store does: the directory, the simulated one, and the real MinIO."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import cast
 
 import pytest
@@ -15,14 +16,17 @@ from streamd.cold.check import check_object_store
 from streamd.cold.errors import ObjectCorrupt, ObjectMissing
 from streamd.cold.fs import FsStore
 from streamd.cold.objects import MAX_OBJECT_BYTES, ObjectStore
+from tests.sim.objects import ObjectsOf, SimulatedObjects
 
 
-@pytest.fixture(params=["fs", "s3"])
+@pytest.fixture(params=["fs", "simulated", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
     if request.param == "fs":
         directory = FsStore(tmp_path / "cold")
         yield directory
         directory.close()
+    elif request.param == "simulated":
+        yield ObjectsOf(SimulatedObjects(Random(1), lambda: 1_700_000_000_000))
     else:
         yield cast(ObjectStore, request.getfixturevalue("s3"))
 

@@ -13,7 +13,7 @@ its end. Every byte is under a checksum, and all of them under the digest in the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from struct import Struct
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from crc32c import crc32c
 from streamd.cold.errors import ObjectCorrupt
 from streamd.cold.framing import Head
 from streamd.cold.names import pack_name
+from streamd.cold.objects import ObjectStore
 from streamd.streams.chunks import Chunk
 
 VERSION = 1
@@ -127,7 +128,7 @@ class PackWriter:
         self.size += len(part)
 
 
-def decode_slice(ref: SliceRef, content: bytes) -> Chunk:
+def decode_slice(ref: SliceRef, content: bytes | memoryview) -> Chunk:
     """The chunk in the bytes of a pack from ``ref.offset`` to ``ref.offset + ref.length``.
 
     Raises `ObjectCorrupt` when it is not, to the byte, what `ref` was made of.
@@ -182,3 +183,20 @@ def chunks_of(content: bytes) -> Iterator[tuple[SliceRef, Chunk]]:
     """All slices of a whole pack, each checked. Raises as `read_pack` and `decode_slice` do."""
     for ref in read_pack(content).slices:
         yield ref, decode_slice(ref, content[ref.offset : ref.offset + ref.length])
+
+
+def read_slices(store: ObjectStore, name: str, refs: Sequence[SliceRef]) -> list[Chunk]:
+    """The chunks of slices that lie end to end in a pack, read in one piece. Blocks.
+
+    Raises `ObjectCorrupt` when any of them is not what its reference was made of.
+    """
+    start = refs[0].offset
+    end = refs[-1].offset + refs[-1].length
+    content = memoryview(store.get(name, start, end - start))
+    try:
+        return [
+            decode_slice(ref, content[ref.offset - start : ref.offset - start + ref.length])
+            for ref in refs
+        ]
+    except ObjectCorrupt as error:
+        raise ObjectCorrupt(f"{name} in {store.place}: {error}") from error
