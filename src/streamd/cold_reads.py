@@ -1,4 +1,4 @@
-"""Slices of packs for readers: whole ranges at a time, kept for the next reader while room lasts."""
+"""Slices of packs for readers: ranges at a time, kept for the next reader while there is room."""
 
 from __future__ import annotations
 

@@ -32,14 +32,13 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
-def open_object_store(config: ColdConfig, data_dir: Path, cluster_id: str) -> ObjectStore | None:
-    """The object store that the configuration names, below the cluster's own folder.
+def open_object_store(config: ColdConfig, data_dir: Path) -> ObjectStore | None:
+    """The object store that the configuration names; below it each cluster has a folder.
 
     None when there is none. Raises `ColdRefused` for what cannot work; nothing is asked yet.
     """
     if config.backend == "fs":
-        root = Path(config.fs_path) if config.fs_path else data_dir / "cold"
-        return FsStore(root / cluster_id)
+        return FsStore(Path(config.fs_path) if config.fs_path else data_dir / "cold")
     if config.backend == "s3":
         assert config.s3_bucket is not None
         prefix = config.s3_prefix.strip("/")
@@ -51,7 +50,7 @@ def open_object_store(config: ColdConfig, data_dir: Path, cluster_id: str) -> Ob
             secret_access_key=config.s3_secret_access_key,
             session_token=config.s3_session_token,
             ca_file=config.s3_ca,
-            prefix=f"{prefix}/{cluster_id}/" if prefix else f"{cluster_id}/",
+            prefix=f"{prefix}/" if prefix else "",
             timeout_s=config.timeout_ms / 1000,
             connections=config.max_requests,
         )

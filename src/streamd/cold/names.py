@@ -1,4 +1,4 @@
-"""What objects are called, below the prefix and the cluster's id.
+"""What objects are called, below the folder that is named by the cluster's id.
 
 =============================================================  ===================================
 ``packs/{group}/{term}-{number}-{digest}.pack``                slices of many streams (`packs`)

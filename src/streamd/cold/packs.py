@@ -40,7 +40,8 @@ class SliceRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where in its pack a slice is, and what it holds: whole records of one stream id.
 
     Records and bytes count from the stream's beginning; `offset` and `length` are those of the
-    slice in the pack, its head included, and `crc` the checksum it begins with.
+    slice in the pack, its head included, and `crc` the checksum it begins with. `digest` is that
+    of the chunk: what a replica compares with its own copy of the records before it lets go of it.
     """
 
     stream_id: int
@@ -51,9 +52,12 @@ class SliceRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     offset: int
     length: int
     crc: int
+    digest: bytes
 
     @classmethod
-    def of(cls, stream_id: int, chunk: Chunk, offset: int, length: int, crc: int) -> SliceRef:
+    def of(
+        cls, stream_id: int, chunk: Chunk, offset: int, length: int, crc: int, digest: bytes
+    ) -> SliceRef:
         return cls(
             stream_id,
             chunk.start_record,
@@ -63,6 +67,7 @@ class SliceRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
             offset,
             length,
             crc,
+            digest,
         )
 
 
@@ -108,7 +113,7 @@ class PackWriter:
         head = _SLICE.pack(stream_id, len(content))
         crc = crc32c(content, crc32c(head))
         length = _SLICE_HEAD_BYTES + len(content)
-        ref = SliceRef.of(stream_id, chunk, self.size, length, crc)
+        ref = SliceRef.of(stream_id, chunk, self.size, length, crc, chunk.digest())
         self._add(_CHECKSUM.pack(crc) + head)
         self._add(content)
         self._slices.append(ref)
@@ -146,7 +151,7 @@ def decode_slice(ref: SliceRef, content: bytes | memoryview) -> Chunk:
         chunk = _CHUNK_DECODER.decode(memoryview(content)[_SLICE_HEAD_BYTES:])
     except msgspec.DecodeError as error:
         raise ObjectCorrupt(f"a slice of stream {ref.stream_id} holds no chunk") from error
-    found = SliceRef.of(stream_id, chunk, ref.offset, ref.length, crc)
+    found = SliceRef.of(stream_id, chunk, ref.offset, ref.length, crc, ref.digest)
     if found != ref or sum(chunk.lengths) != len(chunk.data):
         raise ObjectCorrupt(f"a slice holds {found} where {ref} was expected")
     return chunk
@@ -180,9 +185,15 @@ def read_pack(content: bytes) -> PackContents:
 
 
 def chunks_of(content: bytes) -> Iterator[tuple[SliceRef, Chunk]]:
-    """All slices of a whole pack, each checked. Raises as `read_pack` and `decode_slice` do."""
+    """All slices of a whole pack, each checked, its digest included.
+
+    Raises as `read_pack` and `decode_slice` do.
+    """
     for ref in read_pack(content).slices:
-        yield ref, decode_slice(ref, content[ref.offset : ref.offset + ref.length])
+        chunk = decode_slice(ref, content[ref.offset : ref.offset + ref.length])
+        if chunk.digest() != ref.digest:
+            raise ObjectCorrupt(f"a slice of stream {ref.stream_id} has a wrong digest")
+        yield ref, chunk
 
 
 def read_slices(store: ObjectStore, name: str, refs: Sequence[SliceRef]) -> list[Chunk]:
