@@ -57,6 +57,7 @@ def s3_store(
     timeout_s: float = 20.0,
     access_key_id: str | None = None,
     secret_access_key: str | None = None,
+    ca_file: str | None = None,
     prefix: str = "some/where/",
 ) -> S3Store:
     return S3Store(
@@ -65,6 +66,7 @@ def s3_store(
         endpoint=endpoint or minio.endpoint,
         access_key_id=access_key_id or minio.access_key_id,
         secret_access_key=secret_access_key or minio.secret_access_key,
+        ca_file=ca_file,
         prefix=prefix,
         timeout_s=timeout_s,
         connections=4,

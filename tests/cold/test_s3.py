@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
+import trustme
 
 from streamd.cold.check import check_object_store
 from streamd.cold.errors import ColdRefused, ColdUnavailable, ObjectCorrupt, ObjectMissing
 from streamd.cold.s3 import S3Store
 from tests.cold.conftest import s3_store
-from tests.support.minio import MinioServer
+from tests.support.minio import MinioServer, minio_or_skip
 from tests.support.s3_proxy import Fault, S3Proxy
 from tests.support.server_process import free_port
 
@@ -171,6 +173,22 @@ def test_no_store_at_the_endpoint_is_unavailable(minio: MinioServer, bucket: str
 def test_an_endpoint_that_cannot_be_one_is_refused_at_once(minio: MinioServer, bucket: str) -> None:
     with pytest.raises(ColdRefused, match="endpoint"):
         s3_store(minio, bucket, endpoint="http://127.0.0.1:99999")
+
+
+@pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
+def test_tls_is_spoken_with_whom_the_certificates_vouch_for(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    certificate = authority.issue_cert("127.0.0.1")
+    server = MinioServer(minio_or_skip(), tmp_path / "data", certificate=certificate)
+    with server as minio:
+        minio.client().make_bucket("secure")
+        trusted = s3_store(minio, "secure", ca_file=str(tmp_path / "ca.pem"))
+        check_object_store(trusted, "1")
+        trusted.put("a", CONTENT)
+        assert trusted.get("a", 5, 1000) == CONTENT[5:1005]
+        with pytest.raises(ColdRefused, match=r"TLS: .*certificate verify failed"):
+            check_object_store(s3_store(minio, "secure"), "1")
 
 
 def test_two_prefixes_of_a_bucket_know_nothing_of_each_other(

@@ -20,6 +20,7 @@ from typing import NoReturn
 import pytest
 from minio import Minio
 from minio.error import MinioException
+from trustme import LeafCert
 from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 
@@ -105,11 +106,21 @@ class MinioServer:
     access_key_id = "streamd-tests"
     secret_access_key = "not-a-secret"
 
-    def __init__(self, executable: Path, directory: Path) -> None:
+    def __init__(
+        self, executable: Path, directory: Path, *, certificate: LeafCert | None = None
+    ) -> None:
+        """With a `certificate` it speaks TLS; its `client` then believes anything."""
         self._executable = executable
         self._directory = directory
+        self._certificates = directory.parent / "certificates"
+        self._has_tls = certificate is not None
+        if certificate is not None:
+            self._certificates.mkdir()
+            certificate.private_key_pem.write_to_path(str(self._certificates / "private.key"))
+            for blob in certificate.cert_chain_pems:
+                blob.write_to_path(str(self._certificates / "public.crt"), append=True)
         self.port = free_port()
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint = f"{'https' if self._has_tls else 'http'}://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -123,6 +134,8 @@ class MinioServer:
                     "--quiet",
                     "--address",
                     f"127.0.0.1:{self.port}",
+                    "--certs-dir",
+                    str(self._certificates),
                     str(self._directory),
                 ],
                 env={
@@ -157,10 +170,10 @@ class MinioServer:
             f"127.0.0.1:{self.port}",
             self.access_key_id,
             self.secret_access_key,
-            secure=False,
+            secure=self._has_tls,
             region="us-east-1",
             # Asked too early the server says to come again in a minute, and the client would.
-            http_client=PoolManager(retries=False),
+            http_client=PoolManager(retries=False, cert_reqs="CERT_NONE"),
         )
 
     def _serves(self) -> bool:
