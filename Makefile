@@ -29,6 +29,7 @@ cluster: $(READY) ## Start three nodes on this machine, and stop them on Ctrl-C
 	wait
 
 test: $(READY) $(NODE_READY) ## Run all tests, the conformance suite included
+	@$(BIN)/python -m tests.support.minio
 	$(BIN)/python -m pytest $(ARGS)
 
 conformance: $(READY) $(NODE_READY) ## Run only the upstream conformance suite

@@ -8,7 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from streamd.config import ClusterConfig, Config, ConfigError, LogConfig, ServerConfig, load
+from streamd.config import (
+    ClusterConfig,
+    ColdConfig,
+    Config,
+    ConfigError,
+    LogConfig,
+    ServerConfig,
+    load,
+)
 
 SAMPLE = Path(__file__).parent.parent / "config" / "streamd.toml"
 
@@ -68,6 +76,20 @@ def test_the_environment_speaks_text_and_is_typed_by_the_key() -> None:
         ('[cluster]\nname = "c"\nroutes = ["a"]', "cluster.routes: 'a' is not host:port"),
         ("[cluster]\nheartbeat_interval_ms = 600", "cluster.election_timeout_ms"),
         ('[cluster]\ntls_ca = "ca.pem"', "cluster.tls_cert, cluster.tls_key and"),
+        ('[cold]\nbackend = "tape"', "cold.backend"),
+        ('[cold]\nbackend = "s3"', 'cold.backend = "s3" needs a cold.s3_bucket'),
+        ('[cold]\nbackend = "fs"\n[cluster]\nname = "c"', 'cold.backend = "fs" is for a node by'),
+        ('[cold]\ns3_bucket = "Up"', "cold.s3_bucket: 'Up' is no name for a bucket"),
+        (
+            '[cold]\ns3_endpoint = "127.0.0.1:9000"',
+            "cold.s3_endpoint: '127.0.0.1:9000' is not http",
+        ),
+        ('[cold]\ns3_prefix = "/a"', "cold.s3_prefix"),
+        ('[cold]\ns3_prefix = "a/../b"', "cold.s3_prefix"),
+        ('[cold]\ns3_access_key_id = "k"', "cold.s3_access_key_id and cold.s3_secret_access_key"),
+        ('[cold]\ns3_session_token = "t"', "cold.s3_session_token needs cold.s3_access_key_id"),
+        ("[cold]\npack_bytes = 1", "cold.pack_bytes"),
+        ("[cold]\nhot_limit_bytes = 65536", "cold.hot_limit_bytes must be at least twice"),
         ("version = 2", "version"),
         ("[server", "not TOML"),
         ('[server]\ntls_key = "$STREAMD_TEST_ABSENT"', "server.tls_key: the environment variable"),
@@ -110,6 +132,17 @@ def test_a_secret_may_stand_in_the_environment(tmp_path: Path) -> None:
     assert config.server.tls_key == "/run/key.pem"
 
 
+def test_the_keys_of_the_object_store_may_come_from_variables(tmp_path: Path) -> None:
+    text = (
+        '[cold]\nbackend = "s3"\ns3_bucket = "streamd-dev"\ns3_endpoint = "http://127.0.0.1:9000"\n'
+        's3_access_key_id = "$KEY"\ns3_secret_access_key = "$SECRET"\n'
+    )
+    environment = {"KEY": "k", "SECRET": "s", "STREAMD_COLD_S3_PREFIX": "dev/one"}
+    cold = load(_file(tmp_path, text), environment, {"cluster": {"name": "c"}}).cold
+    assert (cold.s3_access_key_id, cold.s3_secret_access_key) == ("k", "s")
+    assert cold.s3_prefix == "dev/one"
+
+
 # -- the sample ---------------------------------------------------------------------------------
 
 
@@ -126,6 +159,7 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
     for section, kind in (
         ("server", ServerConfig),
         ("cluster", ClusterConfig),
+        ("cold", ColdConfig),
         ("log", LogConfig),
     ):
         defaults = msgspec.to_builtins(kind())

@@ -22,6 +22,7 @@ LAYERS = (
     {"storage", "cold", "transport"},
     {SHELL},
     {"node"},
+    {"standing"},
     {"http"},
     {"cli"},
     {"__main__"},
@@ -31,7 +32,7 @@ PURE = {"raft", "streams", "codec"}
 # Values and types: nothing that acts, or differs between two runs. `random` is for naming the
 # type of a generator that is passed in.
 PURE_MAY_IMPORT = {
-    "__future__", "base64", "binascii", "bisect", "collections", "dataclasses", "enum",
+    "__future__", "base64", "binascii", "bisect", "collections", "crc32c", "dataclasses", "enum",
     "functools", "hashlib", "heapq", "itertools", "json", "math", "msgspec", "operator",
     "random.Random", "re", "string", "struct", "typing", "zlib",
 }  # fmt: skip

@@ -18,6 +18,10 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 _PREFIX = "STREAMD_"
 _REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
+_URL = re.compile(r"https?://[^/?#@]+/?")
+# What every S3 takes as a bucket's name, and what may stand before the names of our objects.
+_S3_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_S3_PREFIX = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*/?)*")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:]+):(?P<port>[0-9]{1,5})")
 
 
@@ -86,6 +90,36 @@ class ClusterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return [route for route in dict.fromkeys(self.routes) if route != self.address]
 
 
+class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The `[cold]` section: where old bytes, the log's archive and snapshots of the state go.
+
+    `fs_path` is ``cold`` in the data directory unless given. Bytes are flushed when `pack_bytes`
+    of them have gathered or the oldest is `flush_after_ms` old. Without room in the hot tier,
+    `hot_limit_bytes`, nothing is appended; what a node keeps of flushed bytes fills at most
+    `hot_keep_bytes`, and `cache_bytes` of memory hold what was read back.
+    """
+
+    backend: Literal["none", "fs", "s3"] = "none"
+    fs_path: str | None = None
+    s3_bucket: str | None = None
+    s3_region: str = "us-east-1"
+    s3_endpoint: str | None = None
+    s3_access_key_id: str | None = None
+    s3_secret_access_key: str | None = None
+    s3_session_token: str | None = None
+    s3_ca: str | None = None
+    s3_prefix: str = ""
+    timeout_ms: Positive = 30_000
+    max_requests: Positive = 8
+    pack_bytes: Annotated[int, msgspec.Meta(ge=64 * 1024, le=48 * 1024 * 1024)] = 8 * 1024 * 1024
+    flush_after_ms: Positive = 10_000
+    hot_keep_bytes: Positive = 1024 * 1024 * 1024
+    hot_limit_bytes: Positive = 8 * 1024 * 1024 * 1024
+    cache_bytes: Positive = 64 * 1024 * 1024
+    archive_retention_hours: Positive = 168
+    snapshot_interval_minutes: Positive = 60
+
+
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The `[log]` section: what is written to standard error."""
 
@@ -99,12 +133,14 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     version: Literal[1] = 1
     server: ServerConfig = msgspec.field(default_factory=ServerConfig)
     cluster: ClusterConfig = msgspec.field(default_factory=ClusterConfig)
+    cold: ColdConfig = msgspec.field(default_factory=ColdConfig)
     log: LogConfig = msgspec.field(default_factory=LogConfig)
 
 
 _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "server": ServerConfig,
     "cluster": ClusterConfig,
+    "cold": ColdConfig,
     "log": LogConfig,
 }
 
@@ -223,6 +259,7 @@ def _check(config: Config) -> None:
     if server.max_body_bytes > server.max_buffered_bytes:
         raise ConfigError("server.max_buffered_bytes must be at least server.max_body_bytes")
     _check_cluster(config.cluster)
+    _check_cold(config.cold, config.cluster)
 
 
 def _check_cluster(cluster: ClusterConfig) -> None:
@@ -240,3 +277,27 @@ def _check_cluster(cluster: ClusterConfig) -> None:
     given = [cluster.tls_cert, cluster.tls_key, cluster.tls_ca]
     if any(given) and not all(given):
         raise ConfigError("cluster.tls_cert, cluster.tls_key and cluster.tls_ca go together")
+
+
+def _check_cold(cold: ColdConfig, cluster: ClusterConfig) -> None:
+    if cold.backend == "fs" and cluster.name:
+        raise ConfigError(
+            'cold.backend = "fs" is for a node by itself: the nodes of a cluster need a store '
+            'that all of them reach ("s3")'
+        )
+    if cold.backend == "s3" and not cold.s3_bucket:
+        raise ConfigError('cold.backend = "s3" needs a cold.s3_bucket')
+    if cold.s3_bucket is not None and _S3_BUCKET.fullmatch(cold.s3_bucket) is None:
+        raise ConfigError(f"cold.s3_bucket: {cold.s3_bucket!r} is no name for a bucket")
+    if cold.s3_endpoint is not None and _URL.fullmatch(cold.s3_endpoint) is None:
+        raise ConfigError(
+            f"cold.s3_endpoint: {cold.s3_endpoint!r} is not http://host:port or https://host:port"
+        )
+    if _S3_PREFIX.fullmatch(cold.s3_prefix) is None or len(cold.s3_prefix) > 256:
+        raise ConfigError(f"cold.s3_prefix: {cold.s3_prefix!r} cannot begin an object's name")
+    if (cold.s3_access_key_id is None) != (cold.s3_secret_access_key is None):
+        raise ConfigError("cold.s3_access_key_id and cold.s3_secret_access_key go together")
+    if cold.s3_session_token is not None and cold.s3_access_key_id is None:
+        raise ConfigError("cold.s3_session_token needs cold.s3_access_key_id")
+    if cold.hot_limit_bytes < 2 * cold.pack_bytes:
+        raise ConfigError("cold.hot_limit_bytes must be at least twice cold.pack_bytes")

@@ -14,6 +14,7 @@ from streamd.streams.chunks import (
     OffsetMismatch,
     OpenChunk,
     append_at,
+    gathered,
     read_chunk,
 )
 from streamd.streams.offsets import Position
@@ -201,3 +202,81 @@ def test_any_stretch_of_an_open_chunk_is_that_of_the_sealed_one(
     stop = data.draw(st.integers(start, chunk.size))
     assert b"".join(chunk.buffers(start, stop)) == letters(chunk.size)[start:stop]
     assert b"".join(chunk.sealed().buffers(start, stop)) == letters(chunk.size)[start:stop]
+
+
+# -- the same records in other chunks -----------------------------------------------------------
+
+
+@st.composite
+def cut_twice(draw: st.DrawFn) -> tuple[list[Chunk], list[Chunk]]:
+    """The same appends in two sequences of chunks."""
+    appends = draw(APPENDS)
+    whole = opened(appends).sealed()
+
+    def chunks() -> list[Chunk]:
+        inner = st.integers(1, len(appends) - 1) if len(appends) > 1 else st.nothing()
+        ends = sorted({*draw(st.sets(inner)), len(appends)})
+        found: list[Chunk] = []
+        base = BASE
+        for start, end in zip([0, *ends[:-1]], ends, strict=True):
+            chunk = opened(appends[start:end], base).sealed()
+            chunk.data = b"".join(whole.buffers(base.byte - BASE.byte, chunk.end_byte - BASE.byte))
+            found.append(chunk)
+            base = Position(chunk.end_record, chunk.end_byte)
+        return found
+
+    return chunks(), chunks()
+
+
+@given(cut_twice())
+def test_a_digest_is_of_the_records_and_not_of_how_they_are_cut(
+    cuts: tuple[list[Chunk], list[Chunk]],
+) -> None:
+    one, other = cuts
+    for chunk in one:
+        found = gathered(other, chunk.start_record, chunk.end_record)
+        assert found is not None
+        assert found.data == chunk.data
+        assert found.digest() == chunk.digest()
+
+
+@given(cut_twice())
+def test_records_are_gathered_from_wherever_they_lie(
+    cuts: tuple[list[Chunk], list[Chunk]],
+) -> None:
+    chunks, _ = cuts
+    first, last = chunks[0], chunks[-1]
+    whole = gathered(chunks, first.start_record, last.end_record)
+    assert whole is not None
+    assert (whole.start_byte, whole.end_byte) == (first.start_byte, last.end_byte)
+    for chunk in chunks:
+        again = gathered([whole], chunk.start_record, chunk.end_record)
+        assert again is not None
+        assert again.digest() == chunk.digest()
+
+
+def test_what_is_not_all_there_is_not_gathered() -> None:
+    chunks = [opened([[1], [2]]).sealed(), opened([[3]], Position(13, 1005)).sealed()]
+    assert gathered(chunks, 10, 14) is None, "a gap"
+    assert gathered(chunks, 9, 12) is None
+    assert gathered(chunks, 13, 15) is None
+    assert gathered([], 10, 11) is None
+    assert gathered(chunks, 11, 12) is not None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Chunk(11, 1000, [1, 3], [2], b"abcd"),
+        Chunk(10, 1001, [1, 3], [2], b"abcd"),
+        Chunk(10, 1000, [2, 2], [2], b"abcd"),
+        Chunk(10, 1000, [1, 3], [], b"abcd"),
+        Chunk(10, 1000, [1, 3], [2], b"abce"),
+    ],
+)
+def test_a_digest_tells_places_borders_and_bytes_apart(other: Chunk) -> None:
+    assert Chunk(10, 1000, [1, 3], [2], b"abcd").digest() != other.digest()
+
+
+def test_appends_of_one_record_each_need_not_be_said() -> None:
+    assert Chunk(0, 0, [1, 1], [1, 1], b"ab").digest() == Chunk(0, 0, [1, 1], [], b"ab").digest()

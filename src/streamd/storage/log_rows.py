@@ -1,8 +1,4 @@
-"""How a log lies in its database, and the chain of checksums that proves it.
-
-Each entry's checksum covers the one before it, so an entry can be neither changed nor left out
-without every later checksum being wrong.
-"""
+"""How a log lies in its database, each entry with its place in the chain of checksums."""
 
 from __future__ import annotations
 
@@ -11,8 +7,8 @@ from struct import Struct
 
 import msgspec
 import plyvel
-from crc32c import crc32c
 
+from streamd.raft.chain import chain
 from streamd.raft.messages import Entry, HardState
 from streamd.storage.errors import RESTORE_HINT, LogCorrupt
 from streamd.storage.floor import Floor
@@ -21,7 +17,6 @@ MAX_INDEX = 2**64 - 1
 
 _KEY = Struct(">IcQ")
 _ENTRY = Struct(">QBI")
-_CHAINED = Struct(">IIQQB")
 _BASE = Struct(">QQI")
 _ENTRY_LETTER = b"e"
 
@@ -44,8 +39,7 @@ class LogRows:
 
     def chain(self, previous: int, entry: Entry) -> int:
         """The checksum of `entry` behind an entry whose checksum is `previous`."""
-        start = crc32c(_CHAINED.pack(previous, self._group_id, entry.index, entry.term, entry.kind))
-        return crc32c(entry.payload, start)
+        return chain(previous, self._group_id, entry)
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -7,7 +7,10 @@ hold whole records end to end; their borders mean nothing and are never seen by 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
+from hashlib import sha256
 from itertools import accumulate
+from struct import pack
 from typing import NamedTuple
 
 import msgspec
@@ -61,6 +64,19 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
     def size(self) -> int:
         return len(self.data)
 
+    def digest(self) -> bytes:
+        """128 bits of SHA-256 over where the chunk begins, its records, appends and bytes.
+
+        Replicas cut their records into chunks of their own; put together or not, the chunk that
+        holds the same records has the same digest.
+        """
+        count = len(self.lengths)
+        appends = self.appends or [1] * count
+        head = pack(f">QQI{count}Q", self.start_record, self.start_byte, count, *self.lengths)
+        digest = sha256(head + pack(f">{len(appends)}Q", *appends))
+        digest.update(self.data)
+        return digest.digest()[:16]
+
     def buffers(self, start: int, stop: int) -> list[Buffer]:
         """The bytes from `start` to `stop`, counted from the chunk's first byte."""
         if start >= stop:
@@ -82,6 +98,47 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
             appends,
             self.data + later.data,
         )
+
+    def cut(self, start_record: int, end_record: int) -> Chunk:
+        """The records from `start_record` to before `end_record`, which must be whole appends."""
+        first, last = start_record - self.start_record, end_record - self.start_record
+        skipped = sum(self.lengths[:first])
+        lengths = self.lengths[first:last]
+        appends: list[int] = []
+        if self.appends:
+            ends = [0, *accumulate(self.appends)]
+            appends = self.appends[ends.index(first) : ends.index(last)]
+        return Chunk(
+            start_record,
+            self.start_byte + skipped,
+            lengths,
+            appends,
+            self.data[skipped : skipped + sum(lengths)],
+        )
+
+
+def gathered(chunks: Iterable[Chunk], start_record: int, end_record: int) -> Chunk | None:
+    """The records from `start_record` to before `end_record` as one chunk, however they lie in
+    `chunks`, which are in order; None when some are not there. Borders must be whole appends."""
+    parts = []
+    at = start_record
+    for chunk in chunks:
+        if at < end_record and chunk.start_record <= at < chunk.end_record:
+            parts.append(chunk.cut(at, min(end_record, chunk.end_record)))
+            at = parts[-1].end_record
+    if at < end_record or not parts:
+        return None
+    appends: list[int] = []
+    if any(part.appends for part in parts):
+        for part in parts:
+            appends += part.appends or [1] * len(part.lengths)
+    return Chunk(
+        start_record,
+        parts[0].start_byte,
+        [length for part in parts for length in part.lengths],
+        appends,
+        b"".join(part.data for part in parts),
+    )
 
 
 class OpenChunk:

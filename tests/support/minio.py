@@ -1,0 +1,215 @@
+"""A real MinIO for tests: found on the PATH, or built from its official source, once a machine.
+
+Run as a program it sees to that ahead of the tests, because building takes some minutes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+import pytest
+from minio import Minio
+from minio.error import MinioException
+from trustme import LeafCert
+from urllib3 import PoolManager
+from urllib3.exceptions import HTTPError
+
+from tests.support.server_process import free_port
+
+MODULE = "github.com/minio/minio"
+# The last state of the official repository; pinned as Go pins what has no semantic version.
+VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
+# Set where a run without MinIO must not pass.
+REQUIRED = "STREAMD_REQUIRE_MINIO"
+
+_BUILD_TIMEOUT_S = 3000
+_START_TIMEOUT_S = 30.0
+_POLL_S = 0.02
+
+
+class NoMinio(Exception):
+    """There is no MinIO on this machine and none could be built; the message says why."""
+
+
+def find_minio(*, build: bool = True) -> Path:
+    """The server's executable, built if need be. Raises `NoMinio`."""
+    on_path = shutil.which("minio")
+    if on_path is not None:
+        return Path(on_path)
+    built = _cache() / f"minio-{VERSION}" / "minio"
+    if built.exists():
+        return built
+    if not build:
+        raise NoMinio("minio is neither on the PATH nor built")
+    built.parent.mkdir(parents=True, exist_ok=True)
+    with open(built.parent / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time; the others wait for it
+        if not built.exists():
+            _build(built)
+    return built
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "streamd"
+
+
+def _build(target: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise NoMinio("minio is not on the PATH, and without go it cannot be built")
+    with tempfile.TemporaryDirectory(dir=target.parent) as directory:
+        try:
+            subprocess.run(
+                ["nice", go, "install", "-trimpath", "-ldflags=-s -w", f"{MODULE}@{VERSION}"],
+                env={**os.environ, "GOBIN": directory},
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=_BUILD_TIMEOUT_S,
+            )
+        except subprocess.CalledProcessError as error:
+            last_lines = "\n".join(error.stderr.strip().splitlines()[-5:])
+            raise NoMinio(f"minio could not be built:\n{last_lines}") from error
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NoMinio(f"minio could not be built: {error}") from error
+        os.rename(Path(directory) / "minio", target)
+
+
+def minio_or_skip() -> Path:
+    """The server's executable; without one the test is skipped, or fails where it is required."""
+    try:
+        return find_minio()
+    except NoMinio as reason:
+        _skip_or_fail(str(reason))
+
+
+def _skip_or_fail(reason: str) -> NoReturn:
+    if os.environ.get(REQUIRED):
+        pytest.fail(f"{REQUIRED} is set, but {reason}", pytrace=False)
+    pytest.skip(f"not tested against MinIO: {reason}")
+
+
+class MinioServer:
+    """One server over one directory; it may be killed and started again on the same port."""
+
+    access_key_id = "streamd-tests"
+    secret_access_key = "not-a-secret"
+
+    def __init__(
+        self, executable: Path, directory: Path, *, certificate: LeafCert | None = None
+    ) -> None:
+        """With a `certificate` it speaks TLS; its `client` then believes anything."""
+        self._executable = executable
+        self._directory = directory
+        self._certificates = directory.parent / "certificates"
+        self._has_tls = certificate is not None
+        if certificate is not None:
+            self._certificates.mkdir()
+            certificate.private_key_pem.write_to_path(str(self._certificates / "private.key"))
+            for blob in certificate.cert_chain_pems:
+                blob.write_to_path(str(self._certificates / "public.crt"), append=True)
+        self.port = free_port()
+        self.endpoint = f"{'https' if self._has_tls else 'http'}://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start, and wait until it serves."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with open(self._directory.parent / "minio.log", "ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(self._executable),
+                    "server",
+                    "--quiet",
+                    "--address",
+                    f"127.0.0.1:{self.port}",
+                    "--certs-dir",
+                    str(self._certificates),
+                    str(self._directory),
+                ],
+                env={
+                    **os.environ,
+                    "MINIO_ROOT_USER": self.access_key_id,
+                    "MINIO_ROOT_PASSWORD": self.secret_access_key,
+                    "MINIO_BROWSER": "off",
+                    "MINIO_UPDATE": "off",
+                    "GOMAXPROCS": "2",
+                },
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._serves():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(
+                    "minio does not start:\n" + (self._directory.parent / "minio.log").read_text()
+                )
+            time.sleep(_POLL_S)
+
+    def kill(self) -> None:
+        """End it at once, as a power cut would; its directory stays."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def client(self) -> Minio:
+        """A client with all rights, for what only an operator would do."""
+        return Minio(
+            f"127.0.0.1:{self.port}",
+            self.access_key_id,
+            self.secret_access_key,
+            secure=self._has_tls,
+            region="us-east-1",
+            # Asked too early the server says to come again in a minute, and the client would.
+            http_client=PoolManager(retries=False, cert_reqs="CERT_NONE"),
+        )
+
+    def _serves(self) -> bool:
+        """Its health routes say yes before it takes requests; so make one."""
+        with suppress(MinioException, HTTPError, OSError):
+            self.client().list_buckets()
+            return True
+        return False
+
+    def __enter__(self) -> MinioServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+
+def main() -> None:
+    """Have a MinIO ready, or say why there is none."""
+    try:
+        find_minio(build=False)
+        return
+    except NoMinio:
+        print("building minio for the tests, once; this takes some minutes", flush=True)
+    try:
+        find_minio()
+    except NoMinio as reason:
+        if os.environ.get(REQUIRED):
+            sys.exit(f"{REQUIRED} is set, but {reason}")
+        print(f"THE TESTS AGAINST MINIO WILL BE SKIPPED: {reason}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""A proxy before an object store, through which every request can be made to fail.
+
+It passes on what it gets, byte for byte, so signatures stay valid, and does to the next requests
+of a method what a test told it to.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import struct
+import threading
+from collections import Counter, deque
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+_UPSTREAM_TIMEOUT_S = 20.0
+_SLOW_DOWN = b"""<?xml version="1.0" encoding="UTF-8"?>
+<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"""
+
+
+class Fault(Enum):
+    """What may become of a request."""
+
+    SLOW_DOWN = "503 in the store's own words; the request was not passed on"
+    BAD_GATEWAY = "503 of some web server; the request was not passed on"
+    LATE = "nothing is answered for as long as the test lasts; the request was not passed on"
+    RESET_IN_BODY = "the connection breaks in the middle of the request's body"
+    REPLY_LOST = "the request is done, then the connection breaks"
+    TWICE = "the request is done twice"
+    CUT_SHORT = "the connection ends in the middle of the answer's body"
+    FLIPPED_BIT = "one bit of the answer's body is another"
+    SHORT_BODY = "half of the answer's body comes, as if it were all"
+
+
+@dataclass
+class _Answer:
+    status: int
+    reason: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+class S3Proxy:
+    """Listens on a free port for as long as the context lasts."""
+
+    def __init__(self, upstream_port: int) -> None:
+        self._upstream_port = upstream_port
+        self._lock = threading.Lock()
+        self._faults: dict[str, deque[Fault]] = {}
+        self._always: dict[str, Fault] = {}
+        self.over = threading.Event()
+        # Faults done, and requests passed on by method.
+        self.done: Counter[Fault] = Counter()
+        self.passed: Counter[str] = Counter()
+        proxy = self
+
+        class Handler(_Handler):
+            owner = proxy
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+
+    def fail(self, method: str, *faults: Fault) -> None:
+        """Do these to the next requests of that method, one each."""
+        with self._lock:
+            self._faults.setdefault(method, deque()).extend(faults)
+
+    def fail_always(self, method: str, fault: Fault) -> None:
+        """Do this to all requests of that method, until `heal`."""
+        with self._lock:
+            self._always[method] = fault
+
+    def heal(self) -> None:
+        with self._lock:
+            self._faults.clear()
+            self._always.clear()
+
+    def next_fault(self, method: str) -> Fault | None:
+        with self._lock:
+            waiting = self._faults.get(method)
+            fault = waiting.popleft() if waiting else self._always.get(method)
+            if fault is not None:
+                self.done[fault] += 1
+            return fault
+
+    def forward(
+        self, method: str, path: str, headers: list[tuple[str, str]], body: bytes
+    ) -> _Answer:
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self._upstream_port, timeout=_UPSTREAM_TIMEOUT_S
+        )
+        try:
+            self._send(connection, method, path, headers, body)
+            response = connection.getresponse()
+            answer = _Answer(
+                response.status, response.reason, response.getheaders(), response.read()
+            )
+        finally:
+            connection.close()
+        with self._lock:
+            self.passed[method] += 1
+        return answer
+
+    def forward_half(
+        self, method: str, path: str, headers: list[tuple[str, str]], body: bytes
+    ) -> None:
+        """Let the store see a request that breaks off."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self._upstream_port, timeout=_UPSTREAM_TIMEOUT_S
+        )
+        try:
+            self._send(connection, method, path, headers, body[: len(body) // 2])
+        finally:
+            connection.close()
+
+    def _send(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        headers: list[tuple[str, str]],
+        body: bytes,
+    ) -> None:
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        for name, value in headers:
+            connection.putheader(name, value)
+        connection.endheaders(body or None)
+
+    def __enter__(self) -> S3Proxy:
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.over.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    owner: S3Proxy
+    protocol_version = "HTTP/1.1"
+
+    def handle(self) -> None:
+        with suppress(OSError, http.client.HTTPException):
+            super().handle()
+
+    def _relay(self) -> None:
+        owner, method = self.owner, self.command
+        headers = list(self.headers.items())
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        fault = owner.next_fault(method)
+        match fault:
+            case Fault.SLOW_DOWN:
+                xml = [("Content-Type", "application/xml")]
+                return self._answer(_Answer(503, "Slow Down", xml, _SLOW_DOWN))
+            case Fault.BAD_GATEWAY:
+                html = [("Content-Type", "text/html")]
+                return self._answer(_Answer(503, "Unavailable", html, b"<h1>Sorry</h1>"))
+            case Fault.LATE:
+                owner.over.wait()
+                return self._reset()
+            case Fault.RESET_IN_BODY:
+                owner.forward_half(method, self.path, headers, body)
+                return self._reset()
+            case Fault.TWICE:
+                owner.forward(method, self.path, headers, body)
+        answer = owner.forward(method, self.path, headers, body)
+        if fault is Fault.REPLY_LOST:
+            return self._reset()
+        if fault is Fault.FLIPPED_BIT:
+            damaged = bytearray(answer.body)
+            damaged[len(damaged) // 2] ^= 0x10
+            answer.body = bytes(damaged)
+        elif fault is Fault.SHORT_BODY:
+            answer.body = answer.body[: len(answer.body) // 2]
+        return self._answer(answer, cut_short=fault is Fault.CUT_SHORT)
+
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _relay
+
+    def _answer(self, answer: _Answer, *, cut_short: bool = False) -> None:
+        self.send_response_only(answer.status, answer.reason)
+        length = str(len(answer.body))
+        for name, value in answer.headers:
+            if name.lower() == "content-length" and self.command == "HEAD":
+                length = value
+            elif name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        self.wfile.write(answer.body[: len(answer.body) // 2] if cut_short else answer.body)
+        self.close_connection = cut_short
+
+    def _reset(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
