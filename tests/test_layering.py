@@ -22,6 +22,7 @@ LAYERS = (
     {"storage", "cold", "transport"},
     {SHELL},
     {"node"},
+    {"standing"},
     {"http"},
     {"cli"},
     {"__main__"},
