@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import httpx
 import trio
 
+from streamd import standing
 from streamd.blocking import in_thread
 from streamd.config import ServerConfig
 from streamd.http.application import StreamApplication
@@ -219,6 +220,7 @@ async def serving(
             audience=hub,
             metrics=metrics,
         )
+        standing.export(node, metrics)
         async with node.running(), trio.open_nursery() as nursery:
             service = Service(node, hub, config, metrics, clock.now_ms, random)
             door = FrontDoor(_application(service, node, metrics), config, metrics)

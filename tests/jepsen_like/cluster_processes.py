@@ -163,6 +163,8 @@ class ClusterProcesses:
         """Without proxies links cannot be broken, and need not be in the clear."""
         self.directory = directory
         self.links = Links()
+        # How many workloads there have been.
+        self.runs = 0
         self.nodes: dict[int, NodeProcess] = {}
         self._proxies: list[FaultProxy] = []
         self._proxied = proxied

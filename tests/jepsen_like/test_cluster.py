@@ -10,6 +10,8 @@ import signal
 from pathlib import Path
 from statistics import median
 
+import pytest
+
 from tests.jepsen_like.clients import now_ns
 from tests.jepsen_like.cluster_processes import (
     ELECTION_TIMEOUT_S,
@@ -20,6 +22,13 @@ from tests.jepsen_like.cluster_processes import (
     wait_until,
 )
 from tests.jepsen_like.workload import PHASE_S, Workload, under_load
+
+
+@pytest.fixture(name="cluster")
+def _cluster(kept: ClusterProcesses) -> ClusterProcesses:
+    """Whoever breaks nodes or links here heals them again, so all can use the same ones."""
+    return kept
+
 
 # -- nodes that die ---------------------------------------------------------------------------
 

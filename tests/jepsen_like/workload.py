@@ -32,7 +32,6 @@ from tests.jepsen_like.history import Operation, Recorder
 
 # How long a fault lasts, and each stretch of work around it.
 PHASE_S = float(os.environ.get("JEPSEN_S", "1.2"))
-_STREAMS = ("jepsen/one", "jepsen/two")
 # From healing until each client has been served again.
 _PROGRESS_BOUND_S = 20.0
 
@@ -42,6 +41,8 @@ class Workload:
 
     def __init__(self, cluster: ClusterProcesses, recorder: Recorder) -> None:
         self._cluster = cluster
+        cluster.runs += 1
+        self._streams = [f"jepsen/one{cluster.runs}", f"jepsen/two{cluster.runs}"]
         ports = {node_id: node.client_port for node_id, node in cluster.nodes.items()}
         self.shared = Surroundings(ports, recorder)
         self.followers: list[Follower] = []
@@ -62,11 +63,11 @@ class Workload:
         self._create_streams()
         shared, ids = self.shared, list(self.shared.ports)
         self._writers += [Appender(shared, f"appender{i}", i, pinned=True) for i in ids]
-        for number, stream in enumerate(_STREAMS):
+        for number, stream in enumerate(self._streams):
             node_id = ids[number % len(ids)]
             self._writers.append(Producer(shared, f"producer{number}", node_id, stream))
             self.followers.append(Follower(shared, f"follower{number}", node_id, stream))
-        self._short_lived.append(ShortLived(shared, "short", ids[-1]))
+        self._short_lived.append(ShortLived(shared, f"short{self._cluster.runs}", ids[-1]))
         self._writers += self._short_lived
         self._hasty.append(Hasty(shared, "hasty", ids[0]))
         self._readers += [Reader(shared, f"reader{i}", i, pinned=True) for i in ids]
@@ -75,7 +76,7 @@ class Workload:
 
     def _create_streams(self) -> None:
         connection = Connection(min(self.shared.ports.items())[1], timeout_s=20)
-        for stream in _STREAMS:
+        for stream in self._streams:
             pending = self.shared.recorder.invoke("setup", "create", stream)
             reply = connection.ask("PUT", path_of(stream), TEXT)
             assert reply.status == 201, reply
@@ -168,7 +169,7 @@ class Workload:
         """Read every stream in full, from every node that runs."""
         for node in self._cluster.alive:
             connection = Connection(node.client_port, timeout_s=20)
-            for stream in [*_STREAMS, *(s for c in self._short_lived for s in c.streams)]:
+            for stream in [*self._streams, *(s for c in self._short_lived for s in c.streams)]:
                 self._read_whole(connection, stream, f"n{node.node_id}")
             connection.close()
 
@@ -228,10 +229,10 @@ class Workload:
 
 
 @contextmanager
-def under_load(cluster: ClusterProcesses, name: str = "history") -> Iterator[Workload]:
+def under_load(cluster: ClusterProcesses) -> Iterator[Workload]:
     """Work inside, heal at the end, and judge: no finding, progress for each client, all nodes
     at one place, everything delivered live. The history stays in the cluster's directory."""
-    path = cluster.directory / f"{name}.jsonl"
+    path = cluster.directory / f"history{cluster.runs + 1}.jsonl"
     with Recorder(path) as recorder:
         workload = Workload(cluster, recorder)
         try:
@@ -247,17 +248,17 @@ def under_load(cluster: ClusterProcesses, name: str = "history") -> Iterator[Wor
         workload.read_finally()
     workload.operations = history.load([path])
     workload.report = report = check(workload.operations)
-    _tell(name, report, workload.counts, recovery_s)
+    _tell(report, workload.counts, recovery_s)
     findings = [str(finding) for finding in report.findings]
     assert report.is_valid, "\n".join([f"{len(findings)} findings in {path}", *findings[:10]])
     _assert_not_hollow(report, workload.counts)
     workload.assert_delivered_once()
 
 
-def _tell(name: str, report: Report, counts: Counter[str], recovery_s: float) -> None:
+def _tell(report: Report, counts: Counter[str], recovery_s: float) -> None:
     both = {**report.counts, **counts}
     told = ", ".join(f"{count} {what}" for what, count in sorted(both.items()) if count)
-    print(f"{name}: all clients served {recovery_s:.1f} s after healing; {told}")
+    print(f"all clients served {recovery_s:.1f} s after healing; {told}")
 
 
 def _assert_not_hollow(report: Report, client_counts: Counter[str]) -> None:
