@@ -20,7 +20,7 @@ from streamd.client.messages import json_line, plain
 from streamd.client.multipart import PartData, PartEnd, PartStart, boundary_of, parse_parts
 from streamd.client.names import StreamName, parse_name
 from streamd.client.options import json_option, talks_to_server, type_option
-from streamd.client.terminal import Advance, BadInput, flush, progress, say, write
+from streamd.client.terminal import Advance, BadInput, flush, progress, say, standard_output, write
 from streamd.client.transport import FAILURES, Body, Server, Unreachable
 
 _CHUNK_BYTES = 256 * 1024
@@ -106,7 +106,7 @@ def read_snapshot(server: Server, name: str, at: str | None, output: Path | None
     if at is not None:
         path += "/" + _quoted(at)
     if output is None:
-        _download(server, path, sys.stdout.buffer, name, into_stdout=True)
+        _download(server, path, standard_output(), name, into_stdout=True)
         flush()
         return
     partial = output.with_name(f".{output.name}.part")

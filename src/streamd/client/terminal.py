@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from functools import cache
+from typing import BinaryIO, NoReturn
 
 from streamd.client.appending import NotJson
 from streamd.client.lines import LineTooLong
@@ -22,6 +23,7 @@ EXIT_UNREACHABLE = 3
 EXIT_LOCAL = 4
 
 _SHOWN_AFTER_S = 0.5
+_BUFFER_BYTES = 64 * 1024
 
 Advance = Callable[[int], None]
 
@@ -72,13 +74,22 @@ def _die_by(number: signal.Signals) -> NoReturn:
     sys.exit(128 + number)
 
 
+@cache
+def standard_output() -> BinaryIO:
+    """Standard output for bytes, always with a buffer.
+
+    `sys.stdout.buffer` has none under PYTHONUNBUFFERED, and may then write less than it is given.
+    """
+    return open(sys.stdout.fileno(), "wb", buffering=_BUFFER_BYTES, closefd=False)
+
+
 def write(data: bytes) -> None:
     """Write to standard output."""
-    sys.stdout.buffer.write(data)
+    standard_output().write(data)
 
 
 def flush() -> None:
-    sys.stdout.buffer.flush()
+    standard_output().flush()
 
 
 def say(line: str) -> None:
