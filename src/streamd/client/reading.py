@@ -85,15 +85,16 @@ def tail(
         lines = _DEFAULT_LINES if count is None else count
         last = _show_last_lines(server, stream, lines, as_json)
     else:
-        last = _show_all(read_pieces(server, stream, begin), as_json)
+        for piece in read_pieces(server, stream, begin):
+            last = _shown(piece, as_json)
     if follows:
-        _show_all(follow(server, stream, last, Live(live)), as_json)
+        for piece in follow(server, stream, last, Live(live)):
+            _shown(piece, as_json)
 
 
-def _show_all(pieces: Iterator[Piece], as_json: bool) -> Piece:
-    for piece in pieces:
-        _show(piece, as_json)
-        flush()
+def _shown(piece: Piece, as_json: bool) -> Piece:
+    _show(piece, as_json)
+    flush()
     return piece
 
 

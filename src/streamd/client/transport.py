@@ -92,7 +92,7 @@ class Server:
         self._met = retry_for_s is not None
         self._retry_for_s = RETRY_FOR_S if retry_for_s is None else retry_for_s
         self._client = httpx.Client(
-            verify=_trust(cacert),
+            verify=_trust(urls, cacert),
             timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S),
             headers={"User-Agent": f"streamd/{__version__}", "Accept-Encoding": "identity"},
         )
@@ -221,8 +221,12 @@ class Patience:
             self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
 
 
-def _trust(cacert: str | None) -> ssl.SSLContext | bool:
-    return True if cacert is None else ssl.create_default_context(cafile=cacert)
+def _trust(urls: Sequence[str], cacert: str | None) -> ssl.SSLContext:
+    if cacert is None and not any(url.startswith("https:") for url in urls):
+        # Loading the system's CAs takes longer than most commands. Without any, a redirect to
+        # https fails.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return ssl.create_default_context(cafile=cacert)
 
 
 def read_whole(response: httpx.Response) -> bytes:
