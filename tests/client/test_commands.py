@@ -231,7 +231,7 @@ def test_ctrl_c_ends_it_quietly(streamd: Shell) -> None:
     ("module", "strangers"),
     [
         ("streamd.cli", ["httpx", "rich", "trio", "quart", "plyvel"]),
-        ("streamd.http.server", ["httpx", "rich"]),
+        ("streamd.http.server", ["httpx", "streamd.client"]),
         ("streamd.client.reading", ["trio", "quart", "plyvel"]),
     ],
 )

@@ -30,15 +30,18 @@ def metadata(server: Server, stream: StreamName) -> Mapping[str, str]:
 class Producer:
     """Appends to one stream in order, each body exactly once however often it is sent.
 
-    The id is taken over from whoever used it before, by an epoch above theirs.
+    The id is taken over from whoever used it before, by a later epoch. `epoch` is best a clock's
+    time: an epoch that an earlier run used would make our first append look like its first.
     """
 
-    def __init__(self, server: Server, stream: StreamName, content_type: str, name: str) -> None:
+    def __init__(
+        self, server: Server, stream: StreamName, content_type: str, name: str, epoch: int
+    ) -> None:
         self._server = server
         self._stream = stream
         self._content_type = content_type
         self._name = name
-        self._epoch = 0
+        self._epoch = epoch
         self._seq = 0
 
     def append(self, body: bytes, *, close: bool = False) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -51,7 +52,8 @@ def append(
     """
     stream = parse_name(name)
     content_type = kind or metadata(server, stream).get("content-type", "")
-    producer = Producer(server, stream, content_type, producer_id or f"streamd-{uuid.uuid4()}")
+    name_of_producer = producer_id or f"streamd-{uuid.uuid4()}"
+    producer = Producer(server, stream, content_type, name_of_producer, time.time_ns() // 1_000_000)
     with progress(f"append to {name}", _input_bytes()) as advance:
         if lines:
             last = _append_lines(producer, content_type, close, advance)
