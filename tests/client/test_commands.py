@@ -254,13 +254,12 @@ def test_a_completion_script_is_printed_for_each_shell(streamd: Shell, shell: st
 
 
 def test_commands_and_options_are_completed(streamd: Shell) -> None:
-    streamd.environment |= {
-        "_STREAMD_COMPLETE": "bash_complete",
-        "COMP_WORDS": "streamd tail --from-",
-        "COMP_CWORD": "2",
-    }
-    done = streamd.run()
-    for name in ("_STREAMD_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
-        del streamd.environment[name]
+    words = {"COMP_WORDS": "streamd tail --from-", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("streamd")],
+        env={**streamd.environment, **words, "_STREAMD_COMPLETE": "bash_complete"},
+        stdout=subprocess.PIPE,
+        timeout=60,
+    )
     offered = {line.partition(",")[2] for line in done.stdout.decode().splitlines()}
     assert offered == {"--from-offset", "--from-start", "--from-now"}
