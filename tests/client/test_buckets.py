@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,13 +16,13 @@ from tests.client.running import Shell, heard
 
 
 @pytest.fixture(scope="module")
-def many(streamd: Shell) -> Iterator[list[str]]:
+def many(streamd: Shell) -> list[str]:
     """A bucket of more streams than a page of the listing holds, with one more beside it."""
     names = sorted(f"many/{number}" for number in range(2345))
     with httpx.Client(base_url=streamd.environment["STREAMD_URL"]) as client:
         for name in [*names, "many-others/1"]:
             client.put(f"/v1/stream/{name}").raise_for_status()
-    yield names
+    return names
 
 
 # --- buckets
