@@ -50,6 +50,13 @@ class Reads:
             if self._state.read_recent(stream, at, max_bytes) is None:
                 raise OffsetMismatch
 
+    def _keep(self, stream: Stream, stored: StoredRead) -> None:
+        """Keep chunks that reach to the stream's end: its next reader will want them too."""
+        if not stored.chunks or stored.stream_id != stream.stream_id:
+            return
+        if stored.chunks[-1].end_record == stream.records:
+            self._state.tails.install(stream.stream_id, list(stored.chunks))
+
     def _prolonged(self, stream: Stream, found: Slice, max_bytes: int) -> Slice:
         """What was found in the store, and what follows it in memory: a short stream is one piece.
 
@@ -60,10 +67,3 @@ class Reads:
         if recent is None or recent.size > left:
             return found
         return Slice([*found.parts, *recent.parts], recent.end, found.size + recent.size)
-
-    def _keep(self, stream: Stream, stored: StoredRead) -> None:
-        """Keep chunks that reach to the stream's end: its next reader will want them too."""
-        if not stored.chunks or stored.stream_id != stream.stream_id:
-            return
-        if stored.chunks[-1].end_record == stream.records:
-            self._state.tails.install(stream.stream_id, list(stored.chunks))
