@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import BinaryIO, NoReturn
 
+import httpx
+
 from streamd.client.appending import NotJson
 from streamd.client.lines import LineTooLong
 from streamd.client.multipart import Malformed
@@ -45,6 +47,8 @@ def failures_told(subject: str) -> Iterator[None]:
         _end(f"{subject}: {failure}", EXIT_UNREACHABLE)
     except (BadName, BadInput, LineTooLong, NotJson) as failure:
         _end(str(failure), EXIT_USAGE)
+    except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeEncodeError) as failure:
+        _end(f"this cannot be sent in a request: {failure}", EXIT_USAGE)
     except BrokenPipeError:
         _die_by(signal.SIGPIPE)
     except KeyboardInterrupt:

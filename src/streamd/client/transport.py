@@ -74,7 +74,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-FAILURES = (httpx.TransportError, Busy, Broken)
+FAILURES = (httpx.TransportError, httpx.DecodingError, Busy, Broken)
 
 
 class Server:
@@ -199,6 +199,8 @@ class Patience:
 
     def wait(self, failure: Exception) -> None:
         """Pause before the next try. Raises `Unreachable` when there is to be none."""
+        if isinstance(failure, httpx.LocalProtocolError):
+            raise failure  # it is we who are wrong, and will be the next time
         now = time.monotonic()
         if self._since is None:
             self._since = now
