@@ -159,7 +159,6 @@ def test_a_deleted_stream_is_gone(streamd: Shell) -> None:
         (["snapshot", "read", "strict"], b"", "name it BUCKET/STREAM"),
         (["fork", "strict", "x", "--at", "a\nb"], b"", "cannot be sent in a request"),
         (["fork", "strict", "x", "--at", "ä"], b"", "cannot be sent in a request"),
-        (["read", "strict", "--url", "http://[1"], b"", "cannot be sent in a request"),
     ],
 )
 def test_what_cannot_be_meant_ends_with_status_2(
