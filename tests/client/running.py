@@ -9,8 +9,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 _TIMEOUT_S = 60
+_MEASURE = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True)
+sys.stderr.write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
+"""
 
 
 class Shell:
@@ -42,6 +48,24 @@ class Shell:
         assert done.stderr.startswith(b"streamd: ")
         assert done.stderr.count(b"\n") == 1
         return done.stderr.decode().removeprefix("streamd: ").rstrip("\n")
+
+    def peak_memory_kb(self, *arguments: str, given: Path, into: Path) -> int:
+        """Run what must succeed between two files; the most memory it had, resident.
+
+        A process between measures it: a child is counted with what its parent had at its birth.
+        """
+        command = [sys.executable, "-c", _MEASURE, sys.executable, "-m", "streamd", *arguments]
+        with given.open("rb") as source, into.open("wb") as target:
+            done = subprocess.run(
+                command,
+                env=self.environment,
+                stdin=source,
+                stdout=target,
+                stderr=subprocess.PIPE,
+                timeout=_TIMEOUT_S,
+                check=True,
+            )
+        return int(done.stderr)
 
     @contextmanager
     def started(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
