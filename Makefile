@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE_READY := tests/conformance/node_modules/.ready
+CLIENT_READY := tests/official_clients/node_modules/.ready
 ARGS ?=
 
 .PHONY: help serve cluster test sim verify fix bench bench-cluster conformance clean
@@ -28,7 +29,7 @@ cluster: $(READY) ## Start three nodes on this machine, and stop them on Ctrl-C
 	echo "Who leads:       $(BIN)/streamd cluster --url http://127.0.0.1:4443 status"; \
 	wait
 
-test: $(READY) $(NODE_READY) ## Run all tests, the conformance suite included
+test: $(READY) $(NODE_READY) $(CLIENT_READY) ## Run all tests, the conformance suite included
 	@$(BIN)/python -m tests.support.minio
 	$(BIN)/python -m pytest $(ARGS)
 
@@ -59,7 +60,7 @@ bench-cluster: $(READY) ## Measure three nodes beside one, and what failures cos
 	$(BIN)/python -m bench.cluster $(ARGS)
 
 clean: ## Remove everything that was set up or built
-	rm -rf $(VENV) tests/conformance/node_modules bench/node/node_modules
+	rm -rf $(VENV) tests/*/node_modules bench/node/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml requirements.lock
@@ -74,7 +75,8 @@ $(READY): pyproject.toml requirements.lock
 	  --constraint requirements.lock --editable '.[test]'
 	@touch $@
 
-$(NODE_READY): tests/conformance/package.json tests/conformance/package-lock.json
-	@command -v npm >/dev/null || { echo "the conformance suite needs Node 20 or newer" >&2; exit 1; }
-	cd tests/conformance && npm ci --silent --no-audit --no-fund --ignore-scripts
+$(NODE_READY) $(CLIENT_READY): tests/%/node_modules/.ready: \
+    tests/%/package.json tests/%/package-lock.json
+	@command -v npm >/dev/null || { echo "the tests need Node 20 or newer" >&2; exit 1; }
+	cd tests/$* && npm ci --silent --no-audit --no-fund --ignore-scripts
 	@touch $@

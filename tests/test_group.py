@@ -13,6 +13,7 @@ from streamd.node import Node
 from streamd.proposals import Unavailable
 from streamd.streams import keys
 from streamd.streams.commands import Delete, Result
+from streamd.streams.offsets import START
 from tests.support.nodes import (
     Clock,
     Witness,
@@ -210,6 +211,18 @@ async def test_a_stored_log_is_cut_and_the_rest_is_enough_to_start_from(
         assert len(await read_all(again, "a")) == written
         await append_to(again, "a", b"more")
         assert (await read_all(again, "a")).endswith(b"xmore")
+
+
+async def test_what_is_stored_and_what_is_not_yet_are_read_in_one_piece(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("s"))
+        await append_to(node, "s", b"one ")
+    async with running_node(tmp_path) as node:
+        await append_to(node, "s", b"two")
+        stream = await node.reads.stream(key("s"))
+        assert stream is not None
+        found = await node.reads.read(stream, START, 7)
+        assert (b"".join(found.parts), found.end) == (b"one two", stream.tail)
 
 
 async def test_restarts_repeat_nothing_and_lose_nothing(tmp_path: Path) -> None:

@@ -4,29 +4,58 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import trio
 
 from streamd import __version__
-from streamd.cluster import FormationError
-from streamd.cluster_cli import cluster
-from streamd.config import ConfigError, load
-from streamd.http.server import serve as serve_node
-from streamd.logs import set_up_logging
-from streamd.raft.core import RaftViolation
-from streamd.recovery import Recovered, recover_alone
-from streamd.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from streamd.recovery import Recovered
 
 EXIT_STORAGE = 1
 EXIT_CONFIG = 2
 
+# Where a command is defined. The server and the client have little in common: neither loads the
+# other, and a command starts as fast as it can.
+_ELSEWHERE = {
+    "append": "streamd.client.writing:append",
+    "bootstrap": "streamd.client.snapshots:bootstrap",
+    "close": "streamd.client.managing:close",
+    "cluster": "streamd.cluster_cli:cluster",
+    "completion": "streamd.completion_cli:completion",
+    "create": "streamd.client.managing:create",
+    "delete": "streamd.client.managing:delete",
+    "fork": "streamd.client.managing:fork",
+    "head": "streamd.client.managing:head",
+    "list": "streamd.client.managing:list_streams",
+    "read": "streamd.client.reading:read",
+    "snapshot": "streamd.client.snapshots:snapshot",
+    "tail": "streamd.client.reading:tail",
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Commands(click.Group):
+    """Commands whose modules are loaded when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = _ELSEWHERE[cmd_name].partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="streamd")
 def main() -> None:
-    """A distributed server for Durable Streams."""
+    """A distributed server for Durable Streams, and a client of one."""
 
 
 @main.command()
@@ -45,6 +74,15 @@ def serve(
 
     Flags override environment variables (STREAMD_SERVER_NODE_ID, …), which override the file.
     """
+    import trio
+
+    from streamd.cluster import FormationError
+    from streamd.config import ConfigError, load
+    from streamd.http.server import serve as serve_node
+    from streamd.logs import set_up_logging
+    from streamd.raft.core import RaftViolation
+    from streamd.storage.errors import StorageError
+
     sections: dict[str, dict[str, object]] = {
         "server": {key: value for key, value in flags.items() if value is not None},
         "log": {
@@ -80,6 +118,10 @@ def recover(file: Path | None, offline: bool, accept_data_loss: bool, **flags: o
     The node becomes the only voter of a NEW cluster; nodes of the old one are refused by it.
     Choose the survivor with the longest log, recover only that one, then add fresh nodes.
     """
+    from streamd.config import ConfigError, load
+    from streamd.recovery import recover_alone
+    from streamd.storage.errors import StorageError
+
     given = {key: value for key, value in flags.items() if value is not None}
     try:
         report = recover_alone(load(file, os.environ, {"server": given}))
@@ -100,9 +142,6 @@ def _tell_recovered(report: Recovered) -> None:
         print(f"WARNING: this disk had lost entries up to {report.lost_below_index}.")
     print("Acknowledged writes beyond that entry are lost. Delete the other nodes' data, and add")
     print("them as new nodes with ids never used before.")
-
-
-main.add_command(cluster)
 
 
 def _fail(errors: BaseExceptionGroup[Exception], status: int) -> None:

@@ -1,0 +1,102 @@
+"""Appending so that trying again is safe: each body has a producer's number (section 5.2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from streamd.client.names import StreamName
+from streamd.client.transport import Answer, Refused, Server
+from streamd.streams.content import is_json
+
+_JSON_VALUE = msgspec.json.Decoder(msgspec.Raw)
+
+
+class NotJson(Exception):
+    """A line meant for a JSON stream is no JSON value."""
+
+
+def metadata(server: Server, stream: StreamName) -> Mapping[str, str]:
+    """The headers that HEAD answers with. Raises `Refused`, `Unreachable`."""
+    try:
+        return server.ask("HEAD", stream.path).headers
+    except Refused:
+        # An answer to HEAD has no body; GET says why.
+        server.ask("GET", stream.path, params={"offset": "now"})
+        raise
+
+
+class Producer:
+    """Appends to one stream in order, each body exactly once however often it is sent.
+
+    The id is taken over from whoever used it before, by a later epoch. `epoch` is best a clock's
+    time: an epoch that an earlier run used would make our first append look like its first.
+    """
+
+    def __init__(
+        self, server: Server, stream: StreamName, content_type: str, name: str, epoch: int
+    ) -> None:
+        self._server = server
+        self._stream = stream
+        self._content_type = content_type
+        self._name = name
+        self._epoch = epoch
+        self._seq = 0
+
+    def append(self, body: bytes, *, close: bool = False) -> Answer:
+        """Append, and close the stream with it. Raises `Refused`, `Unreachable`."""
+        while True:
+            try:
+                answer = self._send(body, close)
+            except Refused as refusal:
+                if not self._may_take_over(refusal):
+                    raise
+                self._epoch = int(refusal.headers["producer-epoch"]) + 1
+            else:
+                self._seq += 1
+                return answer
+
+    def _may_take_over(self, refusal: Refused) -> bool:
+        # Only at the beginning: later, it is us who were taken over from.
+        return refusal.status == 403 and self._seq == 0 and "producer-epoch" in refusal.headers
+
+    def _send(self, body: bytes, close: bool) -> Answer:
+        headers = {
+            "Producer-Id": self._name,
+            "Producer-Epoch": str(self._epoch),
+            "Producer-Seq": str(self._seq),
+        }
+        if body:
+            headers["Content-Type"] = self._content_type
+        if close:
+            headers["Stream-Closed"] = "true"
+        return self._server.ask("POST", self._stream.path, headers=headers, body=body)
+
+
+def bodies_of_lines(batches: Iterator[list[bytes]], content_type: str) -> Iterator[bytes]:
+    """Bodies for batches of lines. In a JSON stream each line is a message; elsewhere the lines
+    are sent as they are. Raises `NotJson`.
+    """
+    if not is_json(content_type):
+        for batch in batches:
+            yield b"".join(batch)
+        return
+    number = 0
+    for batch in batches:
+        messages = []
+        for line in batch:
+            number += 1
+            if message := line.strip():
+                messages.append(_checked(message, number))
+        if messages:
+            yield b"[" + b",".join(messages) + b"]"
+
+
+def _checked(message: bytes, number: int) -> bytes:
+    """A line that is one JSON value, and so cannot break out of the array it is put in."""
+    try:
+        _JSON_VALUE.decode(message)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise NotJson(f"line {number} is not JSON: {error}") from None
+    return message

@@ -1,0 +1,116 @@
+"""Where the messages of a bootstrap go, each of them in pieces of any size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from streamd.client.messages import LINE_BREAKS, JsonText, json_object
+from streamd.client.terminal import BadInput, write
+from streamd.streams.content import is_json
+
+
+class Sink(Protocol):
+    """Takes the snapshot first, which is empty when there is none, and then each message."""
+
+    def begin(self, snapshot_offset: str, next_offset: str) -> None: ...
+
+    def start(self, content_type: str) -> None: ...
+
+    def data(self, data: bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+    def finish(self) -> None:
+        """All messages have come."""
+
+
+class Plain:
+    """Onto standard output, end to end; JSON is given a line for each message."""
+
+    def begin(self, snapshot_offset: str, next_offset: str) -> None:
+        self._json = False
+
+    def start(self, content_type: str) -> None:
+        self._json = is_json(content_type)
+
+    def data(self, data: bytes) -> None:
+        write(data.translate(LINE_BREAKS) if self._json else data)
+
+    def end(self) -> None:
+        if self._json:
+            write(b"\n")
+
+    def finish(self) -> None:
+        pass
+
+
+class JsonLines:
+    """Onto standard output as JSON: the offsets on the first line, then a line for each message.
+
+    An absent snapshot has no line.
+    """
+
+    def begin(self, snapshot_offset: str, next_offset: str) -> None:
+        write(json_object({"snapshot_offset": snapshot_offset, "next_offset": next_offset}))
+        self._skipping = snapshot_offset == "-1"
+
+    def start(self, content_type: str) -> None:
+        if not self._skipping:
+            self._text = JsonText(content_type)
+            write(self._text.head())
+
+    def data(self, data: bytes) -> None:
+        if not self._skipping:
+            write(self._text.more(data))
+
+    def end(self) -> None:
+        if not self._skipping:
+            write(self._text.foot())
+        self._skipping = False
+
+    def finish(self) -> None:
+        pass
+
+
+class Directory:
+    """Into a new directory: `snapshot`, the messages as `00000001` and so on, `offsets.json`.
+
+    `offsets.json` is written last: without it the directory is incomplete.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._number = 0
+        self._file: BinaryIO | None = None
+        self._offsets: dict[str, str] = {}
+
+    def begin(self, snapshot_offset: str, next_offset: str) -> None:
+        try:
+            self._directory.mkdir(parents=True)
+        except FileExistsError:
+            raise BadInput(f"{self._directory} exists: name a directory to be made") from None
+        self._offsets = {"snapshot_offset": snapshot_offset, "next_offset": next_offset}
+
+    def start(self, content_type: str) -> None:
+        if self._number:
+            name = f"{self._number:08}"
+        else:
+            name = "snapshot"
+            self._offsets["snapshot_content_type"] = content_type
+        if self._number or self._offsets["snapshot_offset"] != "-1":
+            self._file = (self._directory / name).open("xb")
+        self._number += 1
+
+    def data(self, data: bytes) -> None:
+        if self._file is not None:
+            self._file.write(data)
+
+    def end(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def finish(self) -> None:
+        (self._directory / "offsets.json").write_text(json.dumps(self._offsets) + "\n")

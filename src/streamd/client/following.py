@@ -1,0 +1,158 @@
+"""Reading a stream to its end, and then on and on, over as many connections as it takes."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+import httpx
+import msgspec
+
+from streamd.client.names import StreamName
+from streamd.client.sse import EventTooLarge, parse_events
+from streamd.client.transport import FAILURES, Answer, Broken, Refused, Server
+from streamd.streams.content import is_json, media_type
+
+START = "-1"
+NOW = "now"
+
+
+class Live(StrEnum):
+    """How news are waited for."""
+
+    AUTO = "auto"
+    SSE = "sse"
+    LONG_POLL = "long-poll"
+
+
+class Piece(NamedTuple):
+    """Some of a stream, and the offset where the next of it begins."""
+
+    content_type: str
+    data: bytes
+    next_offset: str
+    up_to_date: bool = False
+    closed: bool = False
+
+    @property
+    def empty(self) -> bool:
+        return not self.data or (is_json(self.content_type) and self.data.strip() == b"[]")
+
+
+def read(server: Server, stream: StreamName, offset: str) -> Iterator[Piece]:
+    """The stream from `offset` to its present end. Raises `Refused`, `Unreachable`."""
+    while True:
+        piece = _piece(server.ask("GET", stream.path, params={"offset": offset}))
+        yield piece
+        if piece.up_to_date or piece.closed:
+            return
+        offset = piece.next_offset
+
+
+def _piece(answer: Answer, content_type: str = "") -> Piece:
+    headers = answer.headers
+    if "stream-next-offset" not in headers:
+        raise _unexpected(answer.status, "it names no offset")
+    return Piece(
+        headers.get("content-type", content_type),
+        answer.body,
+        headers["stream-next-offset"],
+        headers.get("stream-up-to-date", "").lower() == "true",
+        headers.get("stream-closed", "").lower() == "true",
+    )
+
+
+def follow(server: Server, stream: StreamName, piece: Piece, live: Live) -> Iterator[Piece]:
+    """What comes after `piece`, until the stream is closed.
+
+    Lost connections are made anew where the last complete piece ended, for as long as it takes.
+    Left to choose, server-sent events are used unless the stream is text: they carry text with
+    its line ends changed, where a long-poll answers with the bytes as they are (section 5.8).
+    Raises `Refused`, `Unreachable`.
+    """
+    if live is Live.AUTO:
+        text = media_type(piece.content_type).startswith("text/")
+        live = Live.LONG_POLL if text else Live.SSE
+    ways = {Live.SSE: _follow_by_sse, Live.LONG_POLL: _follow_by_long_poll}
+    return ways[live](server, stream, piece)
+
+
+def _follow_by_long_poll(server: Server, stream: StreamName, piece: Piece) -> Iterator[Piece]:
+    content_type = piece.content_type
+    cursor: str | None = None
+    while not piece.closed:
+        params = {"live": "long-poll", "offset": piece.next_offset}
+        if cursor is not None:
+            params["cursor"] = cursor
+        patience = server.patience(endless=True)
+        answer = server.ask("GET", stream.path, params=params, patience=patience)
+        cursor = answer.headers.get("stream-cursor", cursor)
+        piece = _piece(answer, content_type)
+        yield piece
+
+
+def _follow_by_sse(server: Server, stream: StreamName, piece: Piece) -> Iterator[Piece]:
+    patience = server.patience(endless=True)
+    cursor: str | None = None
+    while not piece.closed:
+        params = {"live": "sse", "offset": piece.next_offset}
+        if cursor is not None:
+            params["cursor"] = cursor
+        told = False
+        try:
+            with server.attempt("GET", stream.path, params) as response:
+                for news in _pieces_of_events(response, piece.content_type):
+                    piece, cursor = news
+                    told = True
+                    patience.reset()
+                    yield piece
+                    if piece.closed:
+                        return
+            if not told:
+                # A server ends each response after a while, but says where the end is first.
+                raise Broken("the connection ended before it told anything")
+        except FAILURES as failure:
+            patience.wait(failure)
+
+
+def _pieces_of_events(
+    response: httpx.Response, content_type: str
+) -> Iterator[tuple[Piece, str | None]]:
+    """Data with the control event after it: one without the other is not passed on."""
+    encoded = response.headers.get("stream-sse-data-encoding", "").lower() == "base64"
+    data = b""
+    try:
+        for event in parse_events(response.iter_bytes()):
+            if event.kind == "data":
+                data = _decoded(event.data) if encoded else event.data
+            elif event.kind == "control":
+                control = _CONTROL.decode(event.data)
+                up_to_date = control.upToDate or control.streamClosed
+                offset = control.streamNextOffset
+                piece = Piece(content_type, data, offset, up_to_date, control.streamClosed)
+                yield piece, control.streamCursor
+                data = b""
+    except (EventTooLarge, ValueError) as error:
+        raise _unexpected(response.status_code, str(error)) from error
+
+
+class _Control(msgspec.Struct):
+    """A control event, by the names of the protocol (section 5.8)."""
+
+    streamNextOffset: str
+    streamCursor: str | None = None
+    upToDate: bool = False
+    streamClosed: bool = False
+
+
+_CONTROL = msgspec.json.Decoder(_Control)
+
+
+def _unexpected(status: int, message: str) -> Refused:
+    return Refused(status, "UNEXPECTED", f"the answer is not as the protocol has it: {message}", {})
+
+
+def _decoded(data: bytes) -> bytes:
+    return b64decode(data.replace(b"\n", b"").replace(b"\r", b""), validate=True)

@@ -1,0 +1,94 @@
+"""Input cut into bodies of appends: pieces of bytes, or batches of lines."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Iterator
+
+PIECE_BYTES = 1024 * 1024
+BATCH_BYTES = 256 * 1024
+_READ_BYTES = 64 * 1024
+# A line cannot be cut: it is one message of a JSON stream.
+MAX_LINE_BYTES = 16 * 1024 * 1024
+LINGER_S = 0.05
+
+# The next bytes within a time in seconds: none at the end, `None` when the time is over.
+Read = Callable[[float | None], bytes | None]
+
+
+class LineTooLong(Exception):
+    """A line exceeds what a server takes in one append."""
+
+
+def reader_of(descriptor: int) -> Read:
+    """Read a file, a pipe or a terminal as its bytes come."""
+
+    def read(timeout_s: float | None) -> bytes | None:
+        if timeout_s is not None:
+            ready, _, _ = select.select([descriptor], [], [], timeout_s)
+            if not ready:
+                return None
+        return os.read(descriptor, _READ_BYTES)
+
+    return read
+
+
+def pieces(read: Read, max_bytes: int, *, text: bool) -> Iterator[bytes]:
+    """The input in pieces as large as allowed; one of text does not end within a character."""
+    held = bytearray()
+    while data := read(None):
+        held += data
+        while len(held) > max_bytes:
+            end = _character_start(held, max_bytes) if text else max_bytes
+            yield bytes(held[:end])
+            del held[:end]
+    if held:
+        yield bytes(held)
+
+
+def _character_start(data: bytearray, end: int) -> int:
+    """The last position up to `end` where a UTF-8 character begins; `end` if it is not UTF-8."""
+    for at in range(end, max(end - 4, 0), -1):
+        if data[at] & 0xC0 != 0x80:
+            return at
+    return end
+
+
+def batches(read: Read, max_bytes: int = BATCH_BYTES) -> Iterator[list[bytes]]:
+    """Complete lines with their ends, in batches; what came is not held back for long.
+
+    The last line needs no end. Raises `LineTooLong`.
+    """
+    batch: list[bytes] = []
+    size = 0
+    rest = bytearray()
+    while True:
+        data = read(LINGER_S if batch else None)
+        if data is None:
+            yield batch
+            batch, size = [], 0
+            continue
+        rest += data
+        lines = _take_lines(rest, at_end=not data)
+        for line in lines:
+            if batch and size + len(line) > max_bytes:
+                yield batch
+                batch, size = [], 0
+            batch.append(line)
+            size += len(line)
+        if not data:
+            break
+    if batch:
+        yield batch
+
+
+def _take_lines(rest: bytearray, *, at_end: bool) -> list[bytes]:
+    end = len(rest) if at_end else rest.rfind(b"\n") + 1
+    if end == 0:
+        if len(rest) > MAX_LINE_BYTES:
+            raise LineTooLong(f"a line is longer than {MAX_LINE_BYTES} bytes")
+        return []
+    lines = bytes(rest[:end]).splitlines(keepends=True)
+    del rest[:end]
+    return lines

@@ -1,0 +1,56 @@
+"""How streams are named on the command line.
+
+``NAME`` is the stream at ``/v1/stream/NAME`` and ``BUCKET/STREAM`` the one at
+``/v1/stream/BUCKET/STREAM``, where a bucket is made on first use. A name with a leading slash is
+a URL path as it is, ``/BUCKET/STREAM`` for the strict surface among others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+V1 = "/v1/stream/"
+
+
+class BadName(ValueError):
+    """A name that can name no stream, or none of the kind that is needed."""
+
+
+class StreamName(NamedTuple):
+    """A stream as the user wrote it, and the percent-encoded path it is at."""
+
+    written: str
+    path: str
+
+    def bucketed_path(self) -> str:
+        """The path on the bucketed surface, where snapshots are. Raises `BadName`."""
+        below = self.path.removeprefix(V1) if self.path.startswith(V1) else self.path[1:]
+        bucket, _, stream = below.partition("/")
+        if not bucket or not stream or "/" in stream:
+            raise BadName(
+                f"{self.written} lies in no bucket of its own: name it BUCKET/STREAM for this"
+            )
+        return self.path if not self.path.startswith(V1) else f"/{bucket}/{stream}"
+
+
+def parse_name(written: str) -> StreamName:
+    """Raises `BadName`."""
+    if written.startswith("/"):
+        path = quote(unquote(written))
+        if path in ("/", V1):
+            raise BadName(f"{written} is the path of no stream")
+        return StreamName(written, path)
+    if "://" in written:
+        raise BadName("name the stream without its server, and the server with --url")
+    if not all(written.split("/")):
+        raise BadName(f"'{written}' is no name: it has an empty part")
+    return StreamName(written, V1 + quote(written))
+
+
+def bucket_path(written: str) -> str:
+    """The path of a bucket. Raises `BadName`."""
+    bucket = written.strip("/")
+    if not bucket or "/" in bucket:
+        raise BadName(f"'{written}' is no bucket's name")
+    return "/" + quote(bucket)

@@ -1,0 +1,64 @@
+"""Server-sent events, from bytes as they come to events (WHATWG HTML, section 9.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+
+
+class Event(NamedTuple):
+    kind: str
+    data: bytes
+
+
+class EventTooLarge(Exception):
+    """An event is larger than the limit, or the response has no events in it at all."""
+
+
+def parse_events(
+    chunks: Iterable[bytes], max_event_bytes: int = MAX_EVENT_BYTES
+) -> Iterator[Event]:
+    """Events in order; one that is cut off by the end is dropped. Raises `EventTooLarge`."""
+    kind = "message"
+    data: list[bytes] = []
+    size = 0
+    for line in _lines(chunks, max_event_bytes):
+        if line:
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"event":
+                kind = value.decode("utf-8", "replace")
+            elif name == b"data":
+                size += len(value) + 1
+                if size > max_event_bytes:
+                    raise EventTooLarge(f"an event is larger than {max_event_bytes} bytes")
+                data.append(value)
+        else:
+            if data:
+                yield Event(kind, b"\n".join(data))
+            kind, data, size = "message", [], 0
+
+
+def _lines(chunks: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
+    """Lines without their ends: LF, CRLF or CR."""
+    rest: list[bytes] = []
+    size = 0
+    after_cr = False
+    for chunk in chunks:
+        if after_cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            after_cr = False
+        if b"\r" in chunk:
+            after_cr = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *more = chunk.split(b"\n")
+        rest.append(first)
+        size += len(first)
+        if size > max_bytes:
+            raise EventTooLarge(f"a line is longer than {max_bytes} bytes")
+        if more:
+            yield b"".join(rest)
+            yield from more[:-1]
+            rest, size = [more[-1]], len(more[-1])

@@ -1,0 +1,163 @@
+"""The process's own ends: how it fails, how it is stopped, and what a terminal is shown."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import BinaryIO, NoReturn
+
+import httpx
+
+from streamd.client.appending import NotJson
+from streamd.client.lines import LineTooLong
+from streamd.client.multipart import Malformed
+from streamd.client.names import BadName
+from streamd.client.transport import Refused, Unreachable
+
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_LOCAL = 4
+
+_SHOWN_AFTER_S = 0.5
+_BUFFER_BYTES = 64 * 1024
+
+Advance = Callable[[int], None]
+
+
+class BadInput(Exception):
+    """What was given to be sent cannot be sent as asked."""
+
+
+@contextmanager
+def failures_told(subject: str) -> Iterator[None]:
+    """End the process as a failure is documented to end it, with one sentence about it."""
+    try:
+        yield
+    except Refused as refusal:
+        _end(f"{subject}: {_sentence(refusal, subject)}", EXIT_REFUSED)
+    except Unreachable as failure:
+        _end(str(failure), EXIT_UNREACHABLE)
+    except Malformed as failure:
+        _end(f"{subject}: {failure}", EXIT_UNREACHABLE)
+    except (BadName, BadInput, LineTooLong, NotJson) as failure:
+        _end(str(failure), EXIT_USAGE)
+    except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeEncodeError) as failure:
+        _end(f"this cannot be sent in a request: {failure}", EXIT_USAGE)
+    except BrokenPipeError:
+        _die_by(signal.SIGPIPE)
+    except KeyboardInterrupt:
+        _die_by(signal.SIGINT)
+    except OSError as failure:
+        _end(str(failure), EXIT_LOCAL)
+
+
+def _sentence(refusal: Refused, subject: str) -> str:
+    what = f"{refusal.args[0] or 'refused'} ({refusal.status} {refusal.code})"
+    if refusal.code == "STREAM_NOT_FOUND":
+        return f"{what}; 'streamd create {subject}' would make it"
+    if refusal.status == 410 and (earliest := refusal.headers.get("stream-earliest-offset")):
+        return f"{what}; it begins at {earliest}, and 'streamd bootstrap {subject}' gives it whole"
+    return what
+
+
+def _end(message: str, status: int) -> NoReturn:
+    print(f"streamd: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _die_by(number: signal.Signals) -> NoReturn:
+    """End as the signal would have ended us, so that a shell knows; quietly."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    sys.exit(128 + number)
+
+
+@cache
+def standard_output() -> BinaryIO:
+    """Standard output for bytes, always with a buffer.
+
+    `sys.stdout.buffer` has none under PYTHONUNBUFFERED, and may then write less than it is given.
+    """
+    return open(sys.stdout.fileno(), "wb", buffering=_BUFFER_BYTES, closefd=False)
+
+
+def write(data: bytes) -> None:
+    """Write to standard output."""
+    standard_output().write(data)
+
+
+def flush() -> None:
+    standard_output().flush()
+
+
+def say(line: str) -> None:
+    """Tell of a success, on standard output."""
+    write(line.encode("utf-8", "surrogateescape") + b"\n")
+    flush()
+
+
+@contextmanager
+def progress(what: str, total_bytes: int | None, *, into_stdout: bool = False) -> Iterator[Advance]:
+    """A bar on standard error for a transfer that takes a while, if a terminal shows it.
+
+    There is none when the data itself goes to the terminal.
+    """
+    if not sys.stderr.isatty() or (into_stdout and sys.stdout.isatty()):
+        yield lambda _: None
+        return
+    bar = _Bar(what, total_bytes)
+    try:
+        yield bar.advance
+    finally:
+        bar.close()
+
+
+class _Bar:
+    def __init__(self, what: str, total_bytes: int | None) -> None:
+        self._what = what
+        self._total_bytes = total_bytes
+        self._done_bytes = 0
+        self._shown_from = time.monotonic() + _SHOWN_AFTER_S
+        self._update: Callable[[int], None] | None = None
+        self._stop: Callable[[], None] = lambda: None
+
+    def advance(self, more_bytes: int) -> None:
+        self._done_bytes += more_bytes
+        if self._update is None and time.monotonic() >= self._shown_from:
+            self._show()
+        if self._update is not None:
+            self._update(self._done_bytes)
+
+    def close(self) -> None:
+        self._stop()
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        shown = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        task = shown.add_task(self._what, total=self._total_bytes)
+        shown.start()
+        self._update = lambda done: shown.update(task, completed=done)
+        self._stop = shown.stop

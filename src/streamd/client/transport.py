@@ -1,0 +1,270 @@
+"""Requests to a server: what they answer, what is tried again, and for how long.
+
+Every request the client makes may be made twice: creates, closes and deletes by their nature,
+appends because they carry a producer's numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import ssl
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import NamedTuple
+
+import httpx
+
+from streamd import __version__
+
+Body = bytes | Callable[[], Iterator[bytes]]
+
+# What an answer that is read as a whole may hold: the largest piece of a read, and more.
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+RETRY_FOR_S = 60.0
+_CONNECT_S = 10.0
+# A long-poll is silent for 30 s and a tail for 15 s; a server that is silent longer is gone.
+_SILENCE_S = 60.0
+_MAX_REDIRECTS = 5
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+_TELL_AFTER_S = 2.0
+_BUSY = (429, 502, 503, 504)
+
+
+class Refused(Exception):
+    """The server's answer is no. `code` is its stable code, or the status in words."""
+
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = headers
+
+    def __str__(self) -> str:
+        message = str(self.args[0])
+        return f"{self.status} {self.code}: {message}" if message else f"{self.status} {self.code}"
+
+
+class Unreachable(Exception):
+    """No server answered, or none could serve the request, in the time there was for it."""
+
+
+class Busy(Exception):
+    """An answer that asks to come back later. `pause_s` is the server's wish, if it has one."""
+
+    def __init__(self, refusal: Refused) -> None:
+        super().__init__(str(refusal))
+        raw = refusal.headers.get("retry-after", "")
+        self.pause_s = float(raw) if raw.isdigit() else 0.0
+
+
+class Broken(Exception):
+    """An answer ended before it was complete."""
+
+
+class Answer(NamedTuple):
+    """An answer that was read as a whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+FAILURES = (httpx.TransportError, httpx.DecodingError, Busy, Broken)
+
+
+class Server:
+    """One server, or several nodes of a cluster that are asked in turn when one is gone.
+
+    `retry_for_s` is how long a request is tried again; without it the first contact of all must
+    succeed at once, since a server that never answered is rather not there than away.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], *, cacert: str | None = None, retry_for_s: float | None = None
+    ) -> None:
+        self._urls = [url.rstrip("/") for url in urls]
+        self._at = 0
+        self._met = retry_for_s is not None
+        self._retry_for_s = RETRY_FOR_S if retry_for_s is None else retry_for_s
+        self._client = httpx.Client(
+            verify=_trust(urls, cacert),
+            timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S),
+            headers={"User-Agent": f"streamd/{__version__}", "Accept-Encoding": "identity"},
+        )
+
+    @property
+    def url(self) -> str:
+        return self._urls[self._at]
+
+    def close(self) -> None:
+        self._client.close()
+
+    def patience(self, *, endless: bool = False) -> Patience:
+        """How long what begins now is tried again."""
+        return Patience(self, float("inf") if endless else self._retry_for_s)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body = b"",
+        patience: Patience | None = None,
+    ) -> Answer:
+        """A whole answer, tried until there is one. Raises `Refused`, `Unreachable`."""
+        patience = patience or self.patience()
+        while True:
+            try:
+                with self.attempt(method, path, params, headers, body) as response:
+                    return Answer(response.status_code, response.headers, read_whole(response))
+            except FAILURES as failure:
+                patience.wait(failure)
+
+    @contextmanager
+    def attempt(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body = b"",
+    ) -> Iterator[httpx.Response]:
+        """One try, its answer's body still to be read. Raises `Refused` and `FAILURES`."""
+        response = self._send(method, path, params, headers, body)
+        try:
+            self._met = True
+            if not response.is_success:
+                refusal = _refusal(response, read_whole(response))
+                raise Busy(refusal) if refusal.status in _BUSY else refusal
+            yield response
+        finally:
+            response.close()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
+        body: Body,
+    ) -> httpx.Response:
+        """Send, and follow redirects with the body sent anew."""
+        url = httpx.URL(self.url + path, params=params) if params else httpx.URL(self.url + path)
+        for _ in range(_MAX_REDIRECTS):
+            content = body() if callable(body) else body
+            request = self._client.build_request(method, url, headers=headers, content=content)
+            response = self._client.send(request, stream=True)
+            if response.status_code not in (307, 308) or "location" not in response.headers:
+                return response
+            response.close()
+            url = url.join(response.headers["location"])
+        raise Refused(response.status_code, "REDIRECTS", "redirected in a circle", {})
+
+    def turn(self) -> bool:
+        """Ask the next node from now on. Returns whether a pause is due: all had their turn."""
+        self._at = (self._at + 1) % len(self._urls)
+        return self._at == 0
+
+    @property
+    def met(self) -> bool:
+        """Whether a server has answered before, so that it may come back."""
+        return self._met
+
+
+class Patience:
+    """Pauses between tries, longer each time, until the time is over."""
+
+    def __init__(self, server: Server, limit_s: float) -> None:
+        self._server = server
+        self._limit_s = limit_s
+        self.reset()
+
+    @property
+    def tried(self) -> bool:
+        """Whether a try failed, and may have taken effect all the same."""
+        return self._since is not None
+
+    def reset(self) -> None:
+        """Start over: there was progress."""
+        self._since: float | None = None
+        self._pause_s = _FIRST_PAUSE_S
+        self._told = False
+
+    def wait(self, failure: Exception) -> None:
+        """Pause before the next try. Raises `Unreachable` when there is to be none."""
+        if isinstance(failure, httpx.LocalProtocolError):
+            raise failure  # it is we who are wrong, and will be the next time
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        reason = f"{self._server.url} {_in_words(failure)}"
+        pause_s = self._pause_s * random.uniform(0.5, 1.0)
+        if isinstance(failure, Busy):
+            pause_s = max(pause_s, min(failure.pause_s, _LONGEST_PAUSE_S))
+            met = True
+        else:
+            all_asked = self._server.turn()
+            met = self._server.met or not all_asked
+            pause_s = pause_s if all_asked else 0.0
+        if not met or now - self._since + pause_s > self._limit_s:
+            raise Unreachable(reason) from failure
+        if now - self._since > _TELL_AFTER_S and not self._told:
+            print(f"streamd: {reason}; trying again", file=sys.stderr)
+            self._told = True
+        time.sleep(pause_s)
+        if pause_s:
+            self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+
+
+def _trust(urls: Sequence[str], cacert: str | None) -> ssl.SSLContext:
+    if cacert is None and not any(url.startswith("https:") for url in urls):
+        # Loading the system's CAs takes longer than most commands. Without any, a redirect to
+        # https fails.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return ssl.create_default_context(cafile=cacert)
+
+
+def read_whole(response: httpx.Response) -> bytes:
+    """The body, if it keeps to the limit. Raises `Refused`, `httpx.TransportError`."""
+    parts: list[bytes] = []
+    size = 0
+    for part in response.iter_bytes():
+        parts.append(part)
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            raise Refused(response.status_code, "TOO_LARGE", "the answer is too large", {})
+    return b"".join(parts)
+
+
+def _refusal(response: httpx.Response, body: bytes) -> Refused:
+    status = response.status_code
+    try:
+        error = json.loads(body)["error"]
+        code, message = str(error["code"]), str(error["message"])
+    except (ValueError, KeyError, TypeError):
+        code, message = _phrase(status), "the answer is not streamd's"
+        if response.request.method == "HEAD":  # which has no body to say more
+            message = ""
+    return Refused(status, code, message, response.headers)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "unknown status"
+
+
+def _in_words(failure: Exception) -> str:
+    if isinstance(failure, Busy):
+        return f"cannot serve it now ({failure})"
+    if isinstance(failure, httpx.ConnectError | httpx.ConnectTimeout):
+        return f"cannot be reached: {failure}"
+    return f"broke off: {failure or type(failure).__name__}"

@@ -1,0 +1,92 @@
+"""The client among TLS, terminals, and clusters whose leader goes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import trustme
+
+from tests.client.running import Shell, heard
+from tests.jepsen_like.cluster_processes import ClusterProcesses
+from tests.support.server_process import ServerProcess
+
+
+def test_a_ca_of_ones_own_is_trusted_when_it_is_named(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+    certificate = str(tmp_path / "server.pem")
+    environment = {"STREAMD_SERVER_TLS_CERT": certificate, "STREAMD_SERVER_TLS_KEY": certificate}
+    server = ServerProcess(tmp_path / "data", environment=environment)
+    try:
+        server.start()
+        streamd = Shell(f"https://127.0.0.1:{server.port}")
+        trusting = ("--cacert", str(tmp_path / "ca.pem"))
+        streamd("create", "secret", "--retry-for", "30", *trusting)
+        streamd("append", "secret", *trusting, given=b"hush")
+        assert streamd("read", "secret", *trusting) == b"hush"
+        assert "CERTIFICATE_VERIFY_FAILED" in streamd.fails(3, "read", "secret")
+    finally:
+        server.kill()
+
+
+def test_a_tail_and_an_append_go_on_when_the_leader_they_talk_to_dies(tmp_path: Path) -> None:
+    with ClusterProcesses(tmp_path, proxied=False) as cluster:
+        leader = cluster.leader()
+        nodes = [leader, *(node for node in cluster.alive if node is not leader)]
+        streamd = Shell(",".join(node.url for node in nodes))
+        streamd("create", "demo/news", "-t", "json")
+        with (
+            streamd.started("tail", "-f", "demo/news") as reader,
+            streamd.started("append", "demo/news", "--lines", "--close") as writer,
+        ):
+            assert writer.stdin is not None
+            writer.stdin.write(b"1\n")
+            assert heard(reader, 2) == b"1\n"
+            leader.kill()
+            writer.stdin.write(b"2\n")
+            assert heard(reader, 2) == b"2\n"
+            writer.stdin.close()
+            assert (writer.wait(60), reader.wait(60)) == (0, 0)
+        assert streamd("read", "demo/news") == b"1\n2\n"
+
+
+def test_a_long_upload_shows_a_bar_on_a_terminal_and_only_there(tmp_path: Path) -> None:
+    size = 48 << 20
+    file = tmp_path / "file"
+    with file.open("wb") as target:
+        target.truncate(size)
+    with ServerProcess(tmp_path / "data") as server:
+        streamd = Shell(server.url)
+        streamd("create", "large", "-t", "bytes")
+        screen, terminal = pty.openpty()
+        with file.open("rb") as source:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "streamd", "append", "large"],
+                env={**streamd.environment, "TERM": "xterm", "COLUMNS": "100"},
+                stdin=source,
+                stdout=subprocess.DEVNULL,
+                stderr=terminal,
+            )
+        os.close(terminal)
+        shown = b""
+        while piece := _read(screen):
+            shown += piece
+        os.close(screen)
+        assert process.wait(60) == 0
+        assert b"append to large" in shown
+        assert b"/50.3 MB" in shown
+        assert streamd("append", "large", given=bytes(size)) == b"", "nor anything on stderr"
+
+
+def _read(screen: int) -> bytes:
+    """What comes next; nothing when the other end is closed."""
+    try:
+        return os.read(screen, 4096)
+    except OSError:
+        return b""
