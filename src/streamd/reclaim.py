@@ -31,7 +31,7 @@ def _reclaim_some(store: StateStore) -> bool:
     notes = store.scan(start, bytes([start[0] + 1]), limit=_IDS_PER_ROUND)
     budget = _KEYS_PER_SLICE
     for note, _ in notes:
-        stream_id = keys.id_in_garbage(note)
+        stream_id = keys.id_in(note)
         for letter in (keys.CHUNK, keys.PRODUCER):
             removed = store.delete_range(*keys.id_range(letter, stream_id), max_keys=budget)
             budget -= removed

@@ -145,7 +145,7 @@ class Driver:
 
 def logical(store: MemoryStore) -> dict[bytes, object]:
     """What the rows mean: chunks joined, and without what waits for removal."""
-    garbage = {keys.id_in_garbage(row) for row in store.rows if row[:1] == keys.GARBAGE}
+    garbage = {keys.id_in(row) for row in store.rows if row[:1] == keys.GARBAGE}
     meaning: dict[bytes, object] = {}
     chunks: dict[int, Chunk] = {}
     for row in sorted(store.rows):

@@ -220,7 +220,7 @@ class MachineAgainstLists(RuleBasedStateMachine):
         self.driver.flush()
         rows = self.driver.store.rows
         owned = {s.stream_id for n in "abcd" if (s := self.driver.find(n)) is not None}
-        noted = {keys.id_in_garbage(row) for row in rows if row[:1] == keys.GARBAGE}
+        noted = {keys.id_in(row) for row in rows if row[:1] == keys.GARBAGE}
         holding = {int.from_bytes(row[1:9], "big") for row in rows if row[:1] in b"dp"}
         assert holding <= owned | noted
         assert not owned & noted
