@@ -89,6 +89,8 @@ class _Answer(msgspec.Struct, array_like=True):
     content_type: str = ""
     epoch: int = 0
     seq: int = 0
+    earliest: tuple[int, int] = (0, 0)
+    upload_id: int = 0
 
     @classmethod
     def of(cls, settled: Settled) -> _Answer:
@@ -105,15 +107,25 @@ class _Answer(msgspec.Struct, array_like=True):
             value.content_type,
             value.epoch,
             value.seq,
+            (value.earliest.record, value.earliest.byte),
+            value.upload_id,
         )
 
     def settled(self) -> Settled:
         if self.result is None:
             kind = OutcomeUnknown if self.unknown else Unavailable
             return outcome.Error(kind(self.refusal or ""))
-        tail = Position(*self.tail)
         return outcome.Value(
-            Outcome(self.result, tail, self.closed, self.content_type, self.epoch, self.seq)
+            Outcome(
+                self.result,
+                Position(*self.tail),
+                self.closed,
+                self.content_type,
+                self.epoch,
+                self.seq,
+                Position(*self.earliest),
+                self.upload_id,
+            )
         )
 
 

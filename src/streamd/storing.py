@@ -17,6 +17,7 @@ from streamd.streams.state import State
 FLUSH_BYTES = 4 * 1024 * 1024
 FLUSH_INTERVAL_S = 0.2
 MAX_UNSTORED_BYTES = 64 * 1024 * 1024
+ROOMY_BYTES = FLUSH_BYTES
 FLOOR_INTERVAL_S = 1.0
 # The log is cut each time this much was added, at the place it had grown to the time before.
 CHECKPOINT_BYTES = 32 * 1024 * 1024
@@ -60,6 +61,11 @@ class Storing:
     def is_behind(self) -> bool:
         """Whether so much waits to be stored that no more should be added."""
         return self._state.unstored_bytes > MAX_UNSTORED_BYTES
+
+    @property
+    def has_room(self) -> bool:
+        """Whether so little waits to be stored that a part of a blob may be added."""
+        return self._state.unstored_bytes < ROOMY_BYTES
 
     def changed(self) -> None:
         """Hear that entries were applied."""
