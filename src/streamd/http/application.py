@@ -6,15 +6,26 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from streamd.http import reading, writes
+from streamd.http import bootstrap, reading, snapshots, writes
 from streamd.http.fields import BadRequest
 from streamd.http.messages import LiveResponse, Request, Response, error_response
-from streamd.http.routing import BadPath, BucketRoute, OpsRoute, Route, StreamRoute, resolve
+from streamd.http.routing import (
+    BadPath,
+    BootstrapRoute,
+    BucketRoute,
+    OpsRoute,
+    Route,
+    SnapshotRoute,
+    StreamRoute,
+    resolve,
+)
 from streamd.http.service import Service
 from streamd.proposals import OutcomeUnknown, Unavailable
 
 _STREAM_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _BUCKET_METHODS = b"PUT, OPTIONS"
+_SNAPSHOT_METHODS = b"GET, HEAD, PUT, DELETE, OPTIONS"
+_READ_METHODS = b"GET, HEAD, OPTIONS"
 _WRITES = frozenset(("POST", "PUT", "DELETE"))
 _OPS_METHODS = b"GET, HEAD, POST, OPTIONS"
 _ALLOWED_HEADERS = (
@@ -39,6 +50,10 @@ class StreamApplication:
         self._service = service
         self._ops = ops
 
+    def takes_pieces(self, path: bytes) -> bool:
+        route = resolve(path)
+        return isinstance(route, SnapshotRoute) and route.offset is not None
+
     async def handle(self, request: Request) -> Response | LiveResponse:
         """Answer `request`. Raises `ClientGone` when a long-poll's client left."""
         route = resolve(request.path)
@@ -56,6 +71,12 @@ class StreamApplication:
                 return route.response()
             if isinstance(route, BucketRoute):
                 return await self._bucket(request, route)
+            if isinstance(route, SnapshotRoute):
+                return await self._snapshot(request, route)
+            if isinstance(route, BootstrapRoute):
+                if request.method in ("GET", "HEAD"):
+                    return await bootstrap.bootstrap(self._service, request, route)
+                return _other(request.method, _READ_METHODS)
             if request.method == "OPTIONS":
                 return _preflight(_STREAM_METHODS if request.path == b"*" else _OPS_METHODS)
             return await self._ops(request)
@@ -95,6 +116,20 @@ class StreamApplication:
             return await writes.delete(self._service, request, route)
         return _other(method, _STREAM_METHODS)
 
+    async def _snapshot(self, request: Request, route: SnapshotRoute) -> Response | LiveResponse:
+        method = request.method
+        if route.offset is None:
+            if method in ("GET", "HEAD"):
+                return await snapshots.latest(self._service, request, route)
+            return _other(method, _READ_METHODS)
+        if method == "PUT":
+            return await snapshots.publish(self._service, request, route, route.offset)
+        if method in ("GET", "HEAD"):
+            return await snapshots.read(self._service, request, route, route.offset)
+        if method == "DELETE":
+            return await snapshots.delete(self._service, request, route, route.offset)
+        return _other(method, _SNAPSHOT_METHODS)
+
     async def _bucket(self, request: Request, route: BucketRoute) -> Response:
         if request.method == "PUT":
             return await writes.create_bucket(self._service, request, route)
@@ -119,6 +154,10 @@ def _label(route: Route) -> str:
             return "stream"
         case BucketRoute():
             return "bucket"
+        case SnapshotRoute():
+            return "snapshot"
+        case BootstrapRoute():
+            return "bootstrap"
         case BadPath():
             return "none"
         case _:

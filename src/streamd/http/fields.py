@@ -235,6 +235,14 @@ def parse_query(query: bytes) -> dict[bytes, bytes]:
     return given
 
 
+def snapshot_offset(raw: bytes) -> Position:
+    """The offset in the path of a snapshot that is published. Raises `BadRequest`."""
+    position = parse_offset(raw)
+    if position is None:
+        raise BadRequest("INVALID_OFFSET", "a snapshot's offset must be one given out before")
+    return position
+
+
 def etag_matches(header: bytes, etag: bytes) -> bool:
     """Whether an If-None-Match header names `etag` (RFC 9110 section 13.1.2)."""
     if header == etag or header.strip() == b"*":

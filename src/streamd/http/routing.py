@@ -39,6 +39,19 @@ class StreamRoute(NamedTuple):
     implicit_bucket: bool
 
 
+class SnapshotRoute(NamedTuple):
+    """The snapshots of a stream, or the one at `offset`, decoded but not looked at."""
+
+    stream: StreamRoute
+    offset: bytes | None
+
+
+class BootstrapRoute(NamedTuple):
+    """Snapshot and everything behind it at once."""
+
+    stream: StreamRoute
+
+
 class BucketRoute(NamedTuple):
     """A bucket."""
 
@@ -60,7 +73,7 @@ class BadPath(NamedTuple):
         return error_response(self.status, self.code, self.message)
 
 
-Route = StreamRoute | BucketRoute | OpsRoute | BadPath
+Route = StreamRoute | SnapshotRoute | BootstrapRoute | BucketRoute | OpsRoute | BadPath
 
 _OPS = OpsRoute()
 
@@ -107,9 +120,29 @@ def _resolve_bucketed(path: bytes) -> Route:
         )
     if not slash:
         return BucketRoute(bucket)
-    if b"/" in raw_stream:
-        return BadPath(404, "NOT_FOUND", "no such route")
-    name = _decode(raw_stream)
+    raw_stream, slash, below = raw_stream.partition(b"/")
+    stream = _stream_in(bucket, raw_stream, path[: len(path) - len(slash) - len(below)])
+    if slash and isinstance(stream, StreamRoute):
+        return _below(stream, below)
+    return stream
+
+
+def _below(stream: StreamRoute, below: bytes) -> Route:
+    """What the segments behind a stream's name are for."""
+    resource, slash, rest = below.partition(b"/")
+    if resource == b"bootstrap" and not slash:
+        return BootstrapRoute(stream)
+    if resource == b"snapshot" and b"/" not in rest:
+        if not slash:
+            return SnapshotRoute(stream, None)
+        offset = _decode(rest)
+        return offset if isinstance(offset, BadPath) else SnapshotRoute(stream, offset)
+    return BadPath(404, "NOT_FOUND", "no such route")
+
+
+def _stream_in(bucket: bytes, raw_name: bytes, path: bytes) -> StreamRoute | BadPath:
+    """The stream of that name, checked as the bucketed surface wants it."""
+    name = _decode(raw_name)
     if isinstance(name, BadPath):
         return name
     if not name or b"/" in name or b".." in name or name in RESERVED_STREAMS:
