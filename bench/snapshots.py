@@ -58,7 +58,8 @@ class Line:
             bar = f"(bar: at least {self.at_least:g} {self.unit})"
         elif self.below is not None:
             bar = f"(bar: below {self.below:g} {self.unit})"
-        return f"{self.title:<58} {self.value:>9.1f} {self.unit:<5} {bar}{'' if self.met else ' MISSED'}"
+        verdict = "" if self.met else " MISSED"
+        return f"{self.title:<58} {self.value:>9.1f} {self.unit:<5} {bar}{verdict}"
 
 
 class Bench:

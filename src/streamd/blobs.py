@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import trio
+
 from streamd.blocking import RunBlocking
 from streamd.group import Group
 from streamd.storage.state_store import StateStore
 from streamd.streams.commands import BeginUpload, Outcome, PublishSnapshot, Result, StorePart
 from streamd.streams.offsets import Position
 from streamd.streams.state import State, read_part
+
+
+# While others write, an upload rests this many times as long as a part took. It has no hurry, and
+# without rests the disk and the loop would be busy with little else.
+_REST = 2.0
+_MAX_REST_S = 1.0
 
 
 class BlobGone(Exception):
@@ -64,10 +72,13 @@ class Upload:
             return
         await self._group.have_room()
         part = StorePart(self._upload_id, self._parts, data)
+        started, taken = trio.current_time(), self._group.writes_taken
         outcome = await self._group.propose(part, len(data))
         if outcome.result is not Result.UPLOADING:
             raise UploadRefused(outcome)
         self._parts += 1
+        if self._group.writes_taken - taken > 1:
+            await trio.sleep(min(_MAX_REST_S, _REST * (trio.current_time() - started)))
 
     async def publish(self, content_type: str, size: int, digest: bytes, last: bytes) -> Outcome:
         """Make it the stream's snapshot, `last` being the rest of its bytes."""

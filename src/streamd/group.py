@@ -210,6 +210,11 @@ class Group:
         if not await self.wait_for(lambda: self._storing.has_room, PROPOSE_TIMEOUT_S):
             raise Unavailable("too much waits to be stored")
 
+    @property
+    def writes_taken(self) -> int:
+        """How many writes of this node went on their way so far."""
+        return self._intake.taken
+
     def abandon_upload(self, upload_id: int) -> None:
         """Have the log forget an upload, some time soon."""
         self._sweeper.abandoned.append(upload_id)

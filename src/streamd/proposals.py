@@ -155,13 +155,17 @@ def decode_answers(payload: bytes) -> list[Settled]:
 
 
 class Intake:
-    """Proposals that wait to become log entries, or to be forwarded to who makes them such."""
+    """Proposals that wait to become log entries, or to be forwarded to who makes them such.
+
+    `taken` counts those that do not wait any more.
+    """
 
     def __init__(self, max_commands: int, max_bytes: int) -> None:
         self._max_commands = max_commands
         self._max_bytes = max_bytes
         self._waiting: deque[Proposal] = deque()
         self._bytes = 0
+        self.taken = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -183,6 +187,7 @@ class Intake:
                 break
             taken.append(self._waiting.popleft())
         self._bytes -= sum(proposal.size for proposal in taken)
+        self.taken += len(taken)
         return taken
 
     def put_back(self, proposals: Sequence[Proposal]) -> None:

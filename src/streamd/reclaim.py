@@ -28,11 +28,11 @@ async def reclaim_forever(store: StateStore, run_blocking: RunBlocking, pins: Pi
         for letter in (keys.GARBAGE, keys.TRIM):
             start: bytes | None = letter
             while start is not None:
-                start = await run_blocking(_reclaim_some, store, start, pins.held())
+                start = await run_blocking(reclaim_some, store, start, pins.held())
         await trio.sleep(RECLAIM_INTERVAL_S)
 
 
-def _reclaim_some(store: StateStore, start: bytes, pinned: Set[int]) -> bytes | None:
+def reclaim_some(store: StateStore, start: bytes, pinned: Set[int]) -> bytes | None:
     """Remove one slice of rows; returns the note to go on with, or None behind the last one."""
     stop = bytes([start[0] + 1])
     notes = store.scan(start, stop, limit=_NOTES_PER_SLICE)

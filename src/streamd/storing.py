@@ -17,7 +17,9 @@ from streamd.streams.state import State
 FLUSH_BYTES = 4 * 1024 * 1024
 FLUSH_INTERVAL_S = 0.2
 MAX_UNSTORED_BYTES = 64 * 1024 * 1024
-ROOMY_BYTES = FLUSH_BYTES
+# Parts of blobs are stored in smaller batches: a snapshot of 128 MiB should pass through memory,
+# not fill it.
+FLUSH_PARTS_BYTES = 1024 * 1024
 FLOOR_INTERVAL_S = 1.0
 # The log is cut each time this much was added, at the place it had grown to the time before.
 CHECKPOINT_BYTES = 32 * 1024 * 1024
@@ -65,7 +67,13 @@ class Storing:
     @property
     def has_room(self) -> bool:
         """Whether so little waits to be stored that a part of a blob may be added."""
-        return self._state.unstored_bytes < ROOMY_BYTES
+        return not self._has_enough
+
+    @property
+    def _has_enough(self) -> bool:
+        """Whether so much waits to be stored that it is not worth waiting for more."""
+        state = self._state
+        return state.unstored_bytes >= FLUSH_BYTES or state.parts.size >= FLUSH_PARTS_BYTES
 
     def changed(self) -> None:
         """Hear that entries were applied."""
@@ -87,7 +95,7 @@ class Storing:
             while not self._state.unstored:
                 await self._changed.park()
             with trio.move_on_after(FLUSH_INTERVAL_S):
-                while self._state.unstored_bytes < FLUSH_BYTES:
+                while not self._has_enough:
                     await self._changed.park()
             await self.flush()
             if trio.current_time() - floor_at >= FLOOR_INTERVAL_S:
