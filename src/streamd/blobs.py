@@ -11,7 +11,6 @@ from streamd.streams.commands import BeginUpload, Outcome, PublishSnapshot, Resu
 from streamd.streams.offsets import Position
 from streamd.streams.state import State, read_part
 
-
 # While others write, an upload rests this many times as long as a part took. It has no hurry, and
 # without rests the disk and the loop would be busy with little else.
 _REST = 2.0

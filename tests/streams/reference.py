@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from streamd.streams.commands import Result
 from streamd.streams.offsets import Position
@@ -21,6 +22,14 @@ class Remembered:
     tail: Position
 
 
+class Published(NamedTuple):
+    """A snapshot: where it stands, its bytes and its type."""
+
+    at: Position
+    body: bytes
+    kind: str
+
+
 @dataclass
 class ReferenceStream:
     """`appends` holds the records of each append; `asked` are the settings of its creation."""
@@ -36,6 +45,26 @@ class ReferenceStream:
     source: str | None = None
     forks: int = 0
     deleted: bool = False
+    snapshot: Published | None = None
+
+    @property
+    def earliest(self) -> Position:
+        return Position(0, 0) if self.snapshot is None else self.snapshot.at
+
+    @property
+    def readable(self) -> list[bytes]:
+        """The records that are still to be read."""
+        return self.records[self.earliest.record :]
+
+    def refusal(self, at: Position) -> Result | None:
+        """Why there can be no new snapshot at an offset."""
+        if at.record < self.earliest.record:
+            return Result.OFFSET_GONE
+        if self.snapshot is not None and at == self.snapshot.at:
+            return Result.SNAPSHOT_DIFFERS
+        if at.record > self.tail.record:
+            return Result.OFFSET_BEYOND_TAIL
+        return None if at in self.boundaries else Result.OFFSET_INVALID
 
     @property
     def records(self) -> list[bytes]:
@@ -114,6 +143,7 @@ class Reference:
 
     def end(self, name: str) -> None:
         stream = self.streams[name]
+        stream.snapshot = None
         if stream.forks:
             stream.deleted = True
             return
@@ -153,6 +183,8 @@ class Reference:
         if source is None or self.expired(source):
             return Result.SOURCE_NOT_FOUND
         at = source.tail if offset is None else offset
+        if at.record < source.earliest.record:
+            return Result.OFFSET_GONE
         if at not in source.boundaries:
             return Result.FORK_OFFSET_INVALID
         appends = source.prefix(at.record, sub_offset)
@@ -160,7 +192,13 @@ class Reference:
             return Result.FORK_SUB_OFFSET_INVALID
         source.forks += 1
         self.streams[name] = ReferenceStream(
-            source.kind, asked, self.now_ms, source.ttl_ms, appends, source=source_name
+            source.kind,
+            asked,
+            self.now_ms,
+            source.ttl_ms,
+            appends,
+            source=source_name,
+            snapshot=source.snapshot,
         )
         return Result.CREATED
 
@@ -194,6 +232,24 @@ class Reference:
         if stamp is not None:
             stream.producers[stamp[0]] = Remembered(stamp[1], stamp[2], stream.tail)
         return Result.APPENDED if records else Result.CLOSED
+
+    def publish(self, name: str, new: Published) -> Result:
+        stream = self.look(name)
+        if isinstance(stream, Result):
+            return stream
+        if stream.snapshot == new:
+            return Result.PUBLISHED
+        if (refusal := stream.refusal(new.at)) is not None:
+            return refusal
+        stream.snapshot = new
+        stream.touched_ms = self.now_ms
+        return Result.PUBLISHED
+
+    def begin_upload(self, name: str, at: Position) -> Result:
+        stream = self.look(name)
+        if isinstance(stream, Result):
+            return stream
+        return stream.refusal(at) or Result.UPLOADING
 
     def delete(self, name: str) -> Result:
         stream = self.look(name)
