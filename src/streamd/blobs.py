@@ -13,7 +13,7 @@ from streamd.streams.state import State, read_part
 
 # While others write, an upload rests this many times as long as a part took. It has no hurry, and
 # without rests the disk and the loop would be busy with little else.
-_REST = 2.0
+_REST = 8.0
 _MAX_REST_S = 1.0
 
 
