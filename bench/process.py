@@ -64,12 +64,19 @@ class ServerProcess:
 
     def resident_mb(self) -> float | None:
         """Resident memory in MB (10^6 bytes), where the system tells."""
+        return self._memory_mb("VmRSS:")
+
+    def peak_mb(self) -> float | None:
+        """The most it ever had resident, in MB (10^6 bytes), where the system tells."""
+        return self._memory_mb("VmHWM:")
+
+    def _memory_mb(self, field: str) -> float | None:
         try:
             status = Path(f"/proc/{self._process.pid}/status").read_text()
         except OSError:
             return None
         for line in status.splitlines():
-            if line.startswith("VmRSS:"):
+            if line.startswith(field):
                 return int(line.split()[1]) * 1024 / 1e6
         return None
 

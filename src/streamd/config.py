@@ -43,6 +43,9 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     sse_heartbeat_ms: Positive = 15_000
     max_body_bytes: Positive = 16 * 1024 * 1024
     max_buffered_bytes: Positive = 256 * 1024 * 1024
+    max_snapshot_bytes: Positive = 128 * 1024 * 1024
+    max_snapshot_uploads: Positive = 16
+    max_snapshot_downloads: Positive = 64
     max_header_bytes: Positive = 16 * 1024
     max_headers: Positive = 100
     max_connections: Positive = 20_000

@@ -48,9 +48,10 @@ from streamd.storage.log_store import LogStore
 from streamd.storage.snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
 from streamd.storing import Storing
-from streamd.streams.commands import Command, Outcome, Sweep, Touch
+from streamd.streams.commands import Command, Outcome
 from streamd.streams.machine import Machine
-from streamd.streams.state import due_for_sweep, load_rows, stream_keys
+from streamd.streams.state import load_rows, stream_keys
+from streamd.sweeping import Sweeper
 
 MAX_BATCH_COMMANDS = 1024
 MAX_BATCH_BYTES = 1024 * 1024
@@ -60,8 +61,6 @@ MAX_PENDING_BYTES = 256 * 1024 * 1024
 PROPOSE_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
 MAX_FORWARDS = 16
-SWEEP_INTERVAL_S = 0.5
-SWEEP_BATCH = 256
 TICK_S = 0.1
 
 
@@ -119,7 +118,6 @@ class Group:
         self._batches: dict[int, _Batch] = {}
         self._writes: deque[Ready] = deque()
         self._writing = False
-        self._touches: dict[bytes, tuple[int, int]] = {}
         self._work = trio.lowlevel.ParkingLot()
         self._stirred = trio.lowlevel.ParkingLot()
         self._news = trio.lowlevel.ParkingLot()
@@ -128,6 +126,7 @@ class Group:
         self._storing = Storing(
             self.state, store, log, self.retention, run_blocking=run_blocking, due=self.wake
         )
+        self._sweeper = Sweeper(self, store, run_blocking)
         self._barriers = ReadBarriers(core, self.wake)
         self._configuration: Configuration | None = None
         self._writer = trio.CapacityLimiter(1)
@@ -207,11 +206,28 @@ class Group:
 
     def touch(self, key: bytes, stream_id: int) -> None:
         """Note that a stream with a sliding window was read; the log hears of it soon."""
-        self._touches[key] = (stream_id, self.now_ms())
+        self._sweeper.touches[key] = (stream_id, self.now_ms())
+
+    async def have_room(self) -> None:
+        """Return once little waits to be stored. Who brings much waits here between two parts,
+        rather than make all writes wait at the limit. Raises `Unavailable`."""
+        if self._storing.has_room:
+            return
+        if not await self.wait_for(lambda: self._storing.has_room, PROPOSE_TIMEOUT_S):
+            raise Unavailable("too much waits to be stored")
+
+    @property
+    def writes_taken(self) -> int:
+        """How many writes of this node went on their way so far."""
+        return self._intake.taken
+
+    def abandon_upload(self, upload_id: int) -> None:
+        """Have the log forget an upload, some time soon."""
+        self._sweeper.abandoned.append(upload_id)
 
     def touched_ms(self, key: bytes, stream_id: int) -> int:
         """The latest read of a stream that the log has not heard of yet, or 0."""
-        noted = self._touches.get(key)
+        noted = self._sweeper.touches.get(key)
         return noted[1] if noted is not None and noted[0] == stream_id else 0
 
     def now_ms(self) -> int:
@@ -228,7 +244,7 @@ class Group:
             nursery.start_soon(self._turn_loop, nursery)
             nursery.start_soon(self._publish_loop)
             nursery.start_soon(self._storing.run)
-            nursery.start_soon(self._sweep_loop)
+            nursery.start_soon(self._sweeper.run)
             nursery.start_soon(self._tick_loop)
 
     async def _tick_loop(self) -> None:
@@ -375,8 +391,8 @@ class Group:
             return
         proposals = self._intake.take(MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
         commands = [proposal.command for proposal in proposals]
-        if self._touches:
-            commands.insert(0, self._take_touches())
+        if self._sweeper.touches:
+            commands.insert(0, self._sweeper.take_touches())
             proposals.insert(0, Proposal(commands[0], 0, 0.0))
         now_ms = self.now_ms()
         payload = encode_batch(Batch(now_ms, commands))
@@ -387,11 +403,6 @@ class Group:
             return
         self._batches[indexes[0]] = _Batch(self.core.term, now_ms, commands, proposals)
         self._metrics.commit_batch.observe(len(proposals))
-
-    def _take_touches(self) -> Touch:
-        reads = [(key, *noted) for key, noted in self._touches.items()]
-        self._touches = {}
-        return Touch(reads)
 
     def _apply(self, entry: Entry) -> None:
         if entry.kind == EntryKind.COMMANDS:
@@ -477,21 +488,3 @@ class Group:
         self._installing = None
         self._audience.start_over()
         self._turned.unpark_all()
-
-    async def _sweep_loop(self) -> None:
-        """Propose what only time brings about: renewals by reads, and expiry."""
-        while True:
-            await trio.sleep(SWEEP_INTERVAL_S)
-            try:
-                await self._sweep()
-            except (Unavailable, OutcomeUnknown):
-                continue  # It comes round again.
-
-    async def _sweep(self) -> None:
-        if not self.leads:
-            if self._touches:
-                await self.propose(self._take_touches())
-            return
-        due = await self._run_blocking(due_for_sweep, self._store, self.now_ms(), SWEEP_BATCH)
-        if due or self._touches:
-            await self.propose(Sweep(due))

@@ -10,12 +10,14 @@ from random import Random
 import trio
 
 from streamd.administration import Administration
+from streamd.blobs import Blobs
 from streamd.blocking import RunBlocking
 from streamd.cluster import Cluster
 from streamd.config import ClusterConfig
 from streamd.group import Group
 from streamd.metrics import Metrics
 from streamd.peers import Audience
+from streamd.pins import Pins
 from streamd.raft.messages import Message
 from streamd.reads import Reads
 from streamd.reclaim import reclaim_forever
@@ -66,6 +68,8 @@ class Node:
             tick_s=timing.heartbeat_interval_ms / 1000,
         )
         self.reads = Reads(state, stores.state, run_blocking)
+        self.blobs = Blobs(state, stores.state, run_blocking)
+        self.pins = Pins()
         self.administration: Administration | None = None
         if cluster is not None:
             self.administration = Administration(self.group, cluster)
@@ -89,7 +93,7 @@ class Node:
                 nursery.start_soon(self._receiver.tidy_forever)
             else:
                 await self.group.read_barrier()
-            nursery.start_soon(reclaim_forever, self.stores.state, self.run_blocking)
+            nursery.start_soon(reclaim_forever, self.stores.state, self.run_blocking, self.pins)
             yield
             if self.cluster is not None:
                 self.cluster.member = None

@@ -90,6 +90,8 @@ class _Answer(msgspec.Struct, array_like=True):
     epoch: int = 0
     seq: int = 0
     stream_id: int = 0
+    earliest: tuple[int, int] = (0, 0)
+    upload_id: int = 0
 
     @classmethod
     def of(cls, settled: Settled) -> _Answer:
@@ -107,22 +109,25 @@ class _Answer(msgspec.Struct, array_like=True):
             value.epoch,
             value.seq,
             value.stream_id,
+            (value.earliest.record, value.earliest.byte),
+            value.upload_id,
         )
 
     def settled(self) -> Settled:
         if self.result is None:
             kind = OutcomeUnknown if self.unknown else Unavailable
             return outcome.Error(kind(self.refusal or ""))
-        tail = Position(*self.tail)
         return outcome.Value(
             Outcome(
                 self.result,
-                tail,
+                Position(*self.tail),
                 self.closed,
                 self.content_type,
                 self.epoch,
                 self.seq,
                 self.stream_id,
+                Position(*self.earliest),
+                self.upload_id,
             )
         )
 
@@ -153,13 +158,17 @@ def decode_answers(payload: bytes) -> list[Settled]:
 
 
 class Intake:
-    """Proposals that wait to become log entries, or to be forwarded to who makes them such."""
+    """Proposals that wait to become log entries, or to be forwarded to who makes them such.
+
+    `taken` counts those that do not wait any more.
+    """
 
     def __init__(self, max_commands: int, max_bytes: int) -> None:
         self._max_commands = max_commands
         self._max_bytes = max_bytes
         self._waiting: deque[Proposal] = deque()
         self._bytes = 0
+        self.taken = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -181,6 +190,7 @@ class Intake:
                 break
             taken.append(self._waiting.popleft())
         self._bytes -= sum(proposal.size for proposal in taken)
+        self.taken += len(taken)
         return taken
 
     def put_back(self, proposals: Sequence[Proposal]) -> None:

@@ -13,13 +13,28 @@ from streamd.streams.chunks import OffsetMismatch, Slice
 from streamd.streams.listing import ListQuery, Page, list_streams
 from streamd.streams.model import Bucket, Stream
 from streamd.streams.offsets import Position
-from streamd.streams.state import State, StoredRead, load_rows, read_from_store
+from streamd.streams.state import (
+    RecordSlice,
+    State,
+    StoredRead,
+    load_rows,
+    read_from_store,
+    records_from_store,
+)
 from streamd.streams.tables import Table
 
 # Pages of buckets read at once; whoever lists in a loop must not take every thread there is.
 _LISTINGS_AT_ONCE = 2
 
 V = TypeVar("V")
+
+
+class OffsetGone(Exception):
+    """A position lies before a stream's snapshot; `earliest` is the first that can be read."""
+
+    def __init__(self, earliest: Position) -> None:
+        super().__init__(earliest.token().decode())
+        self.earliest = earliest
 
 
 class Reads:
@@ -66,9 +81,11 @@ class Reads:
         """Records of `stream` from `at` on, at most about `max_bytes` but at least one.
 
         Empty only at the tail. Raises `OffsetMismatch` when `at` is not a record boundary of
-        the stream, also when the stream was removed meanwhile.
+        the stream, also when the stream was removed meanwhile; `OffsetGone` when it was trimmed.
         """
         while True:
+            if stream.snapshot is not None and at.record < stream.snapshot.record:
+                raise OffsetGone(stream.earliest)
             recent = self._state.read_recent(stream, at, max_bytes)
             if recent is not None:
                 return recent
@@ -77,7 +94,26 @@ class Reads:
             if stored.slice is not None:
                 return self._prolonged(stream, stored.slice, max_bytes)
             if self._state.read_recent(stream, at, max_bytes) is None:
+                if at.record < stream.earliest.record:
+                    raise OffsetGone(stream.earliest)
                 raise OffsetMismatch
+
+    async def records(self, stream: Stream, at: Position, max_bytes: int) -> RecordSlice:
+        """As `read`, with the records' lengths, for streams as they once were.
+
+        `stream` is a copy whose ids are pinned: what was trimmed since can still be read.
+        Nothing of it is kept in memory. Raises `OffsetMismatch`.
+        """
+        found = self._state.read_recent_records(stream, at, max_bytes)
+        if found is None:
+            store = self._store
+            found = await self._run_blocking(records_from_store, store, stream, at, max_bytes)
+        if found is None:
+            # A flush may have moved it from memory to the store between the two looks.
+            found = self._state.read_recent_records(stream, at, max_bytes)
+        if found is None:
+            raise OffsetMismatch
+        return found
 
     def _keep(self, stream: Stream, stored: StoredRead) -> None:
         """Keep chunks that reach to the stream's end: its next reader will want them too."""

@@ -20,6 +20,9 @@ FLUSH_INTERVAL_S = 0.2
 # Who reads the store waits for it; all of them together hurry it no more than this often.
 HURRIED_INTERVAL_S = 0.05
 MAX_UNSTORED_BYTES = 64 * 1024 * 1024
+# Parts of blobs are stored in smaller batches: a snapshot of 128 MiB should pass through memory,
+# not fill it.
+FLUSH_PARTS_BYTES = 1024 * 1024
 FLOOR_INTERVAL_S = 1.0
 # The log is cut each time this much was added, at the place it had grown to the time before.
 CHECKPOINT_BYTES = 32 * 1024 * 1024
@@ -67,6 +70,17 @@ class Storing:
         """Whether so much waits to be stored that no more should be added."""
         return self._state.unstored_bytes > MAX_UNSTORED_BYTES
 
+    @property
+    def has_room(self) -> bool:
+        """Whether so little waits to be stored that a part of a blob may be added."""
+        return not self._has_enough
+
+    @property
+    def _has_enough(self) -> bool:
+        """Whether so much waits to be stored that it is not worth waiting for more."""
+        state = self._state
+        return state.unstored_bytes >= FLUSH_BYTES or state.parts.size >= FLUSH_PARTS_BYTES
+
     def changed(self) -> None:
         """Hear that entries were applied."""
         self._changed.unpark_all()
@@ -110,7 +124,7 @@ class Storing:
     async def _gather(self) -> None:
         """Let changes gather for a while, for less when somebody waits to read them stored."""
         with trio.move_on_after(FLUSH_INTERVAL_S) as scope:
-            while self._state.unstored_bytes < FLUSH_BYTES:
+            while not self._has_enough:
                 if self._awaited_index > self._state.stored_index:
                     scope.deadline = min(scope.deadline, self._flushed_at + HURRIED_INTERVAL_S)
                 await self._changed.park()

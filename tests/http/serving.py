@@ -19,7 +19,8 @@ from streamd.blocking import in_thread
 from streamd.config import ServerConfig
 from streamd.http.application import StreamApplication
 from streamd.http.asgi_bridge import call_asgi
-from streamd.http.front_door import FrontDoor, listen
+from streamd.http.front_door import FrontDoor
+from streamd.http.listeners import listen
 from streamd.http.live import Hub
 from streamd.http.messages import Request, Response
 from streamd.http.ops import create_ops_app

@@ -197,6 +197,34 @@ async def test_hypercorn_serves_http_1_1_without_tls(plain_url: str, pki: Pki) -
         await a_stream_works(client, "/v1/stream/one", "HTTP/1.1")
 
 
+# -- snapshots, in and out in pieces ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("http2", [True, False])
+async def test_hypercorn_takes_snapshots_in_and_gives_them_out_in_pieces(
+    secure_url: str, pki: Pki, http2: bool
+) -> None:
+    content = b"0123456789" * 300_000
+    bucket = f"/snapshots-{2 if http2 else 1}"
+    async with over(secure_url, pki, http2=http2) as client:
+        await client.put(bucket)
+        await client.put(f"{bucket}/s", headers=TEXT)
+        appended = await client.post(f"{bucket}/s", content=b"one", headers=TEXT)
+        at = appended.headers["stream-next-offset"]
+        path = f"{bucket}/s/snapshot/{at}"
+        published = await client.put(path, content=content, headers=TEXT)
+        assert published.status_code == 204
+        read = await client.get(path)
+        assert (read.content, read.headers["content-length"]) == (content, str(len(content)))
+        whole = await client.get(f"{bucket}/s/bootstrap")
+        assert content in whole.content
+        start = "0000000000000000_0000000000000000"
+        refused = await client.put(f"{bucket}/s/snapshot/{start}", content=content, headers=TEXT)
+        assert refused.status_code == 410
+        # The connection goes on, though that body was of no use.
+        assert (await client.get(path)).status_code == 200
+
+
 # -- two servers, one answer ----------------------------------------------------------------------
 
 

@@ -244,6 +244,8 @@ def under_load(cluster: ClusterProcesses) -> Iterator[Workload]:
         finally:
             workload.stop()
         assert not workload.shared.problems, workload.shared.problems
+        for node in cluster.nodes.values():
+            assert "Traceback" not in node.output(), f"node {node.node_id} broke inside"
         cluster.wait_converged()
         workload.read_finally()
     workload.operations = history.load([path])

@@ -6,12 +6,22 @@ import msgspec
 
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk, Slice
-from streamd.streams.commands import Append, Command, Create, Delete, Outcome, Result
+from streamd.streams.commands import (
+    Append,
+    BeginUpload,
+    Command,
+    Create,
+    Delete,
+    Outcome,
+    PublishSnapshot,
+    Result,
+    StorePart,
+)
 from streamd.streams.content import split_body
 from streamd.streams.machine import Machine
 from streamd.streams.model import ForkRequest, IfMatch, ProducerStamp, Settings, Stream
 from streamd.streams.offsets import START, Position
-from streamd.streams.state import State, read_from_store
+from streamd.streams.state import State, read_from_store, read_part
 from tests.streams.memory_store import MemoryStore
 
 TEXT = "text/plain"
@@ -102,6 +112,52 @@ class Driver:
     def delete(self, name: str = "s") -> Result:
         return self.do(Delete(key(name))).result
 
+    def publish(
+        self, body: bytes, at: Position, name: str = "s", *, upload_id: int = 0, kind: str = TEXT
+    ) -> Outcome:
+        """Publish a body, or what was uploaded of it; the digest is a simple one."""
+        data = b"" if upload_id else body
+        command = PublishSnapshot(key(name), at, kind, len(body), body, upload_id, data)
+        return self.do(command)
+
+    def upload(self, at: Position, *parts: bytes, name: str = "s") -> int:
+        """Bring parts in; returns the upload's id."""
+        begun = self.do(BeginUpload(key(name), at))
+        assert begun.result is Result.UPLOADING
+        for number, part in enumerate(parts):
+            stored = self.do(StorePart(begun.upload_id, number, part))
+            assert stored.result is Result.UPLOADING
+        return begun.upload_id
+
+    def blob(self, name: str = "s") -> bytes | None:
+        """The bytes of a stream's snapshot."""
+        snapshot = self.stream(name).snapshot
+        if snapshot is None:
+            return None
+        found = b""
+        number = 0
+        while len(found) < snapshot.size:
+            part = self.state.parts.find(snapshot.blob_id, number)
+            part = part or read_part(self.store, snapshot.blob_id, number)
+            assert part is not None, f"part {number} is there"
+            found += part
+            number += 1
+        return found
+
+    def reclaim(self) -> None:
+        """Remove what the notes in the store speak of, and the notes."""
+        notes = [row for row in self.store.rows if row[:1] in (keys.GARBAGE, keys.TRIM)]
+        doomed = list(notes)
+        for note in notes:
+            if note[:1] == keys.TRIM:
+                ranges = [keys.trimmed_chunks(note)[1]]
+            else:
+                letters = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART)
+                ranges = [keys.id_range(letter, keys.id_in(note)) for letter in letters]
+            for start, stop in ranges:
+                doomed += [row for row, _ in self.store.scan(start, stop, limit=10**6)]
+        self.store.write([(row, None) for row in doomed])
+
     # -- reads --------------------------------------------------------------------------------
 
     def find(self, name: str = "s") -> Stream | None:
@@ -122,9 +178,12 @@ class Driver:
         assert found is not None, f"nothing at {at}"
         return found
 
-    def content(self, name: str = "s", at: Position = START, max_bytes: int = EVERYTHING) -> bytes:
-        """All bytes from `at` on, read slice by slice."""
+    def content(
+        self, name: str = "s", at: Position | None = None, max_bytes: int = EVERYTHING
+    ) -> bytes:
+        """All bytes from `at` on, or all there are, read slice by slice."""
         stream = self.stream(name)
+        at = stream.earliest if at is None else at
         read = bytearray()
         while at != stream.tail:
             found = self.read(stream, at, max_bytes)
@@ -138,7 +197,7 @@ class Driver:
     def boundaries(self, name: str = "s") -> list[Position]:
         """All positions a reader can be given, the tail included."""
         stream = self.stream(name)
-        found = [START]
+        found = [stream.earliest]
         while found[-1] != stream.tail:
             found.append(self.read(stream, found[-1], max_bytes=1).end)
         return found
@@ -146,12 +205,12 @@ class Driver:
 
 def logical(store: MemoryStore) -> dict[bytes, object]:
     """What the rows mean: chunks joined, and without what waits for removal."""
-    garbage = {keys.id_in_garbage(row) for row in store.rows if row[:1] == keys.GARBAGE}
+    garbage = {keys.id_in(row) for row in store.rows if row[:1] == keys.GARBAGE}
     meaning: dict[bytes, object] = {}
     chunks: dict[int, Chunk] = {}
     for row in sorted(store.rows):
         value = store.rows[row]
-        owner = int.from_bytes(row[1:9], "big") if row[:1] in b"dp" else 0
+        owner = int.from_bytes(row[1:9], "big") if row[:1] in b"dpB" else 0
         if owner in garbage:
             continue
         if row[:1] != keys.CHUNK:

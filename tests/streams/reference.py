@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from streamd.streams.commands import Result
 from streamd.streams.model import IfMatch, Version
@@ -22,6 +23,14 @@ class Remembered:
     tail: Position
 
 
+class Published(NamedTuple):
+    """A snapshot: where it stands, its bytes and its type."""
+
+    at: Position
+    body: bytes
+    kind: str
+
+
 @dataclass
 class ReferenceStream:
     """`appends` holds the records of each append; `asked` are the settings of its creation."""
@@ -38,6 +47,7 @@ class ReferenceStream:
     forks: int = 0
     deleted: bool = False
     incarnation: int = 0
+    snapshot: Published | None = None
 
     def meets(self, if_match: IfMatch | None) -> bool:
         return if_match is None or if_match.versions is None or self.version in if_match.versions
@@ -45,6 +55,25 @@ class ReferenceStream:
     @property
     def version(self) -> Version:
         return Version(self.incarnation, *self.tail, self.closed)
+
+    @property
+    def earliest(self) -> Position:
+        return Position(0, 0) if self.snapshot is None else self.snapshot.at
+
+    @property
+    def readable(self) -> list[bytes]:
+        """The records that are still to be read."""
+        return self.records[self.earliest.record :]
+
+    def refusal(self, at: Position) -> Result | None:
+        """Why there can be no new snapshot at an offset."""
+        if at.record < self.earliest.record:
+            return Result.OFFSET_GONE
+        if self.snapshot is not None and at == self.snapshot.at:
+            return Result.SNAPSHOT_DIFFERS
+        if at.record > self.tail.record:
+            return Result.OFFSET_BEYOND_TAIL
+        return None if at in self.boundaries else Result.OFFSET_INVALID
 
     @property
     def records(self) -> list[bytes]:
@@ -103,7 +132,7 @@ class Reference:
         self.now_ms = now_ms
         self.streams: dict[str, ReferenceStream] = {}
         self.bucket = False
-        self.incarnations = 0
+        self.ids = 0
 
     def create_bucket(self) -> Result:
         if self.bucket:
@@ -124,8 +153,7 @@ class Reference:
 
     def put(self, name: str, stream: ReferenceStream) -> Result:
         self.bucket = True
-        self.incarnations += 1
-        stream.incarnation = self.incarnations
+        stream.incarnation = self.next_id()
         self.streams[name] = stream
         return Result.CREATED
 
@@ -154,6 +182,7 @@ class Reference:
 
     def end(self, name: str) -> None:
         stream = self.streams[name]
+        stream.snapshot = None
         if stream.forks:
             stream.deleted = True
             return
@@ -207,6 +236,8 @@ class Reference:
         if source is None or self.expired(source):
             return Result.SOURCE_NOT_FOUND
         at = source.tail if offset is None else offset
+        if at.record < source.earliest.record:
+            return Result.OFFSET_GONE
         if at not in source.boundaries:
             return Result.FORK_OFFSET_INVALID
         appends = source.prefix(at.record, sub_offset)
@@ -216,7 +247,13 @@ class Reference:
         return self.put(
             name,
             ReferenceStream(
-                source.kind, asked, self.now_ms, source.ttl_ms, appends, source=source_name
+                source.kind,
+                asked,
+                self.now_ms,
+                source.ttl_ms,
+                appends,
+                source=source_name,
+                snapshot=source.snapshot,
             ),
         )
 
@@ -254,6 +291,34 @@ class Reference:
         if stamp is not None:
             stream.producers[stamp[0]] = Remembered(stamp[1], stamp[2], stream.tail)
         return Result.APPENDED if records else Result.CLOSED
+
+    def next_id(self) -> int:
+        """Streams and blobs are numbered together."""
+        self.ids += 1
+        return self.ids
+
+    def publish(self, name: str, new: Published, *, uploaded: bool = False) -> Result:
+        stream = self.look(name)
+        if isinstance(stream, Result):
+            return stream
+        if stream.snapshot == new:
+            return Result.PUBLISHED
+        if (refusal := stream.refusal(new.at)) is not None:
+            return refusal
+        if not uploaded:
+            self.next_id()
+        stream.snapshot = new
+        stream.touched_ms = self.now_ms
+        return Result.PUBLISHED
+
+    def begin_upload(self, name: str, at: Position) -> Result:
+        stream = self.look(name)
+        if isinstance(stream, Result):
+            return stream
+        refusal = stream.refusal(at)
+        if refusal is None:
+            self.next_id()
+        return refusal or Result.UPLOADING
 
     def delete(self, name: str, if_match: IfMatch | None = None) -> Result:
         stream = self.look(name)

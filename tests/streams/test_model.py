@@ -10,13 +10,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from streamd.streams import keys
 from streamd.streams.commands import (
     Append,
+    BeginUpload,
     Command,
     Create,
     CreateBucket,
     Delete,
     DeleteBucket,
+    DropUploads,
     Outcome,
+    PublishSnapshot,
     Result,
+    StorePart,
     Sweep,
     Touch,
 )
@@ -26,7 +30,7 @@ from streamd.streams.model import ForkRequest, IfMatch, ProducerStamp, Settings,
 from streamd.streams.offsets import START, Position
 from streamd.streams.state import Item
 from tests.streams.driver import EVERYTHING, JSON, TEXT, Driver, key
-from tests.streams.reference import Reference, ReferenceStream, Stamp
+from tests.streams.reference import Published, Reference, ReferenceStream, Stamp
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 KINDS = st.sampled_from([TEXT, JSON])
@@ -184,6 +188,48 @@ class MachineAgainstLists(RuleBasedStateMachine):
         if_match = self.some_condition(data, name)
         self.apply(Delete(key(name), if_match), self.reference.delete(name, if_match))
 
+    # -- snapshots ----------------------------------------------------------------------------
+
+    def some_place(self, data: st.DataObject, name: str) -> Position:
+        known = self.reference.streams.get(name)
+        boundaries = [START] if known is None else known.boundaries
+        anywhere = st.builds(Position, st.integers(0, 6), st.integers(0, 40))
+        return data.draw(st.sampled_from(boundaries) | anywhere)
+
+    @precondition(lambda self: self.reference.streams)
+    @rule(data=st.data(), body=st.binary(max_size=2), kind=KINDS)
+    def publish(self, data: st.DataObject, body: bytes, kind: str) -> None:
+        name = self.some_name(data)
+        at = self.some_place(data, name)
+        expected = self.reference.publish(name, Published(at, body, kind))
+        self.apply(PublishSnapshot(key(name), at, kind, len(body), body, 0, body), expected)
+
+    @precondition(lambda self: self.reference.streams)
+    @rule(data=st.data(), parts=st.lists(st.binary(min_size=1, max_size=2), max_size=3))
+    def upload(self, data: st.DataObject, parts: list[bytes]) -> None:
+        """An upload is published, dropped, or left to lie."""
+        name = self.some_name(data)
+        at = self.some_place(data, name)
+        expected = self.reference.begin_upload(name, at)
+        begun = self.apply(BeginUpload(key(name), at), expected)
+        if expected is not Result.UPLOADING:
+            return
+        for number, part in enumerate(parts):
+            self.apply(StorePart(begun.upload_id, number, part), Result.UPLOADING)
+        self.apply(StorePart(begun.upload_id, len(parts) + 1, b"x"), Result.UPLOAD_LOST)
+        body = b"".join(parts)
+        fate = data.draw(st.sampled_from(["published", "published", "dropped", "left"]))
+        if fate == "published":
+            expected = self.reference.publish(name, Published(at, body, TEXT), uploaded=True)
+            command = PublishSnapshot(key(name), at, TEXT, len(body), body, begun.upload_id)
+            self.apply(command, expected)
+        elif fate == "dropped":
+            self.apply(DropUploads([begun.upload_id]), Result.DONE)
+
+    @rule()
+    def reclaim(self) -> None:
+        self.driver.reclaim()
+
     @rule(data=st.data(), ms=st.integers(0, 60), swept=st.booleans())
     def time_passes(self, data: st.DataObject, ms: int, swept: bool) -> None:
         """Some stream is read before and what has expired may be swept up after."""
@@ -235,7 +281,7 @@ class MachineAgainstLists(RuleBasedStateMachine):
         self.end_flush()
         reader = Driver(self.driver.store)
         for name, expected in self.reference.live().items():
-            assert reader.content(name, max_bytes=max_bytes) == b"".join(expected.records)
+            assert reader.content(name, max_bytes=max_bytes) == b"".join(expected.readable)
 
     @precondition(lambda self: self.flushing is None)
     @rule(limit=st.integers(1, 4), prefix=st.sampled_from(["", "a", "c"]))
@@ -271,8 +317,14 @@ class MachineAgainstLists(RuleBasedStateMachine):
 
     def reads_agree(self, name: str, expected: ReferenceStream) -> None:
         assert self.driver.stream(name).tail == expected.tail
-        assert self.driver.boundaries(name) == expected.boundaries
-        content = b"".join(expected.records)
+        if expected.deleted:
+            assert self.driver.stream(name).snapshot is None
+            return
+        assert self.driver.stream(name).earliest == expected.earliest
+        body = None if expected.snapshot is None else expected.snapshot.body
+        assert self.driver.blob(name) == body
+        assert self.driver.boundaries(name) == expected.boundaries[expected.earliest.record :]
+        content = b"".join(expected.readable)
         for max_bytes in (1, 7, 23, EVERYTHING):
             assert self.driver.content(name, max_bytes=max_bytes) == content
 
@@ -292,11 +344,16 @@ class MachineAgainstLists(RuleBasedStateMachine):
             self.end_flush()
         self.driver.flush()
         rows = self.driver.store.rows
-        owned = {s.stream_id for n in "abcd" if (s := self.driver.find(n)) is not None}
-        noted = {keys.id_in_garbage(row) for row in rows if row[:1] == keys.GARBAGE}
-        holding = {int.from_bytes(row[1:9], "big") for row in rows if row[:1] in b"dp"}
+        streams = [s for n in "abcd" if (s := self.driver.find(n)) is not None]
+        owned = {s.stream_id for s in streams}
+        owned |= {s.snapshot.blob_id for s in streams if s.snapshot is not None}
+        owned |= {keys.id_in(row) for row in rows if row[:1] == keys.UPLOAD}
+        noted = {keys.id_in(row) for row in rows if row[:1] == keys.GARBAGE}
+        holding = {int.from_bytes(row[1:9], "big") for row in rows if row[:1] in b"dpB"}
         assert holding <= owned | noted
         assert not owned & noted
+        referred = {keys.id_in(row) for row in rows if row[:1] == keys.BLOB}
+        assert referred == {s.snapshot.blob_id for s in streams if s.snapshot is not None}
 
 
 MachineAgainstLists.TestCase.settings = settings(max_examples=300, stateful_step_count=50)

@@ -6,17 +6,19 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from streamd.http import batches, buckets, reading, writes
+from streamd.http import batches, bootstrap, buckets, reading, snapshots, writes
 from streamd.http.fields import BadRequest
 from streamd.http.messages import LiveResponse, Request, Response, error_response
 from streamd.http.routing import (
     RESERVED_STREAM,
     BadPath,
     BatchRoute,
+    BootstrapRoute,
     BucketRoute,
     ListingRoute,
     OpsRoute,
     Route,
+    SnapshotRoute,
     StreamRoute,
     resolve,
 )
@@ -25,8 +27,9 @@ from streamd.proposals import OutcomeUnknown, Unavailable
 
 _STREAM_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _BUCKET_METHODS = b"GET, HEAD, PUT, DELETE, OPTIONS"
-_LISTING_METHODS = b"GET, HEAD, OPTIONS"
 _BATCH_METHODS = b"POST, OPTIONS"
+_SNAPSHOT_METHODS = b"GET, HEAD, PUT, DELETE, OPTIONS"
+_READ_METHODS = b"GET, HEAD, OPTIONS"
 _WRITES = frozenset(("POST", "PUT", "DELETE"))
 _OPS_METHODS = b"GET, HEAD, POST, OPTIONS"
 _ALLOWED_HEADERS = (
@@ -51,6 +54,10 @@ class StreamApplication:
         self._service = service
         self._ops = ops
 
+    def takes_pieces(self, path: bytes) -> bool:
+        route = resolve(path)
+        return isinstance(route, SnapshotRoute) and route.offset is not None
+
     async def handle(self, request: Request) -> Response | LiveResponse:
         """Answer `request`. Raises `ClientGone` when a long-poll's client left."""
         route = resolve(request.path)
@@ -66,6 +73,12 @@ class StreamApplication:
                 return await self._stream(request, route)
             if isinstance(route, BadPath):
                 return route.response()
+            if isinstance(route, SnapshotRoute):
+                return await self._snapshot(request, route)
+            if isinstance(route, BootstrapRoute):
+                if request.method in ("GET", "HEAD"):
+                    return await bootstrap.bootstrap(self._service, request, route)
+                return _other(request.method, _READ_METHODS)
             response = await self._elsewhere(request, route)
             await self._service.compressor.compress_any(request, response)
             return response
@@ -119,6 +132,20 @@ class StreamApplication:
             return _preflight(_STREAM_METHODS if request.path == b"*" else _OPS_METHODS)
         return await self._ops(request)
 
+    async def _snapshot(self, request: Request, route: SnapshotRoute) -> Response | LiveResponse:
+        method = request.method
+        if route.offset is None:
+            if method in ("GET", "HEAD"):
+                return await snapshots.latest(self._service, request, route)
+            return _other(method, _READ_METHODS)
+        if method == "PUT":
+            return await snapshots.publish(self._service, request, route, route.offset)
+        if method in ("GET", "HEAD"):
+            return await snapshots.read(self._service, request, route, route.offset)
+        if method == "DELETE":
+            return await snapshots.delete(self._service, request, route, route.offset)
+        return _other(method, _SNAPSHOT_METHODS)
+
     async def _bucket(self, request: Request, route: BucketRoute) -> Response:
         if request.method in ("GET", "HEAD"):
             return await buckets.look_at(self._service, request, route)
@@ -133,7 +160,7 @@ class StreamApplication:
             return await buckets.list_streams(self._service, request, route)
         if request.method in _WRITES:
             return RESERVED_STREAM.response()
-        return _other(request.method, _LISTING_METHODS)
+        return _other(request.method, _READ_METHODS)
 
     async def _batch(self, request: Request, route: BatchRoute) -> Response:
         if request.method != "POST":
@@ -166,6 +193,10 @@ def _label(route: Route) -> str:
             return "listing"
         case BatchRoute():
             return "batch"
+        case SnapshotRoute():
+            return "snapshot"
+        case BootstrapRoute():
+            return "bootstrap"
         case BadPath():
             return "none"
         case _:

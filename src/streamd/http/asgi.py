@@ -16,6 +16,7 @@ from streamd.http.heads import (
     single_headers,
     split_target,
 )
+from streamd.http.incoming import Pace
 from streamd.http.messages import (
     COMMON_HEAD,
     Application,
@@ -31,6 +32,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _MAX_DISCARDED_BYTES = 64 * 1024 * 1024
+_MAX_DISCARDING_S = 10.0
 
 
 class AsgiApplication:
@@ -78,14 +80,15 @@ class AsgiApplication:
             request = await self._request(scope, channel)
             response = await self._application.handle(request)
         except Refused as refused:
-            # Answering first would make HTTP/2 servers stumble over the rest of the body.
-            await channel.discard_body(_MAX_DISCARDED_BYTES)
             response = refused.response
-        await channel.start(response.status, response.head)
         if isinstance(response, LiveResponse):
+            channel.start(response.status, response.head, response.length)
             await response.run(channel)
             await channel.finish()
             return
+        # Answering first would make HTTP/2 servers stumble over the rest of the body.
+        await channel.discard_body(_MAX_DISCARDED_BYTES)
+        channel.start(response.status, response.head)
         parts, _ = body_parts(response.body if scope["method"] != "HEAD" else b"")
         for part in parts:
             await channel.send(part)
@@ -106,9 +109,27 @@ class AsgiApplication:
         headers = single_headers(scope["headers"])
         check_host(headers.get(b"host"))
         check_expectation(headers.get(b"expect"))
-        body = await channel.read_body(self._config.max_body_bytes)
         scheme = scope["scheme"].encode()
+        if scope["method"] == "PUT" and self._application.takes_pieces(path):
+            incoming = AsgiBody(channel, headers.get(b"content-length"), Pace(self._config))
+            return Request("PUT", path, query, headers, b"", channel, scheme, incoming)
+        body = await channel.read_body(self._config.max_body_bytes)
         return Request(scope["method"], path, query, headers, body, channel, scheme)
+
+
+class AsgiBody:
+    """A body that is taken as it comes, an `IncomingBody`."""
+
+    def __init__(self, channel: AsgiChannel, length: bytes | None, pace: Pace) -> None:
+        self.length = int(length) if length is not None and length.isdigit() else None
+        self._channel = channel
+        self._pace = pace
+
+    async def receive(self) -> bytes:
+        while not self._channel.body_ended:
+            if data := await self._pace.wait(self._channel.receive_body):
+                return data
+        return b""
 
 
 class AsgiChannel:
@@ -120,36 +141,42 @@ class AsgiChannel:
         self._write_timeout_s = write_timeout_s
         self._left = b""
         self._gone = False
-        self._body_ended = False
+        self._head: Message | None = None
+        self.body_ended = False
 
     async def read_body(self, limit: int) -> bytes:
         """The request's body. Raises `Refused` when it is too large, `ClientGone`."""
         body = bytearray()
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            body += message.get("body", b"")
-            self._body_ended = not message.get("more_body", False)
+        while not self.body_ended:
+            body += await self.receive_body()
             if len(body) > limit:
                 raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
-            if self._body_ended:
-                return bytes(body)
+        return bytes(body)
+
+    async def receive_body(self) -> bytes:
+        """The next of the request's body, which `body_ended` afterwards or not. Raises
+        `ClientGone`."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        self.body_ended = not message.get("more_body", False)
+        return bytes(message.get("body", b""))
 
     async def discard_body(self, limit: int) -> None:
-        """Take what is left of the request's body, up to `limit` bytes. Raises `ClientGone`."""
+        """Take what is left of the request's body, up to `limit` bytes and not for ever.
+        Raises `ClientGone`."""
         size = 0
-        while not self._body_ended and size <= limit:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            size += len(message.get("body", b""))
-            self._body_ended = not message.get("more_body", False)
+        with trio.move_on_after(_MAX_DISCARDING_S):
+            while not self.body_ended and size <= limit:
+                size += len(await self.receive_body())
 
-    async def start(self, status: int, head: bytes) -> None:
+    def start(self, status: int, head: bytes, length: int | None = None) -> None:
+        """Have the head sent before the first of the body."""
         lines = (head + COMMON_HEAD).split(b"\r\n")
         headers = [(name.lower(), value) for name, _, value in _pairs(lines)]
-        await self._pass({"type": "http.response.start", "status": status, "headers": headers})
+        if length is not None:
+            headers.append((b"content-length", b"%d" % length))
+        self._head = {"type": "http.response.start", "status": status, "headers": headers}
 
     async def finish(self) -> None:
         await self.flush()
@@ -175,6 +202,9 @@ class AsgiChannel:
 
     async def _pass(self, message: dict[str, Any]) -> None:
         with trio.move_on_after(self._write_timeout_s):
+            if self._head is not None:
+                head, self._head = self._head, None
+                await self._send(head)
             await self._send(message)
             return
         raise ClientGone

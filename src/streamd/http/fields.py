@@ -238,3 +238,11 @@ def parse_query(query: bytes) -> dict[bytes, bytes]:
             raise BadRequest("INVALID_REQUEST", f"the parameter {text} is given more than once")
         given[name] = value
     return given
+
+
+def snapshot_offset(raw: bytes) -> Position:
+    """The offset in the path of a snapshot that is published. Raises `BadRequest`."""
+    position = parse_offset(raw)
+    if position is None:
+        raise BadRequest("INVALID_OFFSET", "a snapshot's offset must be one given out before")
+    return position

@@ -19,6 +19,7 @@ import trio
 
 from streamd.config import ServerConfig
 from streamd.http.heads import Fields, Head, HeadParser
+from streamd.http.incoming import Pace, WireBody
 from streamd.http.messages import (
     COMMON_HEAD,
     Application,
@@ -35,7 +36,6 @@ from streamd.metrics import Metrics
 
 _SWEEP_INTERVAL_S = 1.0
 _ACCEPT_BACKOFF_S = 0.1
-_BACKLOG = 4096
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = structlog.get_logger("streamd.http")
@@ -179,12 +179,13 @@ class FrontDoor:
 
 
 class Connection:
-    """One client's connection; also the `Channel` of its live responses."""
+    """One client's connection; also the `Channel` of its live responses. `buffer` holds what was
+    received and not yet taken."""
 
     def __init__(self, door: FrontDoor, transport: Transport) -> None:
         self._door = door
         self._transport = transport
-        self._buffer = bytearray()
+        self.buffer = bytearray()
         self._chunked = False
         self._left = b""
         self._pending_head = b""
@@ -202,7 +203,7 @@ class Connection:
         try:
             with self.scope:
                 while await self._serve_one():
-                    if self._buffer:
+                    if self.buffer:
                         # A client that sends ahead must not keep the others waiting.
                         await trio.lowlevel.checkpoint()
             if self._late is not None:
@@ -236,6 +237,8 @@ class Connection:
             if raw is None:
                 return False
             head = self._door.heads.parse(raw)
+            if head.method == "PUT" and self._door.application.takes_pieces(head.path):
+                return await self._serve_pieces(head)
             body = await self._read_body(head.fields)
         except Refused as refused:
             await self._refuse(refused)
@@ -244,7 +247,32 @@ class Connection:
         request = Request(
             head.method, head.path, head.query, head.fields.headers, body, self, self._door.scheme
         )
+        return await self._respond(head, await self._handle(request))
+
+    async def _serve_pieces(self, head: Head) -> bool:
+        """Serve a request whose body the handler takes piece by piece. Raises `Refused`."""
+        self._enter(Phase.BUSY)
+        body = WireBody(self, head.fields, Pace(self._door.config))
+        request = Request(
+            head.method,
+            head.path,
+            head.query,
+            head.fields.headers,
+            b"",
+            self,
+            self._door.scheme,
+            body,
+        )
         response = await self._handle(request)
+        if not body.ended and isinstance(response, Response):
+            response = Response(response.status, response.head, response.body, close=True)
+        keep_alive = await self._respond(head, response)
+        if not body.ended:
+            await self._transport.linger()
+        return keep_alive and body.ended
+
+    async def _respond(self, head: Head, response: Response | LiveResponse) -> bool:
+        """Send a response. Returns whether another request may follow."""
         keep_alive = head.fields.keep_alive and not self._door.draining
         if isinstance(response, LiveResponse):
             keep_alive = await self._send_live(head, response, keep_alive)
@@ -262,6 +290,8 @@ class Connection:
             return await self._door.application.handle(request)
         except ClientGone:
             raise
+        except Refused:
+            raise
         except self._door.fatal:
             raise
         except Exception:
@@ -273,14 +303,14 @@ class Connection:
 
     async def _receive(self) -> bool:
         data = await self._transport.receive()
-        self._buffer += data
+        self.buffer += data
         self._door.metrics.bytes_in += len(data)
         return bool(data)
 
     async def _read_head(self) -> bytes | None:
         """The next request's head, or None when the client is done."""
         limit = self._door.config.max_header_bytes
-        buffer = self._buffer
+        buffer = self.buffer
         searched = 0
         if buffer:
             self._enter(Phase.HEAD)
@@ -312,26 +342,26 @@ class Connection:
         if length is not None and length > limit:
             raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
         self.body_bytes = 0
-        if length is not None and len(self._buffer) >= length:
-            body = bytes(self._buffer[:length])
-            del self._buffer[:length]
+        if length is not None and len(self.buffer) >= length:
+            body = bytes(self.buffer[:length])
+            del self.buffer[:length]
             return body
         self._enter(Phase.BODY)
-        if fields.expects_continue and not self._buffer:
-            await self._transport.send((CONTINUE,))
+        if fields.expects_continue and not self.buffer:
+            await self.send_continue()
         if length is None:
             return await self._read_chunked(limit)
         self._account(length)
-        while len(self._buffer) < length:
+        while len(self.buffer) < length:
             await self._receive_body()
-        body = bytes(self._buffer[:length])
-        del self._buffer[:length]
+        body = bytes(self.buffer[:length])
+        del self.buffer[:length]
         return body
 
     async def _read_chunked(self, limit: int) -> bytes:
         chunked = Chunked()
         while True:
-            chunked.feed(self._buffer)
+            chunked.feed(self.buffer)
             if len(chunked.body) > limit:
                 raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
             self._account(len(chunked.body))
@@ -339,11 +369,23 @@ class Connection:
                 return bytes(chunked.body)
             await self._receive_body()
 
+    async def receive_more(self) -> bytes:
+        """For a body that is taken in pieces. Raises `ClientGone` when there is no more."""
+        data = await self._transport.receive()
+        if not data:
+            raise ClientGone
+        self.buffer += data
+        self._door.metrics.bytes_in += len(data)
+        return data
+
+    async def send_continue(self) -> None:
+        await self._transport.send((CONTINUE,))
+
     async def _receive_body(self) -> None:
-        before = len(self._buffer)
+        before = len(self.buffer)
         if not await self._receive():
             raise ClientGone
-        self.body_bytes += len(self._buffer) - before
+        self.body_bytes += len(self.buffer) - before
 
     def _account(self, size: int) -> None:
         """Count a body against what all connections together may hold."""
@@ -361,7 +403,7 @@ class Connection:
     async def _refuse(self, refused: Refused) -> None:
         """Answer what is no request, and end the connection so that it is read."""
         self._release()
-        self._buffer.clear()
+        self.buffer.clear()
         await self._send(refused.response, False, False, False)
         await self._transport.linger()
 
@@ -386,11 +428,14 @@ class Connection:
 
     async def _send_live(self, head: Head, response: LiveResponse, keep_alive: bool) -> bool:
         """Send a live response. Returns whether the connection may go on."""
-        self._chunked = head.fields.version == "1.1"
+        self._chunked = response.length is None and head.fields.version == "1.1"
         wire = STATUS_LINES[response.status] + response.head + self._door.tail_head
         if self._chunked:
             wire += b"Transfer-Encoding: chunked\r\n"
-        if not (keep_alive and self._chunked):
+        elif response.length is not None:
+            wire += b"Content-Length: %d\r\n" % response.length
+        keep_alive = keep_alive and head.fields.version == "1.1"
+        if not keep_alive:
             wire += b"Connection: close\r\n"
         self._pending_head = wire + b"\r\n"
         await response.run(self)
@@ -399,7 +444,7 @@ class Connection:
         await self.flush()
         if end:
             await self._transport.send((end,))
-        return keep_alive and self._chunked
+        return keep_alive
 
     def _framed(self, data: Buffer) -> bytes:
         """A piece of a live body as it goes on the wire, the head before the first."""
@@ -431,27 +476,6 @@ class Connection:
 
     async def wait_disconnected(self) -> None:
         await self._transport.wait_disconnected()
-
-
-def listen(host: str, port: int) -> list[socket.socket]:
-    """Listening, non-blocking sockets for every address of `host`. Raises `OSError`."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    listeners: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, address in found:
-            listener = socket.socket(family, kind, protocol)
-            listeners.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind(address)
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
-    except OSError:
-        for listener in listeners:
-            listener.close()
-        raise
-    return listeners
 
 
 def _turn_away(sock: socket.socket) -> None:

@@ -56,12 +56,31 @@ class Channel(Protocol):
         ...
 
 
+class IncomingBody(Protocol):
+    """A request's body that the handler takes as it comes, a piece at a time.
+
+    `length` is its size in bytes as told beforehand, or None.
+    """
+
+    @property
+    def length(self) -> int | None: ...
+
+    async def receive(self) -> bytes:
+        """The next piece, of at most some 64 KiB; empty at the end, and ever after.
+
+        Raises `ClientGone`, and `wire.Refused` for a body that is malformed or comes too slowly:
+        the adapter answers that, a handler only tidies up.
+        """
+        ...
+
+
 class ClientGone(Exception):
     """The client closed its connection, or was too slow to be served any longer."""
 
 
 class Request:
-    """One HTTP request, its body complete (adapters enforce `max_body_bytes`).
+    """One HTTP request, its body complete (adapters enforce `max_body_bytes`) or, where the
+    application asked for that (`takes_pieces`), still to come: then `body` is empty.
 
     `path` is the raw path as sent, still percent-encoded and without the query; `query` is the
     raw query string without ``?``. Header names are lower-case; a header sent twice has its
@@ -69,7 +88,7 @@ class Request:
     Requests may share their `headers`: nobody writes to them.
     """
 
-    __slots__ = ("method", "path", "query", "headers", "body", "channel", "scheme")
+    __slots__ = ("method", "path", "query", "headers", "body", "channel", "scheme", "incoming")
 
     def __init__(
         self,
@@ -80,6 +99,7 @@ class Request:
         body: bytes,
         channel: Channel,
         scheme: bytes = b"http",
+        incoming: IncomingBody | None = None,
     ) -> None:
         self.method = method
         self.path = path
@@ -88,6 +108,7 @@ class Request:
         self.body = body
         self.channel = channel
         self.scheme = scheme
+        self.incoming = incoming
 
 
 class Response:
@@ -115,23 +136,37 @@ class Response:
 
 
 class LiveResponse:
-    """A response without a known end: its head is sent at once, then `run` writes the body.
+    """A response whose body is written as it goes: `run` does that.
 
     The adapter frames what goes through the channel it passes to `run` (chunked transfer
-    coding on HTTP/1.1, DATA frames on HTTP/2) and ends the body when `run` returns.
-    `run` raises `ClientGone` through when the client left.
+    coding on HTTP/1.1, DATA frames on HTTP/2) and ends the body when `run` returns. With a
+    `length`, the body's size in bytes is told in the head, and `run` sends exactly that much.
+    `run` raises `ClientGone` through when the client left, or to break the connection off where
+    the body cannot be finished. The adapter calls it before it waits for anything, so what a
+    handler holds for it is let go for certain.
     """
 
-    __slots__ = ("status", "head", "run")
+    __slots__ = ("status", "head", "run", "length")
 
-    def __init__(self, status: int, head: bytes, run: Callable[[Channel], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        status: int,
+        head: bytes,
+        run: Callable[[Channel], Awaitable[None]],
+        length: int | None = None,
+    ) -> None:
         self.status = status
         self.head = head
         self.run = run
+        self.length = length
 
 
 class Application(Protocol):
     """What the adapters serve."""
+
+    def takes_pieces(self, path: bytes) -> bool:
+        """Whether the body of a PUT to the raw `path` goes to the handler as it comes."""
+        ...
 
     async def handle(self, request: Request) -> Response | LiveResponse:
         """Answer `request`. Raises `ClientGone` when the client left, and nothing else that a

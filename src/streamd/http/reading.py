@@ -11,8 +11,9 @@ from streamd.http.fields import BadRequest, Live, ReadQuery
 from streamd.http.live import Reader
 from streamd.http.messages import Buffer, ClientGone, LiveResponse, Request, Response
 from streamd.http.routing import StreamRoute
-from streamd.http.service import NOT_FOUND, TOO_MANY_READERS, Service
+from streamd.http.service import NOT_FOUND, TOO_MANY_READERS, Service, offset_gone
 from streamd.http.tailing import tail_by_sse
+from streamd.reads import OffsetGone
 from streamd.streams.chunks import OffsetMismatch, Slice
 from streamd.streams.content import is_json
 from streamd.streams.etags import range_tag, state_tag
@@ -47,6 +48,8 @@ async def head(service: Service, request: Request, route: StreamRoute) -> Respon
         head += b"Stream-TTL: %d\r\n" % (stream.ttl_ms // 1000)
     if stream.expires_at is not None:
         head += b"Stream-Expires-At: %b\r\n" % stream.expires_at.encode()
+    if stream.snapshot is not None:
+        head += b"Stream-Snapshot-Offset: %b\r\n" % stream.snapshot.position.token()
     if stream.closed:
         head += _CLOSED
     return Response(200, head)
@@ -91,6 +94,8 @@ async def _catch_up(
         found = await service.reads.read(stream, at, query.max_bytes)
     except OffsetMismatch:
         raise BadRequest("INVALID_OFFSET", "offset is no offset of this stream") from None
+    except OffsetGone as gone:
+        return offset_gone(gone.earliest)
     up_to_date = found.end == stream.tail
     closed = up_to_date and stream.closed
     etag = range_tag(stream.stream_id, at, found.end, closed)

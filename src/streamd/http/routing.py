@@ -40,6 +40,19 @@ class StreamRoute(NamedTuple):
     implicit_bucket: bool
 
 
+class SnapshotRoute(NamedTuple):
+    """The snapshots of a stream, or the one at `offset`, decoded but not looked at."""
+
+    stream: StreamRoute
+    offset: bytes | None
+
+
+class BootstrapRoute(NamedTuple):
+    """Snapshot and everything behind it at once."""
+
+    stream: StreamRoute
+
+
 class BucketRoute(NamedTuple):
     """A bucket."""
 
@@ -73,7 +86,16 @@ class BadPath(NamedTuple):
         return error_response(self.status, self.code, self.message)
 
 
-Route = StreamRoute | BucketRoute | ListingRoute | BatchRoute | OpsRoute | BadPath
+Route = (
+    StreamRoute
+    | SnapshotRoute
+    | BootstrapRoute
+    | BucketRoute
+    | ListingRoute
+    | BatchRoute
+    | OpsRoute
+    | BadPath
+)
 
 _OPS = OpsRoute()
 RESERVED_STREAM = BadPath(
@@ -123,18 +145,32 @@ def _resolve_bucketed(path: bytes) -> Route:
         )
     if not slash:
         return BucketRoute(bucket)
-    raw_name, slash, action = rest.partition(b"/")
+    raw_name, slash, below = rest.partition(b"/")
     stream = _stream_in(bucket, raw_name, b"/%b/%b" % (raw_bucket, raw_name))
     if not slash or isinstance(stream, BadPath):
         return stream
     if isinstance(stream, ListingRoute):
         return RESERVED_STREAM
-    if action == b"append-batch":
+    return _below(stream, below)
+
+
+def _below(stream: StreamRoute, below: bytes) -> Route:
+    """What the segments behind a stream's name are for."""
+    resource, slash, rest = below.partition(b"/")
+    if resource == b"append-batch" and not slash:
         return BatchRoute(stream)
+    if resource == b"bootstrap" and not slash:
+        return BootstrapRoute(stream)
+    if resource == b"snapshot" and b"/" not in rest:
+        if not slash:
+            return SnapshotRoute(stream, None)
+        offset = _decode(rest)
+        return offset if isinstance(offset, BadPath) else SnapshotRoute(stream, offset)
     return BadPath(404, "NOT_FOUND", "no such route")
 
 
 def _stream_in(bucket: bytes, raw_name: bytes, path: bytes) -> StreamRoute | ListingRoute | BadPath:
+    """The stream of that name, checked as the bucketed surface wants it."""
     name = _decode(raw_name)
     if isinstance(name, BadPath):
         return name

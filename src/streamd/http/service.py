@@ -14,21 +14,41 @@ from streamd.metrics import Metrics
 from streamd.node import Node
 from streamd.streams.commands import Sweep
 from streamd.streams.model import Stream
+from streamd.streams.offsets import Position
+
+
+class Slots:
+    """How many of something may be under way at once."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.taken = 0
+
+    @property
+    def full(self) -> bool:
+        return self.taken >= self._limit
 
 
 class Service:
-    """A node as the handlers see it. `clock_ms` is wall time in ms since the epoch."""
+    """A node as the handlers see it. `clock_ms` is wall time in ms since the epoch.
+
+    `uploads` and `downloads` count the snapshots and bootstraps on their way in and out.
+    """
 
     __slots__ = (
+        "blobs",
         "clock_ms",
         "compressor",
+        "downloads",
         "group",
         "hub",
         "metrics",
         "node",
+        "pins",
         "random",
         "reads",
         "server",
+        "uploads",
     )
 
     def __init__(
@@ -44,6 +64,10 @@ class Service:
         self.compressor = Compressor(node.run_blocking)
         self.group = node.group
         self.reads = node.reads
+        self.blobs = node.blobs
+        self.pins = node.pins
+        self.uploads = Slots(server.max_snapshot_uploads)
+        self.downloads = Slots(server.max_snapshot_downloads)
         self.hub = hub
         self.server = server
         self.metrics = metrics
@@ -90,6 +114,16 @@ class Service:
         """Renew the sliding window of a stream that is read."""
         if stream.ttl_ms is not None:
             self.group.touch(route.key, stream.stream_id)
+
+
+def offset_gone(earliest: Position) -> Response:
+    """The answer where what lies before a snapshot is asked for (extensions section 2.2)."""
+    return error_response(
+        410,
+        "STREAM_OFFSET_GONE",
+        "what lies before the snapshot is gone; start from the stream's bootstrap",
+        b"Stream-Earliest-Offset: %b\r\n" % earliest.token(),
+    )
 
 
 NOT_FOUND = error_response(404, "STREAM_NOT_FOUND", "there is no such stream")

@@ -9,8 +9,9 @@ from streamd.http.fields import BadRequest, ReadQuery
 from streamd.http.live import SseReader
 from streamd.http.messages import Channel, ClientGone, LiveResponse, Response
 from streamd.http.routing import StreamRoute
-from streamd.http.service import TOO_MANY_READERS, Service
+from streamd.http.service import TOO_MANY_READERS, Service, offset_gone
 from streamd.http.sse import HEARTBEAT, control_event, data_event
+from streamd.reads import OffsetGone
 from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.content import is_text
 from streamd.streams.model import Stream
@@ -31,6 +32,8 @@ async def tail_by_sse(
         await service.reads.read(stream, at, 1)
     except OffsetMismatch:
         raise BadRequest("INVALID_OFFSET", "offset is no offset of this stream") from None
+    except OffsetGone as gone:
+        return offset_gone(gone.earliest)
     if service.hub.full:
         return TOO_MANY_READERS
     tail = _SseTail(service, route, stream.stream_id, at, query.cursor)
@@ -82,8 +85,8 @@ class _SseTail:
                 return True
             try:
                 found = await self._service.reads.read(stream, self._at, _EVENT_BYTES)
-            except OffsetMismatch:
-                return False
+            except (OffsetMismatch, OffsetGone):
+                return False  # Who comes again is told why.
             self._at = found.end
             up_to_date = found.end == stream.tail
             closed = up_to_date and stream.closed

@@ -9,7 +9,7 @@ from streamd.http.conditions import if_match
 from streamd.http.fields import BadRequest
 from streamd.http.messages import Request, Response, error_response
 from streamd.http.routing import StreamRoute, resolve
-from streamd.http.service import BUCKET_NOT_FOUND, GONE, NOT_FOUND, Service
+from streamd.http.service import BUCKET_NOT_FOUND, GONE, NOT_FOUND, Service, offset_gone
 from streamd.streams.commands import Append, Create, Delete, Outcome, Result
 from streamd.streams.content import (
     DEFAULT_CONTENT_TYPE,
@@ -214,6 +214,8 @@ def _create_answer(request: Request, outcome: Outcome, route: StreamRoute) -> Re
         case Result.FORK_OFFSET_INVALID:
             message = "Stream-Fork-Offset is no offset of the source"
             return error_response(400, "INVALID_OFFSET", message)
+        case Result.OFFSET_GONE:
+            return offset_gone(outcome.earliest)
         case Result.FORK_SUB_OFFSET_INVALID:
             message = "Stream-Fork-Sub-Offset reaches past the append it starts in"
             return error_response(400, "INVALID_OFFSET", message)

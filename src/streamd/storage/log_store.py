@@ -188,7 +188,9 @@ class LogStore:
             self._rows.put_base(batch, base)
             batch.write()
             first, self._base = self._base.index + 1, base
-            self._delete_slices(first, through_index + 1)
+            # Their indexes are known: looking for them would read all the entries' payloads.
+            for lo in range(first, through_index + 1, _KEYS_PER_DELETE):
+                self._delete(range(lo, min(lo + _KEYS_PER_DELETE, through_index + 1)))
         self._recent.forget_through(through_index)
 
     def reset(self, index: int, term: int, chain: int) -> None:

@@ -23,7 +23,7 @@ from streamd.storage.log_rows import LogRows
 
 # The log is written once, read rarely and deleted in order: a large buffer lets most of it be
 # deleted before it was ever sorted into tables.
-_WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+_WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
 
 log = structlog.get_logger("streamd.storage")

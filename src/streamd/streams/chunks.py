@@ -230,6 +230,17 @@ def _fitting(
     return Position(at.record + fitting, at.byte + ends[fitting - 1])
 
 
+def lengths_between(chunk: AnyChunk, at: Position, end: Position) -> list[int]:
+    """The sizes in bytes of a chunk's records from `at` to `end`, as a read of it found them.
+
+    The last one is shorter than in the chunk where a fork was cut inside of it.
+    """
+    lengths = chunk.lengths[at.record - chunk.start_record : end.record - chunk.start_record]
+    if lengths:
+        lengths[-1] -= sum(lengths) - (end.byte - at.byte)
+    return lengths
+
+
 def append_at(chunk: AnyChunk, at: Position) -> list[int]:
     """The record lengths of the append that begins at `at`.
 

@@ -74,7 +74,60 @@ class DeleteBucket(msgspec.Struct, frozen=True, array_like=True, tag="delete-buc
     name: bytes
 
 
-Command = Create | Append | Delete | Touch | Sweep | CreateBucket | DeleteBucket
+class BeginUpload(msgspec.Struct, frozen=True, array_like=True, tag="begin-upload"):
+    """The first of a snapshot's body, too large for one command, has come (extensions 2.2).
+
+    Refused if `at` could not be published; else the outcome has the id of the upload.
+    """
+
+    key: bytes
+    at: tuple[int, int]
+
+
+class StorePart(msgspec.Struct, frozen=True, array_like=True, tag="store-part", gc=False):
+    """The next part of an upload; parts are numbered from 0 and leave no gap."""
+
+    upload_id: int
+    number: int
+    data: bytes
+
+
+class PublishSnapshot(msgspec.Struct, frozen=True, array_like=True, tag="publish-snapshot"):
+    """PUT of a snapshot (extensions section 2.2), once all of its bytes are here.
+
+    They are those of the upload, or without one (id 0) `data`. `size` in bytes and `digest` are
+    of the whole.
+    """
+
+    key: bytes
+    at: tuple[int, int]
+    content_type: str
+    size: int
+    digest: bytes
+    upload_id: int = 0
+    data: bytes = b""
+
+
+class DropUploads(msgspec.Struct, frozen=True, array_like=True, tag="drop-uploads"):
+    """Forget uploads to which nothing was added for `idle_ms` of log time."""
+
+    ids: list[int]
+    idle_ms: int = 0
+
+
+Command = (
+    Create
+    | Append
+    | Delete
+    | Touch
+    | Sweep
+    | CreateBucket
+    | DeleteBucket
+    | BeginUpload
+    | StorePart
+    | PublishSnapshot
+    | DropUploads
+)
 
 
 class Result(Enum):
@@ -105,6 +158,13 @@ class Result(Enum):
     SOURCE_GONE = "source-gone"
     FORK_OFFSET_INVALID = "fork-offset-invalid"
     FORK_SUB_OFFSET_INVALID = "fork-sub-offset-invalid"
+    PUBLISHED = "published"
+    UPLOADING = "uploading"
+    UPLOAD_LOST = "upload-lost"
+    OFFSET_GONE = "offset-gone"
+    OFFSET_INVALID = "offset-invalid"
+    OFFSET_BEYOND_TAIL = "offset-beyond-tail"
+    SNAPSHOT_DIFFERS = "snapshot-differs"
 
 
 class Outcome:
@@ -112,10 +172,21 @@ class Outcome:
 
     `tail` is the stream's tail after it, `closed` whether it is closed then. `epoch` and `seq`
     speak of the producer: what it last got accepted, or, for a gap, the `seq` expected next.
-    `stream_id` is 0 where there is no stream.
+    `stream_id` is 0 where there is no stream. `earliest` is the stream's earliest position, where
+    that is what matters; `upload_id` is the upload that was begun.
     """
 
-    __slots__ = ("closed", "content_type", "epoch", "result", "seq", "stream_id", "tail")
+    __slots__ = (
+        "closed",
+        "content_type",
+        "earliest",
+        "epoch",
+        "result",
+        "seq",
+        "stream_id",
+        "tail",
+        "upload_id",
+    )
 
     def __init__(
         self,
@@ -126,6 +197,8 @@ class Outcome:
         epoch: int = 0,
         seq: int = 0,
         stream_id: int = 0,
+        earliest: Position = START,
+        upload_id: int = 0,
     ) -> None:
         self.result = result
         self.tail = tail
@@ -134,6 +207,8 @@ class Outcome:
         self.epoch = epoch
         self.seq = seq
         self.stream_id = stream_id
+        self.earliest = earliest
+        self.upload_id = upload_id
 
     @classmethod
     def of(cls, result: Result, stream: Stream, epoch: int = 0, seq: int = 0) -> Outcome:

@@ -14,16 +14,18 @@ from streamd.streams.chunks import OffsetMismatch, append_at
 from streamd.streams.commands import Result
 from streamd.streams.content import is_json, same_media_type
 from streamd.streams.model import Segment, Settings, Stream
-from streamd.streams.offsets import Position
+from streamd.streams.offsets import START, Position
+from streamd.streams.snapshots import inherit
 from streamd.streams.state import State
 
 
 class ForkRefused(Exception):
-    """A fork cannot be made as asked; `result` says why."""
+    """A fork cannot be made as asked; `result` says why, `earliest` what is left to fork."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: Result, earliest: Position = START) -> None:
         super().__init__(result.value)
         self.result = result
+        self.earliest = earliest
 
 
 class Anchor:
@@ -48,6 +50,7 @@ class Anchor:
             fork.ttl_ms = source.ttl_ms
             fork.expires_at = source.expires_at
             fork.expires_at_ms = source.expires_at_ms
+        inherit(state, source, fork)
         source.forks += 1
         state.streams.put(self._key, source)
 
@@ -82,6 +85,8 @@ def resolve_fork(state: State, settings: Settings, now_ms: int) -> Anchor:
     if not same_media_type(content_type, source.content_type):
         raise ForkRefused(Result.CONTENT_TYPE_DIFFERS)
     at = source.tail if request.offset is None else Position(*request.offset)
+    if at.record < source.earliest.record:
+        raise ForkRefused(Result.OFFSET_GONE, source.earliest)
     if at.record > source.records or at.byte > source.size:
         raise ForkRefused(Result.FORK_OFFSET_INVALID)
     if at != source.tail:

@@ -7,10 +7,15 @@
 ``d``  stream id, end record                 `Chunk`: found by seeking past a record number
 ``p``  stream id, producer id                `ProducerState`
 ``x``  time in ms, stream key                when to look whether a stream has expired
-``g``  stream id                             chunks and producers below it await removal
+``B``  blob id, part number                  a part's bytes, as they are
+``r``  blob id                               `Blob`: who refers to it
+``u``  upload id, which will be the blob's   `Upload`
+``g``  stream or blob id                     all the rows below it await removal
+``t``  stream id, record                     chunks that end at the record or before await removal
 =====  ====================================  =========================================
 
-Numbers are eight bytes, big endian, so that their order is the keys' order.
+Numbers are eight bytes, big endian, so that their order is the keys' order. Streams and blobs
+have their ids from one counter, and none is ever used again.
 """
 
 from __future__ import annotations
@@ -23,7 +28,11 @@ STREAM = b"s"
 CHUNK = b"d"
 PRODUCER = b"p"
 EXPIRY = b"x"
+BLOB_PART = b"B"
+BLOB = b"r"
+UPLOAD = b"u"
 GARBAGE = b"g"
+TRIM = b"t"
 
 _NUMBER = Struct(">Q")
 _CHUNK = Struct(">cQQ")
@@ -73,8 +82,23 @@ def expiry_key(at_ms: int, key: bytes) -> bytes:
     return _PAIR.pack(EXPIRY, at_ms) + key
 
 
+def part_key(blob_id: int, number: int) -> bytes:
+    return _CHUNK.pack(BLOB_PART, blob_id, number)
+
+
 def garbage_key(stream_id: int) -> bytes:
     return _PAIR.pack(GARBAGE, stream_id)
+
+
+def trim_key(stream_id: int, record: int) -> bytes:
+    """A key of its own for each record: a note can be removed without removing a later one."""
+    return _CHUNK.pack(TRIM, stream_id, record)
+
+
+def trimmed_chunks(note: bytes) -> tuple[int, tuple[bytes, bytes]]:
+    """The stream id that a trim's note is about, and the half-open range of the chunks to go."""
+    _, stream_id, record = _CHUNK.unpack(note)
+    return stream_id, (chunk_key(stream_id, 0), chunk_key(stream_id, record + 1))
 
 
 def id_range(letter: bytes, stream_id: int) -> tuple[bytes, bytes]:
@@ -91,6 +115,7 @@ def key_in_expiry(expiry: bytes) -> bytes:
     return expiry[9:]
 
 
-def id_in_garbage(note: bytes) -> int:
-    _, stream_id = _PAIR.unpack(note)
-    return int(stream_id)
+def id_in(key: bytes) -> int:
+    """The id in a key that is only a letter and an id: of garbage, a blob, an upload."""
+    _, found = _PAIR.unpack(key)
+    return int(found)

@@ -5,17 +5,21 @@ It knows no time but the one stamped into the log, and touches nothing but its s
 
 from __future__ import annotations
 
-from streamd.streams import keys
+from streamd.streams import keys, snapshots
 from streamd.streams.commands import (
     Append,
+    BeginUpload,
     Change,
     Command,
     Create,
     CreateBucket,
     Delete,
     DeleteBucket,
+    DropUploads,
     Outcome,
+    PublishSnapshot,
     Result,
+    StorePart,
     Sweep,
     Touch,
 )
@@ -71,6 +75,12 @@ class Machine:
                 return self._create_bucket(command, now_ms)
             case DeleteBucket():
                 return self._delete_bucket(command)
+            case StorePart():
+                return snapshots.store_part(self.state, command, now_ms)
+            case BeginUpload() | PublishSnapshot():
+                return self._publish(command, now_ms)
+            case DropUploads():
+                return snapshots.drop_uploads(self.state, command, now_ms)
 
     def _living(self, key: bytes, now_ms: int) -> Stream | Result:
         """The stream, or why there is none; one that is found to have expired ends here."""
@@ -197,7 +207,7 @@ class Machine:
             try:
                 anchor = resolve_fork(self.state, command.settings, now_ms)
             except ForkRefused as refusal:
-                return Outcome(refusal.result)
+                return Outcome(refusal.result, earliest=refusal.earliest)
         if command.if_match is not None:
             return Outcome(Result.PRECONDITION_FAILED)
         if bucket is None:
@@ -255,6 +265,18 @@ class Machine:
         self.state.buckets.delete(command.name)
         return Outcome(Result.DELETED)
 
+    # -- snapshots ----------------------------------------------------------------------------
+
+    def _publish(self, command: BeginUpload | PublishSnapshot, now_ms: int) -> Outcome:
+        stream = self._living(command.key, now_ms)
+        if isinstance(stream, Result):
+            if isinstance(command, PublishSnapshot) and command.upload_id:
+                snapshots.drop_uploads(self.state, DropUploads([command.upload_id]), now_ms)
+            return Outcome(stream)
+        if isinstance(command, BeginUpload):
+            return snapshots.begin_upload(self.state, stream, command, now_ms)
+        return snapshots.publish(self.state, stream, command, now_ms)
+
     # -- ending -------------------------------------------------------------------------------
 
     def _delete(self, command: Delete, now_ms: int) -> Outcome:
@@ -271,6 +293,7 @@ class Machine:
         change = self._change(stream)
         change.ended = True
         self.state.cancel_sweep(key, stream)
+        snapshots.release(self.state, stream)
         if stream.forks:
             stream.deleted = True
             self.state.streams.put(key, stream)
@@ -304,7 +327,10 @@ class Machine:
             assert parent is not None, "a fork keeps its source"
             parent.forks -= 1
             self.state.streams.put(key, parent)
-            if parent.forks or not parent.deleted:
+            if parent.forks:
+                return
+            if not parent.deleted:
+                snapshots.trim(self.state, parent)
                 return
             stream = parent
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from streamd.streams.offsets import Position
+from streamd.streams.offsets import START, Position
 
 
 class ForkRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -66,13 +66,48 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end_byte: int
 
 
+class Snapshot(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an application published in place of a stream's content before `record`, `byte`.
+
+    `blob_id` names its bytes, which the forks of a stream share; `size` is theirs, `digest` says
+    whether others are the same (extensions section 2).
+    """
+
+    record: int
+    byte: int
+    blob_id: int
+    size: int
+    content_type: str
+    digest: bytes
+
+    @property
+    def position(self) -> Position:
+        return Position(self.record, self.byte)
+
+
+class Upload(msgspec.Struct, array_like=True, gc=False):
+    """A blob that is still coming in, for a stream id: so many parts and bytes of it are here."""
+
+    stream_id: int
+    touched_ms: int
+    parts: int = 0
+    size: int = 0
+
+
+class Blob(msgspec.Struct, array_like=True, gc=False):
+    """How many streams have a blob for their snapshot."""
+
+    references: int
+
+
 class Stream(msgspec.Struct, array_like=True, gc=False):
     """A stream's metadata. Times are log time, in milliseconds since the epoch.
 
     `stream_id` is never used twice: a stream that is deleted and created anew shows nothing of
     its former life. `records` and `size` are the tail, inherited prefix included. `forks`
     counts the streams forked from this one; while there are any, deleting it only sets
-    `deleted`, so that they can go on reading its bytes.
+    `deleted`, so that they can go on reading its bytes. What lies before the `snapshot` is gone
+    for its readers.
     """
 
     stream_id: int
@@ -93,6 +128,12 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     forks: int = 0
     deleted: bool = False
     sweep_at_ms: int | None = None
+    snapshot: Snapshot | None = None
+
+    @property
+    def earliest(self) -> Position:
+        """The first position that can still be read."""
+        return START if self.snapshot is None else self.snapshot.position
 
     @property
     def tail(self) -> Position:
@@ -160,6 +201,7 @@ class Header(msgspec.Struct, array_like=True, gc=False):
 
     `applied_index` and `applied_term` name the last log entry whose effects are in the state;
     replay starts behind it. `log_ms` is the latest time stamped into an applied entry.
+    `next_stream_id` is the next id of a stream or a blob.
     `configuration` is the group's membership as of `applied_index`, as the log has it.
     """
 

@@ -8,11 +8,12 @@ number of streams: an idle stream is only a few keys in the store.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from streamd.streams import keys
+from streamd.streams.blobs import Parts
 from streamd.streams.chunks import (
     AnyChunk,
     Buffer,
@@ -20,19 +21,24 @@ from streamd.streams.chunks import (
     Limit,
     OffsetMismatch,
     Slice,
+    lengths_between,
     read_chunk,
 )
 from streamd.streams.commands import (
     Append,
+    BeginUpload,
     Command,
     Create,
     CreateBucket,
     Delete,
     DeleteBucket,
+    DropUploads,
+    PublishSnapshot,
+    StorePart,
     Sweep,
     Touch,
 )
-from streamd.streams.model import Bucket, Header, ProducerState, Stream
+from streamd.streams.model import Blob, Bucket, Header, ProducerState, Stream, Upload
 from streamd.streams.offsets import Position
 from streamd.streams.tables import Table
 from streamd.streams.tails import Tails
@@ -40,12 +46,14 @@ from streamd.streams.tails import Tails
 _STREAM_LIMIT = 50_000
 _PRODUCER_LIMIT = 50_000
 _BUCKET_LIMIT = 10_000
+_BLOB_LIMIT = 10_000
 _TAIL_LIMIT_BYTES = 96 * 1024 * 1024
 # What a change to a table costs in memory while it waits to be stored, roughly.
 _ROW_BYTES = 300
 
 _ENCODER = msgspec.msgpack.Encoder()
 _CHUNK_DECODER = msgspec.msgpack.Decoder(Chunk)
+_UPLOAD_DECODER = msgspec.msgpack.Decoder(Upload)
 _HEADER_DECODER = msgspec.msgpack.Decoder(Header)
 
 Item = tuple[bytes, bytes | None]
@@ -82,6 +90,10 @@ class State:
         self.streams = Table(Stream, keys.STREAM, store.get, _STREAM_LIMIT)
         self.producers = Table(ProducerState, b"", store.get, _PRODUCER_LIMIT)
         self.buckets = Table(Bucket, keys.BUCKET, store.get, _BUCKET_LIMIT)
+        self.uploads = Table(Upload, keys.UPLOAD, store.get, _BLOB_LIMIT)
+        self.blobs = Table(Blob, keys.BLOB, store.get, _BLOB_LIMIT)
+        self._tables = (self.streams, self.producers, self.buckets, self.uploads, self.blobs)
+        self.parts = Parts()
         self.tails = Tails(_TAIL_LIMIT_BYTES)
         self._rows: dict[bytes, bytes | None] = {}
         self._appended_bytes = 0
@@ -114,6 +126,19 @@ class State:
         self.tails.drop(stream_id)
         self._rows[keys.garbage_key(stream_id)] = b""
 
+    def trim(self, stream_id: int, record: int) -> None:
+        """Leave the chunks before `record` to the background removal."""
+        self._rows[keys.trim_key(stream_id, record)] = b""
+
+    def store_part(self, blob_id: int, number: int, data: bytes) -> None:
+        """Keep a part of a blob."""
+        self.parts.put(blob_id, number, data)
+        self._appended_bytes += len(data)
+
+    def discard_blob(self, blob_id: int) -> None:
+        """Leave a blob's parts to the background removal; who still reads them may go on."""
+        self._rows[keys.garbage_key(blob_id)] = b""
+
     # -- reads --------------------------------------------------------------------------------
 
     def read_recent(self, stream: Stream, at: Position, max_bytes: int) -> Slice | None:
@@ -123,6 +148,14 @@ class State:
         the store. Raises `OffsetMismatch` when `at` is not a record boundary of the stream.
         """
         return _gather(stream, at, max_bytes, self.tails.find)
+
+    def read_recent_records(
+        self, stream: Stream, at: Position, max_bytes: int
+    ) -> RecordSlice | None:
+        """As `read_recent`, with the records' lengths."""
+        lengths: list[int] = []
+        found = _gather(stream, at, max_bytes, self.tails.find, lengths)
+        return None if found is None else RecordSlice(found, lengths)
 
     def chunk_at(self, stream: Stream, record: int) -> tuple[AnyChunk, Limit]:
         """The chunk with `record`, from memory or store, and how far the stream reads in it."""
@@ -154,8 +187,9 @@ class State:
             if replaced is not None:
                 items.append((keys.chunk_key(stream_id, replaced.end_record), None))
             items.append((keys.chunk_key(stream_id, chunk.end_record), _ENCODER.encode(chunk)))
-        for table in (self.streams, self.producers, self.buckets):
+        for table in self._tables:
             items.extend(table.begin_flush())
+        items.extend(self.parts.begin_flush())
         items.extend(self._rows.items())
         items.append((keys.HEADER, _ENCODER.encode(self.header)))
         self._rows = {}
@@ -167,7 +201,8 @@ class State:
         self.stored_index = self._flushing_index
         self.flushes += 1
         self.tails.end_flush()
-        for table in (self.streams, self.producers, self.buckets):
+        self.parts.end_flush()
+        for table in self._tables:
             table.end_flush()
 
 
@@ -183,7 +218,23 @@ class _Find(Protocol):
     def __call__(self, stream_id: int, record: int, /) -> AnyChunk | None: ...
 
 
-def _gather(stream: Stream, at: Position, max_bytes: int, find: _Find) -> Slice | None:
+class RecordSlice(NamedTuple):
+    """What a read found, and the sizes in bytes of its records, in order.
+
+    No record lies in two of the parts.
+    """
+
+    slice: Slice
+    lengths: list[int]
+
+
+def _gather(
+    stream: Stream,
+    at: Position,
+    max_bytes: int,
+    find: _Find,
+    lengths: list[int] | None = None,
+) -> Slice | None:
     if at.record >= stream.records:
         if at != stream.tail:
             raise OffsetMismatch
@@ -201,6 +252,8 @@ def _gather(stream: Stream, at: Position, max_bytes: int, find: _Find) -> Slice 
             break  # the next record is too large for what is left of `max_bytes`
         parts += piece.parts
         size += piece.size
+        if lengths is not None:
+            lengths += lengths_between(chunk, at, piece.end)
         at = piece.end
     if at is start:
         return None
@@ -229,6 +282,23 @@ def read_from_store(store: KeyValue, stream: Stream, at: Position, max_bytes: in
     """
     stream_id, _ = _home(stream, at.record)
     chunks = read_stored(store, stream_id, at.record, max_bytes=max_bytes)
+    found = _gather(stream, at, max_bytes, _finder(stream_id, chunks))
+    return StoredRead(found, stream_id, chunks)
+
+
+def records_from_store(
+    store: KeyValue, stream: Stream, at: Position, max_bytes: int
+) -> RecordSlice | None:
+    """As `read_from_store`, with the records' lengths. Blocks."""
+    stream_id, _ = _home(stream, at.record)
+    chunks = read_stored(store, stream_id, at.record, max_bytes=max_bytes)
+    lengths: list[int] = []
+    found = _gather(stream, at, max_bytes, _finder(stream_id, chunks), lengths)
+    return None if found is None else RecordSlice(found, lengths)
+
+
+def _finder(stream_id: int, chunks: Sequence[Chunk]) -> _Find:
+    """Finds the chunks of one stream id, asked for in their order."""
     by_record = iter(chunks)
 
     def find(wanted_id: int, record: int) -> AnyChunk | None:
@@ -239,7 +309,12 @@ def read_from_store(store: KeyValue, stream: Stream, at: Position, max_bytes: in
                 return chunk
         return None
 
-    return StoredRead(_gather(stream, at, max_bytes, find), stream_id, chunks)
+    return find
+
+
+def read_part(store: KeyValue, blob_id: int, number: int) -> bytes | None:
+    """A stored part of a blob. Blocks."""
+    return store.get(keys.part_key(blob_id, number))
 
 
 class StoredRead(msgspec.Struct):
@@ -256,6 +331,19 @@ def due_for_sweep(store: KeyValue, now_ms: int, limit: int) -> list[bytes]:
     return [keys.key_in_expiry(key) for key, _ in store.scan(start, stop, limit=limit)]
 
 
+def idle_uploads(store: KeyValue, until_ms: int, limit: int) -> list[int]:
+    """Ids of uploads, among the `limit` oldest, to which nothing was added since `until_ms`.
+
+    Blocks.
+    """
+    start, stop = keys.UPLOAD, bytes([keys.UPLOAD[0] + 1])
+    return [
+        keys.id_in(row)
+        for row, value in store.scan(start, stop, limit=limit)
+        if _UPLOAD_DECODER.decode(value).touched_ms <= until_ms
+    ]
+
+
 def load_rows(
     store: KeyValue, wanted: Sequence[bytes], prefix: bytes = keys.STREAM
 ) -> dict[bytes, bytes | None]:
@@ -267,7 +355,7 @@ def load_rows(
 def stream_keys(command: Command) -> list[bytes]:
     """The streams a command will look at, so that they can be loaded before it is applied."""
     match command:
-        case Append(key=key) | Delete(key=key):
+        case Append(key=key) | Delete(key=key) | BeginUpload(key=key) | PublishSnapshot(key=key):
             return [key]
         case Create(key=key, settings=settings):
             return [key] if settings.fork is None else [key, settings.fork.source]
@@ -275,5 +363,5 @@ def stream_keys(command: Command) -> list[bytes]:
             return [key for key, _, _ in reads]
         case Sweep(keys=due):
             return due
-        case CreateBucket() | DeleteBucket():
+        case CreateBucket() | DeleteBucket() | StorePart() | DropUploads():
             return []

@@ -1,0 +1,136 @@
+"""Bootstrap: the snapshot and every message behind it, in one response (extensions section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from secrets import token_hex
+
+import trio
+from msgspec.structs import replace
+
+from streamd.http.fields import BadRequest
+from streamd.http.messages import Buffer, Channel, ClientGone, LiveResponse, Request, Response
+from streamd.http.routing import BootstrapRoute
+from streamd.http.service import Service
+from streamd.http.snapshots import TOO_MANY_DOWNLOADS, Sending
+from streamd.streams.chunks import OffsetMismatch
+from streamd.streams.content import DEFAULT_CONTENT_TYPE, JSON_SEPARATOR, is_json
+from streamd.streams.model import Stream
+from streamd.streams.state import RecordSlice
+
+# Read at once; and written at once, so that even tiny messages do not hold up the loop for long.
+_READ_BYTES = 512 * 1024
+_WRITE_BYTES = 64 * 1024
+_WRITE_MESSAGES = 500
+
+
+async def bootstrap(
+    service: Service, request: Request, route: BootstrapRoute
+) -> Response | LiveResponse:
+    """GET: ends where the stream ended when it began; from there the client tails."""
+    if request.query:
+        message = "bootstrap is no live read and has no query parameters"
+        raise BadRequest("INVALID_REQUEST", message)
+    stream = await service.find(route.stream)
+    if isinstance(stream, Response):
+        return stream
+    boundary = _boundary()
+    head = _head(stream, boundary)
+    if request.method == "HEAD":
+        return Response(200, head)
+    service.touch(route.stream, stream)
+    if service.downloads.full:
+        return TOO_MANY_DOWNLOADS
+    # A copy: its tail and its snapshot stay what they are now.
+    return LiveResponse(200, head, _Bootstrap(service, replace(stream), boundary).run)
+
+
+def _boundary() -> bytes:
+    """A line that no part has in it.
+
+    The parts cannot be searched, for they are read as they are sent. All of them were there
+    before the boundary was drawn, so nobody can have put it into one on purpose; and with 192
+    bits from the system it does not happen by chance. A generator that can be guessed would not
+    do: who foresees a boundary can store a message that looks like two.
+    """
+    return b"streamd-" + token_hex(24).encode()
+
+
+def _head(stream: Stream, boundary: bytes) -> bytes:
+    head = (
+        b"Content-Type: multipart/mixed; boundary=%b\r\nStream-Snapshot-Offset: %b\r\n"
+        b"Stream-Next-Offset: %b\r\nStream-Up-To-Date: true\r\nCache-Control: no-store\r\n"
+        % (
+            boundary,
+            b"-1" if stream.snapshot is None else stream.snapshot.position.token(),
+            stream.tail.token(),
+        )
+    )
+    return head + b"Stream-Closed: true\r\n" if stream.closed else head
+
+
+class _Bootstrap:
+    """One response under way, for a stream as it was when it began."""
+
+    def __init__(self, service: Service, stream: Stream, boundary: bytes) -> None:
+        self._service = service
+        self._stream = stream
+        self._boundary = boundary
+        self._sending = Sending(service, stream)
+
+    async def run(self, channel: Channel) -> None:
+        """Write it. Raises `ClientGone`, also where the stream was deleted meanwhile."""
+        try:
+            await self._send_snapshot(channel)
+            await self._send_messages(channel)
+            await channel.send(b"\r\n--%b--\r\n" % self._boundary)
+        finally:
+            self._sending.end()
+
+    def _part_head(self, content_type: str) -> bytes:
+        """What comes before a part's bytes, but for the very first."""
+        return b"\r\n--%b\r\nContent-Type: %b\r\n\r\n" % (self._boundary, content_type.encode())
+
+    async def _send_snapshot(self, channel: Channel) -> None:
+        snapshot = self._stream.snapshot
+        content_type = DEFAULT_CONTENT_TYPE if snapshot is None else snapshot.content_type
+        await channel.send(self._part_head(content_type)[2:])
+        if snapshot is not None:
+            await self._sending.send_blob(snapshot, channel)
+
+    async def _send_messages(self, channel: Channel) -> None:
+        stream = self._stream
+        part_head = self._part_head(stream.content_type)
+        # JSON messages are stored with a comma behind each.
+        trailing = len(JSON_SEPARATOR) if is_json(stream.content_type) else 0
+        at = stream.earliest
+        while at != stream.tail:
+            try:
+                found = await self._service.reads.records(stream, at, _READ_BYTES)
+            except OffsetMismatch as error:
+                raise ClientGone from error
+            for piece in _pieces(found, part_head, trailing):
+                await channel.send(piece)
+                # Neither the read nor the socket need have made this task wait.
+                await trio.lowlevel.checkpoint()
+            at = found.slice.end
+
+
+def _pieces(found: RecordSlice, part_head: bytes, trailing: int) -> Iterator[bytes]:
+    """Records as parts, joined into pieces worth a write."""
+    lengths = iter(found.lengths)
+    gathered: list[Buffer] = []
+    size = 0
+    for buffer in found.slice.parts:
+        view = memoryview(buffer)
+        start = 0
+        while start < len(view):
+            end = start + next(lengths)
+            gathered += (part_head, view[start : end - trailing])
+            size += end - start
+            start = end
+            if size >= _WRITE_BYTES or len(gathered) >= 2 * _WRITE_MESSAGES:
+                yield b"".join(gathered)
+                gathered, size = [], 0
+    if gathered:
+        yield b"".join(gathered)

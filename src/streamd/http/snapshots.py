@@ -1,0 +1,233 @@
+"""Snapshots over HTTP: publish, find, read, delete (extensions section 2)."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import trio
+
+from streamd.blobs import BlobGone, Upload, UploadRefused
+from streamd.http import fields
+from streamd.http.fields import BadRequest
+from streamd.http.messages import (
+    Channel,
+    ClientGone,
+    IncomingBody,
+    LiveResponse,
+    Request,
+    Response,
+    error_response,
+)
+from streamd.http.routing import SnapshotRoute
+from streamd.http.service import GONE, NOT_FOUND, Service, offset_gone
+from streamd.streams.blobs import PART_BYTES
+from streamd.streams.commands import Outcome, Result
+from streamd.streams.content import DEFAULT_CONTENT_TYPE
+from streamd.streams.model import Snapshot, Stream
+from streamd.streams.offsets import Position
+
+# A client may be slow enough to need minutes for a part. What there is goes into the log sooner,
+# so that an upload to which nothing was added for long is known to have lost its server.
+_PART_S = 15.0
+
+_NO_SNAPSHOT = error_response(404, "SNAPSHOT_NOT_FOUND", "there is no such snapshot")
+_TOO_MANY_UPLOADS = error_response(
+    503, "TOO_MANY_UPLOADS", "too many snapshots are coming in", b"Retry-After: 1\r\n"
+)
+TOO_MANY_DOWNLOADS = error_response(
+    503, "TOO_MANY_DOWNLOADS", "too many snapshots are going out", b"Retry-After: 1\r\n"
+)
+
+
+class Sending:
+    """What a response holds while it sends a blob, and perhaps records: a slot, and pins."""
+
+    def __init__(self, service: Service, stream: Stream) -> None:
+        ids = {stream.stream_id, *(segment.stream_id for segment in stream.segments)}
+        if stream.snapshot is not None:
+            ids.add(stream.snapshot.blob_id)
+        self._service = service
+        self._pin = service.pins.hold(ids)
+        service.downloads.taken += 1
+
+    def end(self) -> None:
+        self._pin.release()
+        self._service.downloads.taken -= 1
+
+    async def send_blob(self, snapshot: Snapshot, channel: Channel) -> None:
+        """Send a snapshot's bytes. Raises `ClientGone`, also where they cannot be had."""
+        sent = number = 0
+        while sent < snapshot.size:
+            try:
+                data = await self._service.blobs.part(snapshot.blob_id, number)
+            except BlobGone as error:
+                raise ClientGone from error
+            await channel.send(data)
+            # Neither the read nor the socket need have made this task wait.
+            await trio.lowlevel.checkpoint()
+            sent += len(data)
+            number += 1
+
+
+# -- publishing -------------------------------------------------------------------------------
+
+
+async def publish(
+    service: Service, request: Request, route: SnapshotRoute, offset: bytes
+) -> Response:
+    """PUT: make the body the stream's snapshot at an offset (section 2.2)."""
+    body = request.incoming
+    assert body is not None, "the application asked for bodies in pieces"
+    at = fields.snapshot_offset(offset)
+    raw_type = request.headers.get(b"content-type")
+    content_type = fields.content_type(raw_type) if raw_type else DEFAULT_CONTENT_TYPE
+    _check_size(service, body.length or 0)
+    stream = await service.find(route.stream)
+    if isinstance(stream, Response):
+        return stream
+    if refusal := _hopeless(stream, at):
+        return refusal
+    if service.uploads.full:
+        return _TOO_MANY_UPLOADS
+    service.uploads.taken += 1
+    upload = Upload(service.group, route.stream.key, at)
+    try:
+        outcome = await _take_in(service, body, upload, content_type)
+    except UploadRefused as refused:
+        outcome = refused.outcome
+    finally:
+        upload.close()
+        service.uploads.taken -= 1
+    return _publish_answer(outcome)
+
+
+async def _take_in(
+    service: Service, body: IncomingBody, upload: Upload, content_type: str
+) -> Outcome:
+    """Bring the body into the log as it comes, then publish it."""
+    digest = blake2b(digest_size=32)
+    part = bytearray()
+    size = 0
+    cut_at = trio.current_time() + _PART_S
+    while data := await body.receive():
+        size += len(data)
+        _check_size(service, size)
+        digest.update(data)
+        part += data
+        if len(part) >= PART_BYTES or trio.current_time() >= cut_at:
+            await upload.add(bytes(part))
+            part.clear()
+            cut_at = trio.current_time() + _PART_S
+    return await upload.publish(content_type, size, digest.digest(), bytes(part))
+
+
+def _check_size(service: Service, size: int) -> None:
+    limit = service.server.max_snapshot_bytes
+    if size > limit:
+        raise BadRequest("SNAPSHOT_TOO_LARGE", f"a snapshot may have {limit} bytes", 413)
+
+
+def _hopeless(stream: Stream, at: Position) -> Response | None:
+    """A refusal that is plain before the body has come. The machine has the last word on it."""
+    if at.record < stream.earliest.record:
+        return offset_gone(stream.earliest)
+    return _beyond_tail(stream.tail) if at.record > stream.records else None
+
+
+def _publish_answer(outcome: Outcome) -> Response:
+    match outcome.result:
+        case Result.PUBLISHED:
+            head = b"Stream-Snapshot-Offset: %b\r\nStream-Next-Offset: %b\r\n" % (
+                outcome.earliest.token(),
+                outcome.tail.token(),
+            )
+            return Response(204, head)
+        case Result.OFFSET_GONE:
+            return offset_gone(outcome.earliest)
+        case Result.OFFSET_INVALID:
+            message = "the offset is not between two messages of the stream"
+            return error_response(400, "INVALID_OFFSET", message)
+        case Result.OFFSET_BEYOND_TAIL:
+            return _beyond_tail(outcome.tail)
+        case Result.SNAPSHOT_DIFFERS:
+            message = "another snapshot was published at this offset"
+            return error_response(409, "SNAPSHOT_EXISTS", message)
+        case Result.UPLOAD_LOST:
+            message = "the upload was interrupted; publish again"
+            return error_response(503, "UPLOAD_LOST", message, b"Retry-After: 1\r\n")
+        case Result.NOT_FOUND:
+            return NOT_FOUND
+        case Result.GONE:
+            return GONE
+        case _:
+            raise AssertionError(outcome)
+
+
+def _beyond_tail(tail: Position) -> Response:
+    head = b"Stream-Next-Offset: %b\r\n" % tail.token()
+    return error_response(409, "OFFSET_BEYOND_TAIL", "the stream does not reach that far", head)
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+async def latest(service: Service, request: Request, route: SnapshotRoute) -> Response:
+    """GET without an offset: where the latest snapshot is (section 2.3)."""
+    stream = await service.find(route.stream)
+    if isinstance(stream, Response):
+        return stream
+    if stream.snapshot is None:
+        return _NO_SNAPSHOT
+    location = b"%b/snapshot/%b" % (route.stream.path, stream.earliest.token())
+    return Response(307, b"Location: %b\r\n" % location + snapshot_head(stream))
+
+
+async def read(
+    service: Service, request: Request, route: SnapshotRoute, offset: bytes
+) -> Response | LiveResponse:
+    """GET: the bytes of the snapshot at an offset (section 2.5)."""
+    stream = await service.find(route.stream)
+    if isinstance(stream, Response):
+        return stream
+    snapshot = stream.snapshot
+    if snapshot is None or snapshot.position.token() != offset:
+        return _NO_SNAPSHOT
+    head = b"Content-Type: %b\r\n" % snapshot.content_type.encode() + snapshot_head(stream)
+    if request.method == "HEAD":
+        return Response(200, head)
+    service.touch(route.stream, stream)
+    if service.downloads.full:
+        return TOO_MANY_DOWNLOADS
+    sending = Sending(service, stream)
+
+    async def run(channel: Channel) -> None:
+        try:
+            await sending.send_blob(snapshot, channel)
+        finally:
+            sending.end()
+
+    return LiveResponse(200, head, run, snapshot.size)
+
+
+def snapshot_head(stream: Stream) -> bytes:
+    """Where the snapshot stands in its stream, for who goes on from there."""
+    at_tail = stream.earliest == stream.tail
+    head = (
+        b"Stream-Snapshot-Offset: %b\r\nStream-Next-Offset: %b\r\nStream-Up-To-Date: %b\r\n"
+        b"Cache-Control: no-store\r\n"
+        % (stream.earliest.token(), stream.earliest.token(), b"true" if at_tail else b"false")
+    )
+    return head + b"Stream-Closed: true\r\n" if at_tail and stream.closed else head
+
+
+async def delete(
+    service: Service, request: Request, route: SnapshotRoute, offset: bytes
+) -> Response:
+    """DELETE: never done, for the only snapshot there is, is the one needed (section 2.6)."""
+    stream = await service.find(route.stream)
+    if isinstance(stream, Response):
+        return stream
+    if stream.snapshot is None or stream.snapshot.position.token() != offset:
+        return _NO_SNAPSHOT
+    message = "the latest snapshot stands for what was trimmed, and cannot be deleted"
+    return error_response(409, "SNAPSHOT_IN_USE", message)

@@ -1,0 +1,193 @@
+"""Snapshots that applications publish of a stream, and the bytes that they make superfluous
+(extensions section 2).
+
+A body comes as an upload, part by part; one small command makes it the snapshot. A blob has an
+id of its own, from the counter of the streams, and is shared by the forks that inherit it: it
+goes when nobody refers to it any more.
+"""
+
+from __future__ import annotations
+
+from streamd.streams import keys
+from streamd.streams.chunks import OffsetMismatch
+from streamd.streams.commands import (
+    BeginUpload,
+    DropUploads,
+    Outcome,
+    PublishSnapshot,
+    Result,
+    StorePart,
+)
+from streamd.streams.model import Blob, Snapshot, Stream, Upload
+from streamd.streams.offsets import Position
+from streamd.streams.state import State
+
+
+def begin_upload(state: State, stream: Stream, command: BeginUpload, now_ms: int) -> Outcome:
+    """Make room for a body, unless a snapshot at its offset would be refused, or is there."""
+    refusal = _refusal(state, stream, Position(*command.at))
+    if refusal is not None:
+        return _answer(refusal, stream)
+    upload_id = _next_id(state)
+    state.uploads.put(keys.number(upload_id), Upload(stream.stream_id, now_ms))
+    outcome = Outcome.of(Result.UPLOADING, stream)
+    outcome.upload_id = upload_id
+    return outcome
+
+
+def store_part(state: State, command: StorePart, now_ms: int) -> Outcome:
+    """Keep the next part of an upload."""
+    key = keys.number(command.upload_id)
+    upload = state.uploads.get(key)
+    if upload is None or upload.parts != command.number:
+        return Outcome(Result.UPLOAD_LOST)
+    state.store_part(command.upload_id, command.number, command.data)
+    upload.parts += 1
+    upload.size += len(command.data)
+    upload.touched_ms = now_ms
+    state.uploads.put(key, upload)
+    return Outcome(Result.UPLOADING, upload_id=command.upload_id)
+
+
+def publish(state: State, stream: Stream, command: PublishSnapshot, now_ms: int) -> Outcome:
+    """Make an upload, or the command's own data, the snapshot of a stream.
+
+    Whatever comes of it, the upload is over.
+    """
+    upload = _take_upload(state, command.upload_id)
+    at = Position(*command.at)
+    refusal = _refusal(state, stream, at)
+    if refusal is Result.SNAPSHOT_DIFFERS and _is_published(stream, command):
+        refusal = Result.PUBLISHED
+    if refusal is None:
+        refusal = _incomplete(stream, command, upload)
+    if refusal is not None:
+        if upload is not None:
+            state.discard_blob(command.upload_id)
+        return _answer(refusal, stream)
+    _replace(state, stream, command, at)
+    if stream.ttl_ms is not None:
+        stream.touched_ms = now_ms
+    state.streams.put(command.key, stream)
+    return _answer(Result.PUBLISHED, stream)
+
+
+def drop_uploads(state: State, command: DropUploads, now_ms: int) -> Outcome:
+    """Forget uploads that nobody goes on with."""
+    for upload_id in command.ids:
+        upload = state.uploads.get(keys.number(upload_id))
+        if upload is not None and now_ms - upload.touched_ms >= command.idle_ms:
+            _take_upload(state, upload_id)
+            state.discard_blob(upload_id)
+    return Outcome(Result.DONE)
+
+
+def inherit(state: State, source: Stream, fork: Stream) -> None:
+    """Let a fork have its source's snapshot, so that it can be bootstrapped as well."""
+    if source.snapshot is not None:
+        fork.snapshot = source.snapshot
+        _refer(state, source.snapshot.blob_id, 1)
+
+
+def release(state: State, stream: Stream) -> None:
+    """Take a stream's snapshot away, since the stream itself is ending."""
+    if stream.snapshot is not None:
+        _refer(state, stream.snapshot.blob_id, -1)
+        stream.snapshot = None
+
+
+def trim(state: State, stream: Stream) -> None:
+    """Give back what lies before a stream's snapshot, unless forks may still read it."""
+    if stream.snapshot is not None and not stream.forks:
+        state.trim(stream.stream_id, stream.snapshot.record)
+
+
+def _refusal(state: State, stream: Stream, at: Position) -> Result | None:
+    """Why there can be no new snapshot at an offset; None when there can."""
+    snapshot = stream.snapshot
+    if snapshot is not None and at.record < snapshot.record:
+        return Result.OFFSET_GONE
+    if snapshot is not None and at == snapshot.position:
+        return Result.SNAPSHOT_DIFFERS
+    if at.record > stream.records:
+        return Result.OFFSET_BEYOND_TAIL
+    if not _is_boundary(state, stream, at):
+        return Result.OFFSET_INVALID
+    return None
+
+
+def _is_boundary(state: State, stream: Stream, at: Position) -> bool:
+    if at.record == stream.records:
+        return at == stream.tail
+    try:
+        chunk, _ = state.chunk_at(stream, at.record)
+    except OffsetMismatch:
+        return False
+    skipped = sum(chunk.lengths[: at.record - chunk.start_record])
+    return chunk.start_byte + skipped == at.byte
+
+
+def _is_published(stream: Stream, command: PublishSnapshot) -> bool:
+    """Whether a snapshot at the same offset is the one that a command would publish."""
+    snapshot = stream.snapshot
+    return snapshot is not None and (snapshot.content_type, snapshot.size, snapshot.digest) == (
+        command.content_type,
+        command.size,
+        command.digest,
+    )
+
+
+def _incomplete(stream: Stream, command: PublishSnapshot, upload: Upload | None) -> Result | None:
+    """What is wrong with the bytes to be published, if anything is."""
+    if not command.upload_id:
+        return None if len(command.data) == command.size else Result.UPLOAD_LOST
+    if upload is None or upload.size != command.size:
+        return Result.UPLOAD_LOST
+    # The stream may have been deleted and made anew while the body came in.
+    return None if upload.stream_id == stream.stream_id else Result.NOT_FOUND
+
+
+def _replace(state: State, stream: Stream, command: PublishSnapshot, at: Position) -> None:
+    blob_id = command.upload_id
+    if not blob_id:
+        blob_id = _next_id(state)
+        if command.data:
+            state.store_part(blob_id, 0, command.data)
+    _refer(state, blob_id, 1)
+    release(state, stream)
+    stream.snapshot = Snapshot(
+        at.record, at.byte, blob_id, command.size, command.content_type, command.digest
+    )
+    trim(state, stream)
+
+
+def _refer(state: State, blob_id: int, change: int) -> None:
+    """Count a reference to a blob, or one less; without any it goes."""
+    key = keys.number(blob_id)
+    blob = state.blobs.get(key) or Blob(0)
+    blob.references += change
+    if blob.references:
+        state.blobs.put(key, blob)
+        return
+    state.blobs.delete(key)
+    state.discard_blob(blob_id)
+
+
+def _take_upload(state: State, upload_id: int) -> Upload | None:
+    key = keys.number(upload_id)
+    upload = state.uploads.get(key) if upload_id else None
+    if upload is not None:
+        state.uploads.delete(key)
+    return upload
+
+
+def _next_id(state: State) -> int:
+    found = state.header.next_stream_id
+    state.header.next_stream_id += 1
+    return found
+
+
+def _answer(result: Result, stream: Stream) -> Outcome:
+    outcome = Outcome.of(result, stream)
+    outcome.earliest = stream.earliest
+    return outcome
