@@ -281,14 +281,23 @@ class Faults:
             self._counted["compactions asked for"] += 1
 
     async def _leave_behind(self) -> None:
-        """A node is down while the others cut their logs: it will need a snapshot."""
+        """A node is down or cut off while the others cut their logs: it will need a snapshot."""
         host = self._random.choice(self._hosts())
-        await host.kill(powerless=False)
+        host.crash_in_install = self._random.random() < 0.4
+        if self._random.random() < 0.5:
+            await host.kill(powerless=False)
+            await self._compact_others(host)
+            self._simulation.start(host)
+        else:
+            ids = [other.node_id for other in self._hosts()]
+            self._network.cut(self._links("isolated", ids, host.node_id))
+            await self._compact_others(host)
+            self._network.cut(())
+        # And again, perhaps in the middle of it.
+        await self._trap(host, self._random.choice((0, 5, 10, 20, 40)))
+
+    async def _compact_others(self, host: Host) -> None:
         await trio.sleep(self._random.uniform(0.5, 2))
         for other in self._hosts():
             if other is not host:
                 await self._compact_at(other)
-        host.crash_in_install = self._random.random() < 0.5
-        self._simulation.start(host)
-        # And again, perhaps in the middle of it.
-        await self._trap(host, self._random.choice((0, 5, 10, 20, 40)))

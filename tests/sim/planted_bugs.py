@@ -239,23 +239,6 @@ def write_of_a_deposed_leader_is_called_refused(patch: pytest.MonkeyPatch) -> No
 
 
 @bug
-def entry_of_another_leader_answers_for_the_own(patch: pytest.MonkeyPatch) -> None:
-    real = Group._batch
-
-    def batch(self: Group, entry: Entry) -> Any:
-        own = self._batches.get(entry.index)
-        if own is not None and own.term != entry.term:
-            waiting, own.proposals = own.proposals, ()
-            found = real(self, entry)
-            found.proposals = waiting
-            return found
-        return real(self, entry)
-
-    patch.setattr(Group, "_role_changed", lambda self, _: self._barriers.ask_again())
-    patch.setattr(Group, "_batch", batch)
-
-
-@bug
 def forwarded_write_is_answered_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     """The leader applies what it has just proposed, to answer as soon as it can."""
     real = Group._propose_pending

@@ -34,6 +34,8 @@ from tests.sim.settings import small_limits
 from tests.sim.watch import InvariantBroken, Watch
 
 FOUNDERS = (1, 2, 3)
+# Many times what a run takes.
+MAX_S = 500.0
 
 
 class Simulation:
@@ -64,7 +66,10 @@ class Simulation:
             self.points.installed(),
             Recorder(self.history_file, lambda: int(trio.current_time() * 1e9)) as recorder,
         ):
-            await self._run(recorder)
+            with trio.move_on_after(MAX_S) as limit:
+                await self._run(recorder)
+        if limit.cancelled_caught:
+            raise InvariantBroken(f"the cluster is not done after {MAX_S:g} s")
         self._judge()
 
     async def _run(self, recorder: Recorder) -> None:
