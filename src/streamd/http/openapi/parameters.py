@@ -13,6 +13,7 @@ TOKEN: Json = {"type": "string", "minLength": 1, "maxLength": MAX_TOKEN_BYTES}
 NUMBER: Json = {"type": "integer", "minimum": 0, "maximum": MAX_SAFE_INTEGER}
 _TRUE: Json = {"const": "true"}
 _TEXT: Json = {"type": "string"}
+_RESERVED = ", ".join(f"`{name.decode()}`" for name in sorted(RESERVED_BUCKETS))
 
 
 def _whole_number(least: int, most: int) -> Json:
@@ -24,25 +25,21 @@ _PATH: dict[str, tuple[Json, str, str]] = {
         {**TOKEN, "maxLength": MAX_PATH_BYTES},
         "chat",
         (
-            "One segment or several, all in UTF-8. Of several the first is the bucket, made on first "
-            "use; one alone lies in the bucket `_default`."
+            "One segment or several, all in UTF-8. Of several the first is the bucket, made on "
+            "first use; one alone lies in the bucket `_default`."
         ),
     ),
     "bucket": (
-        {
-            "type": "string",
-            "pattern": "^[a-z0-9_-]{4,64}$",
-            "not": {"enum": sorted(name.decode() for name in RESERVED_BUCKETS)},
-        },
+        {"type": "string", "pattern": "^[a-z0-9_-]{4,64}$"},
         "agents",
-        "A bucket's id.",
+        f"A bucket's id. Reserved: {_RESERVED}.",
     ),
     "stream": (
-        {**TOKEN, "maxLength": MAX_BUCKETED_BYTES - 5, "not": {"const": "streams"}},
+        {**TOKEN, "maxLength": MAX_BUCKETED_BYTES - 5},
         "run-1",
         (
-            f"A stream's id in its bucket: UTF-8 without / and `..`; both ids and the / between them "
-            f"have at most {MAX_BUCKETED_BYTES} bytes."
+            "A stream's id in its bucket, and not `streams`: UTF-8 without / and `..`; both ids "
+            f"and the / between them have at most {MAX_BUCKETED_BYTES} bytes."
         ),
     ),
     "snapshot": (OFFSET, "0000000000000000_0000000000000000", "The snapshot's offset."),
@@ -63,8 +60,8 @@ _QUERY: dict[str, tuple[Json, str]] = {
     "cursor": (
         _TEXT,
         (
-            "The `Stream-Cursor` or `streamCursor` of the answer before, so that caches tell requests "
-            "apart. It never sets a position."
+            "The `Stream-Cursor` or `streamCursor` of the answer before, so that caches tell "
+            "requests apart. It never sets a position."
         ),
     ),
     "timeout": (
@@ -91,8 +88,8 @@ _HEADERS: dict[str, tuple[Json, str]] = {
     "Stream-Closed": (
         _TEXT,
         (
-            "`true`, in any case, closes the stream (after the body, if there is one). Any other value "
-            "counts as absent."
+            "`true`, in any case, closes the stream (after the body, if there is one). Any other "
+            "value counts as absent."
         ),
     ),
     "Stream-Seq": (TOKEN, "Must be greater, byte by byte, than the last one appended."),
@@ -115,8 +112,8 @@ _HEADERS: dict[str, tuple[Json, str]] = {
     "Stream-Fork-Sub-Offset": (
         NUMBER,
         (
-            "How many messages (of JSON) or bytes of the append at the fork's offset still belong to "
-            "the fork."
+            "How many messages (of JSON) or bytes of the append at the fork's offset still belong "
+            "to the fork."
         ),
     ),
     "Producer-Id": (TOKEN, "Names an idempotent producer; with Producer-Epoch and Producer-Seq."),

@@ -119,7 +119,7 @@ _READ = Operation(
             ),
             {
                 "application/json": {"schema": {"type": "array"}},
-                "text/event-stream": {"schema": {"type": "string"}},
+                "text/event-stream": {"schema": {}},
                 "*/*": {"schema": {}},
             },
         ),
