@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from streamd.http.openapi import build
-from tests.support.server_process import ServerProcess
+from tests.support.server_process import ServerProcess, free_port
 
 # Others would be wrong here: HTTP wants unknown headers and parameters to be ignored, and whether
 # a valid request is granted depends on what was done before.
@@ -37,7 +37,7 @@ CHECKS = [
     unsupported_method,
     allow_header_conformance,
 ]
-EXAMPLES = 6
+EXAMPLES = 10
 # A live read must not take longer than the rest of the test.
 SHORT_MS = "20"
 
@@ -112,6 +112,8 @@ class Place:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     environment = {
+        "STREAMD_CLUSTER_NAME": "alone",
+        "STREAMD_CLUSTER_LISTEN": f"127.0.0.1:{free_port()}",
         "STREAMD_SERVER_LONG_POLL_TIMEOUT_MS": SHORT_MS,
         "STREAMD_SERVER_SSE_LIFETIME_MS": SHORT_MS,
     }

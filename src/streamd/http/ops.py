@@ -12,6 +12,7 @@ from werkzeug.exceptions import HTTPException
 
 from streamd import standing
 from streamd.administration import Add, Promote, Refused, Remove, Transfer, Wish
+from streamd.config import ConfigError, split_address
 from streamd.http.openapi import document
 from streamd.metrics import Metrics
 from streamd.node import Node
@@ -99,7 +100,9 @@ async def _administer(node: Node, operation: str, kind: type[Wish]) -> Answer:
     try:
         body = msgspec.json.decode(await request.get_data() or b"{}", type=dict)
         wish = msgspec.convert({**body, "type": operation}, kind)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        if isinstance(wish, Add):
+            split_address("address", wish.address)
+    except (msgspec.DecodeError, msgspec.ValidationError, ConfigError) as error:
         return _error("INVALID_REQUEST", str(error), 400)
     try:
         return jsonify(await node.administration.perform(wish)), 200
