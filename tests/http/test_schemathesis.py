@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import httpx
 import pytest
@@ -50,6 +51,13 @@ STREAMS = {
     "application/json": ("json",),
     "application/octet-stream": ("bytes",),
 }
+READ = ("/v1/stream/{path}", "/{bucket}/{stream}")
+QUERIES = (
+    {},
+    {"offset": "-1", "live": "sse"},
+    {"offset": "now", "live": "sse"},
+    {"offset": "now", "live": "long-poll"},
+)
 FRAMES = b"\0\0\0\3one\0\0\0\3two"
 
 schema = schemathesis.openapi.from_dict(build())
@@ -61,7 +69,7 @@ class Place:
     def __init__(self, url: str) -> None:
         self.url = url
         self._client = httpx.Client(base_url=url)
-        self._asked = 0
+        self._random = Random(1)
 
     def fill(self) -> None:
         """Put there what an earlier test has taken away."""
@@ -83,12 +91,12 @@ class Place:
     def aim(self, case: schemathesis.Case) -> None:
         """Have two requests of three meet something that is there, half of them with a chance
         to be granted."""
-        self._asked += 1
-        if self._asked % 3 == 0:
+        draw = self._random
+        if draw.random() < 1 / 3:
             return
         names = case.path_parameters
         fitting = STREAMS.get(case.media_type or "", sum(STREAMS.values(), ()))
-        stream = fitting[self._asked % len(fitting)]
+        stream = draw.choice(fitting)
         if "bucket" in names:
             names["bucket"] = "agents"
         if "stream" in names:
@@ -100,9 +108,11 @@ class Place:
             head = self._client.head("/agents/short").headers
             names["snapshot"] = head.get("stream-snapshot-offset", names["snapshot"])
         case.headers.pop("If-Match", None)
-        if self._asked % 2:
+        if draw.random() < 1 / 2:
             case.headers.clear()
             case.query.clear()
+            if case.method == "GET" and case.operation.path in READ:
+                case.query.update(draw.choice(QUERIES))
             if case.operation.path.endswith("append-batch"):
                 case.media_type = "application/octet-stream"
                 names["stream"] = "bytes"
