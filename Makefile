@@ -9,6 +9,8 @@ READY := $(VENV)/.ready
 NODE_READY := tests/conformance/node_modules/.ready
 CLIENT_READY := tests/official_clients/node_modules/.ready
 ARGS ?=
+# Tests of one file share what they started, so a file is never split.
+WORKERS ?= 2
 
 .PHONY: help serve cluster test sim verify fix bench bench-cluster conformance clean
 
@@ -31,7 +33,7 @@ cluster: $(READY) ## Start three nodes on this machine, and stop them on Ctrl-C
 
 test: $(READY) $(NODE_READY) $(CLIENT_READY) ## Run all tests, the conformance suite included
 	@$(BIN)/python -m tests.support.minio
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 conformance: $(READY) $(NODE_READY) ## Run only the upstream conformance suite
 	$(BIN)/python -m pytest tests/conformance -rA $(ARGS)

@@ -11,21 +11,27 @@ from hypothesis import settings
 settings.register_profile("streamd", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("streamd")
 
-_LINES = pytest.StashKey[list[str]]()
+_SUMMARY = "summary"
 
 
 @pytest.fixture
 def summary(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Have a line shown at the end of the run, under the name of the test's directory."""
-    lines = request.config.stash.setdefault(_LINES, [])
-    return lambda line: lines.append(f"{request.path.parent.name}: {line}")
+    name = request.path.parent.name
+    properties = request.node.user_properties
+    return lambda line: properties.append((_SUMMARY, f"{name}: {line}"))
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    lines = config.stash.get(_LINES, [])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # From the reports, which come from the workers too when tests run in several processes.
+    lines = [
+        line
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.getreports(outcome)
+        for name, line in report.user_properties
+        if name == _SUMMARY and report.when == "call"
+    ]
     if lines:
         terminalreporter.section("what simulations and planted bugs told")
-        for line in lines:
-            terminalreporter.write_line(line)
+        for line in sorted(lines):
+            terminalreporter.write_line(str(line))
