@@ -78,6 +78,7 @@ def serve(
 
     from streamd.cluster import FormationError
     from streamd.config import ConfigError, load
+    from streamd.heap import share_one_heap
     from streamd.http.server import serve as serve_node
     from streamd.logs import set_up_logging
     from streamd.raft.core import RaftViolation
@@ -94,6 +95,7 @@ def serve(
     try:
         config = load(file, os.environ, sections)
         set_up_logging(config.log)
+        share_one_heap()
         trio.run(serve_node, config)
     except* ConfigError as errors:
         _fail(errors, EXIT_CONFIG)

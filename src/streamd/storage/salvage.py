@@ -23,7 +23,7 @@ from streamd.storage.log_rows import LogRows
 
 # The log is written in order, so its tables hardly overlap and a larger buffer saves no sorting.
 # It would be filled, twice over, by one snapshot that an application publishes.
-_WRITE_BUFFER_BYTES = 4 * 1024 * 1024
+_WRITE_BUFFER_BYTES = 2 * 1024 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
 
 log = structlog.get_logger("streamd.storage")

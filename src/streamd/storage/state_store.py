@@ -19,7 +19,8 @@ import plyvel
 from streamd.storage.errors import StorageError
 from streamd.storage.leveldb import FailStop, open_database
 
-_WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+# What passes through fills it twice over; flushes sort and merge well before LevelDB does.
+_WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 _BLOCK_CACHE_BYTES = 32 * 1024 * 1024
 _BLOOM_BITS = 10
 
