@@ -23,6 +23,7 @@ import trio
 from streamd.barriers import ReadBarriers
 from streamd.blocking import RunBlocking
 from streamd.codec import Batch, decode_batch, encode_batch
+from streamd.committed_log import CommittedLog
 from streamd.metrics import Metrics
 from streamd.peers import Audience, NoPeers, Peers
 from streamd.proposals import (
@@ -130,6 +131,9 @@ class Group:
         self._barriers = ReadBarriers(core, self.wake)
         self._configuration: Configuration | None = None
         self._writer = trio.CapacityLimiter(1)
+        self.committed = CommittedLog(
+            log, lambda: core.applied_index, run_blocking=run_blocking, writer=self._writer
+        )
         self._installing: SnapshotMeta | None = None
 
     # -- for the layers above -----------------------------------------------------------------

@@ -62,8 +62,10 @@ class _Start(msgspec.Struct, frozen=True):
 class SnapshotSource:
     """A snapshot to be read piece by piece, in any order up to the next new one. Calls block."""
 
-    def __init__(self, view: StateView, meta: SnapshotMeta) -> None:
+    def __init__(self, view: StateView, meta: SnapshotMeta, log_ms: int = 0) -> None:
+        """`log_ms` is the log's time as of the snapshot, in milliseconds since the epoch."""
         self.meta = meta
+        self.log_ms = log_ms
         self._view = view
         self._starts = [_Start(b"", 0)]
 
@@ -84,7 +86,7 @@ class SnapshotSource:
             meta = SnapshotMeta(
                 place.index, place.term, place.chain, header.configuration, snapshot_id
             )
-            return cls(view, meta)
+            return cls(view, meta, header.log_ms)
         except BaseException:
             view.close()
             raise

@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from streamd.streams.model import IfMatch, ProducerStamp, Settings, Stream
+from streamd.streams.model import ArchivedPlace, IfMatch, ProducerStamp, Settings, Stream
 from streamd.streams.offsets import START, Position
 
 
@@ -115,6 +115,19 @@ class DropUploads(msgspec.Struct, frozen=True, array_like=True, tag="drop-upload
     idle_ms: int = 0
 
 
+class Archived(msgspec.Struct, frozen=True, array_like=True, tag="archived"):
+    """The log is in the archive up to `place`, proposed by the leader of `term`.
+
+    `behind` is the end of the archive that this goes on from. With `anew` there is a gap before
+    `place`: the archive goes on behind a snapshot of the state as of that entry.
+    """
+
+    term: int
+    behind: ArchivedPlace
+    place: ArchivedPlace
+    anew: bool = False
+
+
 Command = (
     Create
     | Append
@@ -127,6 +140,7 @@ Command = (
     | StorePart
     | PublishSnapshot
     | DropUploads
+    | Archived
 )
 
 
@@ -165,6 +179,7 @@ class Result(Enum):
     OFFSET_INVALID = "offset-invalid"
     OFFSET_BEYOND_TAIL = "offset-beyond-tail"
     SNAPSHOT_DIFFERS = "snapshot-differs"
+    SUPERSEDED = "superseded"
 
 
 class Outcome:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from streamd.streams import keys, snapshots
 from streamd.streams.commands import (
     Append,
+    Archived,
     BeginUpload,
     Change,
     Command,
@@ -50,10 +51,9 @@ class Machine:
         header = self.state.header
         assert index == header.applied_index + 1, (index, header.applied_index)
         now_ms = header.log_ms = max(now_ms, header.log_ms)
-        outcomes = [self._apply_one(command, now_ms) for command in commands]
         header.applied_index = index
         header.applied_term = term
-        return outcomes
+        return [self._apply_one(command, now_ms) for command in commands]
 
     def take_changes(self) -> dict[int, Change]:
         changes, self.changes = self.changes, {}
@@ -81,6 +81,17 @@ class Machine:
                 return self._publish(command, now_ms)
             case DropUploads():
                 return snapshots.drop_uploads(self.state, command, now_ms)
+            case Archived():
+                return self._archived(command)
+
+    def _archived(self, command: Archived) -> Outcome:
+        """Only of the leader whose entry this is, only forward, and only from where it ended."""
+        header = self.state.header
+        forward = header.archived.index < command.place.index < header.applied_index
+        if command.term != header.applied_term or command.behind != header.archived or not forward:
+            return Outcome(Result.SUPERSEDED)
+        header.archived = command.place
+        return Outcome(Result.DONE)
 
     def _living(self, key: bytes, now_ms: int) -> Stream | Result:
         """The stream, or why there is none; one that is found to have expired ends here."""

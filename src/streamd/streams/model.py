@@ -196,6 +196,20 @@ class Bucket(msgspec.Struct, array_like=True, gc=False):
     hidden: int = 0
 
 
+class ArchivedPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The last log entry that is in the cold store's archive: its index and term, the chain of
+    checksums there, and the log's time as of it, in milliseconds since the epoch.
+
+    The chain is the archive's own, from its beginning on: a node's log that once began anew
+    behind a state has another. All 0 before anything is archived.
+    """
+
+    index: int = 0
+    term: int = 0
+    chain: int = 0
+    time_ms: int = 0
+
+
 class Header(msgspec.Struct, array_like=True, gc=False):
     """What the state as a whole remembers, written in the same batch as every change to it.
 
@@ -203,6 +217,7 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     replay starts behind it. `log_ms` is the latest time stamped into an applied entry.
     `next_stream_id` is the next id of a stream or a blob.
     `configuration` is the group's membership as of `applied_index`, as the log has it.
+    `archived` is how far the log is in the cold store's archive, for all that was agreed on.
     """
 
     applied_index: int = 0
@@ -211,3 +226,4 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     next_stream_id: int = 1
     streams: int = 0
     configuration: bytes = b""
+    archived: ArchivedPlace = ArchivedPlace()

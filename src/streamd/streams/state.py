@@ -26,6 +26,7 @@ from streamd.streams.chunks import (
 )
 from streamd.streams.commands import (
     Append,
+    Archived,
     BeginUpload,
     Command,
     Create,
@@ -363,5 +364,5 @@ def stream_keys(command: Command) -> list[bytes]:
             return [key for key, _, _ in reads]
         case Sweep(keys=due):
             return due
-        case CreateBucket() | DeleteBucket() | StorePart() | DropUploads():
+        case CreateBucket() | DeleteBucket() | StorePart() | DropUploads() | Archived():
             return []

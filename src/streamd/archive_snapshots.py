@@ -1,0 +1,268 @@
+"""Snapshots of the state beside the archived log, so that a restore need not replay all of it;
+and removal of what is older than anybody wants to restore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import structlog
+import trio
+from msgspec.structs import astuple
+
+from streamd.archived_objects import ArchivedObjects, list_all
+from streamd.blocking import RunBlocking
+from streamd.cold.catalog import Catalog, StoredManifest
+from streamd.cold.errors import ColdError, ColdUnavailable
+from streamd.cold.names import PIECES, group_folder
+from streamd.cold.segments import LogPlace, next_place
+from streamd.cold.snapshots import SnapshotOf, SnapshotWriter
+from streamd.cold_store import Cold
+from streamd.committed_log import EntriesGone
+from streamd.config import ColdConfig
+from streamd.fence import Fence
+from streamd.group import Group
+from streamd.raft.messages import Entry
+from streamd.storage.snapshots import SnapshotSource, SnapshotUnavailable
+from streamd.streams.model import ArchivedPlace
+
+log = structlog.get_logger("streamd.cold")
+
+# Of rows, before they are compressed.
+_PIECE_BYTES = 16 * 1024 * 1024
+_READ_BYTES = 1024 * 1024
+# A snapshot that failed is not begun again at once.
+_PAUSE_S = 60.0
+
+
+class StateSnapshots:
+    """The leader's. What is known of the store is forgotten when the lead changes."""
+
+    def __init__(
+        self,
+        group: Group,
+        cold: Cold,
+        fence: Fence,
+        config: ColdConfig,
+        *,
+        cluster_id: str,
+        run_blocking: RunBlocking,
+        random: Random,
+        group_id: int = 0,
+    ) -> None:
+        self._group = group
+        self._cold = cold
+        self._fence = fence
+        self._cluster_id = cluster_id
+        self._run_blocking = run_blocking
+        self._random = random
+        self._group_id = group_id
+        self._interval_ms = config.snapshot_interval_minutes * 60_000
+        self._retention_ms = config.archive_retention_hours * 3_600_000
+        self._objects = ArchivedObjects(cold, cluster_id, run_blocking, group_id)
+        self._times: dict[str, int] = {}
+        self._newest: ArchivedPlace | None = None
+        self._under_way = False
+        self._not_before = 0.0
+        self.error: str | None = None
+
+    def forget(self) -> None:
+        """Look anew at what there is in the store: others may have led meanwhile."""
+        self._newest = None
+        self._under_way = False
+        self._not_before = 0.0
+
+    def age_s(self) -> float:
+        """How much log time has passed since the newest snapshot; 0 where that is not known."""
+        newest = self._newest
+        return 0.0 if not newest else max(0, self._group.now_ms() - newest.time_ms) / 1000
+
+    def report(self) -> dict[str, object]:
+        newest = self._newest
+        return {
+            "index": newest.index if newest else None,
+            "time_ms": newest.time_ms if newest else None,
+            "under_way": self._under_way,
+            "error": self.error,
+        }
+
+    # -- making -------------------------------------------------------------------------------
+
+    async def begin_if_due(self, archived: ArchivedPlace, nursery: trio.Nursery) -> None:
+        """Have a snapshot made beside the archiving that goes on. Raises `ColdError`,
+        `StorageError`, `EntriesGone`."""
+        if self._under_way or not archived.index or trio.current_time() < self._not_before:
+            return
+        if self._newest is None:
+            self._newest = await self._find_newest()
+        newest = self._newest
+        # In an idle cluster the newest one goes on being the state of now.
+        if archived.index <= newest.index:
+            return
+        if self._group.now_ms() - newest.time_ms < self._interval_ms:
+            return
+        self._under_way = True
+        nursery.start_soon(self._make, archived)
+
+    async def begin_archive(self) -> ArchivedPlace:
+        """Make a snapshot that the archive can go on behind; returns its place.
+
+        Raises `ColdError`, `StorageError`.
+        """
+        async with self._source() as source:
+            meta = source.meta
+            place = LogPlace(meta.index, meta.term, meta.chain, source.log_ms)
+            await self._upload(source, place)
+        return ArchivedPlace(*astuple(place))
+
+    async def _find_newest(self) -> ArchivedPlace:
+        catalog = await self._objects.catalog()
+        if not catalog.manifests:
+            return ArchivedPlace()
+        of = (await self._objects.manifest(catalog.manifests[-1])).of
+        return ArchivedPlace(of.index, of.term, of.chain, of.time_ms)
+
+    async def _make(self, archived: ArchivedPlace) -> None:
+        try:
+            async with self._source() as source:
+                place = await self._place_of(source, archived)
+                await self._upload(source, place)
+            await self.remove_old()
+            self.error = None
+        except (ColdError, EntriesGone) as error:
+            log.warning("no snapshot of the state was put into the cold store", error=str(error))
+            self.error = str(error)
+            self._not_before = trio.current_time() + _PAUSE_S
+        finally:
+            self._under_way = False
+
+    @asynccontextmanager
+    async def _source(self) -> AsyncIterator[SnapshotSource]:
+        await self._group.flush()
+        try:
+            source = await self._group.open_snapshot(self._random.getrandbits(64))
+        except SnapshotUnavailable as gone:
+            raise ColdUnavailable(str(gone)) from gone
+        try:
+            yield source
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._run_blocking(source.close)
+
+    async def _place_of(self, source: SnapshotSource, archived: ArchivedPlace) -> LogPlace:
+        """The snapshot's place in the chain of the archive, which need not be that of this
+        node's log."""
+        place = LogPlace(*astuple(archived))
+        while place.index < source.meta.index:
+            entries = await self._group.committed.behind(place.index, _READ_BYTES)
+            wanted = [entry for entry in entries if entry.index <= source.meta.index]
+            place = await self._run_blocking(_follow, place, self._group_id, wanted)
+        if place.index != source.meta.index:
+            raise EntriesGone(f"the state is as of entry {source.meta.index}, behind the archive")
+        return place
+
+    async def _upload(self, source: SnapshotSource, place: LogPlace) -> None:
+        """Put a snapshot: its pieces, then what makes them one. Raises `ColdError`."""
+        meta = source.meta
+        writer = SnapshotWriter(
+            SnapshotOf(
+                self._cluster_id,
+                self._group_id,
+                place.index,
+                place.term,
+                place.chain,
+                place.time_ms,
+                meta.snapshot_id,
+                meta.configuration,
+            )
+        )
+        folder, put = self._objects.folder, set()
+        async for rows in self._rows(source):
+            piece = await self._run_blocking(writer.piece, rows)
+            await self._cold.put_verified(folder + piece.name, piece.content)
+            put.add(folder + piece.name)
+        await self._fence.check(fresh=True)
+        await self._check_all_there(meta.index, put)
+        manifest = writer.manifest()
+        await self._cold.put_verified(folder + manifest.name, manifest.content)
+        self._newest = ArchivedPlace(*astuple(place))
+        log.info("a snapshot of the state is in the cold store", index=meta.index, pieces=len(put))
+
+    async def _rows(self, source: SnapshotSource) -> AsyncIterator[bytes]:
+        """The state's rows, a piece at a time."""
+        number, gathered, size = 0, list[bytes](), 0
+        while True:
+            try:
+                piece = await self._run_blocking(source.piece, number)
+            except SnapshotUnavailable as gone:
+                raise ColdUnavailable(str(gone)) from gone
+            gathered.append(piece.rows)
+            size += len(piece.rows)
+            if piece.is_last or size >= _PIECE_BYTES:
+                yield b"".join(gathered)
+                gathered, size = [], 0
+            if piece.is_last:
+                return
+            number += 1
+
+    async def _check_all_there(self, index: int, names: set[str]) -> None:
+        """A leader that was deposed long ago must not complete what its successor removed."""
+        prefix = f"{self._objects.folder}{group_folder(PIECES, self._group_id)}{index:016x}-"
+        found = {info.name for info in await list_all(self._cold, prefix)}
+        if names - found:
+            raise ColdUnavailable("pieces of the snapshot were removed meanwhile")
+
+    # -- removing -----------------------------------------------------------------------------
+
+    async def remove_old(self) -> None:
+        """Remove what lies before the oldest restore point that is kept. Raises `ColdError`.
+
+        That is the newest snapshot that is as old as the retention: from it on everything can be
+        restored. Removed in an order in which nothing that is left lacks what it needs.
+        """
+        catalog = await self._objects.catalog()
+        kept = await self._oldest_kept(catalog)
+        if kept is None:
+            return
+        manifests = [one.name for one in catalog.manifests if one.log_index < kept.log_index]
+        pieces = [one.name for one in catalog.pieces if one.parsed.log_index < kept.log_index]
+        segments = [one.name for one in catalog.segments if one.parsed.last_index <= kept.log_index]
+        for names in (manifests, pieces, segments):
+            if names:
+                await self._fence.check(fresh=True)
+                await self._cold.delete([self._objects.folder + name for name in names])
+        if manifests:
+            log.info(
+                "old restore points were removed",
+                snapshots=len(manifests),
+                segments=len(segments),
+                oldest_index=kept.log_index,
+            )
+
+    async def _oldest_kept(self, catalog: Catalog) -> StoredManifest | None:
+        """The newest snapshot that is not younger than the retention; None when all are."""
+        until_ms = self._group.now_ms() - self._retention_ms
+        for stored in reversed(catalog.manifests):
+            if await self._time_of(stored) <= until_ms:
+                return stored
+        return None
+
+    async def _time_of(self, stored: StoredManifest) -> int:
+        if stored.name not in self._times:
+            self._times[stored.name] = (await self._objects.manifest(stored)).of.time_ms
+        return self._times[stored.name]
+
+
+def _follow(place: LogPlace, group_id: int, entries: list[Entry]) -> LogPlace:
+    for entry in entries:
+        place = next_place(place, group_id, entry)
+    return place
+
+
+async def oldest_base(cold: Cold, cluster_id: str, run_blocking: RunBlocking) -> int | None:
+    """The entry of the oldest state that a restore may begin with, 0 for the empty one; None when
+    nothing can be restored. Packs that died behind it are still needed. Raises `ColdError`."""
+    bases = (await ArchivedObjects(cold, cluster_id, run_blocking).catalog()).bases()
+    return bases[0] if bases else None
