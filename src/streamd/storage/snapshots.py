@@ -7,6 +7,7 @@ two snapshots must never be mixed: each snapshot has an id, and every piece's ch
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 
 import msgspec
@@ -137,12 +138,19 @@ def piece_crc(meta: SnapshotMeta, number: int, rows: bytes, is_last: bool) -> in
 def put_rows(batch: plyvel.WriteBatch, data: bytes | bytearray) -> int:
     """Put the whole rows that `data` begins with; returns how many bytes they are."""
     used = 0
-    while len(data) - used >= _ROW.size:
-        key_size, value_size = _ROW.unpack_from(data, used)
-        value_at = used + _ROW.size + key_size
-        end = value_at + value_size
-        if end > len(data):
-            break
-        batch.put(bytes(data[used + _ROW.size : value_at]), bytes(data[value_at:end]))
+    for key, value, end in whole_rows(data):
+        batch.put(key, value)
         used = end
     return used
+
+
+def whole_rows(data: bytes | bytearray) -> Iterator[tuple[bytes, bytes, int]]:
+    """The rows, key and value, that `data` begins with, and where each ends."""
+    at = 0
+    while len(data) - at >= _ROW.size:
+        key_size, value_size = _ROW.unpack_from(data, at)
+        value_at = at + _ROW.size + key_size
+        at, start = value_at + value_size, at + _ROW.size
+        if at > len(data):
+            return
+        yield bytes(data[start:value_at]), bytes(data[value_at:at]), at
