@@ -51,5 +51,5 @@ def test_what_does_not_continue_the_archive_changes_nothing(
 ) -> None:
     driver.do(Archived(TERM, NOTHING, _place(4)))
     assert driver.state.header.applied_index == 11
-    assert driver.do(refused).result is Result.SUPERSEDED
+    assert driver.do(refused).result is Result.STALE
     assert driver.state.header.archived == _place(4)
