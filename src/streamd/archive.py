@@ -8,25 +8,19 @@ entries and does no harm. Nodes keep their logs until they are archived (`retent
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from random import Random
 
 import msgspec
 import structlog
 import trio
 from msgspec.structs import astuple
 
-from streamd.archive_snapshots import StateSnapshots
-from streamd.blocking import RunBlocking
+from streamd.archive_snapshots import ArchiveTarget, StateSnapshots
 from streamd.codec import decode_batch
 from streamd.cold.errors import ColdError
-from streamd.cold.names import cluster_folder
 from streamd.cold.segments import LogPlace, SegmentWriter
-from streamd.cold_store import Cold
+from streamd.cold_tier import Lead
 from streamd.committed_log import EntriesGone
 from streamd.config import ColdConfig
-from streamd.fence import Fence, Fenced
-from streamd.group import Group
-from streamd.metrics import Metrics
 from streamd.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.commands import Archived
@@ -50,45 +44,25 @@ AskMember = Callable[[int, bytes], Awaitable[bytes]]
 
 
 class Archive:
-    """One group's archive. `run` on the leader; the rest of it on every node."""
+    """One group's archive. `make_round` on the leader; the rest of it on every node."""
 
     def __init__(
         self,
-        group: Group,
-        cold: Cold,
-        fence: Fence,
+        target: ArchiveTarget,
+        snapshots: StateSnapshots,
         config: ColdConfig,
         *,
-        cluster_id: str,
-        run_blocking: RunBlocking,
-        random: Random,
         ask_member: AskMember | None = None,
-        group_id: int = 0,
     ) -> None:
         """`ask_member` has another member archive for this one, see `archive_for`."""
-        self._group = group
-        self._cold = cold
-        self._fence = fence
-        self._run_blocking = run_blocking
+        self._target = target
+        self._group = target.group
+        self._snapshots = snapshots
         self._ask_member = ask_member
-        self._group_id = group_id
-        self._folder = cluster_folder(cluster_id)
-        self._snapshots = StateSnapshots(
-            group,
-            cold,
-            fence,
-            config,
-            cluster_id=cluster_id,
-            run_blocking=run_blocking,
-            random=random,
-            group_id=group_id,
-        )
         self._missed_since: float | None = None
-        # What went wrong last, until a round goes well; and the last gap that was left.
-        self.error: str | None = None
-        self.failures = 0
+        # The last gap that this node had to leave: the first and the last entry missing.
         self.gap: tuple[int, int] | None = None
-        retention = group.retention
+        retention = self._group.retention
         retention.archived_index = lambda: self._archived.index
         retention.max_unarchived_bytes = config.log_limit_bytes
 
@@ -96,49 +70,27 @@ class Archive:
     def _archived(self) -> ArchivedPlace:
         return self._group.state.header.archived
 
-    async def run(self) -> None:
-        """Archive until cancelled, while this node leads. Raises `StorageError`."""
-        self._missed_since = None
-        self._snapshots.forget()
-        async with trio.open_nursery() as nursery:
-            while True:
-                await trio.sleep(ROUND_S)
-                if self._group.leads:
-                    await self._round(nursery)
-
-    async def _round(self, nursery: trio.Nursery) -> None:
+    async def make_round(self, lead: Lead) -> float:
+        """Archive all there is. Raises `ColdError`, `StorageError`, and for a round that is to be
+        made again `Unavailable` or `OutcomeUnknown`."""
+        await self._target.fence.check()
         try:
-            await self._fence.check()
-            while await self._archive_some():
+            while await self._archive_some(lead):
                 pass
-            await self._snapshots.begin_if_due(self._archived, nursery)
-            self._went(None)
-        except (Unavailable, OutcomeUnknown, EntriesGone) as error:
-            log.info("the archive has to wait", reason=str(error))
-        except ColdError as error:
-            self._went(error)
+        except EntriesGone as gone:
+            raise Unavailable(str(gone)) from gone
+        return ROUND_S
 
-    def _went(self, error: ColdError | None) -> None:
-        """Say so when it begins to fail, and when it ends."""
-        if error is not None:
-            self.failures += 1
-        said = None if error is None else str(error)
-        if said is not None and self.error is None and not isinstance(error, Fenced):
-            log.warning("the log cannot be archived", error=said)
-        elif said is None and self.error is not None:
-            log.info("the log is archived again", archived=self._archived.index)
-        self.error = said
-
-    async def _archive_some(self) -> bool:
+    async def _archive_some(self, lead: Lead) -> bool:
         """Archive one segment, if there is something for it; whether to go on at once."""
         archived = self._archived
         if self._group.committed.first_index > archived.index + 1:
-            return await self._bridge(archived)
+            return await self._bridge(lead, archived)
         self._missed_since = None
         if not await self._is_worth_it(archived.index):
             return False
         place, size = await self._write_segment(archived)
-        return await self._agree(archived, place) and size >= SEGMENT_BYTES
+        return await self._agree(lead, archived, place) and size >= SEGMENT_BYTES
 
     async def _is_worth_it(self, index: int) -> bool:
         """Whether anything happened behind entry `index` but archiving. Otherwise an idle cluster
@@ -151,24 +103,24 @@ class Archive:
     async def _write_segment(self, behind: ArchivedPlace) -> tuple[ArchivedPlace, int]:
         """Put a segment of what this node has behind that place; where it ends, and the size of
         its entries. Raises `EntriesGone`, `ColdError`."""
-        writer = SegmentWriter(self._group_id, LogPlace(*astuple(behind)))
+        writer = SegmentWriter(self._target.group_id, LogPlace(*astuple(behind)))
         while writer.entries_size < SEGMENT_BYTES:
             entries = await self._group.committed.behind(writer.last.index, READ_BYTES)
             if not entries:
                 break
-            await self._run_blocking(_add, writer, entries)
+            await self._target.run_blocking(_add, writer, entries)
         if writer.last.index == behind.index:
             return behind, 0
-        segment = await self._run_blocking(writer.finish)
-        await self._cold.put_verified(self._folder + segment.name, segment.content)
+        segment = await self._target.run_blocking(writer.finish)
+        await self._target.cold.put_verified(self._target.folder + segment.name, segment.content)
         return ArchivedPlace(*astuple(writer.last)), writer.entries_size
 
     async def _agree(
-        self, behind: ArchivedPlace, place: ArchivedPlace, *, anew: bool = False
+        self, lead: Lead, behind: ArchivedPlace, place: ArchivedPlace, *, anew: bool = False
     ) -> bool:
         """Have all nodes know how far the archive goes; whether that is so now."""
         if place.index > behind.index:
-            command = Archived(self._group.core.term, behind, place, anew)
+            command = Archived(lead.term, behind, place, anew)
             await self._group.propose(command)
         return self._archived == place
 
@@ -181,7 +133,7 @@ class Archive:
         """
         try:
             behind = _PLACE.decode(payload)
-            await self._fence.check()
+            await self._target.fence.check()
             place, _ = await self._write_segment(behind)
         except EntriesGone:
             place = behind
@@ -189,7 +141,7 @@ class Archive:
             raise Unavailable(str(error)) from error
         return msgspec.msgpack.encode(place)
 
-    async def _bridge(self, archived: ArchivedPlace) -> bool:
+    async def _bridge(self, lead: Lead, archived: ArchivedPlace) -> bool:
         """This node's log begins too late: others may have what is missing, or nobody has."""
         others = self._group.core.configuration.members() - {self._group.core.node_id}
         silent = False
@@ -201,12 +153,12 @@ class Archive:
                 silent = True
                 continue
             if place.index > archived.index:
-                return await self._agree(archived, place)
+                return await self._agree(lead, archived, place)
         now = trio.current_time()
         self._missed_since = self._missed_since or now
         if silent and now - self._missed_since < PATIENCE_S:
             return False
-        return await self._begin_anew(archived)
+        return await self._begin_anew(lead, archived)
 
     async def _ask(self, member: int, archived: ArchivedPlace) -> ArchivedPlace:
         assert self._ask_member is not None, "a node by itself has no other members"
@@ -216,7 +168,7 @@ class Archive:
         except msgspec.DecodeError as error:
             raise Unavailable(f"not the end of an archive: {error}") from error
 
-    async def _begin_anew(self, archived: ArchivedPlace) -> bool:
+    async def _begin_anew(self, lead: Lead, archived: ArchivedPlace) -> bool:
         """Nobody has the next entries: go on behind a snapshot of the state."""
         place = await self._snapshots.begin_archive()
         if archived.index:
@@ -229,7 +181,7 @@ class Archive:
             )
         else:
             log.info("the archive begins behind a snapshot of the state", index=place.index)
-        return await self._agree(archived, place, anew=True)
+        return await self._agree(lead, archived, place, anew=True)
 
     # -- for those who look at it -------------------------------------------------------------
 
@@ -245,47 +197,12 @@ class Archive:
             "gap": list(self.gap) if self.gap else None,
             "log_cut_unarchived_index": retention.cut_unarchived_index or None,
             "last_snapshot": self._snapshots.report(),
-            "fenced_by": self._fence.restored_cluster_id,
-            "error": self.error,
+            "fenced_by": self._target.fence.restored_cluster_id,
         }
 
     def _lag_ms(self) -> int:
         header = self._group.state.header
         return max(0, header.log_ms - self._archived.time_ms)
-
-    def export(self, metrics: Metrics) -> None:
-        """Have it scraped."""
-        gauge = metrics.gauge
-        gauge(
-            "archive_lag_entries",
-            "Log entries that are not archived.",
-            lambda: max(0, self._group.state.header.applied_index - self._archived.index),
-        )
-        gauge(
-            "archive_lag_seconds",
-            "How much log time is not archived.",
-            lambda: self._lag_ms() / 1000,
-        )
-        gauge(
-            "archive_log_cut_unarchived",
-            "1 when this node had to cut its log before it was archived.",
-            lambda: bool(self._group.retention.cut_unarchived_index),
-        )
-        gauge(
-            "archive_snapshot_age_seconds",
-            "Log time since the newest snapshot in the store; on the leader only.",
-            self._snapshots.age_s,
-        )
-        gauge(
-            "archive_failed_rounds",
-            "Rounds of archiving that failed; on the leader only.",
-            lambda: self.failures,
-        )
-        gauge(
-            "cold_fenced",
-            "1 when another cluster was restored from this one.",
-            lambda: self._fence.restored_cluster_id is not None,
-        )
 
 
 def _add(writer: SegmentWriter, entries: list[Entry]) -> None:

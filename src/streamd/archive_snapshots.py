@@ -4,7 +4,7 @@ and removal of what is older than anybody wants to restore.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -15,15 +15,17 @@ from msgspec.structs import astuple
 from streamd.archived_objects import ArchivedObjects, list_all
 from streamd.blocking import RunBlocking
 from streamd.cold.catalog import Catalog, StoredManifest
-from streamd.cold.errors import ColdError, ColdUnavailable
-from streamd.cold.names import PIECES, group_folder
+from streamd.cold.errors import ColdUnavailable
+from streamd.cold.names import PIECES, cluster_folder, group_folder
 from streamd.cold.segments import LogPlace, next_place
 from streamd.cold.snapshots import SnapshotOf, SnapshotWriter
 from streamd.cold_store import Cold
+from streamd.cold_tier import Lead
 from streamd.committed_log import EntriesGone
 from streamd.config import ColdConfig
 from streamd.fence import Fence
 from streamd.group import Group
+from streamd.proposals import Unavailable
 from streamd.raft.messages import Entry
 from streamd.storage.snapshots import SnapshotSource, SnapshotUnavailable
 from streamd.streams.model import ArchivedPlace
@@ -33,46 +35,50 @@ log = structlog.get_logger("streamd.cold")
 # Of rows, before they are compressed.
 _PIECE_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 1024 * 1024
-# A snapshot that failed is not begun again at once.
-_PAUSE_S = 60.0
+# How often it is asked whether a snapshot is due.
+ROUND_S = 5.0
+
+
+class ArchiveTarget:
+    """Where a node's group archives, and what that takes."""
+
+    def __init__(
+        self,
+        cold: Cold,
+        group: Group,
+        cluster_id: Callable[[], str],
+        run_blocking: RunBlocking,
+        group_id: int = 0,
+    ) -> None:
+        """The id of the cluster may come only when the node joins it."""
+        self.cold = cold
+        self.group = group
+        self.cluster_id = cluster_id
+        self.run_blocking = run_blocking
+        self.group_id = group_id
+        self.fence = Fence(cold, cluster_id)
+
+    @property
+    def folder(self) -> str:
+        return cluster_folder(self.cluster_id())
+
+    @property
+    def objects(self) -> ArchivedObjects:
+        return ArchivedObjects(self.cold, self.cluster_id(), self.run_blocking, self.group_id)
 
 
 class StateSnapshots:
     """The leader's. What is known of the store is forgotten when the lead changes."""
 
-    def __init__(
-        self,
-        group: Group,
-        cold: Cold,
-        fence: Fence,
-        config: ColdConfig,
-        *,
-        cluster_id: str,
-        run_blocking: RunBlocking,
-        random: Random,
-        group_id: int = 0,
-    ) -> None:
-        self._group = group
-        self._cold = cold
-        self._fence = fence
-        self._cluster_id = cluster_id
-        self._run_blocking = run_blocking
+    def __init__(self, target: ArchiveTarget, config: ColdConfig, *, random: Random) -> None:
+        self._target = target
+        self._group = target.group
         self._random = random
-        self._group_id = group_id
         self._interval_ms = config.snapshot_interval_minutes * 60_000
         self._retention_ms = config.archive_retention_hours * 3_600_000
-        self._objects = ArchivedObjects(cold, cluster_id, run_blocking, group_id)
         self._times: dict[str, int] = {}
         self._newest: ArchivedPlace | None = None
-        self._under_way = False
-        self._not_before = 0.0
-        self.error: str | None = None
-
-    def forget(self) -> None:
-        """Look anew at what there is in the store: others may have led meanwhile."""
-        self._newest = None
-        self._under_way = False
-        self._not_before = 0.0
+        self._lead: Lead | None = None
 
     def age_s(self) -> float:
         """How much log time has passed since the newest snapshot; 0 where that is not known."""
@@ -84,27 +90,33 @@ class StateSnapshots:
         return {
             "index": newest.index if newest else None,
             "time_ms": newest.time_ms if newest else None,
-            "under_way": self._under_way,
-            "error": self.error,
         }
 
     # -- making -------------------------------------------------------------------------------
 
-    async def begin_if_due(self, archived: ArchivedPlace, nursery: trio.Nursery) -> None:
-        """Have a snapshot made beside the archiving that goes on. Raises `ColdError`,
-        `StorageError`, `EntriesGone`."""
-        if self._under_way or not archived.index or trio.current_time() < self._not_before:
-            return
+    async def make_round(self, lead: Lead) -> float:
+        """Make a snapshot if one is due, and remove what is too old.
+
+        Raises `ColdError`, `StorageError`, `Unavailable`.
+        """
+        if lead is not self._lead:
+            self._lead, self._newest = lead, None
         if self._newest is None:
             self._newest = await self._find_newest()
-        newest = self._newest
+        archived = self._group.state.header.archived
+        if self._is_due(archived, self._newest):
+            await self._target.fence.check()
+            try:
+                await self._make(archived)
+            except EntriesGone as gone:
+                raise Unavailable(str(gone)) from gone
+            await self.remove_old()
+        return ROUND_S
+
+    def _is_due(self, archived: ArchivedPlace, newest: ArchivedPlace) -> bool:
         # In an idle cluster the newest one goes on being the state of now.
-        if archived.index <= newest.index:
-            return
-        if self._group.now_ms() - newest.time_ms < self._interval_ms:
-            return
-        self._under_way = True
-        nursery.start_soon(self._make, archived)
+        has_news = archived.index > newest.index
+        return has_news and self._group.now_ms() - newest.time_ms >= self._interval_ms
 
     async def begin_archive(self) -> ArchivedPlace:
         """Make a snapshot that the archive can go on behind; returns its place.
@@ -118,25 +130,16 @@ class StateSnapshots:
         return ArchivedPlace(*astuple(place))
 
     async def _find_newest(self) -> ArchivedPlace:
-        catalog = await self._objects.catalog()
+        catalog = await self._target.objects.catalog()
         if not catalog.manifests:
             return ArchivedPlace()
-        of = (await self._objects.manifest(catalog.manifests[-1])).of
+        of = (await self._target.objects.manifest(catalog.manifests[-1])).of
         return ArchivedPlace(of.index, of.term, of.chain, of.time_ms)
 
     async def _make(self, archived: ArchivedPlace) -> None:
-        try:
-            async with self._source() as source:
-                place = await self._place_of(source, archived)
-                await self._upload(source, place)
-            await self.remove_old()
-            self.error = None
-        except (ColdError, EntriesGone) as error:
-            log.warning("no snapshot of the state was put into the cold store", error=str(error))
-            self.error = str(error)
-            self._not_before = trio.current_time() + _PAUSE_S
-        finally:
-            self._under_way = False
+        async with self._source() as source:
+            place = await self._place_of(source, archived)
+            await self._upload(source, place)
 
     @asynccontextmanager
     async def _source(self) -> AsyncIterator[SnapshotSource]:
@@ -149,7 +152,7 @@ class StateSnapshots:
             yield source
         finally:
             with trio.CancelScope(shield=True):
-                await self._run_blocking(source.close)
+                await self._target.run_blocking(source.close)
 
     async def _place_of(self, source: SnapshotSource, archived: ArchivedPlace) -> LogPlace:
         """The snapshot's place in the chain of the archive, which need not be that of this
@@ -158,7 +161,7 @@ class StateSnapshots:
         while place.index < source.meta.index:
             entries = await self._group.committed.behind(place.index, _READ_BYTES)
             wanted = [entry for entry in entries if entry.index <= source.meta.index]
-            place = await self._run_blocking(_follow, place, self._group_id, wanted)
+            place = await self._target.run_blocking(_follow, place, self._target.group_id, wanted)
         if place.index != source.meta.index:
             raise EntriesGone(f"the state is as of entry {source.meta.index}, behind the archive")
         return place
@@ -168,8 +171,8 @@ class StateSnapshots:
         meta = source.meta
         writer = SnapshotWriter(
             SnapshotOf(
-                self._cluster_id,
-                self._group_id,
+                self._target.cluster_id(),
+                self._target.group_id,
                 place.index,
                 place.term,
                 place.chain,
@@ -178,15 +181,15 @@ class StateSnapshots:
                 meta.configuration,
             )
         )
-        folder, put = self._objects.folder, set()
+        folder, put = self._target.folder, set()
         async for rows in self._rows(source):
-            piece = await self._run_blocking(writer.piece, rows)
-            await self._cold.put_verified(folder + piece.name, piece.content)
+            piece = await self._target.run_blocking(writer.piece, rows)
+            await self._target.cold.put_verified(folder + piece.name, piece.content)
             put.add(folder + piece.name)
-        await self._fence.check(fresh=True)
+        await self._target.fence.check(fresh=True)
         await self._check_all_there(meta.index, put)
         manifest = writer.manifest()
-        await self._cold.put_verified(folder + manifest.name, manifest.content)
+        await self._target.cold.put_verified(folder + manifest.name, manifest.content)
         self._newest = ArchivedPlace(*astuple(place))
         log.info("a snapshot of the state is in the cold store", index=meta.index, pieces=len(put))
 
@@ -195,7 +198,7 @@ class StateSnapshots:
         number, gathered, size = 0, list[bytes](), 0
         while True:
             try:
-                piece = await self._run_blocking(source.piece, number)
+                piece = await self._target.run_blocking(source.piece, number)
             except SnapshotUnavailable as gone:
                 raise ColdUnavailable(str(gone)) from gone
             gathered.append(piece.rows)
@@ -209,8 +212,8 @@ class StateSnapshots:
 
     async def _check_all_there(self, index: int, names: set[str]) -> None:
         """A leader that was deposed long ago must not complete what its successor removed."""
-        prefix = f"{self._objects.folder}{group_folder(PIECES, self._group_id)}{index:016x}-"
-        found = {info.name for info in await list_all(self._cold, prefix)}
+        prefix = f"{self._target.folder}{group_folder(PIECES, self._target.group_id)}{index:016x}-"
+        found = {info.name for info in await list_all(self._target.cold, prefix)}
         if names - found:
             raise ColdUnavailable("pieces of the snapshot were removed meanwhile")
 
@@ -222,7 +225,7 @@ class StateSnapshots:
         That is the newest snapshot that is as old as the retention: from it on everything can be
         restored. Removed in an order in which nothing that is left lacks what it needs.
         """
-        catalog = await self._objects.catalog()
+        catalog = await self._target.objects.catalog()
         kept = await self._oldest_kept(catalog)
         if kept is None:
             return
@@ -231,8 +234,8 @@ class StateSnapshots:
         segments = [one.name for one in catalog.segments if one.parsed.last_index <= kept.log_index]
         for names in (manifests, pieces, segments):
             if names:
-                await self._fence.check(fresh=True)
-                await self._cold.delete([self._objects.folder + name for name in names])
+                await self._target.fence.check(fresh=True)
+                await self._target.cold.delete([self._target.folder + name for name in names])
         if manifests:
             log.info(
                 "old restore points were removed",
@@ -251,7 +254,7 @@ class StateSnapshots:
 
     async def _time_of(self, stored: StoredManifest) -> int:
         if stored.name not in self._times:
-            self._times[stored.name] = (await self._objects.manifest(stored)).of.time_ms
+            self._times[stored.name] = (await self._target.objects.manifest(stored)).of.time_ms
         return self._times[stored.name]
 
 

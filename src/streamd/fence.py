@@ -6,6 +6,8 @@ deleted there any more, and what this cluster would add is a history that goes o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import structlog
 import trio
@@ -34,12 +36,17 @@ class Fenced(ColdError):
 class Fence:
     """Ask `check` before every round of writing to, or deleting from, the cluster's folder."""
 
-    def __init__(self, cold: Cold, cluster_id: str) -> None:
+    def __init__(self, cold: Cold, cluster_id: Callable[[], str]) -> None:
+        """The id of the cluster may come only when the node joins it."""
         self._cold = cold
-        self._folder = cluster_folder(cluster_id)
+        self._cluster_id = cluster_id
         self._looked_at = 0.0
         self._looked = False
         self.restored_cluster_id: str | None = None
+
+    @property
+    def _folder(self) -> str:
+        return cluster_folder(self._cluster_id())
 
     async def check(self, *, fresh: bool = False) -> None:
         """Raises `Fenced` when there is a fence, and `ColdError` when nobody can tell.

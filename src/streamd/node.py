@@ -10,18 +10,21 @@ from random import Random
 import trio
 
 from streamd.administration import Administration
+from streamd.archive import Archive
+from streamd.archive_snapshots import ArchiveTarget, StateSnapshots
 from streamd.blobs import Blobs
 from streamd.blocking import RunBlocking
 from streamd.cluster import Cluster
 from streamd.cold_reads import ColdReads
 from streamd.cold_records import ColdRecords
 from streamd.cold_store import Cold
-from streamd.cold_tier import ColdTier
+from streamd.cold_tier import ColdTier, Rounds
 from streamd.config import ClusterConfig, ColdConfig
 from streamd.group import Group
 from streamd.metrics import Metrics
 from streamd.peers import Audience
 from streamd.pins import Pins
+from streamd.proposals import Unavailable
 from streamd.raft.messages import Message
 from streamd.reads import Reads
 from streamd.reclaim import reclaim_forever
@@ -74,7 +77,8 @@ class Node:
             tick_s=timing.heartbeat_interval_ms / 1000,
         )
         self.pins = Pins()
-        self.cold_tier = self._cold_tier(cold, cold_config or ColdConfig())
+        self.archive: Archive | None = None
+        self.cold_tier = self._cold_tier(cold, cold_config or ColdConfig(), random)
         records = ColdRecords(None) if self.cold_tier is None else self.cold_tier.records
         self.reads = Reads(state, stores.state, records, run_blocking)
         self.blobs = Blobs(state, stores.state, records, run_blocking)
@@ -88,18 +92,26 @@ class Node:
             self._receiver = SnapshotReceiver(self.group, sink, run_blocking=run_blocking)
         self._nursery: trio.Nursery | None = None
 
-    def _cold_tier(self, cold: Cold | None, config: ColdConfig) -> ColdTier | None:
+    def _cold_tier(self, cold: Cold | None, config: ColdConfig, random: Random) -> ColdTier | None:
         """The cold tier over a cold store, if there is one."""
         if cold is None:
             return None
+        data_dir, run_blocking = self.stores.data_dir, self.run_blocking
         reads = ColdReads(cold, cache_bytes=config.cache_bytes)
+        target = ArchiveTarget(cold, self.group, lambda: data_dir.identity.cluster_id, run_blocking)
+        snapshots = StateSnapshots(target, config, random=random)
+        ask_member = None if self.cluster is None else self.cluster.ask_to_archive
+        self.archive = Archive(target, snapshots, config, ask_member=ask_member)
         return ColdTier(
             self.group,
             cold,
             reads,
             ColdRecords(reads),
             node_tasks=[],
-            leader_tasks=[],
+            leader_tasks=[
+                Rounds("archive", self.archive.make_round),
+                Rounds("snapshot", snapshots.make_round),
+            ],
         )
 
     @asynccontextmanager
@@ -138,6 +150,11 @@ class Node:
 
     async def take_snapshot_step(self, payload: bytes) -> bytes:
         return await self._receiver.take_step(payload)
+
+    async def archive_for(self, payload: bytes) -> bytes:
+        if self.archive is None:
+            raise Unavailable("this node has no cold store")
+        return await self.archive.archive_for(payload)
 
     def send_snapshots(self, members: Sequence[int]) -> None:
         assert self._nursery is not None
