@@ -55,7 +55,7 @@ class Archive:
         ask_member: AskMember | None = None,
     ) -> None:
         """`ask_member` has another member archive for this one, see `archive_for`."""
-        self._target = target
+        self.target = target
         self._group = target.group
         self._snapshots = snapshots
         self._ask_member = ask_member
@@ -73,7 +73,7 @@ class Archive:
     async def make_round(self, lead: Lead) -> float:
         """Archive all there is. Raises `ColdError`, `StorageError`, and for a round that is to be
         made again `Unavailable` or `OutcomeUnknown`."""
-        await self._target.fence.check()
+        await self.target.fence.check()
         try:
             while await self._archive_some(lead):
                 pass
@@ -87,9 +87,12 @@ class Archive:
         if self._group.committed.first_index > archived.index + 1:
             return await self._bridge(lead, archived)
         self._missed_since = None
+        until = None
         if not await self._is_worth_it(archived.index):
-            return False
-        place, size = await self._write_segment(archived)
+            until = self.target.wanted_index
+            if until <= archived.index:
+                return False
+        place, size = await self._write_segment(archived, until)
         return await self._agree(lead, archived, place) and size >= SEGMENT_BYTES
 
     async def _is_worth_it(self, index: int) -> bool:
@@ -100,19 +103,23 @@ class Archive:
             bool(entries) and entries[-1].index < self._group.committed.last_index
         )
 
-    async def _write_segment(self, behind: ArchivedPlace) -> tuple[ArchivedPlace, int]:
-        """Put a segment of what this node has behind that place; where it ends, and the size of
-        its entries. Raises `EntriesGone`, `ColdError`."""
-        writer = SegmentWriter(self._target.group_id, LogPlace(*astuple(behind)))
+    async def _write_segment(
+        self, behind: ArchivedPlace, until: int | None = None
+    ) -> tuple[ArchivedPlace, int]:
+        """Put a segment of what this node has behind that place, or has up to entry `until`;
+        where it ends, and the size of its entries. Raises `EntriesGone`, `ColdError`."""
+        writer = SegmentWriter(self.target.group_id, LogPlace(*astuple(behind)))
         while writer.entries_size < SEGMENT_BYTES:
             entries = await self._group.committed.behind(writer.last.index, READ_BYTES)
+            if until is not None:
+                entries = [entry for entry in entries if entry.index <= until]
             if not entries:
                 break
-            await self._target.run_blocking(_add, writer, entries)
+            await self.target.run_blocking(_add, writer, entries)
         if writer.last.index == behind.index:
             return behind, 0
-        segment = await self._target.run_blocking(writer.finish)
-        await self._target.cold.put_verified(self._target.folder + segment.name, segment.content)
+        segment = await self.target.run_blocking(writer.finish)
+        await self.target.cold.put_verified(self.target.folder + segment.name, segment.content)
         return ArchivedPlace(*astuple(writer.last)), writer.entries_size
 
     async def _agree(
@@ -133,7 +140,7 @@ class Archive:
         """
         try:
             behind = _PLACE.decode(payload)
-            await self._target.fence.check()
+            await self.target.fence.check()
             place, _ = await self._write_segment(behind)
         except EntriesGone:
             place = behind
@@ -197,7 +204,7 @@ class Archive:
             "gap": list(self.gap) if self.gap else None,
             "log_cut_unarchived_index": retention.cut_unarchived_index or None,
             "last_snapshot": self._snapshots.report(),
-            "fenced_by": self._target.fence.restored_cluster_id,
+            "fenced_by": self.target.fence.restored_cluster_id,
         }
 
     def _lag_ms(self) -> int:

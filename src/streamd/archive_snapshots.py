@@ -37,6 +37,7 @@ _PIECE_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 1024 * 1024
 # How often it is asked whether a snapshot is due.
 ROUND_S = 5.0
+_ARCHIVE_TIMEOUT_S = 60.0
 
 
 class ArchiveTarget:
@@ -57,6 +58,8 @@ class ArchiveTarget:
         self.run_blocking = run_blocking
         self.group_id = group_id
         self.fence = Fence(cold, cluster_id)
+        # What a snapshot waits for: a log that is archived up to there.
+        self.wanted_index = 0
 
     @property
     def folder(self) -> str:
@@ -139,13 +142,13 @@ class StateSnapshots:
     async def _make(self, archived: ArchivedPlace) -> None:
         async with self._source() as source:
             place = await self._place_of(source, archived)
-            await self._upload(source, place)
+            await self._upload(source, place, behind_archive=False)
 
     @asynccontextmanager
     async def _source(self) -> AsyncIterator[SnapshotSource]:
         await self._group.flush()
         try:
-            source = await self._group.open_snapshot(self._random.getrandbits(64))
+            source = await self._group.open_snapshot(self._random.getrandbits(64), only_hot=True)
         except SnapshotUnavailable as gone:
             raise ColdUnavailable(str(gone)) from gone
         try:
@@ -166,8 +169,14 @@ class StateSnapshots:
             raise EntriesGone(f"the state is as of entry {source.meta.index}, behind the archive")
         return place
 
-    async def _upload(self, source: SnapshotSource, place: LogPlace) -> None:
-        """Put a snapshot: its pieces, then what makes them one. Raises `ColdError`."""
+    async def _upload(
+        self, source: SnapshotSource, place: LogPlace, *, behind_archive: bool = True
+    ) -> None:
+        """Put a snapshot: its pieces, then what makes them one.
+
+        Unless it is `behind_archive`, which will go on from it, the log is there up to it first:
+        what can be restored has no gap. Raises `ColdError`, `Unavailable`.
+        """
         meta = source.meta
         writer = SnapshotWriter(
             SnapshotOf(
@@ -186,12 +195,22 @@ class StateSnapshots:
             piece = await self._target.run_blocking(writer.piece, rows)
             await self._target.cold.put_verified(folder + piece.name, piece.content)
             put.add(folder + piece.name)
+        if not behind_archive:
+            await self._archived_through(place.index)
         await self._target.fence.check(fresh=True)
         await self._check_all_there(meta.index, put)
         manifest = writer.manifest()
         await self._target.cold.put_verified(folder + manifest.name, manifest.content)
         self._newest = ArchivedPlace(*astuple(place))
         log.info("a snapshot of the state is in the cold store", index=meta.index, pieces=len(put))
+
+    async def _archived_through(self, index: int) -> None:
+        self._target.wanted_index = index
+        state = self._group.state
+        if not await self._group.wait_for(
+            lambda: state.header.archived.index >= index, _ARCHIVE_TIMEOUT_S
+        ):
+            raise Unavailable(f"the log is not archived up to entry {index}")
 
     async def _rows(self, source: SnapshotSource) -> AsyncIterator[bytes]:
         """The state's rows, a piece at a time."""

@@ -13,12 +13,13 @@ from streamd.cold.errors import ObjectCorrupt, ObjectMissing
 from streamd.cold.names import FENCE
 from streamd.cold.segments import LogPlace, placed_entries_of, read_segment_head
 from streamd.cold_store import Cold
-from streamd.restore import Progress
+from streamd.restore import Progress, check_pack
 from streamd.storage.snapshots import whole_rows
 from streamd.streams import keys
-from streamd.streams.model import Header
+from streamd.streams.model import Header, Pack
 
 _HEADER = msgspec.msgpack.Decoder(Header)
+_PACK = msgspec.msgpack.Decoder(Pack)
 
 
 class RestorePoint(msgspec.Struct, frozen=True):
@@ -204,14 +205,10 @@ class _Verification:
 
     async def _pack(self, name: str) -> None:
         try:
-            digest, size = await self._cold.digest(name)
+            self._found.size += await check_pack(self._cold, name)
+            self._found.packs += 1
         except (ObjectCorrupt, ObjectMissing) as error:
-            self._problem(f"{name}: {error}")
-            return
-        self._found.packs += 1
-        self._found.size += size
-        if f"-{digest}.pack" not in name:
-            self._problem(f"{name} does not have the digest that it is named by")
+            self._problem(str(error))
 
 
 def _read_segment(content: bytes, shared: set[int]) -> list[LogPlace]:
@@ -236,6 +233,8 @@ class _Rows:
             used = end
             if key == keys.HEADER:
                 self._applied_index = _HEADER.decode(value).applied_index
+            elif key[:1] == keys.PACK and (pack := _PACK.decode(value)).live:
+                self.packs.add(pack.name)
         self._begun = data[used:]
 
     def end(self, index: int) -> None:

@@ -63,6 +63,10 @@ class Fence:
                 f"mistake, delete {self._folder}{fence_name(self.restored_cluster_id)}"
             )
 
+    def forget(self) -> None:
+        """Look anew the next time."""
+        self._looked = False
+
     async def _look(self) -> None:
         prefix = f"{self._folder}{FENCE}"
         found = await self._cold.page(prefix, limit=1)

@@ -439,11 +439,13 @@ class Group:
 
     # -- snapshots ----------------------------------------------------------------------------
 
-    async def open_snapshot(self, snapshot_id: int) -> SnapshotSource:
-        """A snapshot of the state as stored. Raises `SnapshotUnavailable`."""
-        return await self._run_blocking(
-            SnapshotSource.open, self._store, self._log, snapshot_id, limiter=self._writer
-        )
+    async def open_snapshot(self, snapshot_id: int, *, only_hot: bool = False) -> SnapshotSource:
+        """A snapshot of the state as stored; with `only_hot` without what the cold store has.
+
+        Raises `SnapshotUnavailable`.
+        """
+        args = (self._store, self._log, snapshot_id, only_hot)
+        return await self._run_blocking(SnapshotSource.open, *args, limiter=self._writer)
 
     @property
     def is_installing(self) -> bool:

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import trio
 from msgspec.structs import replace
 
 from streamd.archived_objects import ArchivedObjects, list_clusters
 from streamd.blocking import RunBlocking
 from streamd.cold.catalog import Catalog, StoredManifest
+from streamd.cold.errors import ObjectCorrupt
 from streamd.cold.segments import LogPlace
 from streamd.cold.snapshots import Manifest
 from streamd.cold_store import Cold
@@ -40,7 +42,12 @@ from streamd.storage.install import recover_install
 from streamd.storage.log_store import LogStore
 from streamd.storage.snapshots import Piece, SnapshotMeta, piece_crc
 from streamd.storage.state_store import StateStore
+from streamd.streams import keys
+from streamd.streams.model import Pack
 
+_PACKS_AT_ONCE = 4
+_ROWS_AT_ONCE = 1000
+_PACK_DECODER = msgspec.msgpack.Decoder(Pack)
 _OURS = {"LOCK", "identity.json", "restore"}
 
 
@@ -304,8 +311,48 @@ class _Restoration:
         return replay.place
 
     async def verify_packs(self, cold: Cold) -> int:
-        """Read every pack that the state refers to, and compare; returns how many there are."""
-        return 0
+        """Read every pack that the state refers to, and compare; returns how many there are.
+
+        Raises `ObjectCorrupt`, `ObjectMissing`.
+        """
+        packs = await self._run_blocking(_packs_of, self._data_dir)
+        self._progress.stage("packs", len(packs))
+        limiter = trio.CapacityLimiter(_PACKS_AT_ONCE)
+
+        async def check(pack: Pack) -> None:
+            async with limiter:
+                await check_pack(cold, pack.name)
+                self._progress.advance(1)
+
+        async with trio.open_nursery() as nursery:
+            for pack in packs:
+                nursery.start_soon(check, pack)
+        return len(packs)
+
+
+async def check_pack(cold: Cold, name: str) -> int:
+    """Read a whole pack; returns its size. Raises `ObjectCorrupt` when it is another than the one
+    that was put under that name, `ObjectMissing`, `ColdError`."""
+    digest, size = await cold.digest(name)
+    if not name.endswith(f"-{digest}.pack"):
+        raise ObjectCorrupt(f"{name} does not have the digest that it is named by")
+    return size
+
+
+def _packs_of(data_dir: DataDir) -> list[Pack]:
+    """The packs that a state's slices are in."""
+    store = StateStore(data_dir.state)
+    found: list[Pack] = []
+    try:
+        start: bytes | None = keys.PACK
+        while start is not None:
+            rows = store.scan(start, bytes([keys.PACK[0] + 1]), limit=_ROWS_AT_ONCE)
+            packs = [_PACK_DECODER.decode(value) for _, value in rows]
+            found += [pack for pack in packs if pack.live]
+            start = rows[-1][0] + b"\0" if len(rows) == _ROWS_AT_ONCE else None
+    finally:
+        store.close()
+    return found
 
 
 def _found_cluster(data_dir: DataDir, config: Config, place: LogPlace) -> None:

@@ -14,8 +14,9 @@ import msgspec
 import plyvel
 from crc32c import crc32c
 
+from streamd.storage.hot_rows import HotRows, View
 from streamd.storage.log_store import LogStore
-from streamd.storage.state_store import StateStore, StateView, ViewGone
+from streamd.storage.state_store import StateStore, ViewGone
 from streamd.streams import keys
 from streamd.streams.model import Header
 
@@ -63,7 +64,7 @@ class _Start(msgspec.Struct, frozen=True):
 class SnapshotSource:
     """A snapshot to be read piece by piece, in any order up to the next new one. Calls block."""
 
-    def __init__(self, view: StateView, meta: SnapshotMeta, log_ms: int = 0) -> None:
+    def __init__(self, view: View, meta: SnapshotMeta, log_ms: int = 0) -> None:
         """`log_ms` is the log's time as of the snapshot, in milliseconds since the epoch."""
         self.meta = meta
         self.log_ms = log_ms
@@ -71,8 +72,12 @@ class SnapshotSource:
         self._starts = [_Start(b"", 0)]
 
     @classmethod
-    def open(cls, state: StateStore, log: LogStore, snapshot_id: int) -> SnapshotSource:
+    def open(
+        cls, state: StateStore, log: LogStore, snapshot_id: int, only_hot: bool = False
+    ) -> SnapshotSource:
         """The state as it is stored now. Close it: until then its old rows take up disk.
+
+        With `only_hot` it lacks the records that are in the cold store.
 
         On the log's thread, so that the log is not cut meanwhile. `snapshot_id` is a random
         number of 64 bits. Raises `SnapshotUnavailable` while nothing is stored, `StorageError`.
@@ -87,7 +92,7 @@ class SnapshotSource:
             meta = SnapshotMeta(
                 place.index, place.term, place.chain, header.configuration, snapshot_id
             )
-            return cls(view, meta, header.log_ms)
+            return cls(HotRows(view) if only_hot else view, meta, header.log_ms)
         except BaseException:
             view.close()
             raise
