@@ -10,13 +10,16 @@ from random import Random
 import trio
 
 from streamd.administration import Administration
+from streamd.anchors import Anchors
 from streamd.blobs import Blobs
 from streamd.blocking import RunBlocking
 from streamd.cluster import Cluster
+from streamd.cold_drop import Dropper
+from streamd.cold_flush import Flusher
 from streamd.cold_reads import ColdReads
 from streamd.cold_records import ColdRecords
 from streamd.cold_store import Cold
-from streamd.cold_tier import ColdTier
+from streamd.cold_tier import ColdTier, Rounds
 from streamd.config import ClusterConfig, ColdConfig
 from streamd.group import Group
 from streamd.metrics import Metrics
@@ -77,6 +80,7 @@ class Node:
         self.cold_tier = self._cold_tier(cold, cold_config or ColdConfig())
         records = ColdRecords(None) if self.cold_tier is None else self.cold_tier.records
         self.reads = Reads(state, stores.state, records, run_blocking)
+        self.anchors = Anchors(self.group, self.reads)
         self.blobs = Blobs(state, stores.state, records, run_blocking)
         self.administration: Administration | None = None
         if cluster is not None:
@@ -92,14 +96,30 @@ class Node:
         """The cold tier over a cold store, if there is one."""
         if cold is None:
             return None
+        self.group.hot_limit_bytes = config.hot_limit_bytes
         reads = ColdReads(cold, cache_bytes=config.cache_bytes)
+        flusher = Flusher(
+            self.group,
+            self.stores.state,
+            cold,
+            config,
+            lambda: self.stores.data_dir.identity.cluster_id,
+            run_blocking=self.run_blocking,
+        )
+        dropper = Dropper(
+            self.group.state,
+            self.stores.state,
+            self.group.storing_nothing,
+            keep_bytes=config.hot_keep_bytes,
+            run_blocking=self.run_blocking,
+        )
         return ColdTier(
             self.group,
             cold,
             reads,
             ColdRecords(reads),
-            node_tasks=[],
-            leader_tasks=[],
+            node_tasks=[Rounds("drop", dropper.round)],
+            leader_tasks=[Rounds("flush", flusher.round)],
         )
 
     @asynccontextmanager

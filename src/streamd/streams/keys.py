@@ -122,8 +122,14 @@ def pack_key(term: int, number: int) -> bytes:
     return _CHUNK.pack(PACK, term, number)
 
 
-def end_record_in(key: bytes) -> int:
-    """The second number in the key of a chunk, a slice, a part."""
+def stream_id_in(key: bytes) -> int:
+    """The id in the key of a chunk, a slice, a part."""
+    _, found, _ = _CHUNK.unpack(key)
+    return int(found)
+
+
+def number_in(key: bytes) -> int:
+    """The number behind the id there: the end record, or a part's number."""
     _, _, found = _CHUNK.unpack(key)
     return int(found)
 
