@@ -154,6 +154,12 @@ def hot_in(key: bytes) -> tuple[int, bytes]:
     return int(at_ms), key[9:]
 
 
+def trimmed_slices(note: bytes) -> tuple[bytes, bytes]:
+    """The half-open range of the slices that a trim's note is about."""
+    _, stream_id, record = _CHUNK.unpack(note)
+    return slice_key(stream_id, 0), slice_key(stream_id, record + 1)
+
+
 def id_range(letter: bytes, stream_id: int) -> tuple[bytes, bytes]:
     """The half-open range of all keys of one stream id under `letter`."""
     return _PAIR.pack(letter, stream_id), _PAIR.pack(letter, stream_id + 1)
