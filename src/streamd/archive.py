@@ -73,7 +73,6 @@ class Archive:
     async def make_round(self, lead: Lead) -> float:
         """Archive all there is. Raises `ColdError`, `StorageError`, and for a round that is to be
         made again `Unavailable` or `OutcomeUnknown`."""
-        await self.target.fence.check()
         try:
             while await self._archive_some(lead):
                 pass

@@ -108,7 +108,6 @@ class StateSnapshots:
             self._newest = await self._find_newest()
         archived = self._group.state.header.archived
         if self._is_due(archived, self._newest):
-            await self._target.fence.check()
             try:
                 await self._make(archived)
             except EntriesGone as gone:

@@ -6,7 +6,8 @@ deleted there any more, and what this cluster would add is a history that goes o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec
 
 import msgspec
 import structlog
@@ -20,6 +21,9 @@ log = structlog.get_logger("streamd.cold")
 
 # Looked at by tasks that come round every second; one request in so long is enough for them.
 _GOOD_FOR_S = 10.0
+
+
+P = ParamSpec("P")
 
 
 class FenceNote(msgspec.Struct, frozen=True):
@@ -62,6 +66,15 @@ class Fence:
                 "flushed, archived or deleted any more. Stop these nodes; if that restore was a "
                 f"mistake, delete {self._folder}{fence_name(self.restored_cluster_id)}"
             )
+
+    def unfenced(self, make_round: Callable[P, Awaitable[float]]) -> Callable[P, Awaitable[float]]:
+        """A round that is only made while there is no fence; else it raises `Fenced`."""
+
+        async def make(*args: P.args, **kwargs: P.kwargs) -> float:
+            await self.check()
+            return await make_round(*args, **kwargs)
+
+        return make
 
     def forget(self) -> None:
         """Look anew the next time."""

@@ -10,11 +10,14 @@ from random import Random
 import trio
 
 from streamd.administration import Administration
+from streamd.anchors import Anchors
 from streamd.archive import Archive
 from streamd.archive_snapshots import ArchiveTarget, StateSnapshots
 from streamd.blobs import Blobs
 from streamd.blocking import RunBlocking
 from streamd.cluster import Cluster
+from streamd.cold_drop import Dropper
+from streamd.cold_flush import Flusher
 from streamd.cold_reads import ColdReads
 from streamd.cold_records import ColdRecords
 from streamd.cold_store import Cold
@@ -81,6 +84,7 @@ class Node:
         self.cold_tier = self._cold_tier(cold, cold_config or ColdConfig(), random)
         records = ColdRecords(None) if self.cold_tier is None else self.cold_tier.records
         self.reads = Reads(state, stores.state, records, run_blocking)
+        self.anchors = Anchors(self.group, self.reads)
         self.blobs = Blobs(state, stores.state, records, run_blocking)
         self.administration: Administration | None = None
         if cluster is not None:
@@ -96,23 +100,44 @@ class Node:
         """The cold tier over a cold store, if there is one."""
         if cold is None:
             return None
-        data_dir, run_blocking = self.stores.data_dir, self.run_blocking
+        self.group.hot_limit_bytes = config.hot_limit_bytes
         reads = ColdReads(cold, cache_bytes=config.cache_bytes)
-        target = ArchiveTarget(cold, self.group, lambda: data_dir.identity.cluster_id, run_blocking)
+        flusher = Flusher(
+            self.group,
+            self.stores.state,
+            cold,
+            config,
+            self._cluster_id,
+            run_blocking=self.run_blocking,
+        )
+        dropper = Dropper(
+            self.group.state,
+            self.stores.state,
+            self.group.storing_nothing,
+            keep_bytes=config.hot_keep_bytes,
+            run_blocking=self.run_blocking,
+        )
+        target = ArchiveTarget(cold, self.group, self._cluster_id, self.run_blocking)
         snapshots = StateSnapshots(target, config, random=random)
         ask_member = None if self.cluster is None else self.cluster.ask_to_archive
         self.archive = Archive(target, snapshots, config, ask_member=ask_member)
+        unfenced = target.fence.unfenced
         return ColdTier(
             self.group,
             cold,
             reads,
             ColdRecords(reads),
-            node_tasks=[],
+            node_tasks=[Rounds("drop", dropper.round)],
             leader_tasks=[
-                Rounds("archive", self.archive.make_round),
-                Rounds("snapshot", snapshots.make_round),
+                Rounds("flush", unfenced(flusher.round)),
+                Rounds("archive", unfenced(self.archive.make_round)),
+                Rounds("snapshot", unfenced(snapshots.make_round)),
             ],
         )
+
+    def _cluster_id(self) -> str:
+        """The id of the node's cluster, which it may get only when it joins."""
+        return self.stores.data_dir.identity.cluster_id
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
