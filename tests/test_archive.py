@@ -49,10 +49,8 @@ async def a_round(node: Node, name: str = "archive") -> None:
 
 
 async def archived(node: Node) -> None:
-    """Wait until all that is applied now is archived."""
-    index = node.group.core.applied_index
-    task(node, "archive").hurry()
-    await wait_until(lambda: node.group.state.header.archived.index >= index)
+    """Wait until all that is worth it is archived of what is applied now."""
+    await a_round(node)
 
 
 async def objects(node: Node, cold: Cold) -> ArchivedObjects:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import trio
 
 from streamd.blocking import RunBlocking
 from streamd.cold.catalog import Catalog, StoredManifest, StoredSegment, read_catalog
+from streamd.cold.errors import ColdError
 from streamd.cold.names import (
     LOG,
     PIECES,
@@ -22,9 +24,11 @@ from streamd.cold.segments import HEAD_BYTES, SegmentHead, read_segment_head
 from streamd.cold.snapshots import Manifest, read_manifest, read_piece
 from streamd.cold_store import Cold
 
-# What is fetched ahead of who uses it.
-_AHEAD_SEGMENTS = 4
+# How many objects are fetched at once, and how much ahead of who uses it.
+_AHEAD = 4
 _AHEAD_BYTES = 32 * 1024 * 1024
+
+T = TypeVar("T")
 
 
 async def list_all(cold: Cold, prefix: str) -> list[ObjectInfo]:
@@ -95,11 +99,36 @@ class ArchivedObjects:
             async def fetch(one: StoredSegment, into: dict[str, bytes] = fetched) -> None:
                 into[one.name] = await self.whole(one.name, one.size)
 
-            async with trio.open_nursery() as nursery:
-                for one in some:
-                    nursery.start_soon(fetch, one)
+            await for_each(some, fetch)
             for one in some:
                 yield fetched.pop(one.name)
+
+
+async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    """Do some work on all items, a few at a time. Raises the first `ColdError` there is."""
+    limiter = trio.CapacityLimiter(_AHEAD)
+
+    async def do(item: T) -> None:
+        async with limiter:
+            await work(item)
+
+    failure: ColdError | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            for item in items:
+                nursery.start_soon(do, item)
+    except* ColdError as errors:
+        failure = next(_leaves(errors))
+    if failure is not None:
+        raise failure
+
+
+def _leaves(errors: BaseExceptionGroup[ColdError]) -> Iterator[ColdError]:
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def _by_fours(wanted: Iterable[StoredSegment]) -> Iterable[list[StoredSegment]]:
@@ -107,7 +136,7 @@ def _by_fours(wanted: Iterable[StoredSegment]) -> Iterable[list[StoredSegment]]:
     some: list[StoredSegment] = []
     for one in wanted:
         size = sum(other.size for other in some) + one.size
-        if some and (len(some) == _AHEAD_SEGMENTS or size > _AHEAD_BYTES):
+        if some and (len(some) == _AHEAD or size > _AHEAD_BYTES):
             yield some
             some = []
         some.append(one)

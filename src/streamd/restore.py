@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import trio
 from msgspec.structs import replace
 
-from streamd.archived_objects import ArchivedObjects, list_clusters
+from streamd.archived_objects import ArchivedObjects, for_each, list_clusters
 from streamd.blocking import RunBlocking
 from streamd.cold.catalog import Catalog, StoredManifest
 from streamd.cold.errors import ObjectCorrupt
@@ -45,7 +44,6 @@ from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.model import Pack
 
-_PACKS_AT_ONCE = 4
 _ROWS_AT_ONCE = 1000
 _PACK_DECODER = msgspec.msgpack.Decoder(Pack)
 _OURS = {"LOCK", "identity.json", "restore"}
@@ -317,16 +315,12 @@ class _Restoration:
         """
         packs = await self._run_blocking(_packs_of, self._data_dir)
         self._progress.stage("packs", len(packs))
-        limiter = trio.CapacityLimiter(_PACKS_AT_ONCE)
 
         async def check(pack: Pack) -> None:
-            async with limiter:
-                await check_pack(cold, pack.name)
-                self._progress.advance(1)
+            await check_pack(cold, pack.name)
+            self._progress.advance(1)
 
-        async with trio.open_nursery() as nursery:
-            for pack in packs:
-                nursery.start_soon(check, pack)
+        await for_each(packs, check)
         return len(packs)
 
 
