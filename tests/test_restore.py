@@ -352,7 +352,8 @@ async def test_what_lies_in_packs_is_read_from_the_old_cluster_s_folder(tmp_path
     assert sum(len(data) for _, data in said.records.values()) < 100_000, "they are in packs"
     async with running_node(tmp_path / "new", cold=cold, cold_config=config) as node:
         assert await read_all(node, "a") == b"".join(content) + b"the end"
-    verified = await streamd("backup", "verify", "--from", f"fs:{tmp_path / 'cold'}")
+    store = ("--from", f"fs:{tmp_path / 'cold'}", "--cluster", done.former_cluster_id)
+    verified = await streamd("backup", "verify", *store)
     assert verified.exit_code == 0, verified.output
 
 

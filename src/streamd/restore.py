@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import trio
 from msgspec.structs import replace
 
 from streamd.archived_objects import ArchivedObjects, for_each, list_clusters
@@ -255,7 +256,8 @@ class _Restoration:
         try:
             reached = await self._replay(store, catalog, begin)
         finally:
-            await self._run_blocking(store.close)
+            with trio.CancelScope(shield=True):
+                await self._run_blocking(store.close)
         done = replace(self._plan, reached=reached)
         await self._run_blocking(write_checked, self._data_dir.restoring, done)
         return reached
@@ -277,17 +279,25 @@ class _Restoration:
 
     async def _receive(self, manifest: Manifest, meta: SnapshotMeta) -> None:
         sink = SnapshotSink(self._data_dir.incoming)
-        count = len(manifest.pieces)
-        self._progress.stage("snapshot", sum(piece.rows_size for piece in manifest.pieces))
+        try:
+            await self._fill(sink, manifest, meta)
+            await self._run_blocking(sink.finish)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._run_blocking(sink.close)
+
+    async def _fill(self, sink: SnapshotSink, manifest: Manifest, meta: SnapshotMeta) -> None:
+        """Put all pieces there that are not yet."""
+        sizes = [piece.rows_size for piece in manifest.pieces]
+        self._progress.stage("snapshot", sum(sizes))
         wanted = await self._run_blocking(sink.begin, meta)
-        self._progress.advance(sum(piece.rows_size for piece in manifest.pieces[:wanted]))
+        self._progress.advance(sum(sizes[:wanted]))
         while not sink.is_complete:
             rows = await self._source.rows(manifest, wanted)
-            is_last = wanted == count - 1
+            is_last = wanted == len(sizes) - 1
             crc = piece_crc(meta, wanted, rows, is_last)
             wanted = await self._run_blocking(sink.take, Piece(wanted, crc, rows, is_last))
             self._progress.advance(len(rows))
-        await self._run_blocking(sink.finish)
 
     async def _replay(self, store: StateStore, catalog: Catalog, begin: LogPlace) -> LogPlace:
         plan = self._plan
