@@ -327,6 +327,14 @@ async def test_another_restore_does_not_go_on_in_the_directory_of_one(
     assert done.last_index == 40
 
 
+async def test_a_finished_restore_may_be_asked_for_again(tmp_path: Path, history: History) -> None:
+    cold, _ = history.cold()
+    done = await restored(cold, tmp_path / "new", Choice(index=40), fencing=False)
+    assert await restored(cold, tmp_path / "new", Choice(index=40), fencing=False) == done
+    with pytest.raises(RestoreRefused, match="finished"):
+        await restored(cold, tmp_path / "new", Choice(index=41), fencing=False)
+
+
 # -- packs --------------------------------------------------------------------------------------
 
 
