@@ -16,6 +16,8 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from streamd.cluster import Cluster
+from streamd.cold.objects import ObjectStore
+from streamd.cold_store import Cold
 from streamd.config import ClusterConfig
 from streamd.http.live import Hub
 from streamd.metrics import Metrics
@@ -41,7 +43,10 @@ class Machine:
     """A directory, and a node that comes and goes. `calls` counts what the node had done with
     its disk, by the name of the call; `disk_s` is how long such a call takes, in seconds."""
 
-    def __init__(self, node_id: int, base: Path, network: Network) -> None:
+    def __init__(
+        self, node_id: int, base: Path, network: Network, store: ObjectStore | None = None
+    ) -> None:
+        self._store = store
         self.node_id = node_id
         self.path = base / f"n{node_id}"
         self.calls: Counter[str] = Counter()
@@ -123,9 +128,16 @@ class Machine:
                 metrics=Metrics(),
                 cluster=cluster,
                 timing=self._config,
+                cold=self._cold(),
             )
             async with node.running():
                 yield node
+
+    def _cold(self) -> Cold | None:
+        if self._store is None:
+            return None
+        random = Random(self.node_id)
+        return Cold(self._store, run_blocking=self._run_blocking, random=random, max_requests=4)
 
     async def _run_blocking(
         self,
@@ -150,11 +162,11 @@ def _clock_ms() -> int:
 
 
 class Machines:
-    """Three of them, on one network."""
+    """Three of them, on one network; with a `store`, one that all of them reach."""
 
-    def __init__(self, base: Path, nursery: trio.Nursery) -> None:
+    def __init__(self, base: Path, nursery: trio.Nursery, store: ObjectStore | None = None) -> None:
         self.network = Network(Random(7), Counter())
-        self.all = [Machine(node_id, base, self.network) for node_id in (1, 2, 3)]
+        self.all = [Machine(node_id, base, self.network, store) for node_id in (1, 2, 3)]
         self._nursery = nursery
         for machine in self.all:
             self.start(machine)
@@ -178,8 +190,8 @@ class Machines:
 Scenario = Callable[[Machines], Awaitable[None]]
 
 
-async def play(scenario: Scenario, base: Path) -> None:
+async def play(scenario: Scenario, base: Path, store: ObjectStore | None = None) -> None:
     """Play a scenario with three machines that have just been started."""
     async with trio.open_nursery() as nursery:
-        await scenario(Machines(base, nursery))
+        await scenario(Machines(base, nursery, store))
         nursery.cancel_scope.cancel()
