@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> FlakyStore:
 
 @pytest.fixture(name="play")
 def _play(tmp_path: Path, store: FlakyStore) -> Callable[[Scenario], None]:
-    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path, store))
+    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path, store=store))
 
 
 def away(store: FlakyStore) -> None:

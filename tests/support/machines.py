@@ -18,12 +18,13 @@ import trio
 from streamd.cluster import Cluster
 from streamd.cold.objects import ObjectStore
 from streamd.cold_store import Cold
-from streamd.config import ClusterConfig
+from streamd.config import ClusterConfig, ColdConfig
 from streamd.http.live import Hub
 from streamd.metrics import Metrics
 from streamd.node import Node
 from streamd.stores import Stores
 from tests.sim.network import Network, Port, address_of
+from tests.sim.objects import ObjectsOf, SimulatedObjects
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -44,7 +45,13 @@ class Machine:
     its disk, by the name of the call; `disk_s` is how long such a call takes, in seconds."""
 
     def __init__(
-        self, node_id: int, base: Path, network: Network, store: ObjectStore | None = None
+        self,
+        node_id: int,
+        base: Path,
+        network: Network,
+        objects: SimulatedObjects | None = None,
+        cold_config: ColdConfig | None = None,
+        store: ObjectStore | None = None,
     ) -> None:
         self._store = store
         self.node_id = node_id
@@ -54,6 +61,8 @@ class Machine:
         self.disk_s = 0.001
         self.running: Node | None = None
         self._network = network
+        self._objects = objects
+        self._cold_config = cold_config
         self._lives = 0
         self._life = trio.CancelScope()
         self._ended = trio.Event()
@@ -129,15 +138,20 @@ class Machine:
                 cluster=cluster,
                 timing=self._config,
                 cold=self._cold(),
+                cold_config=self._cold_config,
             )
             async with node.running():
                 yield node
 
     def _cold(self) -> Cold | None:
-        if self._store is None:
+        if self._store is None and self._objects is None:
             return None
-        random = Random(self.node_id)
-        return Cold(self._store, run_blocking=self._run_blocking, random=random, max_requests=4)
+        return Cold(
+            self._store or ObjectsOf(self._objects),
+            run_blocking=self._run_blocking,
+            random=Random(self.node_id),
+            max_requests=4,
+        )
 
     async def _run_blocking(
         self,
@@ -162,11 +176,22 @@ def _clock_ms() -> int:
 
 
 class Machines:
-    """Three of them, on one network; with a `store`, one that all of them reach."""
+    """Three of them, on one network; with a `cold_config` they share `objects`, or a `store`."""
 
-    def __init__(self, base: Path, nursery: trio.Nursery, store: ObjectStore | None = None) -> None:
+    def __init__(
+        self,
+        base: Path,
+        nursery: trio.Nursery,
+        cold_config: ColdConfig | None = None,
+        store: ObjectStore | None = None,
+    ) -> None:
         self.network = Network(Random(7), Counter())
-        self.all = [Machine(node_id, base, self.network, store) for node_id in (1, 2, 3)]
+        self.objects = SimulatedObjects(Random(7), _clock_ms)
+        objects = None if cold_config is None else self.objects
+        self.all = [
+            Machine(node_id, base, self.network, objects, cold_config, store)
+            for node_id in (1, 2, 3)
+        ]
         self._nursery = nursery
         for machine in self.all:
             self.start(machine)
@@ -190,8 +215,13 @@ class Machines:
 Scenario = Callable[[Machines], Awaitable[None]]
 
 
-async def play(scenario: Scenario, base: Path, store: ObjectStore | None = None) -> None:
+async def play(
+    scenario: Scenario,
+    base: Path,
+    cold_config: ColdConfig | None = None,
+    store: ObjectStore | None = None,
+) -> None:
     """Play a scenario with three machines that have just been started."""
     async with trio.open_nursery() as nursery:
-        await scenario(Machines(base, nursery, store))
+        await scenario(Machines(base, nursery, cold_config, store))
         nursery.cancel_scope.cancel()
