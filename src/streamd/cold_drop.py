@@ -42,10 +42,14 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """How far a step came (None at the very end), and what it dropped, in bytes."""
+    """How far a step came (None at the very end), and what it dropped, in bytes.
+
+    `straddling` is in the cold store, but in one chunk with what is not.
+    """
 
     place: Place | None
     dropped: int = 0
+    straddling: int = 0
     differing: int = 0
 
 
@@ -80,6 +84,8 @@ class Dropper:
         self._counted_from = state.header.flushed_bytes
         self._dropped_this_way = 0
         self._flushed_before = 0
+        self._flushed_in_vain = -1
+        self._straddling = 0
         # For operators.
         self.kept_bytes = 0
         self.dropped_bytes = 0
@@ -99,8 +105,10 @@ class Dropper:
         if self.kept_bytes <= self._keep_bytes:
             return _LOOK_EVERY_S
         if self._place == Place():
+            if self._flushed_in_vain == flushed:
+                return _LOOK_EVERY_S
             # What is counted must be stored to be found.
-            self._flushed_before = self._state.header.flushed_bytes
+            self._flushed_before, self._straddling = flushed, 0
             await self._stored()
         # No flush may be under way, and nobody replace the state: what was compared is dropped.
         async with self._exclusive:
@@ -108,6 +116,7 @@ class Dropper:
         self.kept_bytes = max(0, self.kept_bytes - step.dropped)
         self.dropped_bytes += step.dropped
         self._dropped_this_way += step.dropped
+        self._straddling += step.straddling
         self.differing += step.differing
         if step.place is not None:
             self._place = step.place
@@ -115,11 +124,13 @@ class Dropper:
         return self._begin_again()
 
     def _begin_again(self) -> float:
-        """Everything was looked at. When nothing was found, there is only what came since."""
+        """Everything was looked at. When nothing was found, there is only what cannot be dropped
+        yet, and what came since."""
         found, self._dropped_this_way = self._dropped_this_way, 0
         self._place = Place()
         if not found:
-            self.kept_bytes = self._state.header.flushed_bytes - self._flushed_before
+            self._flushed_in_vain = self._flushed_before
+            self.kept_bytes = self._straddling + self._counted_from - self._flushed_before
         return _LOOK_EVERY_S
 
 
@@ -181,21 +192,25 @@ def drop_some(store: StateStore, place: Place) -> Step:
         ends = [chunk.start_record if of_blob else chunk.end_record for chunk in doomed]
         store.write([(key(stream_id, end), None) for end in ends])
     dropped = sum(chunk.size for chunk in doomed)
-    # There may be more of this id, unless what is left is hot, or differs.
-    next_id = stream_id if doomed else stream_id + 1
-    return Step(Place(place.letter, next_id), dropped, compared.differing)
+    if doomed:
+        # There may be more of this id.
+        return Step(Place(place.letter, stream_id), dropped, 0, compared.differing)
+    straddling = max(0, compared.through_byte - chunks[0].start_byte)
+    next_place = Place(place.letter, stream_id + 1)
+    return Step(next_place, 0, straddling, compared.differing)
 
 
 class _Compared(NamedTuple):
-    """Everything before record `through` is in the cold store as it is here."""
+    """Everything before record `through`, at `through_byte`, is in the cold store as it is here."""
 
     through: int
+    through_byte: int
     differing: int = 0
 
 
 def _compare(store: StateStore, stream_id: int, chunks: list[Chunk]) -> _Compared:
     """Compare the first chunks that a node holds of an id with the digests of their slices."""
-    through = 0
+    through = through_byte = 0
     rows = store.scan(
         keys.slice_key(stream_id, chunks[0].start_record + 1),
         keys.id_range(keys.SLICE, stream_id)[1],
@@ -216,9 +231,9 @@ def _compare(store: StateStore, stream_id: int, chunks: list[Chunk]) -> _Compare
                     stream=stream_id,
                     records=(row.start_record, end_record),
                 )
-                return _Compared(through, 1)
-        through = end_record
-    return _Compared(through)
+                return _Compared(through, through_byte, 1)
+        through, through_byte = end_record, row.end_byte
+    return _Compared(through, through_byte)
 
 
 def _chunks(store: StateStore, stream_id: int) -> list[Chunk]:
