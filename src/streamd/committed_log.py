@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import trio
 
 from streamd.blocking import RunBlocking
+from streamd.raft.core import Core
 from streamd.raft.messages import Entry
 from streamd.storage.log_store import LogStore
 
@@ -22,20 +21,20 @@ class CommittedLog:
     def __init__(
         self,
         log: LogStore,
-        applied_index: Callable[[], int],
+        core: Core,
         *,
         run_blocking: RunBlocking,
         writer: trio.CapacityLimiter,
     ) -> None:
         self._log = log
-        self._applied_index = applied_index
+        self._core = core
         self._run_blocking = run_blocking
         self._writer = writer
 
     @property
     def last_index(self) -> int:
         """The last entry that was applied here."""
-        return self._applied_index()
+        return self._core.applied_index
 
     @property
     def first_index(self) -> int:
@@ -47,7 +46,7 @@ class CommittedLog:
 
         Raises `EntriesGone`, `StorageError`.
         """
-        last = self._applied_index()
+        last = self._core.applied_index
         if index >= last:
             return []
         return await self._run_blocking(

@@ -119,9 +119,7 @@ class Group:
         self._barriers = ReadBarriers(core, self.wake)
         self._configuration: Configuration | None = None
         self._writer = trio.CapacityLimiter(1)
-        self.committed = CommittedLog(
-            log, lambda: core.applied_index, run_blocking=run_blocking, writer=self._writer
-        )
+        self.committed = CommittedLog(log, core, run_blocking=run_blocking, writer=self._writer)
         self._installing: SnapshotMeta | None = None
 
     # -- for the layers above -----------------------------------------------------------------
@@ -459,10 +457,7 @@ class Group:
     # -- snapshots ----------------------------------------------------------------------------
 
     async def open_snapshot(self, snapshot_id: int, *, only_hot: bool = False) -> SnapshotSource:
-        """A snapshot of the state as stored; with `only_hot` without what the cold store has.
-
-        Raises `SnapshotUnavailable`.
-        """
+        """A snapshot of the state as stored; see there. Raises `SnapshotUnavailable`."""
         args = (self._store, self._log, snapshot_id, only_hot)
         return await self._run_blocking(SnapshotSource.open, *args, limiter=self._writer)
 
