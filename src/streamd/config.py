@@ -99,7 +99,8 @@ class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     `fs_path` is ``cold`` in the data directory unless given. Bytes are flushed when `pack_bytes`
     of them have gathered or the oldest is `flush_after_ms` old. Without room in the hot tier,
     `hot_limit_bytes`, nothing is appended; what a node keeps of flushed bytes fills at most
-    `hot_keep_bytes`, and `cache_bytes` of memory hold what was read back.
+    `hot_keep_bytes`, and `cache_bytes` of memory hold what was read back. A node keeps up to
+    `log_limit_bytes` of its log that wait to be archived.
     """
 
     backend: Literal["none", "fs", "s3"] = "none"
@@ -121,6 +122,7 @@ class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cache_bytes: Positive = 64 * 1024 * 1024
     archive_retention_hours: Positive = 168
     snapshot_interval_minutes: Positive = 60
+    log_limit_bytes: Positive = 12 * 1024 * 1024 * 1024
 
 
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

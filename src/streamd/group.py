@@ -14,6 +14,7 @@ log replays.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -23,12 +24,14 @@ import trio
 from streamd.barriers import ReadBarriers
 from streamd.blocking import RunBlocking
 from streamd.codec import Batch, decode_batch, encode_batch
+from streamd.committed_log import CommittedLog
 from streamd.metrics import Metrics
 from streamd.peers import Audience, NoPeers, Peers
 from streamd.proposals import (
     Gathering,
     Intake,
     OutcomeUnknown,
+    PendingEntry,
     Proposal,
     Unavailable,
     decode_answers,
@@ -48,9 +51,9 @@ from streamd.storage.log_store import LogStore
 from streamd.storage.snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
 from streamd.storing import Storing
-from streamd.streams.commands import Command, Outcome
+from streamd.streams.commands import Command, Outcome, brings_bytes
 from streamd.streams.machine import Machine
-from streamd.streams.state import load_rows, stream_keys
+from streamd.streams.state import load_rows
 from streamd.sweeping import Sweeper
 
 MAX_BATCH_COMMANDS = 1024
@@ -62,25 +65,6 @@ PROPOSE_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
 MAX_FORWARDS = 16
 TICK_S = 0.1
-
-
-class _Batch:
-    """An entry's commands, kept until the entry at its index commits here."""
-
-    __slots__ = ("commands", "now_ms", "proposals", "term")
-
-    def __init__(
-        self, term: int, now_ms: int, commands: list[Command], proposals: Sequence[Proposal] = ()
-    ) -> None:
-        self.term = term
-        self.now_ms = now_ms
-        self.commands = commands
-        self.proposals = proposals
-
-    def give_up(self, error: Unavailable | OutcomeUnknown) -> None:
-        """End all of its proposals alike."""
-        give_up(self.proposals, error)
-        self.proposals = ()
 
 
 class Group:
@@ -113,23 +97,29 @@ class Group:
         self._audience = audience
         self._peers = peers or NoPeers()
         self.tick_s = tick_s
+        # Without a cold store there is none.
+        self.hot_limit_bytes = math.inf
         self._intake = Intake(MAX_PENDING_COMMANDS, MAX_PENDING_BYTES)
         self._forwards = 0
-        self._batches: dict[int, _Batch] = {}
+        self._batches: dict[int, PendingEntry] = {}
         self._writes: deque[Ready] = deque()
         self._writing = False
         self._work = trio.lowlevel.ParkingLot()
         self._stirred = trio.lowlevel.ParkingLot()
         self._news = trio.lowlevel.ParkingLot()
         self._turned = trio.lowlevel.ParkingLot()
+        self._roles = trio.lowlevel.ParkingLot()
         self.retention = Retention(core, tick_s)
         self._storing = Storing(
             self.state, store, log, self.retention, run_blocking=run_blocking, due=self.wake
         )
+        # While it is held, nothing is written to the state's store, and nobody replaces it.
+        self.storing_nothing = self._storing.exclusive
         self._sweeper = Sweeper(self, store, run_blocking)
         self._barriers = ReadBarriers(core, self.wake)
         self._configuration: Configuration | None = None
         self._writer = trio.CapacityLimiter(1)
+        self.committed = CommittedLog(log, core, run_blocking=run_blocking, writer=self._writer)
         self._installing: SnapshotMeta | None = None
 
     # -- for the layers above -----------------------------------------------------------------
@@ -140,6 +130,7 @@ class Group:
         Cancelled, the caller learns nothing: the command may still take effect.
         Raises `Unavailable` when it will not, `OutcomeUnknown` when nobody can tell.
         """
+        self._admit(command)
         proposal = Proposal(command, size, trio.current_time() + PROPOSE_TIMEOUT_S)
         self._intake.add(proposal)
         self._work.unpark()
@@ -156,12 +147,25 @@ class Group:
         gathering = Gathering(proposals)
         for proposal in proposals:
             try:
+                self._admit(proposal.command)
                 self._intake.add(proposal)
             except Unavailable as error:
                 proposal.settle(outcome.Error(error))
         self._work.unpark()
         await gathering.wait()
         return encode_answers(gathering.settled)
+
+    def _admit(self, command: Command) -> None:
+        """Raises `Unavailable` for more bytes, on the leader, while there is no room for them."""
+        if self.is_full and self.leads and brings_bytes(command):
+            raise Unavailable(
+                "the hot tier is full: the cold store does not take what is to be moved there"
+            )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits for the cold store than may."""
+        return self.state.header.hot_bytes > self.hot_limit_bytes
 
     def step(self, messages: Sequence[Message]) -> None:
         """Take messages from peers. Raises `RaftViolation`: the process must end."""
@@ -181,6 +185,10 @@ class Group:
                 await self._turned.park()
             return True
         return False
+
+    async def role_changed(self) -> None:
+        """Wait until the node's role, its leader or its term is another."""
+        await self._roles.park()
 
     @property
     def leads(self) -> bool:
@@ -287,28 +295,27 @@ class Group:
         self._metrics.fsync_latency.observe(trio.current_time() - started)
         # A row read before a flush ended may be older than one the flush let go of.
         if flushes == self.state.flushes:
-            for key, raw in rows.items():
-                self.state.streams.install(key, raw)
+            for row, raw in rows.items():
+                self.state.install(row, raw)
         self._storing.log_grew(sum(len(entry.payload) for entry in ready.entries))
         self._peers.send(ready.messages_after_store)
         self.core.stored(*ready.completion)
 
     def _write_blocking(self, ready: Ready, wanted: list[bytes]) -> dict[bytes, bytes | None]:
-        rows = load_rows(self._store, wanted)
+        rows = load_rows(self._store, wanted, b"")
         self._log.append(ready.entries, ready.hard_state)
         return rows
 
     def _rows_wanted(self, entries: Sequence[Entry]) -> list[bytes]:
-        """Keys of streams that the entries touch and that are not in memory."""
-        streams = self.state.streams
+        """Rows that the entries will look at and that are not in memory."""
         wanted: list[bytes] = []
         for entry in entries:
             if entry.kind == EntryKind.COMMANDS:
                 for command in self._batch(entry).commands:
-                    wanted += [key for key in stream_keys(command) if key not in streams]
+                    wanted += self.state.missing(command)
         return wanted
 
-    def _batch(self, entry: Entry) -> _Batch:
+    def _batch(self, entry: Entry) -> PendingEntry:
         """The commands of an entry, as proposed here or as another leader sent them."""
         batch = self._batches.get(entry.index)
         if batch is not None and batch.term == entry.term:
@@ -316,7 +323,9 @@ class Group:
         if batch is not None:
             batch.give_up(Unavailable("another leader's entry took its place"))
         decoded = decode_batch(entry.payload)
-        batch = self._batches[entry.index] = _Batch(entry.term, decoded.now_ms, decoded.commands)
+        batch = self._batches[entry.index] = PendingEntry(
+            entry.term, decoded.now_ms, decoded.commands
+        )
         return batch
 
     def _turn(self, nursery: trio.Nursery) -> None:
@@ -379,6 +388,7 @@ class Group:
     def _role_changed(self, state: SoftState) -> None:
         """Another role, leader or term: nobody may wait for what only the old one could do."""
         self._barriers.ask_again()
+        self._roles.unpark_all()
         if state.role == Role.LEADER:
             return
         error = OutcomeUnknown("the leader changed before the write was committed")
@@ -401,7 +411,7 @@ class Group:
         except raft.Refused as error:
             give_up(proposals, Unavailable(str(error)))
             return
-        self._batches[indexes[0]] = _Batch(self.core.term, now_ms, commands, proposals)
+        self._batches[indexes[0]] = PendingEntry(self.core.term, now_ms, commands, proposals)
         self._metrics.commit_batch.observe(len(proposals))
 
     def _apply(self, entry: Entry) -> None:
@@ -446,11 +456,10 @@ class Group:
 
     # -- snapshots ----------------------------------------------------------------------------
 
-    async def open_snapshot(self, snapshot_id: int) -> SnapshotSource:
-        """A snapshot of the state as stored. Raises `SnapshotUnavailable`."""
-        return await self._run_blocking(
-            SnapshotSource.open, self._store, self._log, snapshot_id, limiter=self._writer
-        )
+    async def open_snapshot(self, snapshot_id: int, *, only_hot: bool = False) -> SnapshotSource:
+        """A snapshot of the state as stored; see there. Raises `SnapshotUnavailable`."""
+        args = (self._store, self._log, snapshot_id, only_hot)
+        return await self._run_blocking(SnapshotSource.open, *args, limiter=self._writer)
 
     @property
     def is_installing(self) -> bool:

@@ -10,14 +10,25 @@ from random import Random
 import trio
 
 from streamd.administration import Administration
+from streamd.anchors import Anchors
+from streamd.archive import Archive
+from streamd.archive_merging import Merger
+from streamd.archive_snapshots import ArchiveTarget, StateSnapshots
 from streamd.blobs import Blobs
 from streamd.blocking import RunBlocking
 from streamd.cluster import Cluster
-from streamd.config import ClusterConfig
+from streamd.cold_drop import Dropper
+from streamd.cold_flush import Flusher
+from streamd.cold_reads import ColdReads
+from streamd.cold_records import ColdRecords
+from streamd.cold_store import Cold
+from streamd.cold_tier import ColdTier, Rounds
+from streamd.config import ClusterConfig, ColdConfig
 from streamd.group import Group
 from streamd.metrics import Metrics
 from streamd.peers import Audience
 from streamd.pins import Pins
+from streamd.proposals import Unavailable
 from streamd.raft.messages import Message
 from streamd.reads import Reads
 from streamd.reclaim import reclaim_forever
@@ -46,6 +57,8 @@ class Node:
         metrics: Metrics,
         cluster: Cluster | None = None,
         timing: ClusterConfig | None = None,
+        cold: Cold | None = None,
+        cold_config: ColdConfig | None = None,
     ) -> None:
         """Blocks for a read or two. Raises `StorageError` when the stores do not fit together."""
         timing = timing or ClusterConfig()
@@ -67,9 +80,13 @@ class Node:
             peers=cluster,
             tick_s=timing.heartbeat_interval_ms / 1000,
         )
-        self.reads = Reads(state, stores.state, run_blocking)
-        self.blobs = Blobs(state, stores.state, run_blocking)
         self.pins = Pins()
+        self.archive: Archive | None = None
+        self.cold_tier = self._cold_tier(cold, cold_config or ColdConfig(), random)
+        records = ColdRecords(None) if self.cold_tier is None else self.cold_tier.records
+        self.reads = Reads(state, stores.state, records, run_blocking)
+        self.anchors = Anchors(self.group, self.reads)
+        self.blobs = Blobs(state, stores.state, records, run_blocking)
         self.administration: Administration | None = None
         if cluster is not None:
             self.administration = Administration(self.group, cluster)
@@ -79,6 +96,51 @@ class Node:
             sink = SnapshotSink(stores.data_dir.incoming)
             self._receiver = SnapshotReceiver(self.group, sink, run_blocking=run_blocking)
         self._nursery: trio.Nursery | None = None
+
+    def _cold_tier(self, cold: Cold | None, config: ColdConfig, random: Random) -> ColdTier | None:
+        """The cold tier over a cold store, if there is one."""
+        if cold is None:
+            return None
+        self.group.hot_limit_bytes = config.hot_limit_bytes
+        reads = ColdReads(cold, cache_bytes=config.cache_bytes)
+        flusher = Flusher(
+            self.group,
+            self.stores.state,
+            cold,
+            config,
+            self._cluster_id,
+            run_blocking=self.run_blocking,
+        )
+        dropper = Dropper(
+            self.group.state,
+            self.stores.state,
+            self.group.storing_nothing,
+            self.group.stored,
+            keep_bytes=config.hot_keep_bytes,
+            run_blocking=self.run_blocking,
+        )
+        target = ArchiveTarget(cold, self.group, self._cluster_id, self.run_blocking)
+        snapshots = StateSnapshots(target, config, random=random)
+        ask_member = None if self.cluster is None else self.cluster.ask_to_archive
+        self.archive = Archive(target, snapshots, config, ask_member=ask_member)
+        unfenced = target.fence.unfenced
+        return ColdTier(
+            self.group,
+            cold,
+            reads,
+            ColdRecords(reads),
+            node_tasks=[Rounds("drop", dropper.round)],
+            leader_tasks=[
+                Rounds("flush", unfenced(flusher.round)),
+                Rounds("archive", unfenced(self.archive.make_round)),
+                Rounds("snapshot", unfenced(snapshots.make_round)),
+                Rounds("merge", unfenced(Merger(target).make_round)),
+            ],
+        )
+
+    def _cluster_id(self) -> str:
+        """The id of the node's cluster, which it may get only when it joins."""
+        return self.stores.data_dir.identity.cluster_id
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -94,6 +156,8 @@ class Node:
             else:
                 await self.group.read_barrier()
             nursery.start_soon(reclaim_forever, self.stores.state, self.run_blocking, self.pins)
+            if self.cold_tier is not None:
+                nursery.start_soon(self.cold_tier.run)
             yield
             if self.cluster is not None:
                 self.cluster.member = None
@@ -114,6 +178,11 @@ class Node:
 
     async def take_snapshot_step(self, payload: bytes) -> bytes:
         return await self._receiver.take_step(payload)
+
+    async def archive_for(self, payload: bytes) -> bytes:
+        if self.archive is None:
+            raise Unavailable("this node has no cold store")
+        return await self.archive.archive_for(payload)
 
     def send_snapshots(self, members: Sequence[int]) -> None:
         assert self._nursery is not None

@@ -8,6 +8,7 @@ from secrets import token_hex
 import trio
 from msgspec.structs import replace
 
+from streamd.cold.errors import ColdError
 from streamd.http.fields import BadRequest
 from streamd.http.messages import Buffer, Channel, ClientGone, LiveResponse, Request, Response
 from streamd.http.routing import BootstrapRoute
@@ -16,7 +17,7 @@ from streamd.http.snapshots import TOO_MANY_DOWNLOADS, Sending
 from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.content import DEFAULT_CONTENT_TYPE, JSON_SEPARATOR, is_json
 from streamd.streams.model import Stream
-from streamd.streams.state import RecordSlice
+from streamd.streams.reading import RecordSlice
 
 # Read at once; and written at once, so that even tiny messages do not hold up the loop for long.
 _READ_BYTES = 512 * 1024
@@ -42,7 +43,9 @@ async def bootstrap(
     if service.downloads.full:
         return TOO_MANY_DOWNLOADS
     # A copy: its tail and its snapshot stay what they are now.
-    return LiveResponse(200, head, _Bootstrap(service, replace(stream), boundary).run)
+    response = _Bootstrap(service, replace(stream), boundary)
+    await response.begin()
+    return LiveResponse(200, head, response.run)
 
 
 def _boundary() -> bytes:
@@ -78,8 +81,13 @@ class _Bootstrap:
         self._boundary = boundary
         self._sending = Sending(service, stream)
 
+    async def begin(self) -> None:
+        """Raises a `ColdError` when the first bytes cannot be had."""
+        await self._sending.begin(self._stream)
+
     async def run(self, channel: Channel) -> None:
-        """Write it. Raises `ClientGone`, also where the stream was deleted meanwhile."""
+        """Write it. Raises `ClientGone`, also where the stream was deleted meanwhile, or old
+        bytes cannot be had."""
         try:
             await self._send_snapshot(channel)
             await self._send_messages(channel)
@@ -107,7 +115,7 @@ class _Bootstrap:
         while at != stream.tail:
             try:
                 found = await self._service.reads.records(stream, at, _READ_BYTES)
-            except OffsetMismatch as error:
+            except (OffsetMismatch, ColdError) as error:
                 raise ClientGone from error
             for piece in _pieces(found, part_head, trailing):
                 await channel.send(piece)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from hashlib import blake2b
 
 import trio
+from msgspec.structs import replace
 
 from streamd.blobs import BlobGone, Upload, UploadRefused
+from streamd.cold.errors import ColdError
 from streamd.http import fields
 from streamd.http.fields import BadRequest
 from streamd.http.messages import (
@@ -21,6 +23,7 @@ from streamd.http.messages import (
 from streamd.http.routing import LatestSnapshotRoute, SnapshotRoute
 from streamd.http.service import GONE, NOT_FOUND, Service, offset_gone
 from streamd.streams.blobs import PART_BYTES
+from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.commands import Outcome, Result
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
 from streamd.streams.model import Snapshot, Stream
@@ -54,13 +57,29 @@ class Sending:
         self._pin.release()
         self._service.downloads.taken -= 1
 
+    async def begin(self, stream: Stream) -> None:
+        """Look whether the first bytes can be had, while there can still be another answer.
+
+        Raises a `ColdError`, having let go of everything.
+        """
+        try:
+            if stream.snapshot is not None and stream.snapshot.size:
+                await self._service.blobs.part(stream.snapshot.blob_id, 0)
+            elif stream.earliest != stream.tail:
+                await self._service.reads.records(stream, stream.earliest, 1)
+        except (BlobGone, OffsetMismatch):
+            pass  # What sends it will find the same.
+        except BaseException:
+            self.end()
+            raise
+
     async def send_blob(self, snapshot: Snapshot, channel: Channel) -> None:
         """Send a snapshot's bytes. Raises `ClientGone`, also where they cannot be had."""
         sent = number = 0
         while sent < snapshot.size:
             try:
                 data = await self._service.blobs.part(snapshot.blob_id, number)
-            except BlobGone as error:
+            except (BlobGone, ColdError) as error:
                 raise ClientGone from error
             await channel.send(data)
             # Neither the read nor the socket need have made this task wait.
@@ -88,7 +107,7 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
     if service.uploads.full:
         return _TOO_MANY_UPLOADS
     service.uploads.taken += 1
-    upload = Upload(service.group, route.stream.key, at)
+    upload = Upload(service.group, service.anchors, route.stream.key, at)
     try:
         outcome = await _take_in(service, body, upload, content_type)
     except UploadRefused as refused:
@@ -194,7 +213,9 @@ async def read(service: Service, request: Request, route: SnapshotRoute) -> Resp
     service.touch(route.stream, stream)
     if service.downloads.full:
         return TOO_MANY_DOWNLOADS
+    stream = replace(stream)
     sending = Sending(service, stream)
+    await sending.begin(stream)
 
     async def run(channel: Channel) -> None:
         try:

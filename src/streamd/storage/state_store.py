@@ -104,6 +104,14 @@ class StateStore:
             batch.write()
             return deleted
 
+    def last(self, start: bytes, stop: bytes) -> tuple[bytes, bytes] | None:
+        """The last row from `start` to before `stop`, if there is any."""
+        with (
+            self._calling() as db,
+            db.iterator(start=start, stop=stop, reverse=True, verify_checksums=True) as found,
+        ):
+            return next(iter(found), None)
+
     def view(self) -> StateView:
         """The state as it is now, which stays as it is. Close it: it keeps old rows on disk."""
         with self._calling() as db:

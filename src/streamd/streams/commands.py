@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from streamd.streams.model import IfMatch, ProducerStamp, Settings, Stream
+from streamd.streams.model import ArchivedPlace, Finding, IfMatch, ProducerStamp, Settings, Stream
 from streamd.streams.offsets import START, Position
 
 
@@ -18,7 +18,8 @@ class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=Fals
     """PUT of a stream (protocol section 5.1), or of a fork when the settings name a source.
 
     `data` and `lengths` are the initial records end to end and their sizes in bytes. With
-    `implicit_bucket` an absent bucket is made on the way.
+    `implicit_bucket` an absent bucket is made on the way. `finding` says of a fork where it leaves
+    its source; commands of before there was a cold store have none.
     """
 
     key: bytes
@@ -28,6 +29,7 @@ class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=Fals
     lengths: list[int] = []
     implicit_bucket: bool = False
     if_match: IfMatch | None = None
+    finding: Finding | None = None
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=False):
@@ -77,11 +79,13 @@ class DeleteBucket(msgspec.Struct, frozen=True, array_like=True, tag="delete-buc
 class BeginUpload(msgspec.Struct, frozen=True, array_like=True, tag="begin-upload"):
     """The first of a snapshot's body, too large for one command, has come (extensions 2.2).
 
-    Refused if `at` could not be published; else the outcome has the id of the upload.
+    Refused if `at` could not be published; else the outcome has the id of the upload. `finding`
+    is as in `Create`, of `at`.
     """
 
     key: bytes
     at: tuple[int, int]
+    finding: Finding | None = None
 
 
 class StorePart(msgspec.Struct, frozen=True, array_like=True, tag="store-part", gc=False):
@@ -106,6 +110,7 @@ class PublishSnapshot(msgspec.Struct, frozen=True, array_like=True, tag="publish
     digest: bytes
     upload_id: int = 0
     data: bytes = b""
+    finding: Finding | None = None
 
 
 class DropUploads(msgspec.Struct, frozen=True, array_like=True, tag="drop-uploads"):
@@ -113,6 +118,84 @@ class DropUploads(msgspec.Struct, frozen=True, array_like=True, tag="drop-upload
 
     ids: list[int]
     idle_ms: int = 0
+
+
+class NewSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A slice of a pack, and whose records are in it: those of a stream, or the parts of a blob.
+
+    `owner` is the stream's key, or `keys.blob_owner`. The rest is as in `ColdSlice`.
+    """
+
+    owner: bytes
+    stream_id: int
+    start_record: int
+    start_byte: int
+    end_record: int
+    end_byte: int
+    offset: int
+    length: int
+    crc: int
+    digest: bytes
+
+
+class FlushCold(msgspec.Struct, frozen=True, array_like=True, tag="flush-cold"):
+    """A pack is in the cold store: take those of its slices that begin where their owner's records
+    there end. Refused unless `term` is that of the log entry."""
+
+    term: int
+    number: int
+    name: str
+    size: int
+    slices: list[NewSlice]
+
+
+class DropSlices(msgspec.Struct, frozen=True, array_like=True, tag="drop-slices"):
+    """Slices of one stream or blob id that nobody reads any more, by the record they end before."""
+
+    stream_id: int
+    end_records: list[int]
+
+
+class MovedSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A slice that is in another pack as well now: where it was, and where in the new one it is."""
+
+    stream_id: int
+    end_record: int
+    from_term: int
+    from_number: int
+    offset: int
+    length: int
+    crc: int
+
+
+class MoveSlices(msgspec.Struct, frozen=True, array_like=True, tag="move-slices"):
+    """A pack with what is alive of others is in the cold store: refer to it where slices still are
+    where they were. Refused unless `term` is that of the log entry."""
+
+    term: int
+    number: int
+    name: str
+    size: int
+    slices: list[MovedSlice]
+
+
+class ForgetPacks(msgspec.Struct, frozen=True, array_like=True, tag="forget-packs"):
+    """Dead packs whose objects are deleted: (term, number) each."""
+
+    packs: list[tuple[int, int]]
+
+
+class Archived(msgspec.Struct, frozen=True, array_like=True, tag="archived"):
+    """The log is in the archive up to `place`, proposed by the leader of `term`.
+
+    `behind` is the end of the archive that this goes on from. With `anew` there is a gap before
+    `place`: the archive goes on behind a snapshot of the state as of that entry.
+    """
+
+    term: int
+    behind: ArchivedPlace
+    place: ArchivedPlace
+    anew: bool = False
 
 
 Command = (
@@ -127,7 +210,23 @@ Command = (
     | StorePart
     | PublishSnapshot
     | DropUploads
+    | FlushCold
+    | DropSlices
+    | MoveSlices
+    | ForgetPacks
+    | Archived
 )
+
+
+def brings_bytes(command: Command) -> bool:
+    """Whether a command adds to what is kept of streams and snapshots."""
+    match command:
+        case Append(data=data) | Create(data=data) | StorePart(data=data):
+            return bool(data)
+        case PublishSnapshot(data=data):
+            return bool(data)
+        case _:
+            return False
 
 
 class Result(Enum):
@@ -165,6 +264,8 @@ class Result(Enum):
     OFFSET_INVALID = "offset-invalid"
     OFFSET_BEYOND_TAIL = "offset-beyond-tail"
     SNAPSHOT_DIFFERS = "snapshot-differs"
+    # What the command was made of has changed: nothing was done, make it anew.
+    STALE = "stale"
 
 
 class Outcome:

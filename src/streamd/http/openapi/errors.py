@@ -51,6 +51,12 @@ ERRORS: dict[str, Error] = {
     "503 TOO_MANY_DOWNLOADS": Error("Too many snapshots and bootstraps are being read.", _RETRY),
     "503 UNAVAILABLE": Error("No leader took the request in time; nothing was changed.", _RETRY),
     "503 OUTCOME_UNKNOWN": Error("The write may have taken effect, or may yet.", _RETRY),
+    "500 COLD_DATA_DAMAGED": Error(
+        "Bytes in the cold store are damaged or missing; the server's log says which."
+    ),
+    "503 COLD_UNAVAILABLE": Error(
+        "The bytes are in the cold store, which cannot be read now.", _RETRY
+    ),
     "503 UPLOAD_LOST": Error("The upload was interrupted; publish again.", _RETRY),
     # -- names --------------------------------------------------------------------------------
     "400 INVALID_BUCKET_ID": Error("A bucket id is 4 to 64 of `a-z 0-9 _ -`, and not reserved."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamd.http.openapi.elements import Json, Operation, Path, Reply
-from streamd.http.openapi.stream_routes import ELSEWHERE, FOUND, IN_BUCKET, SERVER
+from streamd.http.openapi.stream_routes import COLD, ELSEWHERE, FOUND, IN_BUCKET, SERVER
 
 _PLACE = (
     "Stream-Snapshot-Offset",
@@ -26,7 +26,7 @@ _READ = Operation(
     "readSnapshot",
     "Read a snapshot",
     {200: Reply("The snapshot, with the content type it was published with.", _PLACE, _ANYTHING)},
-    ("503 TOO_MANY_DOWNLOADS", *_FOUND),
+    ("503 TOO_MANY_DOWNLOADS", *COLD, *_FOUND),
 )
 _PUBLISH = Operation(
     "publishSnapshot",
@@ -48,6 +48,7 @@ _PUBLISH = Operation(
         "503 TOO_MANY_UPLOADS",
         "503 UPLOAD_LOST",
         *FOUND,
+        *COLD,
         *SERVER,
     ),
     body={
@@ -75,7 +76,7 @@ _BOOTSTRAP = Operation(
             {"multipart/mixed": {"schema": {"type": "string"}}},
         )
     },
-    ("400 INVALID_REQUEST", "503 TOO_MANY_DOWNLOADS", *FOUND, *SERVER),
+    ("400 INVALID_REQUEST", "503 TOO_MANY_DOWNLOADS", *FOUND, *COLD, *SERVER),
     description="It has no query parameters, `live` least of all.",
 )
 

@@ -6,6 +6,7 @@ from streamd.http.openapi.elements import Json, Operation, Path, Reply, json_con
 from streamd.http.openapi.parameters import FRAMES, PRODUCER
 
 SERVER = ("503 UNAVAILABLE", "503 OUTCOME_UNKNOWN")
+COLD = ("500 COLD_DATA_DAMAGED", "503 COLD_UNAVAILABLE")
 IN_BUCKET = ("400 INVALID_BUCKET_ID", "400 INVALID_STREAM_ID")
 FOUND = ("404 STREAM_NOT_FOUND", "410 STREAM_GONE")
 ELSEWHERE = Reply(
@@ -43,7 +44,7 @@ _APPEND_ERRORS = (
     *SERVER,
 )
 _READ_QUERY = ("offset", "live", "cursor", "timeout", "max_bytes", "consistency")
-_READ_ERRORS = ("400 INVALID_REQUEST", "400 INVALID_OFFSET", *FOUND, *SERVER)
+_READ_ERRORS = ("400 INVALID_REQUEST", "400 INVALID_OFFSET", *FOUND, *COLD, *SERVER)
 _DUPLICATE = "or the producer's request had been appended before"
 
 _CREATE = Operation(
@@ -65,6 +66,7 @@ _CREATE = Operation(
         "409 CONTENT_TYPE_MISMATCH",
         "410 STREAM_OFFSET_GONE",
         *_CONDITION,
+        *COLD,
         *SERVER,
     ),
     (

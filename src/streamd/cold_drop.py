@@ -1,0 +1,271 @@
+"""Dropping of hot bytes that are in the cold store, on this node alone.
+
+A node lets go of records only after it has compared its own with the digest of the slice that
+holds them. What it keeps besides, for readers, is bounded by `cold.hot_keep_bytes`, about.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from streamd.blocking import RunBlocking
+from streamd.storage.state_store import StateStore
+from streamd.streams import keys
+from streamd.streams.chunks import Chunk, gathered
+from streamd.streams.model import ColdSlice
+from streamd.streams.reading import read_stored
+from streamd.streams.state import State
+
+log = structlog.get_logger("streamd.cold")
+
+_LOOK_EVERY_S = 1.0
+# What a step reads and compares, about; flushes of the state wait for it.
+_STEP_BYTES = 4 * 1024 * 1024
+_STEP_ROWS = 1_000
+_STEP_IDS = 200
+
+_CHUNK_DECODER = msgspec.msgpack.Decoder(Chunk)
+_SLICE_DECODER = msgspec.msgpack.Decoder(ColdSlice)
+
+
+class Place(NamedTuple):
+    """Where the dropper is: below a letter of rows, at a stream or blob id."""
+
+    letter: bytes = keys.CHUNK
+    stream_id: int = 0
+
+
+class Step(NamedTuple):
+    """How far a step came (None at the very end), and what it dropped, in bytes.
+
+    `straddling` is in the cold store, but in one chunk with what is not.
+    """
+
+    place: Place | None
+    dropped: int = 0
+    straddling: int = 0
+    differing: int = 0
+
+
+class Dropper:
+    """Keeps what a node holds of flushed bytes within a limit.
+
+    `stored` waits until all that was applied is in the store; while `exclusive` is held, nobody
+    writes there.
+
+    What it holds is counted once at the start, and what is flushed added. A removal of streams
+    makes the count too high; a round through everything sets it right.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        store: StateStore,
+        exclusive: AbstractAsyncContextManager[object],
+        stored: Callable[[], Awaitable[object]],
+        *,
+        keep_bytes: int,
+        run_blocking: RunBlocking,
+    ) -> None:
+        self._state = state
+        self._store = store
+        self._exclusive = exclusive
+        self._stored = stored
+        self._keep_bytes = keep_bytes
+        self._run_blocking = run_blocking
+        self._place = Place()
+        self._counting: Place | None = Place()
+        self._counted_from = state.header.flushed_bytes
+        self._dropped_this_way = 0
+        self._flushed_before = 0
+        self._flushed_in_vain = -1
+        self._straddling = 0
+        # For operators.
+        self.kept_bytes = 0
+        self.dropped_bytes = 0
+        self.differing = 0
+
+    async def round(self) -> float:
+        """Drop a little, if there is too much. Raises `StorageError`."""
+        if self._counting is not None:
+            counted = await self._run_blocking(count_some, self._store, self._counting)
+            self.kept_bytes += counted.kept
+            self._counting = counted.place
+            return 0.0
+        flushed = self._state.header.flushed_bytes
+        # Less than before: another node's state has taken the place of this one's.
+        self.kept_bytes += max(0, flushed - self._counted_from)
+        self._counted_from = flushed
+        if self.kept_bytes <= self._keep_bytes:
+            return _LOOK_EVERY_S
+        if self._place == Place():
+            if self._flushed_in_vain == flushed:
+                return _LOOK_EVERY_S
+            # What is counted must be stored to be found.
+            self._flushed_before, self._straddling = flushed, 0
+            await self._stored()
+        # No flush may be under way, and nobody replace the state: what was compared is dropped.
+        async with self._exclusive:
+            step = await self._run_blocking(drop_some, self._store, self._place)
+        self.kept_bytes = max(0, self.kept_bytes - step.dropped)
+        self.dropped_bytes += step.dropped
+        self._dropped_this_way += step.dropped
+        self._straddling += step.straddling
+        self.differing += step.differing
+        if step.place is not None:
+            self._place = step.place
+            return 0.0
+        return self._begin_again()
+
+    def _begin_again(self) -> float:
+        """Everything was looked at. When nothing was found, there is only what cannot be dropped
+        yet, and what came since."""
+        found, self._dropped_this_way = self._dropped_this_way, 0
+        self._place = Place()
+        if not found:
+            self._flushed_in_vain = self._flushed_before
+            self.kept_bytes = self._straddling + self._counted_from - self._flushed_before
+        return _LOOK_EVERY_S
+
+
+class Counted(NamedTuple):
+    """How far a count came (None at the very end), and what it found to be in the cold store as
+    well, in bytes."""
+
+    place: Place | None
+    kept: int = 0
+
+
+def count_some(store: StateStore, place: Place) -> Counted:
+    """Count some of what follows `place`. Blocks."""
+    kept = 0
+    for _ in range(_STEP_IDS):
+        stream_id = _next_id(store, place)
+        if stream_id is None:
+            return Counted(_behind_all(place), kept)
+        last = store.last(*keys.id_range(keys.SLICE, stream_id))
+        if last is not None:
+            kept += max(
+                0, _SLICE_DECODER.decode(last[1]).end_byte - _start(store, place, stream_id)
+            )
+        place = Place(place.letter, stream_id + 1)
+    return Counted(place, kept)
+
+
+def _start(store: StateStore, place: Place, stream_id: int) -> int:
+    """The byte at which what a node holds of an id begins, if that is in the cold store."""
+    [(key, value)] = store.scan(*keys.id_range(place.letter, stream_id), limit=1)
+    if place.letter == keys.CHUNK:
+        return _CHUNK_DECODER.decode(value).start_byte
+    slices = _slices(store, stream_id, keys.number_in(key))
+    return slices[0].start_byte if slices else sys.maxsize
+
+
+def _next_id(store: StateStore, place: Place) -> int | None:
+    """The first id from a place on of which something is held."""
+    start = keys.id_range(place.letter, place.stream_id)[0]
+    rows = store.scan(start, bytes([place.letter[0] + 1]), limit=1)
+    return keys.stream_id_in(rows[0][0]) if rows else None
+
+
+def _behind_all(place: Place) -> Place | None:
+    return Place(keys.BLOB_PART) if place.letter == keys.CHUNK else None
+
+
+def drop_some(store: StateStore, place: Place) -> Step:
+    """Compare and drop some of what follows `place`; never anything that is not stored. Blocks."""
+    stream_id = _next_id(store, place)
+    if stream_id is None:
+        return Step(_behind_all(place))
+    of_blob = place.letter == keys.BLOB_PART
+    chunks = _parts(store, stream_id) if of_blob else _chunks(store, stream_id)
+    compared = _compare(store, stream_id, chunks)
+    doomed = [chunk for chunk in chunks if chunk.end_record <= compared.through]
+    if doomed:
+        key = keys.part_key if of_blob else keys.chunk_key
+        ends = [chunk.start_record if of_blob else chunk.end_record for chunk in doomed]
+        store.write([(key(stream_id, end), None) for end in ends])
+    dropped = sum(chunk.size for chunk in doomed)
+    if doomed:
+        # There may be more of this id.
+        return Step(Place(place.letter, stream_id), dropped, 0, compared.differing)
+    straddling = max(0, compared.through_byte - chunks[0].start_byte)
+    next_place = Place(place.letter, stream_id + 1)
+    return Step(next_place, 0, straddling, compared.differing)
+
+
+class _Compared(NamedTuple):
+    """Everything before record `through`, at `through_byte`, is in the cold store as it is here."""
+
+    through: int
+    through_byte: int
+    differing: int = 0
+
+
+def _compare(store: StateStore, stream_id: int, chunks: list[Chunk]) -> _Compared:
+    """Compare the first chunks that a node holds of an id with the digests of their slices."""
+    through = through_byte = 0
+    rows = store.scan(
+        keys.slice_key(stream_id, chunks[0].start_record + 1),
+        keys.id_range(keys.SLICE, stream_id)[1],
+        limit=_STEP_ROWS,
+    )
+    for key, value in rows:
+        end_record, row = keys.number_in(key), _SLICE_DECODER.decode(value)
+        if row.start_record >= chunks[-1].end_record:
+            break
+        # What was held of it before was dropped after it had been compared as a whole.
+        if row.start_record >= chunks[0].start_record:
+            own = gathered(chunks, row.start_record, end_record)
+            if own is None:
+                break  # it reaches beyond what was read
+            if own.digest() != row.digest:
+                log.error(
+                    "records differ from those in the cold store, and are kept",
+                    stream=stream_id,
+                    records=(row.start_record, end_record),
+                )
+                return _Compared(through, through_byte, 1)
+        through, through_byte = end_record, row.end_byte
+    return _Compared(through, through_byte)
+
+
+def _chunks(store: StateStore, stream_id: int) -> list[Chunk]:
+    """The first chunks of a stream id, a slice's worth at least."""
+    [(_, value)] = store.scan(*keys.id_range(keys.CHUNK, stream_id), limit=1)
+    first = _CHUNK_DECODER.decode(value)
+    slices = _slices(store, stream_id, first.start_record)
+    # Of the first slice a part may have been dropped before; the second one is to be whole here.
+    wanted = max(_STEP_BYTES, slices[-1].end_byte - first.start_byte) if slices else 1
+    return read_stored(store, stream_id, first.start_record, max_bytes=wanted)
+
+
+def _parts(store: StateStore, blob_id: int) -> list[Chunk]:
+    """The first parts of a blob, each as a chunk, a slice's worth at least."""
+    start, stop = keys.id_range(keys.BLOB_PART, blob_id)
+    [(key, _)] = store.scan(start, stop, limit=1)
+    number = keys.number_in(key)
+    slices = _slices(store, blob_id, number)
+    if not slices:
+        return [Chunk(number, 0, [0], [], b"")]  # hot: whatever it is, it stays
+    at_byte = slices[0].start_byte
+    wanted = max(_STEP_BYTES, slices[-1].end_byte - at_byte)
+    parts: list[Chunk] = []
+    for _, data in store.scan(start, stop, limit=_STEP_ROWS, max_bytes=wanted):
+        parts.append(Chunk(number, at_byte, [len(data)], [], data))
+        number += 1
+        at_byte += len(data)
+    return parts
+
+
+def _slices(store: StateStore, stream_id: int, record: int) -> list[ColdSlice]:
+    """The slice that holds a record, and the one behind it."""
+    start = keys.slice_key(stream_id, record + 1)
+    rows = store.scan(start, keys.id_range(keys.SLICE, stream_id)[1], limit=2)
+    return [_SLICE_DECODER.decode(value) for _, value in rows]
