@@ -99,7 +99,9 @@ class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     `fs_path` is ``cold`` in the data directory unless given. Bytes are flushed when `pack_bytes`
     of them have gathered or the oldest is `flush_after_ms` old. Without room in the hot tier,
     `hot_limit_bytes`, nothing is appended; what a node keeps of flushed bytes fills at most
-    `hot_keep_bytes`, and `cache_bytes` of memory hold what was read back.
+    `hot_keep_bytes`, and `cache_bytes` of memory hold what was read back. What nothing needs any
+    more is looked for every `gc_interval_ms`; objects go when nothing has needed them for
+    `gc_grace_ms`.
     """
 
     backend: Literal["none", "fs", "s3"] = "none"
@@ -121,6 +123,8 @@ class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cache_bytes: Positive = 64 * 1024 * 1024
     archive_retention_hours: Positive = 168
     snapshot_interval_minutes: Positive = 60
+    gc_interval_ms: Positive = 60_000
+    gc_grace_ms: Positive = 600_000
 
 
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
