@@ -19,6 +19,7 @@ from streamd.streams import keys
 RECLAIM_INTERVAL_S = 5.0
 _NOTES_PER_SLICE = 64
 _KEYS_PER_SLICE = 2_000
+_LAST_RECORD = (1 << 64) - 1
 _ROWS_OF_AN_ID = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART)
 
 
@@ -45,8 +46,22 @@ def reclaim_some(store: StateStore, start: bytes, pinned: Set[int]) -> bytes | N
             budget -= store.delete_range(first, last, max_keys=budget)
             if budget <= 0:
                 return note
-        store.write([(note, None)])
+        # Slices go by a command, on all nodes alike, and who leads finds them by their note.
+        if not noted_slices(store, note, 0, 1)[1]:
+            store.write([(note, None)])
     return notes[-1][0] + b"\0" if len(notes) == _NOTES_PER_SLICE else None
+
+
+def noted_slices(store: StateStore, note: bytes, after: int, limit: int) -> tuple[int, list[int]]:
+    """The id that a note is about, and the end records of slices that may go, from the first
+    behind the record `after` on, at most `limit`. Blocks."""
+    if note[:1] == keys.TRIM:
+        stream_id, last = keys.place_in(note[1:])
+    else:
+        stream_id, last = keys.id_in(note), _LAST_RECORD
+    first, stop = keys.slice_key(stream_id, after + 1), keys.slice_key(stream_id, last) + b"\0"
+    rows = store.scan(first, stop, limit=limit)
+    return stream_id, [keys.end_record_in(row) for row, _ in rows]
 
 
 def _noted(note: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:

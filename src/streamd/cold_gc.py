@@ -1,0 +1,316 @@
+"""What nothing needs any more leaves the cold store. By the leader, a little at a time.
+
+Slices of removed and trimmed streams go by a command, since all replicas have their rows. So a
+pack may have nothing alive in it; its object goes when no state that can still be restored or is
+on its way to a follower refers to it, and then its row. Each step may be done twice, or by two
+leaders that do not know of each other: nothing that is dead comes alive again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence, Set
+from typing import NamedTuple, Protocol
+
+import msgspec
+import structlog
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.cold.errors import ColdError
+from streamd.cold.names import (
+    LOG,
+    PACKS,
+    SNAPSHOTS,
+    group_folder,
+    parse_manifest_name,
+    parse_pack_name,
+)
+from streamd.cold.objects import MAX_PAGE
+from streamd.cold_compaction import Compaction
+from streamd.cold_reads import ColdReads
+from streamd.cold_store import Cold
+from streamd.group import Group
+from streamd.pins import Pins
+from streamd.proposals import OutcomeUnknown, Unavailable
+from streamd.raft.core import Role
+from streamd.reclaim import noted_slices
+from streamd.storage.state_store import StateStore
+from streamd.streams import keys
+from streamd.streams.commands import DropSlices, ForgetPacks
+from streamd.streams.model import Pack
+
+log = structlog.get_logger("streamd.cold")
+
+# Between looks at all names in the store. Orphans come of crashes and changed leaders.
+ORPHANS_INTERVAL_S = 3600.0
+_SLICES_PER_COMMAND = 1000
+_PACKS_PER_COMMAND = 100
+# Notes remembered until their grace is over; what is beyond waits for the next round.
+_MAX_NOTES = 100_000
+_MAX_PAUSE_S = 300.0
+
+_PACK = msgspec.msgpack.Decoder(Pack)
+
+Place = tuple[int, int]
+
+
+class Numbers(Protocol):
+    """The numbers of the packs that this leader makes in its term."""
+
+    @property
+    def under_way(self) -> Set[int]:
+        """Those of which nobody can say yet whether a slice row will refer to them."""
+        ...
+
+
+class Removed(msgspec.Struct):
+    """What a round removed, or moved on."""
+
+    dropped_slices: int = 0
+    deleted_packs: int = 0
+    deleted_bytes: int = 0
+    compacted_packs: int = 0
+    deleted_orphans: int = 0
+
+
+class _Dead(NamedTuple):
+    place: Place
+    pack: Pack
+
+
+class ColdGc:
+    """Rounds of removal while this node leads; `run` is one leadership's."""
+
+    def __init__(
+        self,
+        group: Group,
+        store: StateStore,
+        cold: Cold,
+        reads: ColdReads,
+        pins: Pins,
+        compaction: Compaction,
+        numbers: Numbers,
+        *,
+        run_blocking: RunBlocking,
+        folder: str,
+        group_id: int,
+        interval_s: float,
+        grace_s: float,
+    ) -> None:
+        """`folder` is the cluster's own, with a slash: nothing else is ever deleted."""
+        self._group = group
+        self._store = store
+        self._cold = cold
+        self._reads = reads
+        self._pins = pins
+        self._compaction = compaction
+        self._numbers = numbers
+        self._run_blocking = run_blocking
+        self._folder = folder
+        self._group_id = group_id
+        self._interval_s = interval_s
+        self._grace_s = grace_s
+        # When a note was first seen by this leader, on Trio's clock.
+        self._noted_at: dict[bytes, float] = {}
+        self._orphans_at = -math.inf
+        self._wanted = trio.Event()
+        # For operators: rounds begun and ended since this node runs, and the last one's doings.
+        self.begun = 0
+        self.rounds = 0
+        self.doing = "nothing"
+        self.last = Removed()
+        self.total = Removed()
+        self.last_error: str | None = None
+
+    def want_round(self) -> int:
+        """Have a whole round made now, orphans included; returns its number in `rounds`."""
+        self._orphans_at = -math.inf
+        self._wanted.set()
+        # One that is under way may have passed by what is meant.
+        return self.begun + 1
+
+    async def run(self) -> None:
+        """Make rounds until cancelled, as this node no longer leads. Raises `StorageError`."""
+        self._noted_at = {}
+        self._orphans_at = -math.inf
+        pause_s = self._interval_s
+        while True:
+            with trio.move_on_after(pause_s):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+            try:
+                await self.round()
+                self.last_error = None
+                pause_s = self._interval_s
+            except (Unavailable, OutcomeUnknown):
+                continue  # Somebody else's turn, perhaps; what is left is found again.
+            except ColdError as error:
+                if self.last_error is None:
+                    log.warning("the cold store cannot be tidied", error=str(error))
+                self.last_error = str(error)
+                pause_s = max(self._interval_s, min(2 * pause_s, _MAX_PAUSE_S))
+            finally:
+                self.doing = "nothing"
+
+    async def round(self) -> Removed:
+        """Remove what can go now.
+
+        Raises `ColdError`, and `Unavailable` or `OutcomeUnknown` when this node leads no more.
+        """
+        self.begun += 1
+        number, removed = self.begun, Removed()
+        self.last = removed
+        steps = (
+            ("slices", self._drop_slices),
+            ("dead packs", self._delete_dead),
+            ("sparse packs", self._compact),
+            ("orphans", self._delete_orphans),
+        )
+        for self.doing, step in steps:
+            await step(removed)
+        self.rounds = number
+        for name in Removed.__struct_fields__:
+            setattr(self.total, name, getattr(self.total, name) + getattr(removed, name))
+        return removed
+
+    # -- slices -------------------------------------------------------------------------------
+
+    async def _drop_slices(self, removed: Removed) -> None:
+        """Propose that slices go which notes speak of: nobody new can come to read them, and
+        whoever did has had the grace period to end."""
+        seen: dict[bytes, float] = {}
+        now = trio.current_time()
+        for letter in (keys.GARBAGE, keys.TRIM):
+            start: bytes | None = letter
+            while start is not None and len(seen) < _MAX_NOTES:
+                notes, start = await self._run_blocking(_notes, self._store, start)
+                for note in notes:
+                    seen[note] = self._noted_at.get(note, now)
+                    if now - seen[note] >= self._grace_s:
+                        await self._drop_noted(note, removed)
+        self._noted_at = seen
+
+    async def _drop_noted(self, note: bytes, removed: Removed) -> None:
+        after = 0
+        while True:
+            stream_id, ends = await self._run_blocking(
+                noted_slices, self._store, note, after, _SLICES_PER_COMMAND
+            )
+            if not ends or stream_id in self._pins.held():
+                return
+            await self._group.propose(DropSlices(stream_id, ends), 8 * len(ends))
+            removed.dropped_slices += len(ends)
+            after = ends[-1]
+
+    # -- dead packs ---------------------------------------------------------------------------
+
+    async def _delete_dead(self, removed: Removed) -> None:
+        floor: float | None = None
+        start: bytes | None = keys.PACK
+        while start is not None:
+            dead, start = await self._run_blocking(_dead_packs, self._store, start)
+            due = [one for one in dead if self._is_over(one.pack)]
+            if not due:
+                continue
+            if floor is None:
+                floor = min(await self._restorable_from(), self._group.retention.needed_behind())
+            going = [one for one in due if one.pack.dead_index <= floor]
+            for first in range(0, len(going), _PACKS_PER_COMMAND):
+                await self._delete_packs(going[first : first + _PACKS_PER_COMMAND], removed)
+
+    def _is_over(self, pack: Pack) -> bool:
+        return pack.dead_ms + self._grace_s * 1000 <= self._group.now_ms()
+
+    async def _restorable_from(self) -> float:
+        """The first log index that the archive can restore: what was dead there is never read.
+
+        Without a snapshot in the archive that index is not known yet, and nothing may go.
+        """
+        folder = group_folder(self._folder + SNAPSHOTS, self._group_id)
+        for found in await self._cold.page(folder, limit=1):
+            name = parse_manifest_name(found.name.removeprefix(self._folder))
+            return name.log_index if name is not None else 0
+        segments = group_folder(self._folder + LOG, self._group_id)
+        return 0 if await self._cold.page(segments, limit=1) else math.inf
+
+    async def _delete_packs(self, dead: Sequence[_Dead], removed: Removed) -> None:
+        """Objects first: should this end in between, their rows still tell of them."""
+        own = [one.pack for one in dead if one.pack.name.startswith(self._folder)]
+        await self._cold.delete([pack.name for pack in own])
+        for one in dead:
+            self._reads.forget(one.pack.name)
+        await self._group.propose(ForgetPacks([one.place for one in dead]), 16 * len(dead))
+        removed.deleted_packs += len(own)
+        removed.deleted_bytes += sum(pack.size for pack in own)
+
+    # -- sparse packs -------------------------------------------------------------------------
+
+    async def _compact(self, removed: Removed) -> None:
+        self._compaction.begin()
+        while moved := await self._compaction.move_some():
+            removed.compacted_packs += moved
+
+    # -- orphans ------------------------------------------------------------------------------
+
+    async def _delete_orphans(self, removed: Removed) -> None:
+        """Delete packs that no row speaks of and none ever will.
+
+        A pack of a lower term than that of an entry that is applied here is one for ever, however
+        stale this node is; of its own term, one that nobody is at work on.
+        """
+        core = self._group.core
+        term = core.term
+        if trio.current_time() - self._orphans_at < ORPHANS_INTERVAL_S:
+            return
+        if core.role != Role.LEADER or self._group.state.header.applied_term != term:
+            return
+        after, folder = "", group_folder(self._folder + PACKS, self._group_id)
+        while page := await self._cold.page(folder, after=after, limit=MAX_PAGE):
+            # First this, then the rows: what ends in between leaves a row.
+            under_way = frozenset(self._numbers.under_way)
+            if core.term != term or core.role != Role.LEADER:
+                return
+            await self._group.stored()
+            names = [found.name for found in page]
+            orphans = await self._run_blocking(
+                _orphans, self._store, self._folder, names, term, under_way
+            )
+            await self._cold.delete(orphans)
+            removed.deleted_orphans += len(orphans)
+            after = names[-1]
+        self._orphans_at = trio.current_time()
+
+
+def _notes(store: StateStore, start: bytes) -> tuple[list[bytes], bytes | None]:
+    """Notes of one kind from `start` on, and where to go on. Blocks."""
+    rows = store.scan(start, bytes([start[0] + 1]), limit=MAX_PAGE)
+    return [note for note, _ in rows], rows[-1][0] + b"\0" if len(rows) == MAX_PAGE else None
+
+
+def _dead_packs(store: StateStore, start: bytes) -> tuple[list[_Dead], bytes | None]:
+    """Dead packs among the next rows, and where to go on. Blocks."""
+    rows = store.scan(start, bytes([keys.PACK[0] + 1]), limit=MAX_PAGE)
+    packs = [_Dead(keys.place_in(key[1:]), _PACK.decode(value)) for key, value in rows]
+    following = rows[-1][0] + b"\0" if len(rows) == MAX_PAGE else None
+    return [one for one in packs if not one.pack.live], following
+
+
+def _orphans(
+    store: StateStore, folder: str, names: Iterable[str], term: int, under_way: Set[int]
+) -> list[str]:
+    """Those of the packs that have no row, and will have none. Blocks."""
+    found = [(name, parse_pack_name(name.removeprefix(folder))) for name in names]
+    old = [
+        (name, place)
+        for name, place in found
+        if place is not None
+        and (place.term < term or (place.term == term and place.number not in under_way))
+    ]
+    rows = store.get_many([keys.pack_key(place.term, place.number) for _, place in old])
+    return [
+        name
+        for (name, _), row in zip(old, rows, strict=True)
+        # A row may speak of another object of that number, of a leader that died over this one.
+        if row is None or _PACK.decode(row).name != name
+    ]
