@@ -5,11 +5,13 @@ from __future__ import annotations
 import trio
 
 from streamd.blocking import RunBlocking
+from streamd.cold_records import ColdRecords
 from streamd.group import Group
 from streamd.storage.state_store import StateStore
 from streamd.streams.commands import BeginUpload, Outcome, PublishSnapshot, Result, StorePart
 from streamd.streams.offsets import Position
-from streamd.streams.state import State, read_part
+from streamd.streams.reading import find_part
+from streamd.streams.state import State
 
 # While others write, an upload rests this many times as long as a part took. It has no hurry, and
 # without rests the disk and the loop would be busy with little else.
@@ -24,20 +26,28 @@ class BlobGone(Exception):
 class Blobs:
     """Reads blobs a part at a time, wherever they are kept."""
 
-    def __init__(self, state: State, store: StateStore, run_blocking: RunBlocking) -> None:
+    def __init__(
+        self, state: State, store: StateStore, cold: ColdRecords, run_blocking: RunBlocking
+    ) -> None:
         self._state = state
         self._store = store
+        self._cold = cold
         self._run_blocking = run_blocking
 
     async def part(self, blob_id: int, number: int) -> bytes:
         """A part's bytes. Raises `BlobGone`; never while the blob is pinned, unless the node
-        takes over another's state meanwhile."""
-        data = self._state.parts.find(blob_id, number)
-        if data is None:
-            data = await self._run_blocking(read_part, self._store, blob_id, number)
-        if data is None:
+        takes over another's state meanwhile. Raises a `ColdError` when the part is in the cold
+        store only and cannot be had from there."""
+        waiting = self._state.parts.find(blob_id, number)
+        if waiting is not None:
+            return waiting
+        stored, cold = await self._run_blocking(find_part, self._store, blob_id, number)
+        if stored is not None:
+            return stored
+        if not cold:
             raise BlobGone(f"part {number} of blob {blob_id}")
-        return data
+        chunk = (await self._cold.chunks(cold))[0]
+        return chunk.cut(number, number + 1).data
 
 
 class UploadRefused(Exception):

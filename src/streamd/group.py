@@ -29,6 +29,7 @@ from streamd.proposals import (
     Gathering,
     Intake,
     OutcomeUnknown,
+    PendingEntry,
     Proposal,
     Unavailable,
     decode_answers,
@@ -50,7 +51,7 @@ from streamd.storage.state_store import StateStore
 from streamd.storing import Storing
 from streamd.streams.commands import Command, Outcome
 from streamd.streams.machine import Machine
-from streamd.streams.state import load_rows, stream_keys
+from streamd.streams.state import load_rows
 from streamd.sweeping import Sweeper
 
 MAX_BATCH_COMMANDS = 1024
@@ -62,25 +63,6 @@ PROPOSE_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
 MAX_FORWARDS = 16
 TICK_S = 0.1
-
-
-class _Batch:
-    """An entry's commands, kept until the entry at its index commits here."""
-
-    __slots__ = ("commands", "now_ms", "proposals", "term")
-
-    def __init__(
-        self, term: int, now_ms: int, commands: list[Command], proposals: Sequence[Proposal] = ()
-    ) -> None:
-        self.term = term
-        self.now_ms = now_ms
-        self.commands = commands
-        self.proposals = proposals
-
-    def give_up(self, error: Unavailable | OutcomeUnknown) -> None:
-        """End all of its proposals alike."""
-        give_up(self.proposals, error)
-        self.proposals = ()
 
 
 class Group:
@@ -115,13 +97,14 @@ class Group:
         self.tick_s = tick_s
         self._intake = Intake(MAX_PENDING_COMMANDS, MAX_PENDING_BYTES)
         self._forwards = 0
-        self._batches: dict[int, _Batch] = {}
+        self._batches: dict[int, PendingEntry] = {}
         self._writes: deque[Ready] = deque()
         self._writing = False
         self._work = trio.lowlevel.ParkingLot()
         self._stirred = trio.lowlevel.ParkingLot()
         self._news = trio.lowlevel.ParkingLot()
         self._turned = trio.lowlevel.ParkingLot()
+        self._roles = trio.lowlevel.ParkingLot()
         self.retention = Retention(core, tick_s)
         self._storing = Storing(
             self.state, store, log, self.retention, run_blocking=run_blocking, due=self.wake
@@ -181,6 +164,10 @@ class Group:
                 await self._turned.park()
             return True
         return False
+
+    async def role_changed(self) -> None:
+        """Wait until the node's role, its leader or its term is another."""
+        await self._roles.park()
 
     @property
     def leads(self) -> bool:
@@ -287,28 +274,27 @@ class Group:
         self._metrics.fsync_latency.observe(trio.current_time() - started)
         # A row read before a flush ended may be older than one the flush let go of.
         if flushes == self.state.flushes:
-            for key, raw in rows.items():
-                self.state.streams.install(key, raw)
+            for row, raw in rows.items():
+                self.state.install(row, raw)
         self._storing.log_grew(sum(len(entry.payload) for entry in ready.entries))
         self._peers.send(ready.messages_after_store)
         self.core.stored(*ready.completion)
 
     def _write_blocking(self, ready: Ready, wanted: list[bytes]) -> dict[bytes, bytes | None]:
-        rows = load_rows(self._store, wanted)
+        rows = load_rows(self._store, wanted, b"")
         self._log.append(ready.entries, ready.hard_state)
         return rows
 
     def _rows_wanted(self, entries: Sequence[Entry]) -> list[bytes]:
-        """Keys of streams that the entries touch and that are not in memory."""
-        streams = self.state.streams
+        """Rows that the entries will look at and that are not in memory."""
         wanted: list[bytes] = []
         for entry in entries:
             if entry.kind == EntryKind.COMMANDS:
                 for command in self._batch(entry).commands:
-                    wanted += [key for key in stream_keys(command) if key not in streams]
+                    wanted += self.state.missing(command)
         return wanted
 
-    def _batch(self, entry: Entry) -> _Batch:
+    def _batch(self, entry: Entry) -> PendingEntry:
         """The commands of an entry, as proposed here or as another leader sent them."""
         batch = self._batches.get(entry.index)
         if batch is not None and batch.term == entry.term:
@@ -316,7 +302,9 @@ class Group:
         if batch is not None:
             batch.give_up(Unavailable("another leader's entry took its place"))
         decoded = decode_batch(entry.payload)
-        batch = self._batches[entry.index] = _Batch(entry.term, decoded.now_ms, decoded.commands)
+        batch = self._batches[entry.index] = PendingEntry(
+            entry.term, decoded.now_ms, decoded.commands
+        )
         return batch
 
     def _turn(self, nursery: trio.Nursery) -> None:
@@ -379,6 +367,7 @@ class Group:
     def _role_changed(self, state: SoftState) -> None:
         """Another role, leader or term: nobody may wait for what only the old one could do."""
         self._barriers.ask_again()
+        self._roles.unpark_all()
         if state.role == Role.LEADER:
             return
         error = OutcomeUnknown("the leader changed before the write was committed")
@@ -401,7 +390,7 @@ class Group:
         except raft.Refused as error:
             give_up(proposals, Unavailable(str(error)))
             return
-        self._batches[indexes[0]] = _Batch(self.core.term, now_ms, commands, proposals)
+        self._batches[indexes[0]] = PendingEntry(self.core.term, now_ms, commands, proposals)
         self._metrics.commit_batch.observe(len(proposals))
 
     def _apply(self, entry: Entry) -> None:

@@ -13,7 +13,11 @@ from streamd.administration import Administration
 from streamd.blobs import Blobs
 from streamd.blocking import RunBlocking
 from streamd.cluster import Cluster
-from streamd.config import ClusterConfig
+from streamd.cold_reads import ColdReads
+from streamd.cold_records import ColdRecords
+from streamd.cold_store import Cold
+from streamd.cold_tier import ColdTier
+from streamd.config import ClusterConfig, ColdConfig
 from streamd.group import Group
 from streamd.metrics import Metrics
 from streamd.peers import Audience
@@ -46,6 +50,8 @@ class Node:
         metrics: Metrics,
         cluster: Cluster | None = None,
         timing: ClusterConfig | None = None,
+        cold: Cold | None = None,
+        cold_config: ColdConfig | None = None,
     ) -> None:
         """Blocks for a read or two. Raises `StorageError` when the stores do not fit together."""
         timing = timing or ClusterConfig()
@@ -67,9 +73,11 @@ class Node:
             peers=cluster,
             tick_s=timing.heartbeat_interval_ms / 1000,
         )
-        self.reads = Reads(state, stores.state, run_blocking)
-        self.blobs = Blobs(state, stores.state, run_blocking)
         self.pins = Pins()
+        self.cold_tier = self._cold_tier(cold, cold_config or ColdConfig())
+        records = ColdRecords(None) if self.cold_tier is None else self.cold_tier.records
+        self.reads = Reads(state, stores.state, records, run_blocking)
+        self.blobs = Blobs(state, stores.state, records, run_blocking)
         self.administration: Administration | None = None
         if cluster is not None:
             self.administration = Administration(self.group, cluster)
@@ -79,6 +87,20 @@ class Node:
             sink = SnapshotSink(stores.data_dir.incoming)
             self._receiver = SnapshotReceiver(self.group, sink, run_blocking=run_blocking)
         self._nursery: trio.Nursery | None = None
+
+    def _cold_tier(self, cold: Cold | None, config: ColdConfig) -> ColdTier | None:
+        """The cold tier over a cold store, if there is one."""
+        if cold is None:
+            return None
+        reads = ColdReads(cold, cache_bytes=config.cache_bytes)
+        return ColdTier(
+            self.group,
+            cold,
+            reads,
+            ColdRecords(reads),
+            node_tasks=[],
+            leader_tasks=[],
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -94,6 +116,8 @@ class Node:
             else:
                 await self.group.read_barrier()
             nursery.start_soon(reclaim_forever, self.stores.state, self.run_blocking, self.pins)
+            if self.cold_tier is not None:
+                nursery.start_soon(self.cold_tier.run)
             yield
             if self.cluster is not None:
                 self.cluster.member = None

@@ -78,6 +78,25 @@ def give_up(proposals: Iterable[Proposal], error: Unavailable | OutcomeUnknown) 
         proposal.settle(outcome.Error(type(error)(*error.args)))
 
 
+class PendingEntry:
+    """An entry's commands, kept until the entry at its index commits here."""
+
+    __slots__ = ("commands", "now_ms", "proposals", "term")
+
+    def __init__(
+        self, term: int, now_ms: int, commands: list[Command], proposals: Sequence[Proposal] = ()
+    ) -> None:
+        self.term = term
+        self.now_ms = now_ms
+        self.commands = commands
+        self.proposals = proposals
+
+    def give_up(self, error: Unavailable | OutcomeUnknown) -> None:
+        """End all of its proposals alike."""
+        give_up(self.proposals, error)
+        self.proposals = ()
+
+
 class _Answer(msgspec.Struct, array_like=True):
     """What became of one forwarded command; `unknown` is None where there is an outcome."""
 

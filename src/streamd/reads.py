@@ -1,4 +1,5 @@
-"""Reading streams: from memory where the records are recent, else from the store in a thread."""
+"""Reading streams: from memory where the records are recent, else from the store in a thread, and
+from the cold store what is only there."""
 
 from __future__ import annotations
 
@@ -7,20 +8,23 @@ from typing import TypeVar
 import trio
 
 from streamd.blocking import RunBlocking
+from streamd.cold_records import ColdRecords
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
-from streamd.streams.chunks import OffsetMismatch, Slice
+from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, Slice
 from streamd.streams.listing import ListQuery, Page, list_streams
 from streamd.streams.model import Bucket, Stream
 from streamd.streams.offsets import Position
-from streamd.streams.state import (
+from streamd.streams.reading import (
     RecordSlice,
-    State,
     StoredRead,
-    load_rows,
+    find_record,
+    finder,
+    gather,
+    home,
     read_from_store,
-    records_from_store,
 )
+from streamd.streams.state import State, load_rows
 from streamd.streams.tables import Table
 
 # Pages of buckets read at once; whoever lists in a loop must not take every thread there is.
@@ -40,9 +44,12 @@ class OffsetGone(Exception):
 class Reads:
     """The state as readers see it. What is returned is as of the moment of the return."""
 
-    def __init__(self, state: State, store: StateStore, run_blocking: RunBlocking) -> None:
+    def __init__(
+        self, state: State, store: StateStore, cold: ColdRecords, run_blocking: RunBlocking
+    ) -> None:
         self._state = state
         self._store = store
+        self._cold = cold
         self._run_blocking = run_blocking
         self._listings = trio.CapacityLimiter(_LISTINGS_AT_ONCE)
 
@@ -81,7 +88,8 @@ class Reads:
         """Records of `stream` from `at` on, at most about `max_bytes` but at least one.
 
         Empty only at the tail. Raises `OffsetMismatch` when `at` is not a record boundary of
-        the stream, also when the stream was removed meanwhile; `OffsetGone` when it was trimmed.
+        the stream, also when the stream was removed meanwhile; `OffsetGone` when it was trimmed;
+        a `ColdError` when they are in the cold store only and cannot be had from there.
         """
         while True:
             if stream.snapshot is not None and at.record < stream.snapshot.record:
@@ -91,8 +99,9 @@ class Reads:
                 return recent
             stored = await self._run_blocking(read_from_store, self._store, stream, at, max_bytes)
             self._keep(stream, stored)
-            if stored.slice is not None:
-                return self._prolonged(stream, stored.slice, max_bytes)
+            found = stored.slice or await self._from_cold(stream, stored, at, max_bytes)
+            if found is not None:
+                return self._prolonged(stream, found, max_bytes)
             if self._state.read_recent(stream, at, max_bytes) is None:
                 if at.record < stream.earliest.record:
                     raise OffsetGone(stream.earliest)
@@ -102,18 +111,55 @@ class Reads:
         """As `read`, with the records' lengths, for streams as they once were.
 
         `stream` is a copy whose ids are pinned: what was trimmed since can still be read.
-        Nothing of it is kept in memory. Raises `OffsetMismatch`.
+        Nothing of it is kept in memory. Raises `OffsetMismatch`, and as `read` a `ColdError`.
         """
-        found = self._state.read_recent_records(stream, at, max_bytes)
-        if found is None:
-            store = self._store
-            found = await self._run_blocking(records_from_store, store, stream, at, max_bytes)
-        if found is None:
-            # A flush may have moved it from memory to the store between the two looks.
-            found = self._state.read_recent_records(stream, at, max_bytes)
-        if found is None:
+        recent = self._state.read_recent_records(stream, at, max_bytes)
+        if recent is not None:
+            return recent
+        lengths: list[int] = []
+        stored = await self._run_blocking(
+            read_from_store, self._store, stream, at, max_bytes, lengths
+        )
+        found = stored.slice or await self._from_cold(stream, stored, at, max_bytes, lengths)
+        if found is not None:
+            return RecordSlice(found, lengths)
+        # A flush may have moved it from memory to the store between the two looks.
+        recent = self._state.read_recent_records(stream, at, max_bytes)
+        if recent is None:
             raise OffsetMismatch
-        return found
+        return recent
+
+    async def chunk_at(self, stream: Stream, record: int) -> tuple[AnyChunk, Limit]:
+        """A chunk with `record`, and how far the stream reads in it. Appends are whole in it.
+
+        Raises `OffsetMismatch` when there is none, and as `read` a `ColdError`.
+        """
+        stream_id, limit = home(stream, record)
+        for _ in range(2):
+            recent = self._state.tails.find(stream_id, record)
+            if recent is not None:
+                return recent, limit
+            store = self._store
+            stored, cold = await self._run_blocking(find_record, store, stream_id, record)
+            found = stored or (await self._cold.chunks(cold) if cold else [])
+            if found:
+                return found[0], limit
+            # A flush may have moved it from memory to the store between the two looks.
+        raise OffsetMismatch
+
+    async def _from_cold(
+        self,
+        stream: Stream,
+        stored: StoredRead,
+        at: Position,
+        max_bytes: int,
+        lengths: list[int] | None = None,
+    ) -> Slice | None:
+        """Records that the store knows to be in the cold store; None when it knows of none."""
+        if not stored.cold:
+            return None
+        chunks = await self._cold.chunks(stored.cold)
+        return gather(stream, at, max_bytes, finder(stored.stream_id, chunks), lengths)
 
     def _keep(self, stream: Stream, stored: StoredRead) -> None:
         """Keep chunks that reach to the stream's end: its next reader will want them too."""

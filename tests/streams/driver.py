@@ -21,7 +21,8 @@ from streamd.streams.content import split_body
 from streamd.streams.machine import Machine
 from streamd.streams.model import ForkRequest, IfMatch, ProducerStamp, Settings, Stream
 from streamd.streams.offsets import START, Position
-from streamd.streams.state import State, read_from_store, read_part
+from streamd.streams.reading import read_from_store, read_part
+from streamd.streams.state import State
 from tests.streams.memory_store import MemoryStore
 
 TEXT = "text/plain"

@@ -12,7 +12,8 @@ from streamd.streams.commands import Append, Command, Create, CreateBucket, Dele
 from streamd.streams.content import split_body
 from streamd.streams.model import ForkRequest, ProducerStamp, Settings
 from streamd.streams.offsets import START, Position
-from streamd.streams.state import load_rows, read_from_store, stream_keys
+from streamd.streams.reading import read_from_store
+from streamd.streams.state import load_rows, stream_keys
 from streamd.streams.tails import SEAL_BYTES
 from tests.streams.driver import EVERYTHING, JSON, TEXT, Driver, key, logical
 from tests.streams.memory_store import MemoryStore

@@ -5,6 +5,7 @@
 ``log/{group}/{first}-{last}-{digest}.segment``                committed entries (`segments`)
 ``pieces/{group}/{index}-{id}-{number}-{digest}.piece``        part of a state's rows
 ``snapshots/{group}/{index}-{id}-{digest}.manifest``           a state that is whole: its pieces
+``fence/{cluster id}``                                         the cluster restored from this one
 ``checks/{random}``                                            a node tries whether it may write
 =============================================================  ===================================
 
@@ -24,8 +25,10 @@ PACKS = "packs/"
 LOG = "log/"
 PIECES = "pieces/"
 SNAPSHOTS = "snapshots/"
+FENCE = "fence/"
 CHECKS = "checks/"
 
+_CLUSTER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DIGEST = r"(?P<digest>[0-9a-f]{64})"
 _PACK = re.compile(rf"packs/([0-9a-f]{{8}})/([0-9a-f]{{16}})-([0-9a-f]{{8}})-{_DIGEST}\.pack")
 _SEGMENT = re.compile(rf"log/([0-9a-f]{{8}})/([0-9a-f]{{16}})-([0-9a-f]{{16}})-{_DIGEST}\.segment")
@@ -77,6 +80,21 @@ class ManifestName(NamedTuple):
 
 def digest_of(content: bytes | bytearray) -> str:
     return sha256(content).hexdigest()
+
+
+def cluster_folder(cluster_id: str) -> str:
+    """What the full names of all objects of a cluster begin with."""
+    return f"{cluster_id}/"
+
+
+def cluster_of(name: str) -> str | None:
+    """The id of the cluster in whose folder an object is; None when it is in none."""
+    first = name.partition("/")[0]
+    return first if _CLUSTER.fullmatch(first) else None
+
+
+def fence_name(restored_cluster_id: str) -> str:
+    return f"{FENCE}{restored_cluster_id}"
 
 
 def group_folder(kind: str, group_id: int) -> str:

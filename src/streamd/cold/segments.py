@@ -132,7 +132,12 @@ def read_segment_head(content: bytes) -> SegmentHead:
 
 
 def entries_of(content: bytes) -> Iterator[Entry]:
-    """The entries of a whole segment, in order, each proved by the chain as it comes.
+    """The entries of a whole segment, in order; raises as `placed_entries_of` does."""
+    return (entry for entry, _ in placed_entries_of(content))
+
+
+def placed_entries_of(content: bytes) -> Iterator[tuple[Entry, LogPlace]]:
+    """The entries of a whole segment with their places, in order, each proved by the chain.
 
     Uncompressed a piece at a time. Raises `ObjectCorrupt` at the first that is not what was
     written, or `ColdRefused` for a segment of a later version.
@@ -151,7 +156,7 @@ def entries_of(content: bytes) -> Iterator[Entry]:
             if link != stored_chain:
                 raise ObjectCorrupt(f"entry {entry.index} of a log segment breaks the chain")
             place = LogPlace(entry.index, term, link, _time(entry, place.time_ms))
-            yield entry
+            yield entry, place
         if source.left or place != head.last:
             raise ObjectCorrupt("a log segment does not end as its head says")
 

@@ -16,7 +16,7 @@ from streamd.http.snapshots import TOO_MANY_DOWNLOADS, Sending
 from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.content import DEFAULT_CONTENT_TYPE, JSON_SEPARATOR, is_json
 from streamd.streams.model import Stream
-from streamd.streams.state import RecordSlice
+from streamd.streams.reading import RecordSlice
 
 # Read at once; and written at once, so that even tiny messages do not hold up the loop for long.
 _READ_BYTES = 512 * 1024

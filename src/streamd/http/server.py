@@ -17,6 +17,7 @@ import trio
 from streamd import __version__, standing
 from streamd.blocking import in_thread
 from streamd.cluster import Cluster
+from streamd.cold_tier import open_cold
 from streamd.config import ClusterConfig, Config, ConfigError, ServerConfig
 from streamd.http.application import StreamApplication
 from streamd.http.asgi import AsgiApplication
@@ -43,16 +44,20 @@ _FATAL = (StorageError, RaftViolation)
 async def serve(config: Config, announce: Callable[[str], None] = print) -> None:
     """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once.
 
-    Raises `ConfigError` when an address or certificate cannot be used, `FormationError` when the
-    cluster cannot be founded, `StorageError` when the data directory cannot be used, at start or
-    later, and `RaftViolation`.
+    Raises `ConfigError` when an address, certificate or cold store cannot be used,
+    `FormationError` when the cluster cannot be founded, `StorageError` when the data directory
+    cannot be used, at start or later, and `RaftViolation`.
     """
     server = config.server
     ssl_context = _ssl_context(server)
     listeners = _listen(server)
     stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id, config.cluster)
+    random = Random()
+    cold = None
     try:
-        random = Random()
+        cold = await open_cold(
+            config.cold, stores.data_dir.path, run_blocking=in_thread, random=random
+        )
         async with _cluster(config, stores, random) as cluster:
             metrics = Metrics()
             hub = Hub(wall_clock_ms, server.max_live_readers)
@@ -66,6 +71,8 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
                 metrics=metrics,
                 cluster=cluster,
                 timing=config.cluster,
+                cold=cold,
+                cold_config=config.cold,
             )
             standing.export(node, metrics)
             async with node.running():
@@ -79,6 +86,8 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
                 log.info("drained")
     finally:
         with trio.CancelScope(shield=True):
+            if cold is not None:
+                await in_thread(cold.close)
             await in_thread(stores.close)
 
 

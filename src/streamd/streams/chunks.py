@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from struct import pack
 from typing import NamedTuple
 
@@ -100,14 +100,17 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
         )
 
     def cut(self, start_record: int, end_record: int) -> Chunk:
-        """The records from `start_record` to before `end_record`, which must be whole appends."""
+        """The records from `start_record` to before `end_record`.
+
+        Of an append that is cut by a border, what lies inside becomes an append.
+        """
         first, last = start_record - self.start_record, end_record - self.start_record
         skipped = sum(self.lengths[:first])
         lengths = self.lengths[first:last]
         appends: list[int] = []
         if self.appends:
-            ends = [0, *accumulate(self.appends)]
-            appends = self.appends[ends.index(first) : ends.index(last)]
+            ends = [first, *(end for end in accumulate(self.appends) if first < end < last), last]
+            appends = [end - start for start, end in pairwise(ends)]
         return Chunk(
             start_record,
             self.start_byte + skipped,
@@ -119,7 +122,7 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
 
 def gathered(chunks: Iterable[Chunk], start_record: int, end_record: int) -> Chunk | None:
     """The records from `start_record` to before `end_record` as one chunk, however they lie in
-    `chunks`, which are in order; None when some are not there. Borders must be whole appends."""
+    `chunks`, which are in order; None when some are not there."""
     parts = []
     at = start_record
     for chunk in chunks:

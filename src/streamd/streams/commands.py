@@ -115,6 +115,71 @@ class DropUploads(msgspec.Struct, frozen=True, array_like=True, tag="drop-upload
     idle_ms: int = 0
 
 
+class NewSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A slice of a pack, and whose records are in it: those of a stream, or the parts of a blob.
+
+    `owner` is the stream's key, or `keys.blob_owner`. The rest is as in `ColdSlice`.
+    """
+
+    owner: bytes
+    stream_id: int
+    start_record: int
+    start_byte: int
+    end_record: int
+    end_byte: int
+    offset: int
+    length: int
+    crc: int
+    digest: bytes
+
+
+class FlushCold(msgspec.Struct, frozen=True, array_like=True, tag="flush-cold"):
+    """A pack is in the cold store: take those of its slices that begin where their owner's records
+    there end. Refused unless `term` is that of the log entry."""
+
+    term: int
+    number: int
+    name: str
+    size: int
+    slices: list[NewSlice]
+
+
+class DropSlices(msgspec.Struct, frozen=True, array_like=True, tag="drop-slices"):
+    """Slices of one stream or blob id that nobody reads any more, by the record they end before."""
+
+    stream_id: int
+    end_records: list[int]
+
+
+class MovedSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A slice that is in another pack as well now: where it was, and where in the new one it is."""
+
+    stream_id: int
+    end_record: int
+    from_term: int
+    from_number: int
+    offset: int
+    length: int
+    crc: int
+
+
+class MoveSlices(msgspec.Struct, frozen=True, array_like=True, tag="move-slices"):
+    """A pack with what is alive of others is in the cold store: refer to it where slices still are
+    where they were. Refused unless `term` is that of the log entry."""
+
+    term: int
+    number: int
+    name: str
+    size: int
+    slices: list[MovedSlice]
+
+
+class ForgetPacks(msgspec.Struct, frozen=True, array_like=True, tag="forget-packs"):
+    """Dead packs whose objects are deleted: (term, number) each."""
+
+    packs: list[tuple[int, int]]
+
+
 Command = (
     Create
     | Append
@@ -127,6 +192,10 @@ Command = (
     | StorePart
     | PublishSnapshot
     | DropUploads
+    | FlushCold
+    | DropSlices
+    | MoveSlices
+    | ForgetPacks
 )
 
 
@@ -165,6 +234,8 @@ class Result(Enum):
     OFFSET_INVALID = "offset-invalid"
     OFFSET_BEYOND_TAIL = "offset-beyond-tail"
     SNAPSHOT_DIFFERS = "snapshot-differs"
+    # What the command was made of has changed: nothing was done, make it anew.
+    STALE = "stale"
 
 
 class Outcome:

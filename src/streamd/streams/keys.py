@@ -12,10 +12,14 @@
 ``u``  upload id, which will be the blob's   `Upload`
 ``g``  stream or blob id                     all the rows below it await removal
 ``t``  stream id, record                     chunks that end at the record or before await removal
+``c``  stream or blob id, end record         `ColdSlice`: where the records are in the cold store
+``k``  term, number                          `Pack`: an object with slices
+``h``  time in ms, owner key                 bytes not in the cold store, about since that time
 =====  ====================================  =========================================
 
 Numbers are eight bytes, big endian, so that their order is the keys' order. Streams and blobs
-have their ids from one counter, and none is ever used again.
+have their ids from one counter, and none is ever used again. An owner of bytes is a stream, by its
+key, or a blob, by a key that no stream has.
 """
 
 from __future__ import annotations
@@ -33,10 +37,14 @@ BLOB = b"r"
 UPLOAD = b"u"
 GARBAGE = b"g"
 TRIM = b"t"
+SLICE = b"c"
+PACK = b"k"
+HOT = b"h"
 
 _NUMBER = Struct(">Q")
 _CHUNK = Struct(">cQQ")
 _PAIR = Struct(">cQ")
+_PLACE = Struct(">QQ")
 
 number = _NUMBER.pack
 
@@ -99,6 +107,45 @@ def trimmed_chunks(note: bytes) -> tuple[int, tuple[bytes, bytes]]:
     """The stream id that a trim's note is about, and the half-open range of the chunks to go."""
     _, stream_id, record = _CHUNK.unpack(note)
     return stream_id, (chunk_key(stream_id, 0), chunk_key(stream_id, record + 1))
+
+
+# A slice's key behind its letter: stream id, end record; and a pack's: term, number.
+place = _PLACE.pack
+place_in = _PLACE.unpack
+
+
+def slice_key(stream_id: int, end_record: int) -> bytes:
+    return _CHUNK.pack(SLICE, stream_id, end_record)
+
+
+def pack_key(term: int, number: int) -> bytes:
+    return _CHUNK.pack(PACK, term, number)
+
+
+def end_record_in(key: bytes) -> int:
+    """The second number in the key of a chunk, a slice, a part."""
+    _, _, found = _CHUNK.unpack(key)
+    return int(found)
+
+
+def blob_owner(blob_id: int) -> bytes:
+    """What a blob is known by among the owners of bytes: bucket names are not empty."""
+    return b"\0" + number(blob_id)
+
+
+def blob_in_owner(owner: bytes) -> bytes | None:
+    """The key of a blob's row behind its letter; None when the owner is a stream."""
+    return owner[1:] if owner[:1] == b"\0" else None
+
+
+def hot_key(at_ms: int, owner: bytes) -> bytes:
+    return _PAIR.pack(HOT, at_ms) + owner
+
+
+def hot_in(key: bytes) -> tuple[int, bytes]:
+    """The time and the owner in a key that `hot_key` made."""
+    _, at_ms = _PAIR.unpack(key[:9])
+    return int(at_ms), key[9:]
 
 
 def id_range(letter: bytes, stream_id: int) -> tuple[bytes, bytes]:

@@ -12,7 +12,7 @@ import msgspec
 from streamd.streams import keys
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
-from streamd.streams.state import KeyValue
+from streamd.streams.tables import KeyValue
 
 # Rows that show nothing, such as those of deleted streams kept for forks, are passed over up to
 # this many a page; what is left of the page then is for the next.

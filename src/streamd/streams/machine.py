@@ -5,7 +5,7 @@ It knows no time but the one stamped into the log, and touches nothing but its s
 
 from __future__ import annotations
 
-from streamd.streams import keys, snapshots
+from streamd.streams import keys, packing, snapshots
 from streamd.streams.commands import (
     Append,
     BeginUpload,
@@ -15,7 +15,11 @@ from streamd.streams.commands import (
     CreateBucket,
     Delete,
     DeleteBucket,
+    DropSlices,
     DropUploads,
+    FlushCold,
+    ForgetPacks,
+    MoveSlices,
     Outcome,
     PublishSnapshot,
     Result,
@@ -44,12 +48,14 @@ class Machine:
     def __init__(self, state: State) -> None:
         self.state = state
         self.changes: dict[int, Change] = {}
+        self._index = self._term = 0
 
     def apply(self, index: int, term: int, now_ms: int, commands: list[Command]) -> list[Outcome]:
         """Apply the commands of log entry `index`, in order, at log time `now_ms`."""
         header = self.state.header
         assert index == header.applied_index + 1, (index, header.applied_index)
         now_ms = header.log_ms = max(now_ms, header.log_ms)
+        self._index, self._term = index, term
         outcomes = [self._apply_one(command, now_ms) for command in commands]
         header.applied_index = index
         header.applied_term = term
@@ -81,6 +87,14 @@ class Machine:
                 return self._publish(command, now_ms)
             case DropUploads():
                 return snapshots.drop_uploads(self.state, command, now_ms)
+            case FlushCold():
+                return packing.flush(self.state, command, self._index, self._term)
+            case MoveSlices():
+                return packing.move(self.state, command, self._index, self._term)
+            case DropSlices():
+                return packing.drop(self.state, command, self._index)
+            case ForgetPacks():
+                return packing.forget(self.state, command)
 
     def _living(self, key: bytes, now_ms: int) -> Stream | Result:
         """The stream, or why there is none; one that is found to have expired ends here."""
@@ -136,7 +150,7 @@ class Machine:
         if command.seq is not None:
             stream.last_seq = command.seq
         if command.lengths:
-            self.state.append(stream, command.data, command.lengths)
+            self.state.append(command.key, stream, command.data, command.lengths)
             stream.last_write_ms = now_ms
             change.parts.append(command.data)
         if command.close:
@@ -243,7 +257,7 @@ class Machine:
         if anchor is not None:
             anchor.attach(self.state, stream)
         if command.lengths:
-            self.state.append(stream, command.data, command.lengths)
+            self.state.append(command.key, stream, command.data, command.lengths)
         stream.closed = command.closed
         if stream.ttl_ms is not None or stream.expires_at_ms is not None:
             self.state.schedule_sweep(command.key, stream)
@@ -316,6 +330,7 @@ class Machine:
         A chain of forks is followed in a loop: its length is the client's choice.
         """
         while True:
+            self.state.cool(key, stream, stream.tail)
             self.state.streams.delete(key)
             self.state.discard(stream.stream_id)
             self.state.header.streams -= 1
@@ -330,7 +345,7 @@ class Machine:
             if parent.forks:
                 return
             if not parent.deleted:
-                snapshots.trim(self.state, parent)
+                snapshots.trim(self.state, key, parent)
                 return
             stream = parent
 

@@ -95,9 +95,20 @@ class Upload(msgspec.Struct, array_like=True, gc=False):
 
 
 class Blob(msgspec.Struct, array_like=True, gc=False):
-    """How many streams have a blob for their snapshot."""
+    """How many streams have a blob for their snapshot; its parts are the records of its id.
+
+    `cold` and `hot_at_ms` are as in `Stream`.
+    """
 
     references: int
+    records: int = 0
+    size: int = 0
+    cold: Position = START
+    hot_at_ms: int | None = None
+
+    @property
+    def cold_from(self) -> Position:
+        return self.cold
 
 
 class Stream(msgspec.Struct, array_like=True, gc=False):
@@ -108,6 +119,10 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     counts the streams forked from this one; while there are any, deleting it only sets
     `deleted`, so that they can go on reading its bytes. What lies before the `snapshot` is gone
     for its readers.
+
+    `cold` is the position before which all records of the stream's own are in the cold store.
+    While there are others, `hot_at_ms` is a time since which there have been; streams of before
+    there was a cold store have none until they are written to.
     """
 
     stream_id: int
@@ -129,6 +144,15 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     deleted: bool = False
     sweep_at_ms: int | None = None
     snapshot: Snapshot | None = None
+    cold: Position = START
+    hot_at_ms: int | None = None
+
+    @property
+    def cold_from(self) -> Position:
+        """Where the cold store's records of this stream end, or will begin."""
+        found = max(Position(*self.cold), self.fork_point)
+        # What lies before a snapshot is gone, unless forks read it.
+        return found if self.forks else max(found, self.earliest)
 
     @property
     def earliest(self) -> Position:
@@ -196,6 +220,38 @@ class Bucket(msgspec.Struct, array_like=True, gc=False):
     hidden: int = 0
 
 
+class ColdSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Records of one stream id in the cold store: a slice of the `number`-th pack of `term`.
+
+    They begin at `start_record`, `start_byte` and end at `end_byte`; the row's key has the id and
+    the record before which they end. `offset`, `length` and `crc` find and check the slice in its
+    pack, `digest` says whether a replica's own records are the same (`Chunk.digest`).
+    """
+
+    start_record: int
+    start_byte: int
+    end_byte: int
+    term: int
+    number: int
+    offset: int
+    length: int
+    crc: int
+    digest: bytes
+
+
+class Pack(msgspec.Struct, array_like=True, gc=False):
+    """An object with slices: its name in the store, its cluster's folder included, its size, and
+    how many bytes of it slices still refer to. Without any it is dead, since log entry
+    `dead_index` and log time `dead_ms`.
+    """
+
+    name: str
+    size: int
+    live: int
+    dead_index: int = 0
+    dead_ms: int = 0
+
+
 class Header(msgspec.Struct, array_like=True, gc=False):
     """What the state as a whole remembers, written in the same batch as every change to it.
 
@@ -203,6 +259,8 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     replay starts behind it. `log_ms` is the latest time stamped into an applied entry.
     `next_stream_id` is the next id of a stream or a blob.
     `configuration` is the group's membership as of `applied_index`, as the log has it.
+    `hot_bytes` counts what is not in the cold store, over all streams and blobs; `flushed_bytes`
+    all that was ever moved there, `cold_bytes` what of the packs is alive.
     """
 
     applied_index: int = 0
@@ -211,3 +269,6 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     next_stream_id: int = 1
     streams: int = 0
     configuration: bytes = b""
+    hot_bytes: int = 0
+    flushed_bytes: int = 0
+    cold_bytes: int = 0

@@ -65,7 +65,7 @@ def publish(state: State, stream: Stream, command: PublishSnapshot, now_ms: int)
         if upload is not None:
             state.discard_blob(command.upload_id)
         return _answer(refusal, stream)
-    _replace(state, stream, command, at)
+    _replace(state, stream, command, at, upload)
     if stream.ttl_ms is not None:
         stream.touched_ms = now_ms
     state.streams.put(command.key, stream)
@@ -96,10 +96,12 @@ def release(state: State, stream: Stream) -> None:
         stream.snapshot = None
 
 
-def trim(state: State, stream: Stream) -> None:
+def trim(state: State, key: bytes, stream: Stream) -> None:
     """Give back what lies before a stream's snapshot, unless forks may still read it."""
     if stream.snapshot is not None and not stream.forks:
         state.trim(stream.stream_id, stream.snapshot.record)
+        if stream.earliest > stream.cold:
+            state.cool(key, stream, max(stream.earliest, stream.fork_point))
 
 
 def _refusal(state: State, stream: Stream, at: Position) -> Result | None:
@@ -147,28 +149,36 @@ def _incomplete(stream: Stream, command: PublishSnapshot, upload: Upload | None)
     return None if upload.stream_id == stream.stream_id else Result.NOT_FOUND
 
 
-def _replace(state: State, stream: Stream, command: PublishSnapshot, at: Position) -> None:
-    blob_id = command.upload_id
+def _replace(
+    state: State, stream: Stream, command: PublishSnapshot, at: Position, upload: Upload | None
+) -> None:
+    blob_id, parts = command.upload_id, upload.parts if upload is not None else 0
     if not blob_id:
         blob_id = _next_id(state)
         if command.data:
             state.store_part(blob_id, 0, command.data)
-    _refer(state, blob_id, 1)
+            parts = 1
+    blob = Blob(1, parts, command.size)
+    if blob.size:
+        state.heat(keys.blob_owner(blob_id), blob)
+    state.blobs.put(keys.number(blob_id), blob)
     release(state, stream)
     stream.snapshot = Snapshot(
         at.record, at.byte, blob_id, command.size, command.content_type, command.digest
     )
-    trim(state, stream)
+    trim(state, command.key, stream)
 
 
 def _refer(state: State, blob_id: int, change: int) -> None:
     """Count a reference to a blob, or one less; without any it goes."""
     key = keys.number(blob_id)
-    blob = state.blobs.get(key) or Blob(0)
+    blob = state.blobs.get(key)
+    assert blob is not None, "a blob stays while a stream refers to it"
     blob.references += change
     if blob.references:
         state.blobs.put(key, blob)
         return
+    state.cool(keys.blob_owner(blob_id), blob, Position(blob.records, blob.size))
     state.blobs.delete(key)
     state.discard_blob(blob_id)
 

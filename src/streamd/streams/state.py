@@ -7,68 +7,57 @@ number of streams: an idle stream is only a few keys in the store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from streamd.streams import keys
 from streamd.streams.blobs import Parts
-from streamd.streams.chunks import (
-    AnyChunk,
-    Buffer,
-    Chunk,
-    Limit,
-    OffsetMismatch,
-    Slice,
-    lengths_between,
-    read_chunk,
-)
+from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, Slice
 from streamd.streams.commands import (
     Append,
     BeginUpload,
     Command,
     Create,
-    CreateBucket,
     Delete,
-    DeleteBucket,
-    DropUploads,
+    DropSlices,
+    FlushCold,
+    MoveSlices,
     PublishSnapshot,
-    StorePart,
     Sweep,
     Touch,
 )
-from streamd.streams.model import Blob, Bucket, Header, ProducerState, Stream, Upload
+from streamd.streams.model import (
+    Blob,
+    Bucket,
+    ColdSlice,
+    Header,
+    Pack,
+    ProducerState,
+    Stream,
+    Upload,
+)
 from streamd.streams.offsets import Position
-from streamd.streams.tables import Table
+from streamd.streams.reading import RecordSlice, gather, home, read_stored
+from streamd.streams.tables import KeyValue, Table
 from streamd.streams.tails import Tails
 
 _STREAM_LIMIT = 50_000
 _PRODUCER_LIMIT = 50_000
 _BUCKET_LIMIT = 10_000
 _BLOB_LIMIT = 10_000
+_SLICE_LIMIT = 10_000
+_PACK_LIMIT = 10_000
 _TAIL_LIMIT_BYTES = 96 * 1024 * 1024
 # What a change to a table costs in memory while it waits to be stored, roughly.
 _ROW_BYTES = 300
 
 _ENCODER = msgspec.msgpack.Encoder()
-_CHUNK_DECODER = msgspec.msgpack.Decoder(Chunk)
 _UPLOAD_DECODER = msgspec.msgpack.Decoder(Upload)
 _HEADER_DECODER = msgspec.msgpack.Decoder(Header)
 
 Item = tuple[bytes, bytes | None]
-
-
-class KeyValue(Protocol):
-    """The ordered store underneath; its calls may block for a disk read."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
-
-    def scan(
-        self, start: bytes, stop: bytes, *, limit: int, max_bytes: int | None = None
-    ) -> list[tuple[bytes, bytes]]: ...
 
 
 class State:
@@ -92,7 +81,22 @@ class State:
         self.buckets = Table(Bucket, keys.BUCKET, store.get, _BUCKET_LIMIT)
         self.uploads = Table(Upload, keys.UPLOAD, store.get, _BLOB_LIMIT)
         self.blobs = Table(Blob, keys.BLOB, store.get, _BLOB_LIMIT)
-        self._tables = (self.streams, self.producers, self.buckets, self.uploads, self.blobs)
+        self.slices = Table(ColdSlice, keys.SLICE, store.get, _SLICE_LIMIT)
+        self.packs = Table(Pack, keys.PACK, store.get, _PACK_LIMIT)
+        self._tables = (
+            self.streams,
+            self.producers,
+            self.buckets,
+            self.uploads,
+            self.blobs,
+            self.slices,
+            self.packs,
+        )
+        self._loaded_ahead: dict[bytes, Table[Any]] = {
+            keys.STREAM: self.streams,
+            keys.BLOB: self.blobs,
+            keys.SLICE: self.slices,
+        }
         self.parts = Parts()
         self.tails = Tails(_TAIL_LIMIT_BYTES)
         self._rows: dict[bytes, bytes | None] = {}
@@ -101,12 +105,35 @@ class State:
 
     # -- changes ------------------------------------------------------------------------------
 
-    def append(self, stream: Stream, data: bytes, lengths: list[int]) -> None:
+    def append(self, key: bytes, stream: Stream, data: bytes, lengths: list[int]) -> None:
         """Add one append's records behind the stream's tail and move the tail."""
+        if stream.hot_at_ms is None:
+            self.heat(key, stream)
+        self.header.hot_bytes += len(data)
         self.tails.append(stream.stream_id, Position(stream.records, stream.size), data, lengths)
         stream.records += len(lengths)
         stream.size += len(data)
         self._appended_bytes += len(data)
+
+    def heat(self, owner: bytes, what: Stream | Blob) -> None:
+        """Count what of a stream or blob is not in the cold store; more is about to follow."""
+        what.cold = what.cold_from
+        self.header.hot_bytes += what.size - what.cold.byte
+        self._note_hot(owner, what)
+
+    def cool(self, owner: bytes, what: Stream | Blob, to: Position) -> None:
+        """Have nothing before `to` count as hot any more."""
+        if what.hot_at_ms is not None:
+            self.header.hot_bytes -= to.byte - what.cold.byte
+            self._rows[keys.hot_key(what.hot_at_ms, owner)] = None
+            what.hot_at_ms = None
+            if to.record < what.records:
+                self._note_hot(owner, what)
+        what.cold = to
+
+    def _note_hot(self, owner: bytes, what: Stream | Blob) -> None:
+        what.hot_at_ms = self.header.log_ms
+        self._rows[keys.hot_key(what.hot_at_ms, owner)] = b""
 
     def schedule_sweep(self, key: bytes, stream: Stream) -> None:
         """Have the stream looked at when it may have expired; a renewal alone moves nothing."""
@@ -147,19 +174,19 @@ class State:
         At least one record is read, whatever its size. None when the record at `at` is only in
         the store. Raises `OffsetMismatch` when `at` is not a record boundary of the stream.
         """
-        return _gather(stream, at, max_bytes, self.tails.find)
+        return gather(stream, at, max_bytes, self.tails.find)
 
     def read_recent_records(
         self, stream: Stream, at: Position, max_bytes: int
     ) -> RecordSlice | None:
         """As `read_recent`, with the records' lengths."""
         lengths: list[int] = []
-        found = _gather(stream, at, max_bytes, self.tails.find, lengths)
+        found = gather(stream, at, max_bytes, self.tails.find, lengths)
         return None if found is None else RecordSlice(found, lengths)
 
     def chunk_at(self, stream: Stream, record: int) -> tuple[AnyChunk, Limit]:
         """The chunk with `record`, from memory or store, and how far the stream reads in it."""
-        stream_id, limit = _home(stream, record)
+        stream_id, limit = home(stream, record)
         chunk = self.tails.find(stream_id, record)
         if chunk is None:
             found = read_stored(self._store, stream_id, record, max_bytes=1)
@@ -168,12 +195,25 @@ class State:
             chunk = found[0]
         return chunk, limit
 
+    def missing(self, command: Command) -> Iterator[bytes]:
+        """Rows that a command will look at and that are not in memory, to be loaded before."""
+        for key in stream_keys(command):
+            if key not in self.streams:
+                yield keys.STREAM + key
+        for row in _other_rows(command):
+            if row[1:] not in self._loaded_ahead[row[:1]]:
+                yield row
+
+    def install(self, row: bytes, raw: bytes | None) -> None:
+        """Take a row that was missing, as it is in the store."""
+        self._loaded_ahead[row[:1]].install(row[1:], raw)
+
     # -- storing ------------------------------------------------------------------------------
 
     @property
     def unstored_bytes(self) -> int:
         """About how much memory the changes hold that are not in the store yet."""
-        rows = self.streams.dirty + self.producers.dirty + len(self._rows)
+        rows = self.streams.dirty + self.producers.dirty + self.slices.dirty + len(self._rows)
         return self._appended_bytes + rows * _ROW_BYTES
 
     @property
@@ -204,125 +244,6 @@ class State:
         self.parts.end_flush()
         for table in self._tables:
             table.end_flush()
-
-
-def _home(stream: Stream, record: int) -> tuple[int, Limit]:
-    """The stream id that holds a record of `stream`, and where its part there ends."""
-    for segment in stream.segments:
-        if record < segment.end_record:
-            return segment.stream_id, Limit(segment.end_record, segment.end_byte)
-    return stream.stream_id, Limit(stream.records, stream.size)
-
-
-class _Find(Protocol):
-    def __call__(self, stream_id: int, record: int, /) -> AnyChunk | None: ...
-
-
-class RecordSlice(NamedTuple):
-    """What a read found, and the sizes in bytes of its records, in order.
-
-    No record lies in two of the parts.
-    """
-
-    slice: Slice
-    lengths: list[int]
-
-
-def _gather(
-    stream: Stream,
-    at: Position,
-    max_bytes: int,
-    find: _Find,
-    lengths: list[int] | None = None,
-) -> Slice | None:
-    if at.record >= stream.records:
-        if at != stream.tail:
-            raise OffsetMismatch
-        return Slice([], at, 0)
-    parts: list[Buffer] = []
-    size = 0
-    start = at
-    while at.record < stream.records and size < max_bytes:
-        stream_id, limit = _home(stream, at.record)
-        chunk = find(stream_id, at.record)
-        if chunk is None:
-            break
-        piece = read_chunk(chunk, at, limit, max_bytes - size, at_least_one=at is start)
-        if not piece.size:
-            break  # the next record is too large for what is left of `max_bytes`
-        parts += piece.parts
-        size += piece.size
-        if lengths is not None:
-            lengths += lengths_between(chunk, at, piece.end)
-        at = piece.end
-    if at is start:
-        return None
-    return Slice(parts, at, size)
-
-
-def read_stored(store: KeyValue, stream_id: int, record: int, *, max_bytes: int) -> list[Chunk]:
-    """Stored chunks of one stream id from the one with `record` on. Blocks.
-
-    Always at least one chunk where there is one, then as many as `max_bytes` allows.
-    """
-    rows = store.scan(
-        keys.chunk_key(stream_id, record + 1),
-        keys.id_range(keys.CHUNK, stream_id)[1],
-        limit=10_000,
-        max_bytes=max_bytes,
-    )
-    return [_CHUNK_DECODER.decode(value) for _, value in rows]
-
-
-def read_from_store(store: KeyValue, stream: Stream, at: Position, max_bytes: int) -> StoredRead:
-    """Records from `at` on as far as they are in the store. Blocks.
-
-    Takes only one stream id's chunks at a time: a fork's reader comes again for the next.
-    Raises `OffsetMismatch` when `at` is not a record boundary of the stream.
-    """
-    stream_id, _ = _home(stream, at.record)
-    chunks = read_stored(store, stream_id, at.record, max_bytes=max_bytes)
-    found = _gather(stream, at, max_bytes, _finder(stream_id, chunks))
-    return StoredRead(found, stream_id, chunks)
-
-
-def records_from_store(
-    store: KeyValue, stream: Stream, at: Position, max_bytes: int
-) -> RecordSlice | None:
-    """As `read_from_store`, with the records' lengths. Blocks."""
-    stream_id, _ = _home(stream, at.record)
-    chunks = read_stored(store, stream_id, at.record, max_bytes=max_bytes)
-    lengths: list[int] = []
-    found = _gather(stream, at, max_bytes, _finder(stream_id, chunks), lengths)
-    return None if found is None else RecordSlice(found, lengths)
-
-
-def _finder(stream_id: int, chunks: Sequence[Chunk]) -> _Find:
-    """Finds the chunks of one stream id, asked for in their order."""
-    by_record = iter(chunks)
-
-    def find(wanted_id: int, record: int) -> AnyChunk | None:
-        if wanted_id != stream_id:
-            return None
-        for chunk in by_record:
-            if chunk.start_record <= record < chunk.end_record:
-                return chunk
-        return None
-
-    return find
-
-
-def read_part(store: KeyValue, blob_id: int, number: int) -> bytes | None:
-    """A stored part of a blob. Blocks."""
-    return store.get(keys.part_key(blob_id, number))
-
-
-class StoredRead(msgspec.Struct):
-    """What `read_from_store` found; `chunks` may be kept in memory by the reader."""
-
-    slice: Slice | None
-    stream_id: int
-    chunks: Sequence[Chunk]
 
 
 def due_for_sweep(store: KeyValue, now_ms: int, limit: int) -> list[bytes]:
@@ -363,5 +284,19 @@ def stream_keys(command: Command) -> list[bytes]:
             return [key for key, _, _ in reads]
         case Sweep(keys=due):
             return due
-        case CreateBucket() | DeleteBucket() | StorePart() | DropUploads():
+        case FlushCold(slices=slices):
+            return [each.owner for each in slices if keys.blob_in_owner(each.owner) is None]
+        case _:
             return []
+
+
+def _other_rows(command: Command) -> Iterator[bytes]:
+    """Rows besides those of streams that a command will look at, if they are many."""
+    match command:
+        case FlushCold(slices=slices):
+            blobs = (keys.blob_in_owner(each.owner) for each in slices)
+            yield from (keys.BLOB + blob for blob in blobs if blob is not None)
+        case DropSlices(stream_id=stream_id, end_records=ends):
+            yield from (keys.slice_key(stream_id, end) for end in ends)
+        case MoveSlices(slices=moved):
+            yield from (keys.slice_key(each.stream_id, each.end_record) for each in moved)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 V = TypeVar("V")
 
 _ENCODER = msgspec.msgpack.Encoder()
+
+
+class KeyValue(Protocol):
+    """The ordered store underneath; its calls may block for a disk read."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def scan(
+        self, start: bytes, stop: bytes, *, limit: int, max_bytes: int | None = None
+    ) -> list[tuple[bytes, bytes]]: ...
 
 
 class Table(Generic[V]):

@@ -1,0 +1,126 @@
+"""What there is of one group's archive, told from the names of its objects.
+
+A state can be restored as of any entry that is reached from a base, which is a snapshot of the
+state, or the empty state before entry 1, by segments without a gap. Segments may overlap: a
+leader that was deposed may have written some that were never built upon. They hold the same
+entries, as only committed ones are archived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from streamd.cold.names import (
+    ManifestName,
+    PieceName,
+    SegmentName,
+    parse_manifest_name,
+    parse_piece_name,
+    parse_segment_name,
+)
+from streamd.cold.objects import ObjectInfo
+
+
+class StoredSegment(NamedTuple):
+    """A segment; `name` is the one below the cluster's folder, `size` is in bytes."""
+
+    name: str
+    parsed: SegmentName
+    size: int
+
+
+class StoredManifest(NamedTuple):
+    name: str
+    parsed: ManifestName
+    size: int
+
+    @property
+    def index(self) -> int:
+        return self.parsed.log_index
+
+
+class StoredPiece(NamedTuple):
+    name: str
+    parsed: PieceName
+    size: int
+
+
+class Range(NamedTuple):
+    """Every state from that as of entry `first` to that as of entry `last` can be restored."""
+
+    first: int
+    last: int
+
+
+class Catalog:
+    """The archive of one group, each kind in the order of the log."""
+
+    def __init__(self, group_id: int, objects: Iterable[ObjectInfo]) -> None:
+        """`objects` have names below the cluster's folder; others than the archive's are left
+        out."""
+        self.segments: list[StoredSegment] = []
+        self.manifests: list[StoredManifest] = []
+        self.pieces: list[StoredPiece] = []
+        for name, size, _ in objects:
+            if (segment := parse_segment_name(name)) and segment.group_id == group_id:
+                self.segments.append(StoredSegment(name, segment, size))
+            elif (manifest := parse_manifest_name(name)) and manifest.group_id == group_id:
+                self.manifests.append(StoredManifest(name, manifest, size))
+            elif (piece := parse_piece_name(name)) and piece.group_id == group_id:
+                self.pieces.append(StoredPiece(name, piece, size))
+        self.segments.sort(key=lambda one: (one.parsed.first_index, one.parsed.last_index))
+        self.manifests.sort(key=lambda one: (one.parsed.log_index, one.parsed.snapshot_id))
+
+    @property
+    def begins_at_nothing(self) -> bool:
+        """Whether the log is there from its first entry on, so that no snapshot is needed."""
+        return bool(self.segments) and self.segments[0].parsed.first_index == 1
+
+    def bases(self) -> list[int]:
+        """The entries, in order, as of which there is a state to begin with; 0 is the empty one."""
+        return sorted({*([0] if self.begins_at_nothing else []), *(m.index for m in self.manifests)})
+
+    def path(self, behind: int, until: int | None = None) -> list[StoredSegment]:
+        """Segments that lead on from entry `behind`, as far as they go or to entry `until`.
+
+        Each begins where the one before it ends, or earlier.
+        """
+        chosen: list[StoredSegment] = []
+        best: StoredSegment | None = None
+        at = behind
+        for segment in self.segments:
+            if best is not None and segment.parsed.first_index > at + 1:
+                chosen.append(best)
+                at, best = best.parsed.last_index, None
+            if segment.parsed.first_index > at + 1 or (until is not None and at >= until):
+                break
+            if segment.parsed.last_index > (best.parsed.last_index if best is not None else at):
+                best = segment
+        if best is not None and (until is None or at < until):
+            chosen.append(best)
+        return chosen
+
+    def reach(self, behind: int) -> int:
+        """The last entry that segments lead to from entry `behind`."""
+        path = self.path(behind)
+        return path[-1].parsed.last_index if path else behind
+
+    def ranges(self) -> list[Range]:
+        """What can be restored, in order; between two of them is a gap."""
+        found: list[Range] = []
+        for base in self.bases():
+            if not found or base > found[-1].last:
+                found.append(Range(base, self.reach(base)))
+        return found
+
+
+def read_catalog(group_id: int, objects: Iterable[ObjectInfo], folder: str) -> Catalog:
+    """A catalog of objects that are listed with their full names; `folder` is the cluster's."""
+    return Catalog(
+        group_id,
+        (
+            ObjectInfo(info.name.removeprefix(folder), info.size, info.modified_ms)
+            for info in objects
+        ),
+    )

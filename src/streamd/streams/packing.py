@@ -1,0 +1,151 @@
+"""What the machine knows of the cold store: which records are in which slice of which pack.
+
+The objects themselves are nothing to it. A slice is taken only where its owner's records in the
+cold store end, so that there is never a gap; a command of a leader that is none any more has a
+term that no new entry has.
+"""
+
+from __future__ import annotations
+
+from streamd.streams import keys
+from streamd.streams.commands import (
+    DropSlices,
+    FlushCold,
+    ForgetPacks,
+    MovedSlice,
+    MoveSlices,
+    NewSlice,
+    Outcome,
+    Result,
+)
+from streamd.streams.model import Blob, ColdSlice, Pack, Stream
+from streamd.streams.offsets import Position
+from streamd.streams.state import State
+
+
+def flush(state: State, command: FlushCold, index: int, term: int) -> Outcome:
+    """Take the slices of a new pack, those that fit where their owners stand by now."""
+    if not _is_new(state, command, term):
+        return Outcome(Result.STALE)
+    live = sum(new.length for new in command.slices if _take(state, command, new))
+    _put_pack(state, command, live, index)
+    return Outcome(Result.DONE)
+
+
+def move(state: State, command: MoveSlices, index: int, term: int) -> Outcome:
+    """Have slices lie in a new pack, those that still are where they were read."""
+    if not _is_new(state, command, term):
+        return Outcome(Result.STALE)
+    live = sum(moved.length for moved in command.slices if _move(state, command, moved, index))
+    _put_pack(state, command, live, index)
+    return Outcome(Result.DONE)
+
+
+def drop(state: State, command: DropSlices, index: int) -> Outcome:
+    """Forget slices; those that are forgotten already do not matter."""
+    for end_record in command.end_records:
+        place = keys.place(command.stream_id, end_record)
+        row = state.slices.get(place)
+        if row is not None:
+            state.slices.delete(place)
+            _release(state, row, index)
+    return Outcome(Result.DONE)
+
+
+def forget(state: State, command: ForgetPacks) -> Outcome:
+    """Forget packs to which nothing refers."""
+    for term, number in command.packs:
+        place = keys.place(term, number)
+        pack = state.packs.get(place)
+        if pack is not None and not pack.live:
+            state.packs.delete(place)
+    return Outcome(Result.DONE)
+
+
+def _is_new(state: State, command: FlushCold | MoveSlices, term: int) -> bool:
+    place = keys.place(command.term, command.number)
+    return command.term == term and state.packs.get(place) is None
+
+
+def _put_pack(state: State, command: FlushCold | MoveSlices, live: int, index: int) -> None:
+    pack = Pack(command.name, command.size, live)
+    if not live:
+        _die(state, pack, index)
+    state.header.cold_bytes += live
+    state.packs.put(keys.place(command.term, command.number), pack)
+
+
+def _take(state: State, command: FlushCold, new: NewSlice) -> bool:
+    """Take a slice; False when its owner is gone, or its records are in another already."""
+    owner = _owner(state, new)
+    if owner is None or owner.hot_at_ms is None:
+        return False
+    if owner.cold != (new.start_record, new.start_byte):
+        return False
+    if not (new.start_record < new.end_record <= owner.records and new.end_byte <= owner.size):
+        return False
+    row = ColdSlice(
+        new.start_record,
+        new.start_byte,
+        new.end_byte,
+        command.term,
+        command.number,
+        new.offset,
+        new.length,
+        new.crc,
+        new.digest,
+    )
+    state.slices.put(keys.place(new.stream_id, new.end_record), row)
+    state.header.flushed_bytes += new.end_byte - new.start_byte
+    state.cool(new.owner, owner, Position(new.end_record, new.end_byte))
+    if isinstance(owner, Stream):
+        state.streams.put(new.owner, owner)
+    else:
+        state.blobs.put(keys.number(new.stream_id), owner)
+    return True
+
+
+def _owner(state: State, new: NewSlice) -> Stream | Blob | None:
+    """The stream or blob whose records are in a slice, if it still is the same."""
+    blob = keys.blob_in_owner(new.owner)
+    if blob is not None:
+        return state.blobs.get(blob) if blob == keys.number(new.stream_id) else None
+    stream = state.streams.get(new.owner)
+    return stream if stream is not None and stream.stream_id == new.stream_id else None
+
+
+def _move(state: State, command: MoveSlices, moved: MovedSlice, index: int) -> bool:
+    place = keys.place(moved.stream_id, moved.end_record)
+    row = state.slices.get(place)
+    if row is None or (row.term, row.number) != (moved.from_term, moved.from_number):
+        return False
+    _release(state, row, index)
+    row = ColdSlice(
+        row.start_record,
+        row.start_byte,
+        row.end_byte,
+        command.term,
+        command.number,
+        moved.offset,
+        moved.length,
+        moved.crc,
+        row.digest,
+    )
+    state.slices.put(place, row)
+    return True
+
+
+def _release(state: State, row: ColdSlice, index: int) -> None:
+    """Count a slice of a pack less."""
+    place = keys.place(row.term, row.number)
+    pack = state.packs.get(place)
+    assert pack is not None, "a pack stays while slices refer to it"
+    pack.live -= row.length
+    state.header.cold_bytes -= row.length
+    if not pack.live:
+        _die(state, pack, index)
+    state.packs.put(place, pack)
+
+
+def _die(state: State, pack: Pack, index: int) -> None:
+    pack.dead_index, pack.dead_ms = index, state.header.log_ms
