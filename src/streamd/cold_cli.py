@@ -64,17 +64,12 @@ class Leader:
             answer = self.look()
             if answer["leads"]:
                 if answer["term"] != order["term"]:
-                    # A flush goes on where the last leader left off; what it waits for stays.
-                    order = {**self.order(work), **_kept(order)}
+                    order = self.order(work)
                 elif show(order, answer):
                     return order, answer
             if time.monotonic() > deadline:
                 end(f"not done within {timeout_s:g} s{_why(answer)}", EXIT_REFUSED)
             time.sleep(_POLL_S)
-
-
-def _kept(order: Answer) -> Answer:
-    return {key: order[key] for key in ("through_ms",) if key in order}
 
 
 def _why(answer: Answer) -> str:
@@ -134,8 +129,7 @@ def flush(api: Api, timeout_s: float, as_json: bool) -> None:
         def is_done(order: Answer, answer: Answer) -> bool:
             total = order["hot_bytes"]
             progress.update(task, total=total, completed=max(0, total - answer["hot_bytes"]))
-            oldest = answer["oldest_hot_ms"]
-            return oldest is None or oldest > order["through_ms"]
+            return bool(answer["flush"]["passes"] >= order["pass"])
 
         order, answer = Leader(api).watch("flush", timeout_s, is_done)
     _tell(as_json, {"flushed_bytes": order["hot_bytes"], "hot_bytes": answer["hot_bytes"]})
@@ -183,20 +177,22 @@ def _tell(as_json: bool, result: Answer) -> None:
 def _rows(answer: Answer) -> list[tuple[str, str]]:
     """What a person wants to see first, in that order."""
     limit = answer["hot_limit_bytes"]
-    flushed, archive, error = answer["last_flush"], answer["archive"], answer["last_error"]
-    rows = [
+    flushed, archive, error = answer["flush"], answer["archive"], answer["last_error"]
+    return [
         ("store", answer["place"]),
         ("told by", f"node {answer['node_id']}" + ("" if answer["leads"] else ", not the leader")),
         ("not in the store", f"{_size(answer['hot_bytes'])} of {_size(limit)} allowed"),
         ("oldest of it", "none" if answer["lag_ms"] is None else f"{_time(answer['lag_ms'])} old"),
         ("in the store", f"{_size(answer['cold_bytes'])} in {answer['packs']} packs"),
         ("their size", f"{_size(answer['pack_bytes'])}; {answer['dead_packs']} packs dead"),
-        ("last flush", "none yet" if flushed is None else _flush(flushed)),
+        (
+            "last flush",
+            "none that this node knows" if flushed["ago_ms"] is None else _flush(flushed),
+        ),
         ("archive", "off" if archive is None else _archive(archive)),
         ("appends", answer["backpressure"] or "taken"),
         ("last error", "none" if error is None else f"{error['task']}: {error['message']}"),
     ]
-    return [row for row in rows if row[1] is not None]
 
 
 def _flush(flushed: Answer) -> str:
@@ -206,7 +202,7 @@ def _flush(flushed: Answer) -> str:
 
 
 def _archive(archive: Answer) -> str:
-    return f"through entry {archive['index']}, {archive['lag_entries']} behind"
+    return f"through entry {archive['archived_index']}, {archive['lag_entries']} behind"
 
 
 def _size(count: int | None) -> str:

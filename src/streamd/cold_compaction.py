@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -15,6 +15,7 @@ from streamd.cold.objects import MAX_PAGE
 from streamd.cold.packs import Pack as MadePack
 from streamd.cold.packs import PackWriter, SliceRef, decode_slice, read_pack
 from streamd.cold_store import Cold
+from streamd.cold_tier import Lead
 from streamd.group import Group
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
@@ -34,15 +35,6 @@ _PACK = msgspec.msgpack.Decoder(Pack)
 _SLICE = msgspec.msgpack.Decoder(ColdSlice)
 
 Place = tuple[int, int]
-
-
-class Numbers(Protocol):
-    """Gives the packs that this leader makes their numbers."""
-
-    def take(self) -> int: ...
-
-    def settled(self, number: int) -> None:
-        """It is known whether rows refer to that pack."""
 
 
 class _Sparse(NamedTuple):
@@ -66,17 +58,15 @@ class Compaction:
         group: Group,
         store: StateStore,
         cold: Cold,
-        numbers: Numbers,
         *,
         run_blocking: RunBlocking,
-        folder: str,
+        folder: Callable[[], str],
         group_id: int,
         pack_bytes: int,
     ) -> None:
         self._group = group
         self._store = store
         self._cold = cold
-        self._numbers = numbers
         self._run_blocking = run_blocking
         self._folder = folder
         self._group_id = group_id
@@ -89,7 +79,7 @@ class Compaction:
         """Begin with the first pack again."""
         self._start = keys.PACK
 
-    async def move_some(self) -> int:
+    async def move_some(self, lead: Lead) -> int:
         """Make one new pack of sparse ones; returns of how many, 0 when there are no more.
 
         Raises `ColdError`, `Unavailable`, `OutcomeUnknown`.
@@ -110,7 +100,7 @@ class Compaction:
             else:
                 self._start = following
         if living:
-            await self._move(living)
+            await self._move(lead, living)
         return emptied
 
     def _has_room(self, living: Sequence[_Living]) -> bool:
@@ -131,16 +121,14 @@ class Compaction:
             self._left[one.place] = one.pack.live
         return living
 
-    async def _move(self, living: Sequence[_Living]) -> None:
-        term = self._group.core.term
-        number = self._numbers.take()
-        writer = PackWriter(self._group_id, term, number)
-        pack, moved = await self._run_blocking(_write, writer, living)
-        name = self._folder + pack.name
-        await self._cold.put_verified(name, pack.content)
-        command = MoveSlices(term, number, name, len(pack.content), moved)
-        await self._group.propose(command, 64 * len(moved))
-        self._numbers.settled(number)
+    async def _move(self, lead: Lead, living: Sequence[_Living]) -> None:
+        with lead.pack() as number:
+            writer = PackWriter(self._group_id, lead.term, number)
+            pack, moved = await self._run_blocking(_write, writer, living)
+            name = self._folder() + pack.name
+            await self._cold.put_verified(name, pack.content)
+            command = MoveSlices(lead.term, number, name, len(pack.content), moved)
+            await self._group.propose(command, 64 * len(moved))
 
 
 def _sparse_packs(store: StateStore, start: bytes) -> tuple[list[_Sparse], bytes | None]:

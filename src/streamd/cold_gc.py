@@ -9,15 +9,13 @@ leaders that do not know of each other: nothing that is dead comes alive again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence, Set
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence, Set
+from typing import NamedTuple
 
 import msgspec
-import structlog
 import trio
 
 from streamd.blocking import RunBlocking
-from streamd.cold.errors import ColdError
 from streamd.cold.names import (
     LOG,
     PACKS,
@@ -25,22 +23,22 @@ from streamd.cold.names import (
     group_folder,
     parse_manifest_name,
     parse_pack_name,
+    parse_segment_name,
 )
 from streamd.cold.objects import MAX_PAGE
 from streamd.cold_compaction import Compaction
 from streamd.cold_reads import ColdReads
 from streamd.cold_store import Cold
+from streamd.cold_tier import Lead, Rounds
+from streamd.config import ColdConfig
+from streamd.fence import Fence
 from streamd.group import Group
 from streamd.pins import Pins
-from streamd.proposals import OutcomeUnknown, Unavailable
-from streamd.raft.core import Role
 from streamd.reclaim import noted_slices
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.commands import DropSlices, ForgetPacks
 from streamd.streams.model import Pack
-
-log = structlog.get_logger("streamd.cold")
 
 # Between looks at all names in the store. Orphans come of crashes and changed leaders.
 ORPHANS_INTERVAL_S = 3600.0
@@ -48,20 +46,10 @@ _SLICES_PER_COMMAND = 1000
 _PACKS_PER_COMMAND = 100
 # Notes remembered until their grace is over; what is beyond waits for the next round.
 _MAX_NOTES = 100_000
-_MAX_PAUSE_S = 300.0
 
 _PACK = msgspec.msgpack.Decoder(Pack)
 
 Place = tuple[int, int]
-
-
-class Numbers(Protocol):
-    """The numbers of the packs that this leader makes in its term."""
-
-    @property
-    def under_way(self) -> Set[int]:
-        """Those of which nobody can say yet whether a slice row will refer to them."""
-        ...
 
 
 class Removed(msgspec.Struct):
@@ -80,7 +68,7 @@ class _Dead(NamedTuple):
 
 
 class ColdGc:
-    """Rounds of removal while this node leads; `run` is one leadership's."""
+    """Rounds of removal while this node leads."""
 
     def __init__(
         self,
@@ -89,94 +77,87 @@ class ColdGc:
         cold: Cold,
         reads: ColdReads,
         pins: Pins,
-        compaction: Compaction,
-        numbers: Numbers,
+        fence: Fence,
+        config: ColdConfig,
+        folder: Callable[[], str],
         *,
         run_blocking: RunBlocking,
-        folder: str,
-        group_id: int,
-        interval_s: float,
-        grace_s: float,
+        group_id: int = 0,
     ) -> None:
-        """`folder` is the cluster's own, with a slash: nothing else is ever deleted."""
+        """`folder` is the cluster's own, with a slash, once it is known: only there is anything
+        ever deleted."""
         self._group = group
         self._store = store
         self._cold = cold
         self._reads = reads
         self._pins = pins
-        self._compaction = compaction
-        self._numbers = numbers
+        self._fence = fence
         self._run_blocking = run_blocking
-        self._folder = folder
+        self._folder_now = folder
+        self._folder = ""
         self._group_id = group_id
-        self._interval_s = interval_s
-        self._grace_s = grace_s
+        self._interval_s = config.gc_interval_ms / 1000
+        self._grace_s = config.gc_grace_ms / 1000
+        self._compaction = Compaction(
+            group,
+            store,
+            cold,
+            run_blocking=run_blocking,
+            folder=folder,
+            group_id=group_id,
+            pack_bytes=config.pack_bytes,
+        )
+        self._lead: Lead | None = None
         # When a note was first seen by this leader, on Trio's clock.
         self._noted_at: dict[bytes, float] = {}
         self._orphans_at = -math.inf
-        self._wanted = trio.Event()
-        # For operators: rounds begun and ended since this node runs, and the last one's doings.
+        # The round that looks for orphans whatever the time.
+        self._whole_round = 0
+        self.task = Rounds("garbage", self._make_round)
+        # For operators: rounds begun, and the last one that ended; what it does, and did.
         self.begun = 0
-        self.rounds = 0
+        self.ended = 0
         self.doing = "nothing"
         self.last = Removed()
         self.total = Removed()
-        self.last_error: str | None = None
 
     def want_round(self) -> int:
-        """Have a whole round made now, orphans included; returns its number in `rounds`."""
-        self._orphans_at = -math.inf
-        self._wanted.set()
+        """Have a whole round made now, orphans included; returns what `ended` reaches with it."""
         # One that is under way may have passed by what is meant.
-        return self.begun + 1
+        self._whole_round = self.begun + 1
+        self.task.hurry()
+        return self._whole_round
 
-    async def run(self) -> None:
-        """Make rounds until cancelled, as this node no longer leads. Raises `StorageError`."""
-        self._noted_at = {}
-        self._orphans_at = -math.inf
-        pause_s = self._interval_s
-        while True:
-            with trio.move_on_after(pause_s):
-                await self._wanted.wait()
-            self._wanted = trio.Event()
-            try:
-                await self.round()
-                self.last_error = None
-                pause_s = self._interval_s
-            except (Unavailable, OutcomeUnknown):
-                continue  # Somebody else's turn, perhaps; what is left is found again.
-            except ColdError as error:
-                if self.last_error is None:
-                    log.warning("the cold store cannot be tidied", error=str(error))
-                self.last_error = str(error)
-                pause_s = max(self._interval_s, min(2 * pause_s, _MAX_PAUSE_S))
-            finally:
-                self.doing = "nothing"
-
-    async def round(self) -> Removed:
+    async def _make_round(self, lead: Lead) -> float:
         """Remove what can go now.
 
         Raises `ColdError`, and `Unavailable` or `OutcomeUnknown` when this node leads no more.
         """
+        if lead is not self._lead:
+            self._lead, self._noted_at, self._orphans_at = lead, {}, -math.inf
+            self._folder = self._folder_now()
         self.begun += 1
         number, removed = self.begun, Removed()
-        self.last = removed
         steps = (
             ("slices", self._drop_slices),
             ("dead packs", self._delete_dead),
             ("sparse packs", self._compact),
             ("orphans", self._delete_orphans),
         )
-        for self.doing, step in steps:
-            await step(removed)
-        self.rounds = number
-        for name in Removed.__struct_fields__:
-            setattr(self.total, name, getattr(self.total, name) + getattr(removed, name))
-        return removed
+        try:
+            await self._fence.check(fresh=True)
+            for self.doing, step in steps:
+                await step(lead, removed)
+        finally:
+            self.doing = "nothing"
+            for name in Removed.__struct_fields__:
+                setattr(self.total, name, getattr(self.total, name) + getattr(removed, name))
+        self.ended, self.last = number, removed
+        return self._interval_s
 
     # -- slices -------------------------------------------------------------------------------
 
-    async def _drop_slices(self, removed: Removed) -> None:
+    async def _drop_slices(self, lead: Lead, removed: Removed) -> None:
         """Propose that slices go which notes speak of: nobody new can come to read them, and
         whoever did has had the grace period to end."""
         seen: dict[bytes, float] = {}
@@ -205,7 +186,7 @@ class ColdGc:
 
     # -- dead packs ---------------------------------------------------------------------------
 
-    async def _delete_dead(self, removed: Removed) -> None:
+    async def _delete_dead(self, lead: Lead, removed: Removed) -> None:
         floor: float | None = None
         start: bytes | None = keys.PACK
         while start is not None:
@@ -222,17 +203,22 @@ class ColdGc:
     def _is_over(self, pack: Pack) -> bool:
         return pack.dead_ms + self._grace_s * 1000 <= self._group.now_ms()
 
-    async def _restorable_from(self) -> float:
+    async def _restorable_from(self) -> int:
         """The first log index that the archive can restore: what was dead there is never read.
 
-        Without a snapshot in the archive that index is not known yet, and nothing may go.
+        That is where its oldest snapshot is, unless it has the log from the first entry on. Where
+        nothing is archived yet it is not known, and nothing may go.
         """
-        folder = group_folder(self._folder + SNAPSHOTS, self._group_id)
-        for found in await self._cold.page(folder, limit=1):
-            name = parse_manifest_name(found.name.removeprefix(self._folder))
-            return name.log_index if name is not None else 0
         segments = group_folder(self._folder + LOG, self._group_id)
-        return 0 if await self._cold.page(segments, limit=1) else math.inf
+        for found in await self._cold.page(segments, limit=1):
+            segment = parse_segment_name(found.name.removeprefix(self._folder))
+            if segment is None or segment.first_index == 1:
+                return 0
+        snapshots = group_folder(self._folder + SNAPSHOTS, self._group_id)
+        for found in await self._cold.page(snapshots, limit=1):
+            manifest = parse_manifest_name(found.name.removeprefix(self._folder))
+            return manifest.log_index if manifest is not None else 0
+        return 0
 
     async def _delete_packs(self, dead: Sequence[_Dead], removed: Removed) -> None:
         """Objects first: should this end in between, their rows still tell of them."""
@@ -246,35 +232,32 @@ class ColdGc:
 
     # -- sparse packs -------------------------------------------------------------------------
 
-    async def _compact(self, removed: Removed) -> None:
+    async def _compact(self, lead: Lead, removed: Removed) -> None:
         self._compaction.begin()
-        while moved := await self._compaction.move_some():
+        while moved := await self._compaction.move_some(lead):
             removed.compacted_packs += moved
 
     # -- orphans ------------------------------------------------------------------------------
 
-    async def _delete_orphans(self, removed: Removed) -> None:
+    async def _delete_orphans(self, lead: Lead, removed: Removed) -> None:
         """Delete packs that no row speaks of and none ever will.
 
         A pack of a lower term than that of an entry that is applied here is one for ever, however
         stale this node is; of its own term, one that nobody is at work on.
         """
-        core = self._group.core
-        term = core.term
-        if trio.current_time() - self._orphans_at < ORPHANS_INTERVAL_S:
+        rested_s = trio.current_time() - self._orphans_at
+        if rested_s < ORPHANS_INTERVAL_S and self.begun != self._whole_round:
             return
-        if core.role != Role.LEADER or self._group.state.header.applied_term != term:
+        if self._group.state.header.applied_term != lead.term:
             return
         after, folder = "", group_folder(self._folder + PACKS, self._group_id)
         while page := await self._cold.page(folder, after=after, limit=MAX_PAGE):
             # First this, then the rows: what ends in between leaves a row.
-            under_way = frozenset(self._numbers.under_way)
-            if core.term != term or core.role != Role.LEADER:
-                return
+            under_way = frozenset(lead.under_way)
             await self._group.stored()
             names = [found.name for found in page]
             orphans = await self._run_blocking(
-                _orphans, self._store, self._folder, names, term, under_way
+                _orphans, self._store, self._folder, names, lead.term, under_way
             )
             await self._cold.delete(orphans)
             removed.deleted_orphans += len(orphans)

@@ -13,11 +13,14 @@ from streamd.administration import Administration
 from streamd.blobs import Blobs
 from streamd.blocking import RunBlocking
 from streamd.cluster import Cluster
+from streamd.cold.names import cluster_folder
+from streamd.cold_gc import ColdGc
 from streamd.cold_reads import ColdReads
 from streamd.cold_records import ColdRecords
 from streamd.cold_store import Cold
 from streamd.cold_tier import ColdTier
 from streamd.config import ClusterConfig, ColdConfig
+from streamd.fence import Fence
 from streamd.group import Group
 from streamd.metrics import Metrics
 from streamd.peers import Audience
@@ -93,13 +96,24 @@ class Node:
         if cold is None:
             return None
         reads = ColdReads(cold, cache_bytes=config.cache_bytes)
+        self.cold_gc = ColdGc(
+            self.group,
+            self.stores.state,
+            cold,
+            reads,
+            self.pins,
+            Fence(cold, self.stores.data_dir.identity.cluster_id),
+            config,
+            lambda: cluster_folder(self.stores.data_dir.identity.cluster_id),
+            run_blocking=self.run_blocking,
+        )
         return ColdTier(
             self.group,
             cold,
             reads,
             ColdRecords(reads),
             node_tasks=[],
-            leader_tasks=[],
+            leader_tasks=[self.cold_gc.task],
         )
 
     @asynccontextmanager

@@ -79,7 +79,9 @@ class Catalog:
 
     def bases(self) -> list[int]:
         """The entries, in order, as of which there is a state to begin with; 0 is the empty one."""
-        return sorted({*([0] if self.begins_at_nothing else []), *(m.index for m in self.manifests)})
+        return sorted(
+            {*([0] if self.begins_at_nothing else []), *(m.index for m in self.manifests)}
+        )
 
     def path(self, behind: int, until: int | None = None) -> list[StoredSegment]:
         """Segments that lead on from entry `behind`, as far as they go or to entry `until`.
