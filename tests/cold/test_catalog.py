@@ -19,9 +19,7 @@ def _catalog(segments: list[tuple[int, int]], manifests: list[int]) -> Catalog:
 
 
 def _path(catalog: Catalog, behind: int, until: int | None = None) -> list[tuple[int, int]]:
-    return [
-        (one.parsed.first_index, one.parsed.last_index) for one in catalog.path(behind, until)
-    ]
+    return [(one.parsed.first_index, one.parsed.last_index) for one in catalog.path(behind, until)]
 
 
 def test_segments_from_the_first_entry_on_need_no_snapshot() -> None:

@@ -13,6 +13,7 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from streamd.cluster import Cluster
+from streamd.cold_store import Cold
 from streamd.config import ClusterConfig, ServerConfig
 from streamd.http.application import StreamApplication
 from streamd.http.live import Hub
@@ -24,6 +25,7 @@ from streamd.raft.messages import Message
 from streamd.storage.errors import StorageError
 from streamd.storage.install import install
 from streamd.stores import Stores
+from tests.sim.cold import ColdStore
 from tests.sim.disk import Disk, Trap
 from tests.sim.network import Network, Port, address_of
 from tests.sim.persisting import Crashed, PersistPoints
@@ -89,6 +91,7 @@ class Host:
         points: PersistPoints,
         counted: Counter[str],
         watch: Watch,
+        store: ColdStore | None = None,
     ) -> None:
         self.node_id = node_id
         self.life: Life | None = None
@@ -107,6 +110,7 @@ class Host:
         self._points = points
         self._counted = counted
         self._watch = watch
+        self._store = store
         watch.add_machine(node_id)
         self._config = ClusterConfig(
             name="sim",
@@ -193,6 +197,8 @@ class Host:
                     metrics=metrics,
                     cluster=cluster,
                     timing=self._config,
+                    cold=self._cold(life),
+                    cold_config=None if self._store is None else self._store.config,
                 )
 
             node = self._now(life, make_node)
@@ -207,8 +213,23 @@ class Host:
                 life.node = node
                 life.application = StreamApplication(service, _no_ops)
                 await life.stop.wait()
+                self._count_cold()
                 life.node = life.application = None
                 nursery.cancel_scope.cancel()
+
+    def _cold(self, life: Life) -> Cold | None:
+        if self._store is None:
+            return None
+        return Cold(
+            self._store.open(),
+            run_blocking=_Requests(self, life, self._store),
+            random=Random(self.node_id),
+            max_requests=4,
+        )
+
+    def _count_cold(self) -> None:
+        if self._store is not None:
+            self._store.count(self)
 
     @asynccontextmanager
     async def _cluster(self, life: Life, stores: Stores) -> AsyncIterator[Cluster]:
@@ -273,6 +294,7 @@ class Host:
         life = self.life
         if life is not None:
             self._counted["crashes during calls"] += bool(life.calls)
+            self._count_cold()
             self.disk.leave(powerless=powerless)
             self._end(life, powerless=powerless)
             await life.ended.wait()
@@ -424,6 +446,18 @@ class _RunBlocking:
 
     async def _take_time(self) -> None:
         await trio.sleep(self._random.uniform(*self._host.disk_s) / 2)
+        await self._host.awake()
+
+
+class _Requests(_RunBlocking):
+    """Requests to the object store, which take the time that it takes."""
+
+    def __init__(self, host: Host, life: Life, store: ColdStore) -> None:
+        super().__init__(host, life, Random(host.node_id))
+        self._store = store
+
+    async def _take_time(self) -> None:
+        await trio.sleep(self._store.took_s())
         await self._host.awake()
 
 
