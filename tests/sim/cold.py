@@ -105,12 +105,22 @@ class ColdStore:
         self.heal()
         began_at = trio.current_time()
         with trio.move_on_after(DRAINED_BOUND_S):
-            while not all(_is_drained(host) for host in hosts()):
+            while not all(_is_drained(host) for host in hosts()):  # noqa: ASYNC110
                 await trio.sleep(0.2)
+            await self._tidied(hosts)
             self._counted["slowest drain, ms"] = round((trio.current_time() - began_at) * 1000)
             return
         told = {host.node_id: _standing(host) for host in hosts()}
         raise InvariantBroken(f"not drained {DRAINED_BOUND_S:g} s after healing: {told}")
+
+    async def _tidied(self, hosts: Callable[[], list[Host]]) -> None:
+        """Wait for a whole round of removal, whoever leads."""
+        for host in hosts():
+            if host.leads and host.node is not None:
+                gc = host.node.cold_gc
+                wanted = gc.want_round()
+                while gc.ended < wanted:  # noqa: ASYNC110
+                    await trio.sleep(0.1)
 
     def judge(self, hosts: list[Host]) -> None:
         """Compare the state of each node with the store. Raises `InvariantBroken`."""
