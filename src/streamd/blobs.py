@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import trio
+from msgspec.structs import replace
 
+from streamd.anchors import Anchors
 from streamd.blocking import RunBlocking
 from streamd.cold_records import ColdRecords
 from streamd.group import Group
 from streamd.storage.state_store import StateStore
 from streamd.streams.commands import BeginUpload, Outcome, PublishSnapshot, Result, StorePart
+from streamd.streams.model import Finding
 from streamd.streams.offsets import Position
 from streamd.streams.reading import find_part
 from streamd.streams.state import State
@@ -62,11 +65,13 @@ class Upload:
     """A snapshot's body on its way into the log, one part at a time.
 
     What fits into one part goes with the publishing command itself. `close` must follow whatever
-    happens. All raise `Unavailable` and `OutcomeUnknown`.
+    happens. All raise `Unavailable`, `OutcomeUnknown` and, where the offset is one of old records,
+    a `ColdError`.
     """
 
-    def __init__(self, group: Group, key: bytes, at: Position) -> None:
+    def __init__(self, group: Group, anchors: Anchors, key: bytes, at: Position) -> None:
         self._group = group
+        self._anchors = anchors
         self._key = key
         self._at = at
         self._upload_id = 0
@@ -98,9 +103,14 @@ class Upload:
         command = PublishSnapshot(
             self._key, self._at, content_type, size, digest, self._upload_id, last
         )
-        outcome = await self._group.propose(command, len(last))
+        outcome = await self._anchors.propose(
+            lambda finding: replace(command, finding=finding), self._find, len(last)
+        )
         self._upload_id = 0
         return outcome
+
+    async def _find(self) -> Finding:
+        return await self._anchors.boundary(self._key, self._at)
 
     def close(self) -> None:
         """Have the log forget what was not published."""
@@ -109,7 +119,9 @@ class Upload:
             self._upload_id = 0
 
     async def _begin(self) -> None:
-        outcome = await self._group.propose(BeginUpload(self._key, self._at))
+        outcome = await self._anchors.propose(
+            lambda finding: BeginUpload(self._key, self._at, finding), self._find
+        )
         if outcome.result is Result.UPLOADING:
             self._upload_id = outcome.upload_id
         elif outcome.result is Result.SNAPSHOT_DIFFERS:

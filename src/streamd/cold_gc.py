@@ -34,7 +34,6 @@ from streamd.config import ColdConfig
 from streamd.fence import Fence
 from streamd.group import Group
 from streamd.pins import Pins
-from streamd.reclaim import noted_slices
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.commands import DropSlices, ForgetPacks
@@ -122,10 +121,10 @@ class ColdGc:
         self.total = Removed()
 
     def want_round(self) -> int:
-        """Have a whole round made now, orphans included; returns what `ended` reaches with it."""
+        """Have the next round be a whole one, orphans included; `ended` reaches the number that is
+        returned when it has been made."""
         # One that is under way may have passed by what is meant.
         self._whole_round = self.begun + 1
-        self.task.hurry()
         return self._whole_round
 
     async def _make_round(self, lead: Lead) -> float:
@@ -173,11 +172,9 @@ class ColdGc:
         self._noted_at = seen
 
     async def _drop_noted(self, note: bytes, removed: Removed) -> None:
-        after = 0
+        stream_id, after = keys.id_in(note[:9]), 0
         while True:
-            stream_id, ends = await self._run_blocking(
-                noted_slices, self._store, note, after, _SLICES_PER_COMMAND
-            )
+            ends = await self._run_blocking(_slices, self._store, note, stream_id, after)
             if not ends or stream_id in self._pins.held():
                 return
             await self._group.propose(DropSlices(stream_id, ends), 8 * len(ends))
@@ -246,7 +243,8 @@ class ColdGc:
         stale this node is; of its own term, one that nobody is at work on.
         """
         rested_s = trio.current_time() - self._orphans_at
-        if rested_s < ORPHANS_INTERVAL_S and self.begun != self._whole_round:
+        is_asked_for = self.ended < self._whole_round <= self.begun
+        if rested_s < ORPHANS_INTERVAL_S and not is_asked_for:
             return
         if self._group.state.header.applied_term != lead.term:
             return
@@ -269,6 +267,15 @@ def _notes(store: StateStore, start: bytes) -> tuple[list[bytes], bytes | None]:
     """Notes of one kind from `start` on, and where to go on. Blocks."""
     rows = store.scan(start, bytes([start[0] + 1]), limit=MAX_PAGE)
     return [note for note, _ in rows], rows[-1][0] + b"\0" if len(rows) == MAX_PAGE else None
+
+
+def _slices(store: StateStore, note: bytes, stream_id: int, after: int) -> list[int]:
+    """The end records of slices that a note speaks of, behind the record `after`. Blocks."""
+    of_trim = note[:1] == keys.TRIM
+    _, stop = keys.trimmed_slices(note) if of_trim else keys.id_range(keys.SLICE, stream_id)
+    start = keys.slice_key(stream_id, after + 1)
+    rows = store.scan(start, stop, limit=_SLICES_PER_COMMAND) if start < stop else []
+    return [keys.number_in(row) for row, _ in rows]
 
 
 def _dead_packs(store: StateStore, start: bytes) -> tuple[list[_Dead], bytes | None]:

@@ -14,6 +14,7 @@ log replays.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -49,7 +50,7 @@ from streamd.storage.log_store import LogStore
 from streamd.storage.snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
 from streamd.storing import Storing
-from streamd.streams.commands import Command, Outcome
+from streamd.streams.commands import Command, Outcome, brings_bytes
 from streamd.streams.machine import Machine
 from streamd.streams.state import load_rows
 from streamd.sweeping import Sweeper
@@ -95,6 +96,8 @@ class Group:
         self._audience = audience
         self._peers = peers or NoPeers()
         self.tick_s = tick_s
+        # Without a cold store there is none.
+        self.hot_limit_bytes = math.inf
         self._intake = Intake(MAX_PENDING_COMMANDS, MAX_PENDING_BYTES)
         self._forwards = 0
         self._batches: dict[int, PendingEntry] = {}
@@ -109,6 +112,8 @@ class Group:
         self._storing = Storing(
             self.state, store, log, self.retention, run_blocking=run_blocking, due=self.wake
         )
+        # While it is held, nothing is written to the state's store, and nobody replaces it.
+        self.storing_nothing = self._storing.exclusive
         self._sweeper = Sweeper(self, store, run_blocking)
         self._barriers = ReadBarriers(core, self.wake)
         self._configuration: Configuration | None = None
@@ -123,6 +128,7 @@ class Group:
         Cancelled, the caller learns nothing: the command may still take effect.
         Raises `Unavailable` when it will not, `OutcomeUnknown` when nobody can tell.
         """
+        self._admit(command)
         proposal = Proposal(command, size, trio.current_time() + PROPOSE_TIMEOUT_S)
         self._intake.add(proposal)
         self._work.unpark()
@@ -139,12 +145,25 @@ class Group:
         gathering = Gathering(proposals)
         for proposal in proposals:
             try:
+                self._admit(proposal.command)
                 self._intake.add(proposal)
             except Unavailable as error:
                 proposal.settle(outcome.Error(error))
         self._work.unpark()
         await gathering.wait()
         return encode_answers(gathering.settled)
+
+    def _admit(self, command: Command) -> None:
+        """Raises `Unavailable` for more bytes, on the leader, while there is no room for them."""
+        if self.is_full and self.leads and brings_bytes(command):
+            raise Unavailable(
+                "the hot tier is full: the cold store does not take what is to be moved there"
+            )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits for the cold store than may."""
+        return self.state.header.hot_bytes > self.hot_limit_bytes
 
     def step(self, messages: Sequence[Message]) -> None:
         """Take messages from peers. Raises `RaftViolation`: the process must end."""

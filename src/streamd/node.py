@@ -10,15 +10,18 @@ from random import Random
 import trio
 
 from streamd.administration import Administration
+from streamd.anchors import Anchors
 from streamd.blobs import Blobs
 from streamd.blocking import RunBlocking
 from streamd.cluster import Cluster
 from streamd.cold.names import cluster_folder
+from streamd.cold_drop import Dropper
+from streamd.cold_flush import Flusher
 from streamd.cold_gc import ColdGc
 from streamd.cold_reads import ColdReads
 from streamd.cold_records import ColdRecords
 from streamd.cold_store import Cold
-from streamd.cold_tier import ColdTier
+from streamd.cold_tier import ColdTier, Rounds
 from streamd.config import ClusterConfig, ColdConfig
 from streamd.fence import Fence
 from streamd.group import Group
@@ -77,9 +80,11 @@ class Node:
             tick_s=timing.heartbeat_interval_ms / 1000,
         )
         self.pins = Pins()
-        self.cold_tier = self._cold_tier(cold, cold_config or ColdConfig())
+        self.cold_config = cold_config or ColdConfig()
+        self.cold_tier = self._cold_tier(cold, self.cold_config)
         records = ColdRecords(None) if self.cold_tier is None else self.cold_tier.records
         self.reads = Reads(state, stores.state, records, run_blocking)
+        self.anchors = Anchors(self.group, self.reads)
         self.blobs = Blobs(state, stores.state, records, run_blocking)
         self.administration: Administration | None = None
         if cluster is not None:
@@ -95,7 +100,16 @@ class Node:
         """The cold tier over a cold store, if there is one."""
         if cold is None:
             return None
+        self.group.hot_limit_bytes = config.hot_limit_bytes
         reads = ColdReads(cold, cache_bytes=config.cache_bytes)
+        self.flusher = Flusher(
+            self.group,
+            self.stores.state,
+            cold,
+            config,
+            lambda: self.stores.data_dir.identity.cluster_id,
+            run_blocking=self.run_blocking,
+        )
         self.cold_gc = ColdGc(
             self.group,
             self.stores.state,
@@ -107,13 +121,20 @@ class Node:
             lambda: cluster_folder(self.stores.data_dir.identity.cluster_id),
             run_blocking=self.run_blocking,
         )
+        self.dropper = Dropper(
+            self.group.state,
+            self.stores.state,
+            self.group.storing_nothing,
+            keep_bytes=config.hot_keep_bytes,
+            run_blocking=self.run_blocking,
+        )
         return ColdTier(
             self.group,
             cold,
             reads,
             ColdRecords(reads),
-            node_tasks=[],
-            leader_tasks=[self.cold_gc.task],
+            node_tasks=[Rounds("drop", self.dropper.round)],
+            leader_tasks=[Rounds("flush", self.flusher.round), self.cold_gc.task],
         )
 
     @asynccontextmanager

@@ -2,7 +2,8 @@
 
 The machine only notes the id of a removed stream or blob, or up to which record a stream was
 trimmed. Nothing new can come to read the rows that a note speaks of, so taking them away needs
-no agreement with other nodes; what is still being sent out from before is pinned.
+no agreement with other nodes; what is still being sent out from before is pinned. Slices of the
+cold store are not a node's own: the leader has the log drop them (`DropSlices`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from streamd.streams import keys
 RECLAIM_INTERVAL_S = 5.0
 _NOTES_PER_SLICE = 64
 _KEYS_PER_SLICE = 2_000
-_LAST_RECORD = (1 << 64) - 1
+_Range = tuple[bytes, bytes]
+
 _ROWS_OF_AN_ID = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART)
 
 
@@ -39,35 +41,25 @@ def reclaim_some(store: StateStore, start: bytes, pinned: Set[int]) -> bytes | N
     notes = store.scan(start, stop, limit=_NOTES_PER_SLICE)
     budget = _KEYS_PER_SLICE
     for note, _ in notes:
-        stream_id, ranges = _noted(note)
+        stream_id, ranges, slices = _noted(note)
         if stream_id in pinned:
             continue
         for first, last in ranges:
             budget -= store.delete_range(first, last, max_keys=budget)
             if budget <= 0:
                 return note
-        # Slices go by a command, on all nodes alike, and who leads finds them by their note.
-        if not noted_slices(store, note, 0, 1)[1]:
+        # The leader goes by the note as well, to have the slices dropped on all nodes.
+        if not store.scan(*slices, limit=1):
             store.write([(note, None)])
     return notes[-1][0] + b"\0" if len(notes) == _NOTES_PER_SLICE else None
 
 
-def noted_slices(store: StateStore, note: bytes, after: int, limit: int) -> tuple[int, list[int]]:
-    """The id that a note is about, and the end records of slices that may go, from the first
-    behind the record `after` on, at most `limit`. Blocks."""
-    if note[:1] == keys.TRIM:
-        stream_id, last = keys.place_in(note[1:])
-    else:
-        stream_id, last = keys.id_in(note), _LAST_RECORD
-    first, stop = keys.slice_key(stream_id, after + 1), keys.slice_key(stream_id, last) + b"\0"
-    rows = store.scan(first, stop, limit=limit)
-    return stream_id, [keys.end_record_in(row) for row, _ in rows]
-
-
-def _noted(note: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
-    """The id that a note is about, and the ranges of rows that may go."""
+def _noted(note: bytes) -> tuple[int, list[_Range], _Range]:
+    """The id that a note is about, the ranges of rows that may go, and that of the slices for
+    whose sake the note stays."""
     if note[:1] == keys.TRIM:
         stream_id, chunks = keys.trimmed_chunks(note)
-        return stream_id, [chunks]
+        return stream_id, [chunks], keys.trimmed_slices(note)
     stream_id = keys.id_in(note)
-    return stream_id, [keys.id_range(letter, stream_id) for letter in _ROWS_OF_AN_ID]
+    ranges = [keys.id_range(letter, stream_id) for letter in _ROWS_OF_AN_ID]
+    return stream_id, ranges, keys.id_range(keys.SLICE, stream_id)

@@ -119,6 +119,7 @@ class ColdStore:
             if host.leads and host.node is not None:
                 gc = host.node.cold_gc
                 wanted = gc.want_round()
+                gc.task.hurry()
                 while gc.ended < wanted:  # noqa: ASYNC110
                     await trio.sleep(0.1)
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from streamd.cold.errors import ColdError, ObjectCorrupt, ObjectMissing
 from streamd.http import batches, bootstrap, buckets, reading, snapshots, writes
 from streamd.http.fields import BadRequest
 from streamd.http.messages import LiveResponse, Request, Response, error_response
@@ -86,6 +87,14 @@ class StreamApplication:
             return error.response()
         except Unavailable as error:
             return error_response(503, "UNAVAILABLE", str(error), b"Retry-After: 1\r\n")
+        except (ObjectMissing, ObjectCorrupt):
+            message = (
+                "bytes in the cold store are damaged or missing; the log of the node says where"
+            )
+            return error_response(500, "COLD_DATA_DAMAGED", message)
+        except ColdError:
+            message = "old bytes are in the cold store, which cannot be read now"
+            return error_response(503, "COLD_UNAVAILABLE", message, b"Retry-After: 5\r\n")
         except OutcomeUnknown as error:
             message = f"{error}; it may have taken effect"
             return error_response(503, "OUTCOME_UNKNOWN", message, b"Retry-After: 1\r\n")

@@ -8,6 +8,7 @@ from secrets import token_hex
 import trio
 from msgspec.structs import replace
 
+from streamd.cold.errors import ColdError
 from streamd.http.fields import BadRequest
 from streamd.http.messages import Buffer, Channel, ClientGone, LiveResponse, Request, Response
 from streamd.http.routing import BootstrapRoute
@@ -79,7 +80,8 @@ class _Bootstrap:
         self._sending = Sending(service, stream)
 
     async def run(self, channel: Channel) -> None:
-        """Write it. Raises `ClientGone`, also where the stream was deleted meanwhile."""
+        """Write it. Raises `ClientGone`, also where the stream was deleted meanwhile, or old
+        bytes cannot be had."""
         try:
             await self._send_snapshot(channel)
             await self._send_messages(channel)
@@ -107,7 +109,7 @@ class _Bootstrap:
         while at != stream.tail:
             try:
                 found = await self._service.reads.records(stream, at, _READ_BYTES)
-            except OffsetMismatch as error:
+            except (OffsetMismatch, ColdError) as error:
                 raise ClientGone from error
             for piece in _pieces(found, part_head, trailing):
                 await channel.send(piece)

@@ -36,6 +36,7 @@ class Service:
     """
 
     __slots__ = (
+        "anchors",
         "blobs",
         "clock_ms",
         "compressor",
@@ -64,6 +65,7 @@ class Service:
         self.compressor = Compressor(node.run_blocking)
         self.group = node.group
         self.reads = node.reads
+        self.anchors = node.anchors
         self.blobs = node.blobs
         self.pins = node.pins
         self.uploads = Slots(server.max_snapshot_uploads)

@@ -7,6 +7,7 @@ from hashlib import blake2b
 import trio
 
 from streamd.blobs import BlobGone, Upload, UploadRefused
+from streamd.cold.errors import ColdError
 from streamd.http import fields
 from streamd.http.fields import BadRequest
 from streamd.http.messages import (
@@ -60,7 +61,7 @@ class Sending:
         while sent < snapshot.size:
             try:
                 data = await self._service.blobs.part(snapshot.blob_id, number)
-            except BlobGone as error:
+            except (BlobGone, ColdError) as error:
                 raise ClientGone from error
             await channel.send(data)
             # Neither the read nor the socket need have made this task wait.
@@ -90,7 +91,7 @@ async def publish(
     if service.uploads.full:
         return _TOO_MANY_UPLOADS
     service.uploads.taken += 1
-    upload = Upload(service.group, route.stream.key, at)
+    upload = Upload(service.group, service.anchors, route.stream.key, at)
     try:
         outcome = await _take_in(service, body, upload, content_type)
     except UploadRefused as refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from streamd.cold.errors import ColdError
 from streamd.http.cursors import next_cursor
 from streamd.http.fields import BadRequest, ReadQuery
 from streamd.http.live import SseReader
@@ -85,7 +86,7 @@ class _SseTail:
                 return True
             try:
                 found = await self._service.reads.read(stream, self._at, _EVENT_BYTES)
-            except (OffsetMismatch, OffsetGone):
+            except (OffsetMismatch, OffsetGone, ColdError):
                 return False  # Who comes again is told why.
             self._at = found.end
             up_to_date = found.end == stream.tail

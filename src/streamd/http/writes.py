@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from streamd.http import fields
 from streamd.http.conditions import if_match
 from streamd.http.fields import BadRequest
@@ -153,7 +155,15 @@ async def create(service: Service, request: Request, route: StreamRoute) -> Resp
         route.implicit_bucket,
         if_match(headers),
     )
-    outcome = await service.group.propose(command, len(records.data))
+    size = len(records.data)
+    if fork is None:
+        outcome = await service.group.propose(command, size)
+    else:
+        outcome = await service.anchors.propose(
+            lambda finding: replace(command, finding=finding),
+            lambda: service.anchors.of_fork(fork),
+            size,
+        )
     return _create_answer(request, outcome, route)
 
 

@@ -103,6 +103,12 @@ class StateStore:
             batch.write()
             return deleted
 
+    def size_of(self, ranges: Sequence[tuple[bytes, bytes]]) -> int:
+        """What rows take on the disk, in bytes, roughly: compressed, and with what was deleted
+        lately."""
+        with self._calling() as db:
+            return sum(db.approximate_size(start, stop) for start, stop in ranges)
+
     def view(self) -> StateView:
         """The state as it is now, which stays as it is. Close it: it keeps old rows on disk."""
         with self._calling() as db:

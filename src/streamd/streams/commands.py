@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from streamd.streams.model import IfMatch, ProducerStamp, Settings, Stream
+from streamd.streams.model import Finding, IfMatch, ProducerStamp, Settings, Stream
 from streamd.streams.offsets import START, Position
 
 
@@ -18,7 +18,8 @@ class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=Fals
     """PUT of a stream (protocol section 5.1), or of a fork when the settings name a source.
 
     `data` and `lengths` are the initial records end to end and their sizes in bytes. With
-    `implicit_bucket` an absent bucket is made on the way.
+    `implicit_bucket` an absent bucket is made on the way. `finding` says of a fork where it leaves
+    its source; commands of before there was a cold store have none.
     """
 
     key: bytes
@@ -28,6 +29,7 @@ class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=Fals
     lengths: list[int] = []
     implicit_bucket: bool = False
     if_match: IfMatch | None = None
+    finding: Finding | None = None
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=False):
@@ -77,11 +79,13 @@ class DeleteBucket(msgspec.Struct, frozen=True, array_like=True, tag="delete-buc
 class BeginUpload(msgspec.Struct, frozen=True, array_like=True, tag="begin-upload"):
     """The first of a snapshot's body, too large for one command, has come (extensions 2.2).
 
-    Refused if `at` could not be published; else the outcome has the id of the upload.
+    Refused if `at` could not be published; else the outcome has the id of the upload. `finding`
+    is as in `Create`, of `at`.
     """
 
     key: bytes
     at: tuple[int, int]
+    finding: Finding | None = None
 
 
 class StorePart(msgspec.Struct, frozen=True, array_like=True, tag="store-part", gc=False):
@@ -106,6 +110,7 @@ class PublishSnapshot(msgspec.Struct, frozen=True, array_like=True, tag="publish
     digest: bytes
     upload_id: int = 0
     data: bytes = b""
+    finding: Finding | None = None
 
 
 class DropUploads(msgspec.Struct, frozen=True, array_like=True, tag="drop-uploads"):
@@ -197,6 +202,17 @@ Command = (
     | MoveSlices
     | ForgetPacks
 )
+
+
+def brings_bytes(command: Command) -> bool:
+    """Whether a command adds to what is kept of streams and snapshots."""
+    match command:
+        case Append(data=data) | Create(data=data) | StorePart(data=data):
+            return bool(data)
+        case PublishSnapshot(data=data):
+            return bool(data)
+        case _:
+            return False
 
 
 class Result(Enum):

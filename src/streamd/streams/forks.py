@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from streamd.streams.chunks import OffsetMismatch, append_at
-from streamd.streams.commands import Result
+from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, append_at
+from streamd.streams.commands import Create, Result
 from streamd.streams.content import is_json, same_media_type
-from streamd.streams.model import Segment, Settings, Stream
+from streamd.streams.model import Finding, Segment, Settings, Stream, Verdict
 from streamd.streams.offsets import START, Position
 from streamd.streams.snapshots import inherit
 from streamd.streams.state import State
@@ -70,8 +70,9 @@ def _prefix(source: Stream, at: Position) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def resolve_fork(state: State, settings: Settings, now_ms: int) -> Anchor:
-    """Find where the fork that `settings` ask for leaves its source. Raises `ForkRefused`."""
+def resolve_fork(state: State, command: Create, now_ms: int) -> Anchor:
+    """Where the fork that a command asks for leaves its source. Raises `ForkRefused`."""
+    settings = command.settings
     request = settings.fork
     assert request is not None
     source = state.streams.get(request.source)
@@ -89,39 +90,70 @@ def resolve_fork(state: State, settings: Settings, now_ms: int) -> Anchor:
         raise ForkRefused(Result.OFFSET_GONE, source.earliest)
     if at.record > source.records or at.byte > source.size:
         raise ForkRefused(Result.FORK_OFFSET_INVALID)
-    if at != source.tail:
-        lengths = _append_behind(state, source, at)
+    if at == source.tail:
         if request.sub_offset:
-            at = _advance(source, at, lengths, request.sub_offset)
-    elif request.sub_offset:
-        raise ForkRefused(Result.FORK_SUB_OFFSET_INVALID)
-    return Anchor(request.source, source, at, settings)
+            raise ForkRefused(Result.FORK_SUB_OFFSET_INVALID)
+        return Anchor(request.source, source, at, settings)
+    finding = command.finding
+    if finding is None:
+        finding = _look(state, source, at, request.sub_offset)
+    return Anchor(request.source, source, _found(source, finding), settings)
 
 
-def _append_behind(state: State, source: Stream, at: Position) -> list[int]:
-    """The lengths of the records of the append that begins at `at`, as `source` reads them."""
+def find_anchor(
+    source: Stream, chunk: AnyChunk, limit: Limit, at: Position, sub_offset: int
+) -> Finding:
+    """Where a sub-offset from `at` leads to, in a chunk with the record at `at`."""
+    stream_id = source.stream_id
     try:
-        chunk, limit = state.chunk_at(source, at.record)
         lengths = append_at(chunk, at)
     except OffsetMismatch:
-        raise ForkRefused(Result.FORK_OFFSET_INVALID) from None
+        return Finding(stream_id, Verdict.NO_BOUNDARY)
     lengths = lengths[: limit.record - at.record]
     ends = list(accumulate(lengths))
     if at.byte + ends[-1] > limit.byte:
         lengths[-1] -= at.byte + ends[-1] - limit.byte
-    return lengths
+    led_to = _advance(source, at, lengths, sub_offset) if sub_offset else at
+    if led_to is None:
+        return Finding(stream_id, Verdict.BEYOND_APPEND)
+    return Finding(stream_id, Verdict.BOUNDARY, *led_to)
 
 
-def _advance(source: Stream, at: Position, lengths: list[int], sub_offset: int) -> Position:
+def _look(state: State, source: Stream, at: Position, sub_offset: int) -> Finding:
+    """Find what a command of old did not bring."""
+    try:
+        chunk, limit = state.chunk_at(source, at.record)
+    except OffsetMismatch:
+        return Finding(source.stream_id, Verdict.NO_BOUNDARY)
+    return find_anchor(source, chunk, limit, at, sub_offset)
+
+
+def _found(source: Stream, finding: Finding) -> Position:
+    """The position that a finding names, if it was made of this stream. Raises `ForkRefused`."""
+    if finding.stream_id != source.stream_id or finding.record > source.records:
+        raise ForkRefused(Result.STALE)
+    match finding.verdict:
+        case Verdict.NOTHING:
+            raise ForkRefused(Result.STALE)
+        case Verdict.NO_BOUNDARY:
+            raise ForkRefused(Result.FORK_OFFSET_INVALID)
+        case Verdict.BEYOND_APPEND:
+            raise ForkRefused(Result.FORK_SUB_OFFSET_INVALID)
+        case Verdict.BOUNDARY:
+            return Position(finding.record, finding.byte)
+
+
+def _advance(source: Stream, at: Position, lengths: list[int], sub_offset: int) -> Position | None:
     """Go on from `at` by a sub-offset: messages of a JSON stream, bytes of any other.
 
-    A cut inside a record makes its first part a record of the fork.
+    None when that is behind the append. A cut inside a record makes its first part a record of
+    the fork.
     """
     if is_json(source.content_type):
         if sub_offset > len(lengths):
-            raise ForkRefused(Result.FORK_SUB_OFFSET_INVALID)
+            return None
         return Position(at.record + sub_offset, at.byte + sum(lengths[:sub_offset]))
     for records, end in enumerate(accumulate(lengths), start=1):
         if sub_offset <= end:
             return Position(at.record + records, at.byte + sub_offset)
-    raise ForkRefused(Result.FORK_SUB_OFFSET_INVALID)
+    return None

@@ -122,8 +122,14 @@ def pack_key(term: int, number: int) -> bytes:
     return _CHUNK.pack(PACK, term, number)
 
 
-def end_record_in(key: bytes) -> int:
-    """The second number in the key of a chunk, a slice, a part."""
+def stream_id_in(key: bytes) -> int:
+    """The id in the key of a chunk, a slice, a part."""
+    _, found, _ = _CHUNK.unpack(key)
+    return int(found)
+
+
+def number_in(key: bytes) -> int:
+    """The number behind the id there: the end record, or a part's number."""
     _, _, found = _CHUNK.unpack(key)
     return int(found)
 
@@ -146,6 +152,12 @@ def hot_in(key: bytes) -> tuple[int, bytes]:
     """The time and the owner in a key that `hot_key` made."""
     _, at_ms = _PAIR.unpack(key[:9])
     return int(at_ms), key[9:]
+
+
+def trimmed_slices(note: bytes) -> tuple[bytes, bytes]:
+    """The half-open range of the slices that a trim's note is about."""
+    _, stream_id, record = _CHUNK.unpack(note)
+    return slice_key(stream_id, 0), slice_key(stream_id, record + 1)
 
 
 def id_range(letter: bytes, stream_id: int) -> tuple[bytes, bytes]:

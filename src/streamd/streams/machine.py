@@ -219,7 +219,7 @@ class Machine:
         anchor: Anchor | None = None
         if command.settings.fork is not None:
             try:
-                anchor = resolve_fork(self.state, command.settings, now_ms)
+                anchor = resolve_fork(self.state, command, now_ms)
             except ForkRefused as refusal:
                 return Outcome(refusal.result, earliest=refusal.earliest)
         if command.if_match is not None:

@@ -6,6 +6,8 @@ thousands of them that the cache holds (``gc=False``).
 
 from __future__ import annotations
 
+from enum import Enum
+
 import msgspec
 
 from streamd.streams.offsets import START, Position
@@ -52,6 +54,30 @@ class ProducerState(msgspec.Struct, array_like=True, gc=False):
     seq: int
     record: int
     byte: int
+
+
+class Verdict(Enum):
+    """What old records say of a position."""
+
+    # Nothing: it was not in the stream at the time, or there was no such stream.
+    NOTHING = 0
+    BOUNDARY = 1
+    NO_BOUNDARY = 2
+    # It is a boundary, but a sub-offset from there reaches past the append behind it.
+    BEYOND_APPEND = 3
+
+
+class Finding(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the node that took a request found in old records of stream `stream_id`.
+
+    Records never change, so what is true of them stays true; and the machine need not have them at
+    hand. `record` and `byte` are where a sub-offset led to, or the position itself.
+    """
+
+    stream_id: int = 0
+    verdict: Verdict = Verdict.NOTHING
+    record: int = 0
+    byte: int = 0
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -9,7 +9,7 @@ goes when nobody refers to it any more.
 from __future__ import annotations
 
 from streamd.streams import keys
-from streamd.streams.chunks import OffsetMismatch
+from streamd.streams.chunks import AnyChunk, OffsetMismatch
 from streamd.streams.commands import (
     BeginUpload,
     DropUploads,
@@ -18,14 +18,14 @@ from streamd.streams.commands import (
     Result,
     StorePart,
 )
-from streamd.streams.model import Blob, Snapshot, Stream, Upload
+from streamd.streams.model import Blob, Finding, Snapshot, Stream, Upload, Verdict
 from streamd.streams.offsets import Position
 from streamd.streams.state import State
 
 
 def begin_upload(state: State, stream: Stream, command: BeginUpload, now_ms: int) -> Outcome:
     """Make room for a body, unless a snapshot at its offset would be refused, or is there."""
-    refusal = _refusal(state, stream, Position(*command.at))
+    refusal = _refusal(state, stream, Position(*command.at), command.finding)
     if refusal is not None:
         return _answer(refusal, stream)
     upload_id = _next_id(state)
@@ -52,11 +52,13 @@ def store_part(state: State, command: StorePart, now_ms: int) -> Outcome:
 def publish(state: State, stream: Stream, command: PublishSnapshot, now_ms: int) -> Outcome:
     """Make an upload, or the command's own data, the snapshot of a stream.
 
-    Whatever comes of it, the upload is over.
+    Whatever comes of it, the upload is over; unless the command is to be made anew.
     """
-    upload = _take_upload(state, command.upload_id)
     at = Position(*command.at)
-    refusal = _refusal(state, stream, at)
+    refusal = _refusal(state, stream, at, command.finding)
+    if refusal is Result.STALE:
+        return _answer(refusal, stream)
+    upload = _take_upload(state, command.upload_id)
     if refusal is Result.SNAPSHOT_DIFFERS and _is_published(stream, command):
         refusal = Result.PUBLISHED
     if refusal is None:
@@ -104,7 +106,7 @@ def trim(state: State, key: bytes, stream: Stream) -> None:
             state.cool(key, stream, max(stream.earliest, stream.fork_point))
 
 
-def _refusal(state: State, stream: Stream, at: Position) -> Result | None:
+def _refusal(state: State, stream: Stream, at: Position, finding: Finding | None) -> Result | None:
     """Why there can be no new snapshot at an offset; None when there can."""
     snapshot = stream.snapshot
     if snapshot is not None and at.record < snapshot.record:
@@ -113,20 +115,30 @@ def _refusal(state: State, stream: Stream, at: Position) -> Result | None:
         return Result.SNAPSHOT_DIFFERS
     if at.record > stream.records:
         return Result.OFFSET_BEYOND_TAIL
-    if not _is_boundary(state, stream, at):
-        return Result.OFFSET_INVALID
-    return None
-
-
-def _is_boundary(state: State, stream: Stream, at: Position) -> bool:
     if at.record == stream.records:
-        return at == stream.tail
+        return None if at == stream.tail else Result.OFFSET_INVALID
+    if finding is None:
+        finding = _look(state, stream, at)
+    if finding.stream_id != stream.stream_id or finding.verdict is Verdict.NOTHING:
+        return Result.STALE
+    return None if finding.verdict is Verdict.BOUNDARY else Result.OFFSET_INVALID
+
+
+def find_boundary(stream: Stream, chunk: AnyChunk, at: Position) -> Finding:
+    """Whether a record of the chunk begins at `at`."""
+    skipped = sum(chunk.lengths[: at.record - chunk.start_record])
+    if chunk.start_byte + skipped != at.byte:
+        return Finding(stream.stream_id, Verdict.NO_BOUNDARY)
+    return Finding(stream.stream_id, Verdict.BOUNDARY, *at)
+
+
+def _look(state: State, stream: Stream, at: Position) -> Finding:
+    """Find what a command of old did not bring."""
     try:
         chunk, _ = state.chunk_at(stream, at.record)
     except OffsetMismatch:
-        return False
-    skipped = sum(chunk.lengths[: at.record - chunk.start_record])
-    return chunk.start_byte + skipped == at.byte
+        return Finding(stream.stream_id, Verdict.NO_BOUNDARY)
+    return find_boundary(stream, chunk, at)
 
 
 def _is_published(stream: Stream, command: PublishSnapshot) -> bool:
