@@ -172,7 +172,13 @@ def _standing(host: Host) -> str:
     header = host.node.group.state.header
     tier = host.node.cold_tier
     errors = [task.error for task in tier.leader_tasks] if tier is not None else []
-    return f"hot {header.hot_bytes}, leads {host.leads}, errors {errors}"
+    store = host.node.stores.state
+    rows = [
+        row[:60]
+        for letter in (keys.HOT, keys.GARBAGE, keys.TRIM)
+        for row, _ in store.scan(letter, bytes([letter[0] + 1]), limit=10)
+    ]
+    return f"hot {header.hot_bytes}, leads {host.leads}, errors {errors}, rows {rows}"
 
 
 @contextmanager

@@ -48,14 +48,18 @@ def test_flushing_goes_on_behind_a_fault(make: Make, method: str, fault: Fault) 
     with make() as server:
         server.proxy.only("/packs/")
         server.proxy.fail(method, *[fault] * 3)
-        ledger.write(server.port, 60)
-        wait_until(lambda: server.proxy.done[fault] == 3, "the faults have struck")
+
+        def have_struck() -> bool:
+            ledger.write(server.port, 5)
+            return server.proxy.done[fault] == 3
+
+        wait_until(have_struck, "the faults have struck")
         ledger.write(server.port, 20)
         server.wait_cold()
         ledger.verify(server.port)
         server.stop()
         server.judge().assert_sound()
-    assert ledger.counts["acknowledged"] == 80
+    assert set(ledger.counts) == {"acknowledged"}
 
 
 @pytest.mark.parametrize(

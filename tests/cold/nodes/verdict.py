@@ -164,8 +164,8 @@ class Judge:
 
     def _judge_hot_bytes(self) -> None:
         state = self._state
-        hot = sum(stream.size - stream.cold_from.byte for stream in state.streams.values())
-        hot += sum(blob.size - blob.cold_from.byte for blob in state.blobs.values())
+        owners: list[Stream | Blob] = [*state.streams.values(), *state.blobs.values()]
+        hot = sum(one.size - one.cold.byte for one in owners if one.hot_at_ms is not None)
         if hot != state.header.hot_bytes:
             self._find(f"hot_bytes is {state.header.hot_bytes}, and streams have {hot}")
 
