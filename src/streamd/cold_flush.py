@@ -26,6 +26,7 @@ from streamd.streams.commands import FlushCold, NewSlice, Result
 from streamd.streams.model import Blob, Stream
 from streamd.streams.offsets import Position
 from streamd.streams.reading import read_stored
+from streamd.streams.tables import KeyValue
 
 log = structlog.get_logger("streamd.cold")
 
@@ -146,7 +147,7 @@ def _oldest_ms(store: StateStore) -> int | None:
 
 
 def gather_pack(
-    store: StateStore, until_ms: int, pack_bytes: int, term: int, number: int
+    store: KeyValue, until_ms: int, pack_bytes: int, term: int, number: int
 ) -> Gathered:
     """A pack of what is stored and hot since `until_ms` or before, oldest first. Blocks."""
     writer = PackWriter(GROUP_ID, term, number)
@@ -178,7 +179,7 @@ def gather_pack(
     return Gathered(pack.name, pack.content, slices, is_full)
 
 
-def _hot_chunks(store: StateStore, until_ms: int) -> Iterator[tuple[bytes, int, Chunk]]:
+def _hot_chunks(store: KeyValue, until_ms: int) -> Iterator[tuple[bytes, int, Chunk]]:
     """What is hot, a slice's worth at a time: owner, stream or blob id, records."""
     hot = store.scan(keys.HOT, keys.hot_key(until_ms + 1, b""), limit=MAX_SLICES)
     for key, _ in hot:
@@ -195,7 +196,7 @@ def _hot_chunks(store: StateStore, until_ms: int) -> Iterator[tuple[bytes, int, 
             yield from _records(store, owner, _STREAM_DECODER.decode(raw))
 
 
-def _records(store: StateStore, owner: bytes, stream: Stream) -> Iterator[tuple[bytes, int, Chunk]]:
+def _records(store: KeyValue, owner: bytes, stream: Stream) -> Iterator[tuple[bytes, int, Chunk]]:
     at = stream.cold
     while chunks := read_stored(store, stream.stream_id, at.record, max_bytes=SLICE_BYTES):
         chunk = gathered(chunks, at.record, chunks[-1].end_record)
@@ -207,7 +208,7 @@ def _records(store: StateStore, owner: bytes, stream: Stream) -> Iterator[tuple[
 
 
 def _parts(
-    store: StateStore, owner: bytes, blob_id: int, at: Position
+    store: KeyValue, owner: bytes, blob_id: int, at: Position
 ) -> Iterator[tuple[bytes, int, Chunk]]:
     """A blob's parts, each a record."""
     stop = keys.id_range(keys.BLOB_PART, blob_id)[1]

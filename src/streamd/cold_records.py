@@ -62,7 +62,7 @@ class ColdRecords:
         if self._reads is None:
             raise ColdRefused('cold.backend is "none", but records are in a cold store')
         pack = slices[0].pack
-        refs = [_ref(each) for each in slices if each.pack == pack]
+        refs = [ref_of(each) for each in slices if each.pack == pack]
         try:
             return await self._reads.chunks(pack, refs)
         except (ObjectMissing, ObjectCorrupt) as error:
@@ -93,7 +93,8 @@ class ColdRecords:
             self._ahead -= 1
 
 
-def _ref(located: LocatedSlice) -> SliceRef:
+def ref_of(located: LocatedSlice) -> SliceRef:
+    """How the slice is found in its pack."""
     row = located.row
     return SliceRef(
         located.stream_id,

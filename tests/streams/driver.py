@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from streamd.cold.packs import decode_slice
+from streamd.cold_drop import Place, drop_some
+from streamd.cold_flush import gather_pack
+from streamd.cold_records import ref_of
 from streamd.streams import keys
-from streamd.streams.chunks import Chunk, Slice
+from streamd.streams.chunks import AnyChunk, Chunk, Limit, Slice
 from streamd.streams.commands import (
     Append,
     BeginUpload,
     Command,
     Create,
     Delete,
+    FlushCold,
     Outcome,
     PublishSnapshot,
     Result,
     StorePart,
 )
 from streamd.streams.content import split_body
+from streamd.streams.forks import find_anchor
 from streamd.streams.machine import Machine
-from streamd.streams.model import ForkRequest, IfMatch, ProducerStamp, Settings, Stream
+from streamd.streams.model import (
+    Finding,
+    ForkRequest,
+    IfMatch,
+    ProducerStamp,
+    Settings,
+    Stream,
+    Verdict,
+)
 from streamd.streams.offsets import START, Position
-from streamd.streams.reading import read_from_store, read_part
+from streamd.streams.reading import (
+    LocatedSlice,
+    find_part,
+    find_record,
+    finder,
+    gather,
+    home,
+    read_from_store,
+)
+from streamd.streams.snapshots import find_boundary
 from streamd.streams.state import State
 from tests.streams.memory_store import MemoryStore
 
@@ -35,10 +60,15 @@ def key(name: str, bucket: str = "b") -> bytes:
 
 
 class Driver:
-    """Keeps the log time `now_ms`, which stands still unless a test moves it."""
+    """Keeps the log time `now_ms`, which stands still unless a test moves it, and the cold store's
+    objects by their names."""
 
-    def __init__(self, store: MemoryStore | None = None) -> None:
+    def __init__(
+        self, store: MemoryStore | None = None, objects: dict[str, bytes] | None = None
+    ) -> None:
         self.store = store or MemoryStore()
+        self.objects = {} if objects is None else objects
+        self.packs = 0
         self.now_ms = 1_000_000
         self.reopen()
 
@@ -90,7 +120,8 @@ class Driver:
         request = ForkRequest(key(source), offset, sub_offset)
         settings = Settings(content_type, ttl_ms, fork=request)
         data, lengths = split_body(content_type or "", body)
-        return self.do(Create(key(name), settings, False, data, lengths, True))
+        finding = self.find_anchor(request)
+        return self.do(Create(key(name), settings, False, data, lengths, True, finding=finding))
 
     def append(
         self,
@@ -118,12 +149,13 @@ class Driver:
     ) -> Outcome:
         """Publish a body, or what was uploaded of it; the digest is a simple one."""
         data = b"" if upload_id else body
-        command = PublishSnapshot(key(name), at, kind, len(body), body, upload_id, data)
+        finding = self.find_boundary(key(name), at)
+        command = PublishSnapshot(key(name), at, kind, len(body), body, upload_id, data, finding)
         return self.do(command)
 
     def upload(self, at: Position, *parts: bytes, name: str = "s") -> int:
         """Bring parts in; returns the upload's id."""
-        begun = self.do(BeginUpload(key(name), at))
+        begun = self.do(BeginUpload(key(name), at, self.find_boundary(key(name), at)))
         assert begun.result is Result.UPLOADING
         for number, part in enumerate(parts):
             stored = self.do(StorePart(begun.upload_id, number, part))
@@ -139,8 +171,10 @@ class Driver:
         number = 0
         while len(found) < snapshot.size:
             part = self.state.parts.find(snapshot.blob_id, number)
-            part = part or read_part(self.store, snapshot.blob_id, number)
-            assert part is not None, f"part {number} is there"
+            if part is None:
+                part, cold = find_part(self.store, snapshot.blob_id, number)
+            if part is None:
+                part = self.cold_chunks(cold)[0].cut(number, number + 1).data
             found += part
             number += 1
         return found
@@ -148,8 +182,10 @@ class Driver:
     def reclaim(self) -> None:
         """Remove what the notes in the store speak of, and the notes."""
         notes = [row for row in self.store.rows if row[:1] in (keys.GARBAGE, keys.TRIM)]
-        doomed = list(notes)
+        doomed = []
         for note in notes:
+            if not self.slices_noted(note):
+                doomed.append(note)
             if note[:1] == keys.TRIM:
                 ranges = [keys.trimmed_chunks(note)[1]]
             else:
@@ -158,6 +194,75 @@ class Driver:
             for start, stop in ranges:
                 doomed += [row for row, _ in self.store.scan(start, stop, limit=10**6)]
         self.store.write([(row, None) for row in doomed])
+
+    def slices_noted(self, note: bytes) -> list[tuple[int, int]]:
+        """The slices, by id and end record, that a note speaks of."""
+        if note[:1] == keys.TRIM:
+            start, stop = keys.trimmed_slices(note)
+        else:
+            start, stop = keys.id_range(keys.SLICE, keys.id_in(note))
+        rows = self.store.scan(start, stop, limit=10**6)
+        return [(keys.stream_id_in(row), keys.number_in(row)) for row, _ in rows]
+
+    # -- the cold store -----------------------------------------------------------------------
+
+    def gather(self, pack_bytes: int = EVERYTHING) -> FlushCold:
+        """Put a pack of what is stored and hot; returns the command that makes it known."""
+        self.packs += 1
+        found = gather_pack(self.store, self.now_ms, pack_bytes, 1, self.packs)
+        self.objects[found.name] = found.content
+        return FlushCold(1, self.packs, found.name, len(found.content), found.slices)
+
+    def flush_cold(self) -> None:
+        """Move everything to the cold store, and drop it here."""
+        self.flush()
+        assert self.do(self.gather()).result is Result.DONE
+        self.flush()
+        self.drop_hot()
+        self.reopen()
+
+    def drop_hot(self) -> int:
+        """Drop all that is in the cold store as well; returns how many slices differ."""
+        place: Place | None = Place()
+        differing = 0
+        while place is not None:
+            step = drop_some(self.store, place)  # type: ignore[arg-type]
+            place = step.place
+            differing += step.differing
+        return differing
+
+    def cold_chunks(self, located: Sequence[LocatedSlice]) -> list[Chunk]:
+        """The chunk of the first slice."""
+        ref = ref_of(located[0])
+        content = self.objects[located[0].pack]
+        return [decode_slice(ref, content[ref.offset : ref.offset + ref.length])]
+
+    def find_anchor(self, request: ForkRequest) -> Finding:
+        """As the node that takes the request does."""
+        source = self.state.streams.get(request.source)
+        if request.offset is None or source is None:
+            return Finding()
+        at = Position(*request.offset)
+        if at == source.tail or not source.earliest.record <= at.record < source.records:
+            return self.find_boundary(request.source, at) if not request.sub_offset else Finding()
+        return find_anchor(source, *self._chunk_at(source, at.record), at, request.sub_offset)
+
+    def find_boundary(self, owner: bytes, at: Position) -> Finding:
+        stream = self.state.streams.get(owner)
+        if stream is None or not stream.earliest.record <= at.record <= stream.records:
+            return Finding()
+        if at.record == stream.records:
+            verdict = Verdict.BOUNDARY if at == stream.tail else Verdict.NO_BOUNDARY
+            return Finding(stream.stream_id, verdict, *at)
+        return find_boundary(stream, self._chunk_at(stream, at.record)[0], at)
+
+    def _chunk_at(self, stream: Stream, record: int) -> tuple[AnyChunk, Limit]:
+        stream_id, limit = home(stream, record)
+        recent = self.state.tails.find(stream_id, record)
+        if recent is not None:
+            return recent, limit
+        stored, cold = find_record(self.store, stream_id, record)
+        return (stored or self.cold_chunks(cold))[0], limit
 
     # -- reads --------------------------------------------------------------------------------
 
@@ -173,7 +278,11 @@ class Driver:
         """One read, from memory where the records are there, else from the store."""
         found = self.state.read_recent(stream, at, max_bytes)
         if found is None:
-            found = read_from_store(self.store, stream, at, max_bytes).slice
+            stored = read_from_store(self.store, stream, at, max_bytes)
+            found = stored.slice
+            if found is None and stored.cold:
+                chunks = self.cold_chunks(stored.cold)
+                found = gather(stream, at, max_bytes, finder(stored.stream_id, chunks))
         if found is None:
             found = self.state.read_recent(stream, at, max_bytes)
         assert found is not None, f"nothing at {at}"

@@ -10,9 +10,9 @@ from streamd.streams.offsets import START, Position
 from tests.streams.driver import JSON, TEXT, Driver, key
 
 
-@pytest.fixture(params=["in memory", "in the store"])
+@pytest.fixture(params=["in memory", "in the store", "in the cold store"])
 def driver(request: pytest.FixtureRequest) -> Driver:
-    """A text stream and a JSON stream to fork, their records in memory or only in the store."""
+    """A text stream and a JSON stream to fork, their records in memory or only in a store."""
     driver = Driver()
     driver.create("text")
     driver.append(b"hello", "text")
@@ -23,6 +23,9 @@ def driver(request: pytest.FixtureRequest) -> Driver:
     if request.param == "in the store":
         driver.flush()
         driver.reopen()
+    elif request.param == "in the cold store":
+        driver.flush_cold()
+        assert not [row for row in driver.store.rows if row[:1] == keys.CHUNK]
     return driver
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
+from streamd.cold.packs import PackWriter
 from streamd.streams import keys
 from streamd.streams.commands import (
     Append,
@@ -16,7 +20,12 @@ from streamd.streams.commands import (
     CreateBucket,
     Delete,
     DeleteBucket,
+    DropSlices,
     DropUploads,
+    FlushCold,
+    ForgetPacks,
+    MovedSlice,
+    MoveSlices,
     Outcome,
     PublishSnapshot,
     Result,
@@ -26,8 +35,19 @@ from streamd.streams.commands import (
 )
 from streamd.streams.content import split_body
 from streamd.streams.listing import ListQuery, list_streams
-from streamd.streams.model import ForkRequest, IfMatch, ProducerStamp, Settings, Version
+from streamd.streams.model import (
+    ColdSlice,
+    Finding,
+    ForkRequest,
+    IfMatch,
+    Pack,
+    ProducerStamp,
+    Settings,
+    Stream,
+    Version,
+)
 from streamd.streams.offsets import START, Position
+from streamd.streams.reading import read_slices
 from streamd.streams.state import Item
 from tests.streams.driver import EVERYTHING, JSON, TEXT, Driver, key
 from tests.streams.reference import Published, Reference, ReferenceStream, Stamp
@@ -40,6 +60,7 @@ BODIES = {
     JSON: st.lists(st.integers(0, 10**6), min_size=1, max_size=4).map(msgspec.json.encode),
 }
 STAMPS = st.tuples(st.sampled_from("pq"), st.integers(0, 1), st.integers(0, 2))
+PACK_BYTES = st.sampled_from([1, 100, 300, EVERYTHING])
 SEQS = st.sampled_from(["1", "10", "2", "3"])
 
 
@@ -61,6 +82,10 @@ class MachineAgainstLists(RuleBasedStateMachine):
         self.log: list[tuple[int, Command, Result]] = []
         self.flushing: list[Item] | None = None
         self.flushing_entries = 0
+        # A pack that is in the cold store while the log does not know of it yet.
+        self.pack: FlushCold | None = None
+        # What was found of positions before, perhaps of streams that are no more.
+        self.findings: dict[tuple[bytes, Position, int], Finding] = {}
         # Versions of streams as clients have seen them, most of them no more.
         self.seen: list[Version] = []
 
@@ -75,6 +100,13 @@ class MachineAgainstLists(RuleBasedStateMachine):
         for name, kind in ((text, TEXT), (json, JSON)):
             expected = self.reference.create(name, kind, [], False, None)
             self.apply(Create(key(name), Settings(kind), implicit_bucket=True), expected)
+        self.fill(text, TEXT, b"text")
+        self.fill(text, TEXT, b"more")
+        self.fill(json, JSON, b"[1, 22, 333]")
+
+    def fill(self, name: str, kind: str, body: bytes) -> None:
+        expected = self.reference.append(name, kind, records_of(kind, body), False, None, None)
+        self.apply(Append(key(name), kind, *split_body(kind, body)), expected)
 
     def some_name(self, data: st.DataObject) -> str:
         """Mostly the name of a stream that is there."""
@@ -137,7 +169,35 @@ class MachineAgainstLists(RuleBasedStateMachine):
         sub_offset = data.draw(st.just(0) | st.integers(0, 8))
         expected = self.reference.fork(name, source, offset, sub_offset)
         request = ForkRequest(key(source), offset, sub_offset)
-        self.apply(Create(key(name), Settings(fork=request), implicit_bucket=True), expected)
+        finding = self.driver.find_anchor(request)
+        if offset is not None:
+            self.findings.setdefault((key(source), offset, sub_offset), finding)
+        command = Create(key(name), Settings(fork=request), implicit_bucket=True, finding=finding)
+        self.apply(command, expected)
+
+    @precondition(lambda self: self.findings)
+    @rule(name=NAMES, data=st.data())
+    def fork_by_an_old_finding(self, name: str, data: st.DataObject) -> None:
+        """It serves as long as the stream is the same; else the command is to be made anew."""
+        asked = data.draw(st.sampled_from(sorted(self.findings)))
+        source, offset, sub_offset = asked
+        request = ForkRequest(source, offset, sub_offset)
+        command = Create(
+            key(name),
+            Settings(fork=request),
+            implicit_bucket=True,
+            finding=self.findings[asked],
+        )
+        outcome = self.driver.do(command)
+        self.log.append((self.driver.now_ms, command, outcome.result))
+        if outcome.result is Result.STALE:
+            # Looking at streams ends those that have expired.
+            self.reference.look(name)
+            finding = self.findings[asked] = self.driver.find_anchor(request)
+            outcome = self.driver.do(replace(command, finding=finding))
+            self.log.append((self.driver.now_ms, replace(command, finding=finding), outcome.result))
+        source_name = keys.name_of(source).decode()
+        assert outcome.result is self.reference.fork(name, source_name, offset, sub_offset)
 
     @precondition(lambda self: self.reference.streams)
     @rule(data=st.data(), close=st.sampled_from([False, False, False, True]))
@@ -202,7 +262,9 @@ class MachineAgainstLists(RuleBasedStateMachine):
         name = self.some_name(data)
         at = self.some_place(data, name)
         expected = self.reference.publish(name, Published(at, body, kind))
-        self.apply(PublishSnapshot(key(name), at, kind, len(body), body, 0, body), expected)
+        finding = self.driver.find_boundary(key(name), at)
+        command = PublishSnapshot(key(name), at, kind, len(body), body, 0, body, finding)
+        self.apply(command, expected)
 
     @precondition(lambda self: self.reference.streams)
     @rule(data=st.data(), parts=st.lists(st.binary(min_size=1, max_size=2), max_size=3))
@@ -211,7 +273,8 @@ class MachineAgainstLists(RuleBasedStateMachine):
         name = self.some_name(data)
         at = self.some_place(data, name)
         expected = self.reference.begin_upload(name, at)
-        begun = self.apply(BeginUpload(key(name), at), expected)
+        finding = self.driver.find_boundary(key(name), at)
+        begun = self.apply(BeginUpload(key(name), at, finding), expected)
         if expected is not Result.UPLOADING:
             return
         for number, part in enumerate(parts):
@@ -221,7 +284,9 @@ class MachineAgainstLists(RuleBasedStateMachine):
         fate = data.draw(st.sampled_from(["published", "published", "dropped", "left"]))
         if fate == "published":
             expected = self.reference.publish(name, Published(at, body, TEXT), uploaded=True)
-            command = PublishSnapshot(key(name), at, TEXT, len(body), body, begun.upload_id)
+            command = PublishSnapshot(
+                key(name), at, TEXT, len(body), body, begun.upload_id, b"", finding
+            )
             self.apply(command, expected)
         elif fate == "dropped":
             self.apply(DropUploads([begun.upload_id]), Result.DONE)
@@ -243,6 +308,139 @@ class MachineAgainstLists(RuleBasedStateMachine):
         if swept:
             self.reference.sweep()
             self.apply(Sweep([key(name) for name in "abcd"]), Result.DONE)
+
+    # -- the cold store -----------------------------------------------------------------------
+
+    @precondition(lambda self: self.flushing is None)
+    @rule(pack_bytes=PACK_BYTES)
+    def gather_a_pack(self, pack_bytes: int) -> None:
+        """The log hears of it later, or never."""
+        self.begin_flush()
+        self.end_flush()
+        self.pack = self.driver.gather(pack_bytes)
+
+    @precondition(lambda self: self.flushing is None)
+    @rule(pack_bytes=PACK_BYTES)
+    def move_to_the_cold_store(self, pack_bytes: int) -> None:
+        self.gather_a_pack(pack_bytes)
+        self.make_the_pack_known()
+        self.look_at_the_manifest()
+
+    @precondition(lambda self: self.flushing is None and self.driver.find("a") is not None)
+    @rule()
+    def have_it_only_there(self) -> None:
+        self.move_to_the_cold_store(EVERYTHING)
+        self.drop_hot_bytes()
+        self.crash(False)
+
+    @precondition(lambda self: self.pack is not None)
+    @rule()
+    def make_the_pack_known(self) -> None:
+        assert self.pack is not None
+        self.apply(replace(self.pack, term=2), Result.STALE)
+        self.apply(self.pack, Result.DONE)
+        self.apply(self.pack, Result.STALE)
+        self.pack = None
+
+    @precondition(lambda self: self.flushing is None)
+    @rule()
+    def drop_hot_bytes(self) -> None:
+        assert self.driver.drop_hot() == 0
+
+    @precondition(lambda self: self.flushing is None)
+    @rule()
+    def collect_garbage(self) -> None:
+        """Drop the slices that notes speak of, and forget packs without any."""
+        self.begin_flush()
+        self.end_flush()
+        for note in [row for row in self.driver.store.rows if row[:1] in (keys.GARBAGE, keys.TRIM)]:
+            for stream_id, end_record in self.driver.slices_noted(note):
+                self.apply(DropSlices(stream_id, [end_record, end_record]), Result.DONE)
+        self.begin_flush()
+        self.end_flush()
+        places = {keys.place_in(row[1:]): pack for row, pack in self.packs().items()}
+        self.apply(ForgetPacks(list(places)), Result.DONE)
+        for pack in places.values():
+            if not pack.live:
+                del self.driver.objects[pack.name]
+
+    @precondition(lambda self: self.flushing is None)
+    @rule(data=st.data())
+    def move_slices(self, data: st.DataObject) -> None:
+        """What is alive in some packs goes into a new one."""
+        self.begin_flush()
+        self.end_flush()
+        slices = self.slices()
+        if not slices:
+            return
+        chosen = data.draw(st.lists(st.sampled_from(sorted(slices)), unique=True, min_size=1))
+        self.driver.packs += 1
+        writer = PackWriter(0, 1, self.driver.packs)
+        moved = []
+        for row in chosen:
+            stream_id, old = keys.stream_id_in(row), slices[row]
+            [found, *_] = read_slices(self.driver.store, stream_id, old.start_record)
+            ref = writer.add(stream_id, self.driver.cold_chunks([found])[0])
+            moved.append(
+                MovedSlice(
+                    stream_id,
+                    ref.end_record,
+                    old.term,
+                    old.number,
+                    ref.offset,
+                    ref.length,
+                    ref.crc,
+                )
+            )
+        pack = writer.finish()
+        self.driver.objects[pack.name] = pack.content
+        number = self.driver.packs
+        self.apply(MoveSlices(1, number, pack.name, len(pack.content), moved), Result.DONE)
+
+    def slices(self) -> dict[bytes, ColdSlice]:
+        rows = self.driver.store.rows
+        return {
+            row: msgspec.msgpack.decode(rows[row], type=ColdSlice)
+            for row in sorted(rows)
+            if row[:1] == keys.SLICE
+        }
+
+    def packs(self) -> dict[bytes, Pack]:
+        rows = self.driver.store.rows
+        return {
+            row: msgspec.msgpack.decode(rows[row], type=Pack)
+            for row in rows
+            if row[:1] == keys.PACK
+        }
+
+    @precondition(lambda self: self.flushing is None)
+    @rule()
+    def look_at_the_manifest(self) -> None:
+        """Slices are end to end and reach to where the cold store's records end, but for what was
+        trimmed; packs count those that refer to them."""
+        self.begin_flush()
+        self.end_flush()
+        live: Counter[tuple[int, int]] = Counter()
+        ends: dict[int, tuple[int, int]] = {}
+        trimmed = {stream.stream_id: stream.earliest for stream in self.streams()}
+        for row, found in self.slices().items():
+            stream_id, end_record = keys.stream_id_in(row), keys.number_in(row)
+            live[found.term, found.number] += found.length
+            start = (found.start_record, found.start_byte)
+            if ends.get(stream_id, start) != start:
+                assert start <= trimmed.get(stream_id, start)
+            ends[stream_id] = (end_record, found.end_byte)
+        for row, pack in self.packs().items():
+            assert pack.live == live.pop(keys.place_in(row[1:]), 0)
+            assert len(self.driver.objects[pack.name]) == pack.size
+            assert (not pack.live) == bool(pack.dead_index)
+        assert not live
+        for stream in self.streams():
+            end = ends.get(stream.stream_id, stream.cold)
+            assert end == stream.cold or end < stream.cold <= stream.earliest
+
+    def streams(self) -> list[Stream]:
+        return [stream for name in "abcd" if (stream := self.driver.find(name)) is not None]
 
     # -- the store ----------------------------------------------------------------------------
 
@@ -279,7 +477,7 @@ class MachineAgainstLists(RuleBasedStateMachine):
     def read_from_the_store_alone(self, max_bytes: int) -> None:
         self.begin_flush()
         self.end_flush()
-        reader = Driver(self.driver.store)
+        reader = Driver(self.driver.store, self.driver.objects)
         for name, expected in self.reference.live().items():
             assert reader.content(name, max_bytes=max_bytes) == b"".join(expected.readable)
 
@@ -335,6 +533,16 @@ class MachineAgainstLists(RuleBasedStateMachine):
         bucket = self.driver.state.buckets.get(b"b")
         assert (bucket is not None) is self.reference.bucket
         counts = (bucket.streams, bucket.hidden) if bucket else (0, 0)
+        rows = [stream for stream in self.streams() if stream.hot_at_ms is not None]
+        blobs = {s.snapshot.blob_id for s in self.streams() if s.snapshot is not None}
+        hot = sum(stream.size - stream.cold.byte for stream in rows)
+        for blob_id in blobs:
+            blob = self.driver.state.blobs.get(keys.number(blob_id))
+            assert blob is not None
+            hot += blob.size - blob.cold.byte
+        assert header.hot_bytes == hot
+        for stream in self.streams():
+            assert (stream.hot_at_ms is not None) == (stream.tail != stream.cold_from)
         hidden = sum(stream.deleted for stream in self.reference.streams.values())
         assert counts == (len(self.reference.streams), hidden)
 
@@ -349,9 +557,14 @@ class MachineAgainstLists(RuleBasedStateMachine):
         owned |= {s.snapshot.blob_id for s in streams if s.snapshot is not None}
         owned |= {keys.id_in(row) for row in rows if row[:1] == keys.UPLOAD}
         noted = {keys.id_in(row) for row in rows if row[:1] == keys.GARBAGE}
-        holding = {int.from_bytes(row[1:9], "big") for row in rows if row[:1] in b"dpB"}
+        holding = {int.from_bytes(row[1:9], "big") for row in rows if row[:1] in b"dpBc"}
         assert holding <= owned | noted
         assert not owned & noted
+        owners = [keys.hot_in(row)[1] for row in rows if row[:1] == keys.HOT]
+        assert len(owners) == len(set(owners))
+        hot = [owner for owner in owners if keys.blob_in_owner(owner) is None]
+        found = [(key(name), self.driver.find(name)) for name in "abcd"]
+        assert sorted(hot) == [k for k, stream in found if stream and stream.hot_at_ms is not None]
         referred = {keys.id_in(row) for row in rows if row[:1] == keys.BLOB}
         assert referred == {s.snapshot.blob_id for s in streams if s.snapshot is not None}
 
