@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 import structlog
+import trio
 
 from streamd.blocking import RunBlocking
 from streamd.cold.objects import MAX_OBJECT_BYTES
@@ -75,6 +76,9 @@ class Flusher:
         self._flush_after_ms = config.flush_after_ms
         self._folder = folder
         self._run_blocking = run_blocking
+        # What was found to be the oldest, and since when, on Trio's clock.
+        self._oldest_ms: int | None = None
+        self._oldest_at = 0.0
         self._asked = 0
         # For operators: how often all that was hot was flushed because somebody asked for it;
         # what was flushed by this node, and when last, in log time.
@@ -119,10 +123,16 @@ class Flusher:
         if asked > self.passes or header.hot_bytes >= self._pack_bytes:
             return now_ms
         oldest = await self._run_blocking(_oldest_ms, self._store)
-        if oldest is None or now_ms - oldest < self._flush_after_ms:
+        if oldest is None:
             return None
-        # Not what was written just now: a busy stream would be cut into small slices.
-        return now_ms - self._flush_after_ms // 2
+        if now_ms - oldest >= self._flush_after_ms:
+            # Not what was written just now: a busy stream would be cut into small slices.
+            return now_ms - self._flush_after_ms // 2
+        # Log time stands still for as long as a clock was ahead that is put right.
+        if oldest != self._oldest_ms:
+            self._oldest_ms, self._oldest_at = oldest, trio.current_time()
+        has_waited_ms = (trio.current_time() - self._oldest_at) * 1000
+        return oldest if has_waited_ms >= self._flush_after_ms else None
 
     async def _put(self, term: int, number: int, found: Gathered) -> bool:
         """Put a pack and have the log refer to it; False when another leads by now."""

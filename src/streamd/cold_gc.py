@@ -43,8 +43,8 @@ from streamd.streams.model import Pack
 ORPHANS_INTERVAL_S = 3600.0
 _SLICES_PER_COMMAND = 1000
 _PACKS_PER_COMMAND = 100
-# Notes remembered until their grace is over; what is beyond waits for the next round.
-_MAX_NOTES = 100_000
+# Notes, and dead packs, remembered until their grace is over; the others wait.
+_MAX_REMEMBERED = 100_000
 
 _PACK = msgspec.msgpack.Decoder(Pack)
 
@@ -107,8 +107,10 @@ class ColdGc:
             pack_bytes=config.pack_bytes,
         )
         self._lead: Lead | None = None
-        # When a note was first seen by this leader, on Trio's clock.
+        # When a note, or that a pack is dead, was first seen by this leader, on Trio's clock: log
+        # time follows a clock of the wall, which may jump.
         self._noted_at: dict[bytes, float] = {}
+        self._dead_at: dict[Place, float] = {}
         self._orphans_at = -math.inf
         # The round that looks for orphans whatever the time.
         self._whole_round = 0
@@ -133,8 +135,8 @@ class ColdGc:
         Raises `ColdError`, and `Unavailable` or `OutcomeUnknown` when this node leads no more.
         """
         if lead is not self._lead:
-            self._lead, self._noted_at, self._orphans_at = lead, {}, -math.inf
-            self._folder = self._folder_now()
+            self._lead, self._folder = lead, self._folder_now()
+            self._noted_at, self._dead_at, self._orphans_at = {}, {}, -math.inf
         self.begun += 1
         number, removed = self.begun, Removed()
         steps = (
@@ -163,7 +165,7 @@ class ColdGc:
         now = trio.current_time()
         for letter in (keys.GARBAGE, keys.TRIM):
             start: bytes | None = letter
-            while start is not None and len(seen) < _MAX_NOTES:
+            while start is not None and len(seen) < _MAX_REMEMBERED:
                 notes, start = await self._run_blocking(_notes, self._store, start)
                 for note in notes:
                     seen[note] = self._noted_at.get(note, now)
@@ -186,9 +188,12 @@ class ColdGc:
     async def _delete_dead(self, lead: Lead, removed: Removed) -> None:
         floor: float | None = None
         start: bytes | None = keys.PACK
-        while start is not None:
+        seen: dict[Place, float] = {}
+        now = trio.current_time()
+        while start is not None and len(seen) < _MAX_REMEMBERED:
             dead, start = await self._run_blocking(_dead_packs, self._store, start)
-            due = [one for one in dead if self._is_over(one.pack)]
+            seen |= {one.place: self._dead_at.get(one.place, now) for one in dead}
+            due = [one for one in dead if now - seen[one.place] >= self._grace_s]
             if not due:
                 continue
             if floor is None:
@@ -196,9 +201,7 @@ class ColdGc:
             going = [one for one in due if one.pack.dead_index <= floor]
             for first in range(0, len(going), _PACKS_PER_COMMAND):
                 await self._delete_packs(going[first : first + _PACKS_PER_COMMAND], removed)
-
-    def _is_over(self, pack: Pack) -> bool:
-        return pack.dead_ms + self._grace_s * 1000 <= self._group.now_ms()
+        self._dead_at = seen
 
     async def _restorable_from(self) -> int:
         """The first log index that the archive can restore: what was dead there is never read.

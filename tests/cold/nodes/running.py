@@ -122,6 +122,12 @@ class ColdServer:
         self.process = None
         assert "Traceback" not in self.output, self.output
 
+    def wait_only_cold(self) -> None:
+        """Wait until the store's bytes are nowhere else, not even in memory."""
+        self.wait_cold()
+        self.stop()
+        self.start()
+
     def look(self) -> dict[str, Any]:
         """What it says of its cold tier, which it must."""
         found = look(self.url)

@@ -55,7 +55,7 @@ def test_flushing_goes_on_behind_a_fault(make: Make, method: str, fault: Fault) 
 
         wait_until(have_struck, "the faults have struck")
         ledger.write(server.port, 20)
-        server.wait_cold()
+        server.wait_only_cold()
         ledger.verify(server.port)
         server.stop()
         server.judge().assert_sound()
@@ -70,7 +70,7 @@ def test_a_damaged_answer_never_reaches_a_reader(make: Make, fault: Fault) -> No
     # Without a cache, or what was read once would not be asked for again.
     with make(cache_bytes=1) as server:
         ledger.write(server.port, 60)
-        server.wait_cold()
+        server.wait_only_cold()
         server.proxy.only("/packs/")
         for _ in range(3):
             server.proxy.fail("GET", fault)
@@ -83,7 +83,7 @@ def test_bytes_that_stay_damaged_are_an_error_and_never_data(make: Make) -> None
     (path,) = ledger.streams
     with make(cache_bytes=1) as server:
         ledger.write(server.port, 30)
-        server.wait_cold()
+        server.wait_only_cold()
         server.proxy.only("/packs/")
         server.proxy.fail_always("GET", Fault.FLIPPED_BIT)
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
@@ -101,7 +101,7 @@ def test_a_store_that_does_not_answer_is_told_to_readers(make: Make) -> None:
     (path,) = ledger.streams
     with make(cache_bytes=1) as server:
         ledger.write(server.port, 30)
-        server.wait_cold()
+        server.wait_only_cold()
         server.proxy.fail_all(Fault.SLOW_DOWN)
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
         status, headers, body = ask(connection, "GET", f"{path}?offset=-1", {})
@@ -115,7 +115,7 @@ def test_a_store_that_does_not_answer_is_told_to_readers(make: Make) -> None:
 
 def test_an_outage_is_survived_up_to_the_hot_limit_and_drains_by_itself(make: Make) -> None:
     ledger = Ledger()
-    limit = 100_000
+    limit = 200_000
     with make(hot_limit_bytes=limit) as server:
         ledger.write(server.port, 50, size=1000)
         server.wait_drained()
@@ -146,7 +146,7 @@ def test_an_outage_is_survived_up_to_the_hot_limit_and_drains_by_itself(make: Ma
         assert server.look()["backpressure"] is None
         ledger.write(server.port, 20)
         assert ledger.counts["refused"] == refused + 3
-        server.wait_cold()
+        server.wait_only_cold()
         ledger.verify(server.port)
         server.stop()
         server.judge().assert_sound()
@@ -162,7 +162,7 @@ def test_a_slow_store_holds_up_nobody(make: Make) -> None:
         assert ledger.counts["acknowledged"] == 200
         server.wait_drained()
         server.proxy.heal()
-        server.wait_cold()
+        server.wait_only_cold()
         ledger.verify(server.port)
 
 
@@ -172,7 +172,7 @@ def test_a_bucket_that_is_gone_comes_back(
     ledger = Ledger()
     with make(cache_bytes=1) as server:
         ledger.write(server.port, 50)
-        server.wait_cold()
+        server.wait_only_cold()
         place = minio.directory / bucket
         shutil.move(place, tmp_path / "away")
         ledger.write(server.port, 50)
@@ -180,7 +180,7 @@ def test_a_bucket_that_is_gone_comes_back(
         assert "cold.s3_bucket" in server.look()["last_error"]["message"]
         assert ledger.counts["acknowledged"] == 100
         shutil.move(tmp_path / "away", place)
-        server.wait_cold()
+        server.wait_only_cold()
         ledger.verify(server.port)
         server.stop()
         server.judge().assert_sound()
@@ -196,7 +196,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(make: Make) -> None:
         ledger.write(server.port, 50)
         assert ledger.counts["acknowledged"] == 100
         server.proxy.heal()
-        server.wait_cold()
+        server.wait_only_cold()
         ledger.verify(server.port)
 
 
@@ -210,7 +210,7 @@ def test_a_store_that_dies_and_restarts_holds_what_was_flushed(
             minio.kill()
             ledger.write(server.port, 50)
             minio.start()
-            server.wait_cold()
+            server.wait_only_cold()
             ledger.verify(server.port)
         server.stop()
         server.judge().assert_sound()
@@ -227,7 +227,7 @@ def test_an_operator_flushes_and_looks(make: Make, minio: MinioServer, bucket: s
         done = command(server.url, "flush")
         assert done.returncode == 0, done.stderr
         assert server.look()["hot_bytes"] == 0
-        wait_until(lambda: server.look()["local_bytes"] == 0, "only the store has the bytes")
+        server.wait_only_cold()
         ledger.verify(server.port)
         server.proxy.fail_all(Fault.SLOW_DOWN)
         ledger.write(server.port, 10)
