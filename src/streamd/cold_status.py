@@ -54,7 +54,7 @@ async def report(node: Node) -> dict[str, object] | None:
         "packs": packs.objects,
         "pack_bytes": packs.size,
         "dead_packs": packs.dead,
-        "local_bytes": node.dropper.kept_bytes,
+        "local_bytes": node.dropper.held_bytes,
         "backpressure": backpressure(node),
         "flush": _flush(node),
         "gc": _gc(node),
@@ -154,7 +154,8 @@ def export(node: Node, metrics: Metrics) -> None:
     gauge("cold_hot_bytes", "Not in the cold store yet.", lambda: header.header.hot_bytes)
     gauge("cold_bytes", "In the cold store, and needed.", lambda: header.header.cold_bytes)
     gauge("cold_backpressure", "Whether appends are refused.", lambda: node.group.is_full)
-    gauge("cold_kept_bytes", "In the store, and kept here too.", lambda: node.dropper.kept_bytes)
+    held = node.dropper
+    gauge("cold_kept_bytes", "In the store, and kept here too.", lambda: held.held_bytes or 0)
     gauge("cold_cache_bytes", "Read from the store, in memory.", lambda: tier.reads.size)
     metrics.counter_by("task", "cold_failures", "Rounds that failed.", of_each(_failures))
     metrics.gauge_by("task", "cold_failing", "Whether the last round failed.", of_each(_fails))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -90,7 +91,8 @@ def test_bytes_that_stay_damaged_are_an_error_and_never_data(make: Make) -> None
         status, _, body = ask(connection, "GET", f"{path}?offset=-1", {})
         assert status == 500
         assert b"COLD_DATA_DAMAGED" in body
-        assert b"streamd_cold_damaged" in ask(connection, "GET", "/metrics", {})[2]
+        metrics = ask(connection, "GET", "/metrics", {})[2]
+        assert re.search(rb"streamd_cold_total\{what=.damaged_reads.\} [1-9]", metrics)
         server.proxy.heal()
         connection.close()
         ledger.verify(server.port)
