@@ -22,6 +22,7 @@ EXIT_CONFIG = 2
 # other, and a command starts as fast as it can.
 _ELSEWHERE = {
     "append": "streamd.client.writing:append",
+    "backup": "streamd.backup_cli:backup",
     "bootstrap": "streamd.client.snapshots:bootstrap",
     "close": "streamd.client.managing:close",
     "cluster": "streamd.cluster_cli:cluster",
@@ -33,6 +34,7 @@ _ELSEWHERE = {
     "head": "streamd.client.managing:head",
     "list": "streamd.client.managing:list_streams",
     "read": "streamd.client.reading:read",
+    "restore": "streamd.backup_cli:restore_command",
     "snapshot": "streamd.client.snapshots:snapshot",
     "tail": "streamd.client.reading:tail",
 }

@@ -39,6 +39,7 @@ class RequestKind(IntEnum):
     FORWARD = 2  # payload: commands to propose; the answer: what became of them
     ADMIN = 3  # payload: an operator's wish, for the leader
     SNAPSHOT = 4  # payload: a step of sending a snapshot
+    ARCHIVE = 5  # payload: the archive's end; archive what is behind it, and answer the new end
 
 
 class FormationError(Exception):
@@ -55,6 +56,8 @@ class Member(Protocol):
     async def administer(self, payload: bytes) -> bytes: ...
 
     async def take_snapshot_step(self, payload: bytes) -> bytes: ...
+
+    async def archive_for(self, payload: bytes) -> bytes: ...
 
     def send_snapshots(self, members: Sequence[int]) -> None: ...
 
@@ -225,6 +228,8 @@ class Cluster:
                     return await self.member.administer(payload)
                 case RequestKind.SNAPSHOT:
                     return await self.member.take_snapshot_step(payload)
+                case RequestKind.ARCHIVE:
+                    return await self.member.archive_for(payload)
         except Unavailable as error:
             raise transport_errors.RequestRefused("UNAVAILABLE", str(error)) from error
         raise transport_errors.RequestRefused("UNKNOWN_REQUEST", f"request kind {kind}")
@@ -258,6 +263,10 @@ class Cluster:
     async def ask_snapshot(self, peer_id: int, payload: bytes) -> bytes:
         """Have a follower take a step of a snapshot. Raises as `forward` does."""
         return await self._ask(peer_id, RequestKind.SNAPSHOT, payload)
+
+    async def ask_to_archive(self, peer_id: int, payload: bytes) -> bytes:
+        """Have a member archive what this node does not have. Raises as `forward` does."""
+        return await self._ask(peer_id, RequestKind.ARCHIVE, payload)
 
     async def _ask(self, peer_id: int, kind: RequestKind, payload: bytes) -> bytes:
         try:

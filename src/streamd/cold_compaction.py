@@ -10,7 +10,7 @@ import structlog
 
 from streamd.blocking import RunBlocking
 from streamd.cold.errors import ObjectCorrupt, ObjectMissing
-from streamd.cold.names import check_digest
+from streamd.cold.names import check_digest, cluster_folder
 from streamd.cold.objects import MAX_PAGE
 from streamd.cold.packs import Pack as MadePack
 from streamd.cold.packs import PackWriter, SliceRef, decode_slice, read_pack
@@ -60,7 +60,7 @@ class Compaction:
         cold: Cold,
         *,
         run_blocking: RunBlocking,
-        folder: Callable[[], str],
+        cluster_id: Callable[[], str],
         group_id: int,
         pack_bytes: int,
     ) -> None:
@@ -68,7 +68,7 @@ class Compaction:
         self._store = store
         self._cold = cold
         self._run_blocking = run_blocking
-        self._folder = folder
+        self._cluster_id = cluster_id
         self._group_id = group_id
         self._pack_bytes = pack_bytes
         # How much was alive of packs that turned out not to be sparse, or not to be readable.
@@ -125,7 +125,7 @@ class Compaction:
         with lead.pack() as number:
             writer = PackWriter(self._group_id, lead.term, number)
             pack, moved = await self._run_blocking(_write, writer, living)
-            name = self._folder() + pack.name
+            name = cluster_folder(self._cluster_id()) + pack.name
             await self._cold.put_verified(name, pack.content)
             command = MoveSlices(lead.term, number, name, len(pack.content), moved)
             await self._group.propose(command, 64 * len(moved))

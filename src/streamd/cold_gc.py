@@ -20,6 +20,7 @@ from streamd.cold.names import (
     LOG,
     PACKS,
     SNAPSHOTS,
+    cluster_folder,
     group_folder,
     parse_manifest_name,
     parse_pack_name,
@@ -78,13 +79,13 @@ class ColdGc:
         pins: Pins,
         fence: Fence,
         config: ColdConfig,
-        folder: Callable[[], str],
+        cluster_id: Callable[[], str],
         *,
         run_blocking: RunBlocking,
         group_id: int = 0,
     ) -> None:
-        """`folder` is the cluster's own, with a slash, once it is known: only there is anything
-        ever deleted."""
+        """Only in the cluster's own folder is anything ever deleted; its id may come only when the
+        node joins it."""
         self._group = group
         self._store = store
         self._cold = cold
@@ -92,7 +93,7 @@ class ColdGc:
         self._pins = pins
         self._fence = fence
         self._run_blocking = run_blocking
-        self._folder_now = folder
+        self._cluster_id = cluster_id
         self._folder = ""
         self._group_id = group_id
         self._interval_s = config.gc_interval_ms / 1000
@@ -102,7 +103,7 @@ class ColdGc:
             store,
             cold,
             run_blocking=run_blocking,
-            folder=folder,
+            cluster_id=cluster_id,
             group_id=group_id,
             pack_bytes=config.pack_bytes,
         )
@@ -135,7 +136,7 @@ class ColdGc:
         Raises `ColdError`, and `Unavailable` or `OutcomeUnknown` when this node leads no more.
         """
         if lead is not self._lead:
-            self._lead, self._folder = lead, self._folder_now()
+            self._lead, self._folder = lead, cluster_folder(self._cluster_id())
             self._noted_at, self._dead_at, self._orphans_at = {}, {}, -math.inf
         self.begun += 1
         number, removed = self.begun, Removed()

@@ -58,7 +58,7 @@ async def report(node: Node) -> dict[str, object] | None:
         "backpressure": backpressure(node),
         "flush": _flush(node),
         "gc": _gc(node),
-        "archive": None,
+        "archive": None if node.archive is None else node.archive.report(),
         "tasks": {task.name: _task(task) for task in tasks(tier)},
         "last_error": _last_error(tier),
     }

@@ -6,6 +6,9 @@ deleted there any more, and what this cluster would add is a history that goes o
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec
+
 import msgspec
 import structlog
 import trio
@@ -18,6 +21,9 @@ log = structlog.get_logger("streamd.cold")
 
 # Looked at by tasks that come round every second; one request in so long is enough for them.
 _GOOD_FOR_S = 10.0
+
+
+P = ParamSpec("P")
 
 
 class FenceNote(msgspec.Struct, frozen=True):
@@ -34,12 +40,17 @@ class Fenced(ColdError):
 class Fence:
     """Ask `check` before every round of writing to, or deleting from, the cluster's folder."""
 
-    def __init__(self, cold: Cold, cluster_id: str) -> None:
+    def __init__(self, cold: Cold, cluster_id: Callable[[], str]) -> None:
+        """The id of the cluster may come only when the node joins it."""
         self._cold = cold
-        self._folder = cluster_folder(cluster_id)
+        self._cluster_id = cluster_id
         self._looked_at = 0.0
         self._looked = False
         self.restored_cluster_id: str | None = None
+
+    @property
+    def _folder(self) -> str:
+        return cluster_folder(self._cluster_id())
 
     async def check(self, *, fresh: bool = False) -> None:
         """Raises `Fenced` when there is a fence, and `ColdError` when nobody can tell.
@@ -55,6 +66,19 @@ class Fence:
                 "flushed, archived or deleted any more. Stop these nodes; if that restore was a "
                 f"mistake, delete {self._folder}{fence_name(self.restored_cluster_id)}"
             )
+
+    def unfenced(self, make_round: Callable[P, Awaitable[float]]) -> Callable[P, Awaitable[float]]:
+        """A round that is only made while there is no fence; else it raises `Fenced`."""
+
+        async def make(*args: P.args, **kwargs: P.kwargs) -> float:
+            await self.check()
+            return await make_round(*args, **kwargs)
+
+        return make
+
+    def forget(self) -> None:
+        """Look anew the next time."""
+        self._looked = False
 
     async def _look(self) -> None:
         prefix = f"{self._folder}{FENCE}"

@@ -24,6 +24,7 @@ import trio
 from streamd.barriers import ReadBarriers
 from streamd.blocking import RunBlocking
 from streamd.codec import Batch, decode_batch, encode_batch
+from streamd.committed_log import CommittedLog
 from streamd.metrics import Metrics
 from streamd.peers import Audience, NoPeers, Peers
 from streamd.proposals import (
@@ -118,6 +119,9 @@ class Group:
         self._barriers = ReadBarriers(core, self.wake)
         self._configuration: Configuration | None = None
         self._writer = trio.CapacityLimiter(1)
+        self.committed = CommittedLog(
+            log, lambda: core.applied_index, run_blocking=run_blocking, writer=self._writer
+        )
         self._installing: SnapshotMeta | None = None
 
     # -- for the layers above -----------------------------------------------------------------
@@ -454,11 +458,13 @@ class Group:
 
     # -- snapshots ----------------------------------------------------------------------------
 
-    async def open_snapshot(self, snapshot_id: int) -> SnapshotSource:
-        """A snapshot of the state as stored. Raises `SnapshotUnavailable`."""
-        return await self._run_blocking(
-            SnapshotSource.open, self._store, self._log, snapshot_id, limiter=self._writer
-        )
+    async def open_snapshot(self, snapshot_id: int, *, only_hot: bool = False) -> SnapshotSource:
+        """A snapshot of the state as stored; with `only_hot` without what the cold store has.
+
+        Raises `SnapshotUnavailable`.
+        """
+        args = (self._store, self._log, snapshot_id, only_hot)
+        return await self._run_blocking(SnapshotSource.open, *args, limiter=self._writer)
 
     @property
     def is_installing(self) -> bool:

@@ -11,10 +11,11 @@ import trio
 
 from streamd.administration import Administration
 from streamd.anchors import Anchors
+from streamd.archive import Archive
+from streamd.archive_snapshots import ArchiveTarget, StateSnapshots
 from streamd.blobs import Blobs
 from streamd.blocking import RunBlocking
 from streamd.cluster import Cluster
-from streamd.cold.names import cluster_folder
 from streamd.cold_drop import Dropper
 from streamd.cold_flush import Flusher
 from streamd.cold_gc import ColdGc
@@ -23,11 +24,11 @@ from streamd.cold_records import ColdRecords
 from streamd.cold_store import Cold
 from streamd.cold_tier import ColdTier, Rounds
 from streamd.config import ClusterConfig, ColdConfig
-from streamd.fence import Fence
 from streamd.group import Group
 from streamd.metrics import Metrics
 from streamd.peers import Audience
 from streamd.pins import Pins
+from streamd.proposals import Unavailable
 from streamd.raft.messages import Message
 from streamd.reads import Reads
 from streamd.reclaim import reclaim_forever
@@ -80,8 +81,9 @@ class Node:
             tick_s=timing.heartbeat_interval_ms / 1000,
         )
         self.pins = Pins()
+        self.archive: Archive | None = None
         self.cold_config = cold_config or ColdConfig()
-        self.cold_tier = self._cold_tier(cold, self.cold_config)
+        self.cold_tier = self._cold_tier(cold, self.cold_config, random)
         records = ColdRecords(None) if self.cold_tier is None else self.cold_tier.records
         self.reads = Reads(state, stores.state, records, run_blocking)
         self.anchors = Anchors(self.group, self.reads)
@@ -96,7 +98,7 @@ class Node:
             self._receiver = SnapshotReceiver(self.group, sink, run_blocking=run_blocking)
         self._nursery: trio.Nursery | None = None
 
-    def _cold_tier(self, cold: Cold | None, config: ColdConfig) -> ColdTier | None:
+    def _cold_tier(self, cold: Cold | None, config: ColdConfig, random: Random) -> ColdTier | None:
         """The cold tier over a cold store, if there is one."""
         if cold is None:
             return None
@@ -107,18 +109,7 @@ class Node:
             self.stores.state,
             cold,
             config,
-            lambda: self.stores.data_dir.identity.cluster_id,
-            run_blocking=self.run_blocking,
-        )
-        self.cold_gc = ColdGc(
-            self.group,
-            self.stores.state,
-            cold,
-            reads,
-            self.pins,
-            Fence(cold, self.stores.data_dir.identity.cluster_id),
-            config,
-            lambda: cluster_folder(self.stores.data_dir.identity.cluster_id),
+            self._cluster_id,
             run_blocking=self.run_blocking,
         )
         self.dropper = Dropper(
@@ -128,14 +119,39 @@ class Node:
             keep_bytes=config.hot_keep_bytes,
             run_blocking=self.run_blocking,
         )
+        target = ArchiveTarget(cold, self.group, self._cluster_id, self.run_blocking)
+        snapshots = StateSnapshots(target, config, random=random)
+        ask_member = None if self.cluster is None else self.cluster.ask_to_archive
+        self.archive = Archive(target, snapshots, config, ask_member=ask_member)
+        unfenced = target.fence.unfenced
+        self.cold_gc = ColdGc(
+            self.group,
+            self.stores.state,
+            cold,
+            reads,
+            self.pins,
+            target.fence,
+            config,
+            self._cluster_id,
+            run_blocking=self.run_blocking,
+        )
         return ColdTier(
             self.group,
             cold,
             reads,
             ColdRecords(reads),
             node_tasks=[Rounds("drop", self.dropper.round)],
-            leader_tasks=[Rounds("flush", self.flusher.round), self.cold_gc.task],
+            leader_tasks=[
+                Rounds("flush", unfenced(self.flusher.round)),
+                Rounds("archive", unfenced(self.archive.make_round)),
+                Rounds("snapshot", unfenced(snapshots.make_round)),
+                self.cold_gc.task,
+            ],
         )
+
+    def _cluster_id(self) -> str:
+        """The id of the node's cluster, which it may get only when it joins."""
+        return self.stores.data_dir.identity.cluster_id
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -173,6 +189,11 @@ class Node:
 
     async def take_snapshot_step(self, payload: bytes) -> bytes:
         return await self._receiver.take_step(payload)
+
+    async def archive_for(self, payload: bytes) -> bytes:
+        if self.archive is None:
+            raise Unavailable("this node has no cold store")
+        return await self.archive.archive_for(payload)
 
     def send_snapshots(self, members: Sequence[int]) -> None:
         assert self._nursery is not None

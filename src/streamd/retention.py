@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import structlog
+
 from streamd.raft.core import Core
+
+log = structlog.get_logger("streamd.cold")
 
 # The log is not kept for a follower that has said nothing for so long.
 SILENT_S = 5.0
@@ -24,6 +28,11 @@ class Retention:
         self._core = core
         self._silent_ticks = SILENT_S / tick_s
         self._snapshots: list[int] = []
+        # How far the log is archived, where it is to be, and how much may wait for that.
+        self.archived_index: Callable[[], int] | None = None
+        self.max_unarchived_bytes = 0
+        # The last entry that was cut before it was archived; an alarm, which an operator sees.
+        self.cut_unarchived_index = 0
 
     @contextmanager
     def keeping_behind(self, index: int) -> Iterator[None]:
@@ -33,6 +42,21 @@ class Retention:
             yield
         finally:
             self._snapshots.remove(index)
+
+    def unarchived_behind(self) -> float:
+        """Entries up to this index are archived; infinite when none are to be."""
+        return math.inf if self.archived_index is None else self.archived_index()
+
+    def cut_through(self, index: int) -> None:
+        """Hear that the log is cut up to entry `index`, archived or not."""
+        if index > self.unarchived_behind():
+            self.cut_unarchived_index = index
+            log.error(
+                "the log is cut before it is archived: the cold store has been away for too long; "
+                "there will be a gap in what can be restored, unless another node has the entries",
+                cut_through=index,
+                archived=self.unarchived_behind(),
+            )
 
     def needed_behind(self) -> float:
         """Entries up to this index are needed by nobody; infinite when none are."""

@@ -10,6 +10,7 @@ from streamd.raft.core import Core, Settings
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry, decode_configuration
 from streamd.raft.messages import Configuration
 from streamd.storage.data_dir import DataDir
+from streamd.storage.errors import RestoreUnfinished
 from streamd.storage.install import recover_install
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
@@ -36,6 +37,11 @@ class Stores:
         data_dir = DataDir.open(path, node_id, cluster_name=name or "", joining=joining)
         log_store = None
         try:
+            if data_dir.restoring.exists():
+                raise RestoreUnfinished(
+                    f"the restore into {path} was not finished: give the same 'streamd restore' "
+                    "again, and it goes on"
+                )
             recover_install(data_dir)
             log_store = LogStore.open(data_dir.log, data_dir.floor, alone=name is None)
             if name is None and log_store.last_index == 0:

@@ -115,10 +115,16 @@ class Storing:
 
     def _pass_checkpoints(self) -> None:
         """Have the log cut at the last checkpoint behind which nobody needs it."""
-        needed_behind = self._retention.needed_behind()
-        while self._checkpoints and (
-            self._checkpoints[0] <= needed_behind or len(self._checkpoints) > MAX_CHECKPOINTS_KEPT
-        ):
+        retention = self._retention
+        followers, archive = retention.needed_behind(), retention.unarchived_behind()
+        max_unarchived = retention.max_unarchived_bytes // CHECKPOINT_BYTES
+        while self._checkpoints:
+            checkpoint, count = self._checkpoints[0], len(self._checkpoints)
+            if checkpoint > followers and count <= MAX_CHECKPOINTS_KEPT:
+                return
+            if checkpoint > archive and count <= max_unarchived:
+                return
+            retention.cut_through(checkpoint)
             self._compact_through = self._checkpoints.popleft()
 
     async def _gather(self) -> None:
@@ -151,9 +157,11 @@ class Storing:
             self._flushed.unpark_all()
 
     async def compact(self) -> int:
-        """Store everything and have the whole log cut behind it; returns the last entry cut."""
+        """Store everything and have the whole log cut behind it, but not behind what is still to
+        be archived; returns the last entry cut."""
         await self.flush()
-        through = self._compact_through = self._state.stored_index
+        archived = self._retention.unarchived_behind()
+        through = self._compact_through = int(min(self._state.stored_index, archived))
         self._checkpoints = deque([through])
         self._due()
         return through

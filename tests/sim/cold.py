@@ -48,6 +48,9 @@ class ColdStore:
             hot_keep_bytes=1,
             hot_limit_bytes=self._random.choice((3_000, 20_000, 1 << 30)),
             cache_bytes=self._random.choice((1, 1 << 20)),
+            # A restore point may go as soon as there is a newer one, which is soon.
+            archive_retention_hours=0.001,
+            snapshot_interval_minutes=self._random.choice((0.05, 0.2)),
             gc_interval_ms=1_000,
             gc_grace_ms=3_000,
         )

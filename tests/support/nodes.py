@@ -10,6 +10,8 @@ from random import Random
 import trio
 
 from streamd.blocking import in_thread
+from streamd.cold_store import Cold
+from streamd.config import ColdConfig
 from streamd.metrics import Metrics
 from streamd.node import Node, wall_clock_ms
 from streamd.stores import Stores
@@ -55,7 +57,12 @@ class Witness:
 
 @asynccontextmanager
 async def running_node(
-    directory: Path, *, clock: Clock | None = None, audience: Witness | None = None
+    directory: Path,
+    *,
+    clock: Clock | None = None,
+    audience: Witness | None = None,
+    cold: Cold | None = None,
+    cold_config: ColdConfig | None = None,
 ) -> AsyncIterator[Node]:
     """A recovered node; stopped and closed in order at the end."""
     stores = await in_thread(Stores.open, directory, 1)
@@ -67,6 +74,8 @@ async def running_node(
             random=Random(1),
             audience=audience or Witness(),
             metrics=Metrics(),
+            cold=cold,
+            cold_config=cold_config,
         )
         async with node.running():
             yield node

@@ -36,7 +36,7 @@ class StoredManifest(NamedTuple):
     size: int
 
     @property
-    def index(self) -> int:
+    def log_index(self) -> int:
         return self.parsed.log_index
 
 
@@ -80,7 +80,7 @@ class Catalog:
     def bases(self) -> list[int]:
         """The entries, in order, as of which there is a state to begin with; 0 is the empty one."""
         return sorted(
-            {*([0] if self.begins_at_nothing else []), *(m.index for m in self.manifests)}
+            {*([0] if self.begins_at_nothing else []), *(m.log_index for m in self.manifests)}
         )
 
     def path(self, behind: int, until: int | None = None) -> list[StoredSegment]:

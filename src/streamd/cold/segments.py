@@ -49,6 +49,15 @@ class LogPlace(msgspec.Struct, frozen=True):
     time_ms: int = 0
 
 
+def next_place(previous: LogPlace, group_id: int, entry: Entry) -> LogPlace:
+    """The place of the entry behind `previous`. Raises `ObjectCorrupt` for no commands where
+    there should be some."""
+    if entry.index != previous.index + 1:
+        raise ValueError(f"entry {entry.index} does not follow entry {previous.index}")
+    link = chain(previous.chain, group_id, entry)
+    return LogPlace(entry.index, entry.term, link, _time(entry, previous.time_ms))
+
+
 class SegmentHead(msgspec.Struct, frozen=True):
     """What a segment says of itself. `previous` is the place before its first entry.
 
@@ -87,13 +96,11 @@ class SegmentWriter:
 
     def add(self, entry: Entry) -> None:
         """Add the entry behind the last one."""
-        if entry.index != self.last.index + 1:
-            raise ValueError(f"entry {entry.index} does not follow entry {self.last.index}")
-        link = chain(self.last.chain, self._group_id, entry)
-        head = _ENTRY.pack(entry.term, entry.kind, link, len(entry.payload))
+        place = next_place(self.last, self._group_id, entry)
+        head = _ENTRY.pack(entry.term, entry.kind, place.chain, len(entry.payload))
         self._parts += [self._compressor.compress(head), self._compressor.compress(entry.payload)]
         self.entries_size += len(head) + len(entry.payload)
-        self.last = LogPlace(entry.index, entry.term, link, _time(entry, self.last.time_ms))
+        self.last = place
         self._first = self._first or self.last
 
     def finish(self) -> NamedObject:
@@ -152,10 +159,9 @@ def placed_entries_of(content: bytes) -> Iterator[tuple[Entry, LogPlace]]:
         while place.index < head.last.index:
             term, kind, stored_chain, length = _ENTRY.unpack(source.read(_ENTRY.size))
             entry = Entry(place.index + 1, term, kind, source.read(length))
-            link = chain(place.chain, head.group_id, entry)
-            if link != stored_chain:
+            place = next_place(place, head.group_id, entry)
+            if place.chain != stored_chain:
                 raise ObjectCorrupt(f"entry {entry.index} of a log segment breaks the chain")
-            place = LogPlace(entry.index, term, link, _time(entry, place.time_ms))
             yield entry, place
         if source.left or place != head.last:
             raise ObjectCorrupt("a log segment does not end as its head says")

@@ -41,6 +41,7 @@ class DataDir:
         self.incoming = path / "incoming"
         self.state_old = path / "state.old"
         self.install_marker = path / "install"
+        self.restoring = path / "restore"
         self._lock = lock
 
     @classmethod

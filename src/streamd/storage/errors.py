@@ -31,6 +31,10 @@ class DataDirInUse(StorageError):
     """Another process serves from the same data directory."""
 
 
+class RestoreUnfinished(StorageError):
+    """The data directory is being restored from the cold store, and not whole yet."""
+
+
 class IdentityMismatch(StorageError):
     """The data directory belongs to another node, or to another version's format."""
 

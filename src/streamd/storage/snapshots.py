@@ -7,14 +7,16 @@ two snapshots must never be mixed: each snapshot has an id, and every piece's ch
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 
 import msgspec
 import plyvel
 from crc32c import crc32c
 
+from streamd.storage.hot_rows import HotRows, View
 from streamd.storage.log_store import LogStore
-from streamd.storage.state_store import StateStore, StateView, ViewGone
+from streamd.storage.state_store import StateStore, ViewGone
 from streamd.streams import keys
 from streamd.streams.model import Header
 
@@ -62,14 +64,20 @@ class _Start(msgspec.Struct, frozen=True):
 class SnapshotSource:
     """A snapshot to be read piece by piece, in any order up to the next new one. Calls block."""
 
-    def __init__(self, view: StateView, meta: SnapshotMeta) -> None:
+    def __init__(self, view: View, meta: SnapshotMeta, log_ms: int = 0) -> None:
+        """`log_ms` is the log's time as of the snapshot, in milliseconds since the epoch."""
         self.meta = meta
+        self.log_ms = log_ms
         self._view = view
         self._starts = [_Start(b"", 0)]
 
     @classmethod
-    def open(cls, state: StateStore, log: LogStore, snapshot_id: int) -> SnapshotSource:
+    def open(
+        cls, state: StateStore, log: LogStore, snapshot_id: int, only_hot: bool = False
+    ) -> SnapshotSource:
         """The state as it is stored now. Close it: until then its old rows take up disk.
+
+        With `only_hot` it lacks the records that are in the cold store.
 
         On the log's thread, so that the log is not cut meanwhile. `snapshot_id` is a random
         number of 64 bits. Raises `SnapshotUnavailable` while nothing is stored, `StorageError`.
@@ -84,7 +92,7 @@ class SnapshotSource:
             meta = SnapshotMeta(
                 place.index, place.term, place.chain, header.configuration, snapshot_id
             )
-            return cls(view, meta)
+            return cls(HotRows(view) if only_hot else view, meta, header.log_ms)
         except BaseException:
             view.close()
             raise
@@ -135,12 +143,19 @@ def piece_crc(meta: SnapshotMeta, number: int, rows: bytes, is_last: bool) -> in
 def put_rows(batch: plyvel.WriteBatch, data: bytes | bytearray) -> int:
     """Put the whole rows that `data` begins with; returns how many bytes they are."""
     used = 0
-    while len(data) - used >= _ROW.size:
-        key_size, value_size = _ROW.unpack_from(data, used)
-        value_at = used + _ROW.size + key_size
-        end = value_at + value_size
-        if end > len(data):
-            break
-        batch.put(bytes(data[used + _ROW.size : value_at]), bytes(data[value_at:end]))
+    for key, value, end in whole_rows(data):
+        batch.put(key, value)
         used = end
     return used
+
+
+def whole_rows(data: bytes | bytearray) -> Iterator[tuple[bytes, bytes, int]]:
+    """The rows, key and value, that `data` begins with, and where each ends."""
+    at = 0
+    while len(data) - at >= _ROW.size:
+        key_size, value_size = _ROW.unpack_from(data, at)
+        value_at = at + _ROW.size + key_size
+        at, start = value_at + value_size, at + _ROW.size
+        if at > len(data):
+            return
+        yield bytes(data[start:value_at]), bytes(data[value_at:at]), at

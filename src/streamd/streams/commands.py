@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from streamd.streams.model import Finding, IfMatch, ProducerStamp, Settings, Stream
+from streamd.streams.model import ArchivedPlace, Finding, IfMatch, ProducerStamp, Settings, Stream
 from streamd.streams.offsets import START, Position
 
 
@@ -185,6 +185,19 @@ class ForgetPacks(msgspec.Struct, frozen=True, array_like=True, tag="forget-pack
     packs: list[tuple[int, int]]
 
 
+class Archived(msgspec.Struct, frozen=True, array_like=True, tag="archived"):
+    """The log is in the archive up to `place`, proposed by the leader of `term`.
+
+    `behind` is the end of the archive that this goes on from. With `anew` there is a gap before
+    `place`: the archive goes on behind a snapshot of the state as of that entry.
+    """
+
+    term: int
+    behind: ArchivedPlace
+    place: ArchivedPlace
+    anew: bool = False
+
+
 Command = (
     Create
     | Append
@@ -201,6 +214,7 @@ Command = (
     | DropSlices
     | MoveSlices
     | ForgetPacks
+    | Archived
 )
 
 

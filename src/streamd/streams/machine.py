@@ -8,6 +8,7 @@ from __future__ import annotations
 from streamd.streams import keys, packing, snapshots
 from streamd.streams.commands import (
     Append,
+    Archived,
     BeginUpload,
     Change,
     Command,
@@ -95,6 +96,8 @@ class Machine:
                 return packing.drop(self.state, command, self._index)
             case ForgetPacks():
                 return packing.forget(self.state, command)
+            case Archived():
+                return packing.archive(self.state, command, self._index, self._term)
 
     def _living(self, key: bytes, now_ms: int) -> Stream | Result:
         """The stream, or why there is none; one that is found to have expired ends here."""

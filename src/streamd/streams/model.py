@@ -278,6 +278,20 @@ class Pack(msgspec.Struct, array_like=True, gc=False):
     dead_ms: int = 0
 
 
+class ArchivedPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The last log entry that is in the cold store's archive: its index and term, the chain of
+    checksums there, and the log's time as of it, in milliseconds since the epoch.
+
+    The chain is the archive's own, from its beginning on: a node's log that once began anew
+    behind a state has another. All 0 before anything is archived.
+    """
+
+    index: int = 0
+    term: int = 0
+    chain: int = 0
+    time_ms: int = 0
+
+
 class Header(msgspec.Struct, array_like=True, gc=False):
     """What the state as a whole remembers, written in the same batch as every change to it.
 
@@ -287,6 +301,7 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     `configuration` is the group's membership as of `applied_index`, as the log has it.
     `hot_bytes` counts what is not in the cold store, over all streams and blobs; `flushed_bytes`
     all that was ever moved there, `cold_bytes` what of the packs is alive.
+    `archived` is how far the log is in the cold store's archive, for all that was agreed on.
     """
 
     applied_index: int = 0
@@ -298,3 +313,4 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     hot_bytes: int = 0
     flushed_bytes: int = 0
     cold_bytes: int = 0
+    archived: ArchivedPlace = ArchivedPlace()

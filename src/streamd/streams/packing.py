@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from streamd.streams import keys
 from streamd.streams.commands import (
+    Archived,
     DropSlices,
     FlushCold,
     ForgetPacks,
@@ -59,6 +60,16 @@ def forget(state: State, command: ForgetPacks) -> Outcome:
         pack = state.packs.get(place)
         if pack is not None and not pack.live:
             state.packs.delete(place)
+    return Outcome(Result.DONE)
+
+
+def archive(state: State, command: Archived, index: int, term: int) -> Outcome:
+    """Note how far the log is archived: of this entry's leader, from where it was, and forward."""
+    header = state.header
+    forward = header.archived.index < command.place.index < index
+    if command.term != term or command.behind != header.archived or not forward:
+        return Outcome(Result.STALE)
+    header.archived = command.place
     return Outcome(Result.DONE)
 
 

@@ -25,7 +25,9 @@ _POLL_S = 0.03
 _BOUND_S = 40.0
 
 
-def cold_environment(minio: MinioServer, bucket: str, endpoint: str, **more: int) -> dict[str, str]:
+def cold_environment(
+    minio: MinioServer, bucket: str, endpoint: str, **more: float
+) -> dict[str, str]:
     """How a node is told where its cold store is; `more` are keys of the section."""
     keys: dict[str, object] = {
         "backend": "s3",
@@ -40,7 +42,10 @@ def cold_environment(minio: MinioServer, bucket: str, endpoint: str, **more: int
         # What is in the store goes from the disk as soon as it may, so that reads are cold.
         "hot_keep_bytes": 1,
         "gc_interval_ms": 200,
-        "gc_grace_ms": 1,
+        "gc_grace_ms": 500,
+        # A restore point goes as soon as there is a newer one, which is soon.
+        "archive_retention_hours": 0.0001,
+        "snapshot_interval_minutes": 0.01,
         **more,
     }
     return {f"STREAMD_COLD_{name.upper()}": str(value) for name, value in keys.items()}
@@ -82,7 +87,7 @@ class ColdServer:
     """One node by itself, its store behind a proxy; it may be killed and started again."""
 
     def __init__(
-        self, minio: MinioServer, bucket: str, proxy: S3Proxy, data_dir: Path, **more: int
+        self, minio: MinioServer, bucket: str, proxy: S3Proxy, data_dir: Path, **more: float
     ) -> None:
         self._minio = minio
         self._bucket = bucket

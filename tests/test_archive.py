@@ -1,0 +1,270 @@
+"""The archive of the log: all that is committed, a second behind, and nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+from streamd.archived_objects import ArchivedObjects, list_all
+from streamd.blocking import in_thread
+from streamd.cold.errors import ColdUnavailable
+from streamd.cold.segments import entries_of
+from streamd.cold_store import Cold
+from streamd.cold_tier import Rounds
+from streamd.config import ColdConfig
+from streamd.fence import FenceNote, put_fence
+from streamd.node import Node
+from streamd.proposals import Unavailable
+from streamd.raft.messages import Entry
+from streamd.streams.model import ArchivedPlace
+from tests.support.archived import NOW_MS, cold_in, log_of
+from tests.support.flaky_store import FlakyStore
+from tests.support.nodes import Clock, append_to, create, running_node, wait_until
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> tuple[Cold, FlakyStore]:
+    return cold_in(tmp_path / "cold")
+
+
+def task(node: Node, name: str) -> Rounds[[object]]:
+    assert node.cold_tier is not None
+    return next(one for one in node.cold_tier.leader_tasks if one.name == name)  # type: ignore
+
+
+async def a_round(node: Node, name: str = "archive") -> None:
+    """Wait until a task has made a whole round that began now."""
+    with trio.fail_after(20):
+        for _ in range(2):
+            found = task(node, name)
+            before = found.done_at
+            while found.done_at == before:
+                found.hurry()
+                await trio.sleep(0.01)
+
+
+async def archived(node: Node) -> None:
+    """Wait until all that is worth it is archived of what is applied now."""
+    await a_round(node)
+
+
+async def objects(node: Node, cold: Cold) -> ArchivedObjects:
+    return ArchivedObjects(cold, node.stores.data_dir.identity.cluster_id, in_thread)
+
+
+async def stored_entries(node: Node, cold: Cold) -> list[Entry]:
+    source = await objects(node, cold)
+    path = (await source.catalog()).path(0)
+    found: list[Entry] = []
+    async for content in source.segments(path):
+        for entry in entries_of(content):
+            if entry.index == len(found) + 1:
+                found.append(entry)
+    return found
+
+
+async def test_the_archive_holds_the_log(tmp_path: Path, place: tuple[Cold, FlakyStore]) -> None:
+    cold, _ = place
+    async with running_node(tmp_path / "data", cold=cold) as node:
+        await node.group.propose(create("a"))
+        for number in range(20):
+            await append_to(node, "a", b"%d" % number)
+            if number % 7 == 0:
+                await archived(node)
+        await archived(node)
+        stored = await stored_entries(node, cold)
+    log = log_of(tmp_path / "data")
+    assert stored == log[: len(stored)]
+    assert len(log) - len(stored) <= 1, "all but the entry that says so"
+
+
+async def test_an_idle_node_archives_nothing(
+    tmp_path: Path, place: tuple[Cold, FlakyStore]
+) -> None:
+    cold, _store = place
+    async with running_node(tmp_path / "data", cold=cold) as node:
+        await append_to(node, "a", b"x")
+        await archived(node)
+        await a_round(node, "snapshot")
+        await a_round(node)
+        index, names = node.group.core.applied_index, await list_all(cold, "")
+        for _ in range(3):
+            await a_round(node)
+            await a_round(node, "snapshot")
+        assert node.group.core.applied_index == index
+        assert await list_all(cold, "") == names
+
+
+async def test_a_store_that_is_away_delays_the_archive_and_nothing_else(
+    tmp_path: Path, place: tuple[Cold, FlakyStore]
+) -> None:
+    cold, store = place
+    async with running_node(tmp_path / "data", cold=cold) as node:
+        await a_round(node)
+        store.failures = [ColdUnavailable("away")] * 1_000_000
+        await append_to(node, "a", b"x")
+        await wait_until(lambda: task(node, "archive").error is not None)
+        before = node.group.state.header.archived
+        await append_to(node, "a", b"y")
+        assert node.group.state.header.archived == before
+        store.failures = []
+        await archived(node)
+        await a_round(node)
+        assert task(node, "archive").error is None
+
+
+async def test_a_put_whose_answer_is_lost_leaves_a_segment_too_many_and_no_gap(
+    tmp_path: Path, place: tuple[Cold, FlakyStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold, store = place
+    put = store.put
+
+    def put_and_lose(name: str, content: bytes) -> None:
+        put(name, content)
+        monkeypatch.setattr(store, "put", put)
+        raise ColdUnavailable("the answer is lost")
+
+    async with running_node(tmp_path / "data", cold=cold) as node:
+        await a_round(node)
+        monkeypatch.setattr(store, "put", put_and_lose)
+        await append_to(node, "a", b"x")
+        await archived(node)
+        stored = await stored_entries(node, cold)
+        assert [entry.index for entry in stored] == list(range(1, len(stored) + 1))
+
+
+async def test_the_log_is_not_cut_behind_what_is_archived(
+    tmp_path: Path, place: tuple[Cold, FlakyStore]
+) -> None:
+    cold, store = place
+    async with running_node(tmp_path / "data", cold=cold) as node:
+        await append_to(node, "a", b"x")
+        await archived(node)
+        store.failures = [ColdUnavailable("away")] * 1_000_000
+        for _ in range(5):
+            await append_to(node, "a", b"y")
+        end = node.group.state.header.archived.index
+        assert await node.group.compact() == end + 1
+        store.failures = []
+        await archived(node)
+        assert await node.group.compact() > end + 1
+
+
+async def test_beyond_its_limit_the_log_is_cut_and_an_alarm_raised(
+    tmp_path: Path, place: tuple[Cold, FlakyStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamd.storing.CHECKPOINT_BYTES", 20_000)
+    cold, store = place
+    store.failures = [ColdUnavailable("away")] * 1_000_000
+    config = ColdConfig(backend="fs", log_limit_bytes=40_000)
+    async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
+        await node.group.propose(create("a"))
+        retention = node.group.retention
+        with trio.fail_after(30):
+            while not retention.cut_unarchived_index:
+                await append_to(node, "a", bytes(10_000))
+                await node.group.stored()
+        assert node.archive is not None
+        alarm = node.archive.report()
+        assert alarm["log_cut_unarchived_index"] == retention.cut_unarchived_index
+        # With the store back, the archive begins anew, and says what it lacks.
+        await wait_until(lambda: node.group.committed.first_index > 1)
+        store.failures = []
+        await archived(node)
+        assert node.archive.report()["gap"] is None, "there was nothing before it"
+        found = await (await objects(node, cold)).catalog()
+        assert found.ranges()[0].first >= retention.cut_unarchived_index
+
+
+async def test_entries_that_no_node_has_are_a_gap_which_is_reported(
+    tmp_path: Path, place: tuple[Cold, FlakyStore]
+) -> None:
+    cold, _store = place
+    async with running_node(tmp_path / "data", cold=cold) as node:
+        await append_to(node, "a", b"x")
+        await archived(node)
+        end = node.group.state.header.archived.index
+    async with running_node(tmp_path / "data") as node:
+        for _ in range(5):
+            await append_to(node, "a", b"without a cold store")
+        first = await node.group.compact()
+    async with running_node(tmp_path / "data", cold=cold) as node:
+        await append_to(node, "a", b"y")
+        await archived(node)
+        assert node.archive is not None
+        gap = node.archive.gap
+        assert gap is not None
+        assert gap[0] == end + 1
+        assert gap[1] >= first - 1
+        ranges = (await (await objects(node, cold)).catalog()).ranges()
+        assert [ranges[0].last, ranges[1].first] == [end, gap[1]]
+
+
+async def test_a_member_archives_for_a_leader_what_it_has(
+    tmp_path: Path, place: tuple[Cold, FlakyStore]
+) -> None:
+    cold, _ = place
+    async with running_node(tmp_path / "data", cold=cold) as node:
+        await append_to(node, "a", b"x")
+        await archived(node)
+        await append_to(node, "a", b"y")
+        behind = node.group.state.header.archived
+        answer = await node.archive_for(msgspec.msgpack.encode(behind))
+        assert msgspec.msgpack.decode(answer, type=ArchivedPlace).index > behind.index
+        await node.group.compact()
+        nothing = msgspec.msgpack.encode(ArchivedPlace())
+        assert await node.archive_for(nothing) == nothing
+        with pytest.raises(Unavailable):
+            await node.archive_for(b"\xc1")
+
+
+async def test_snapshots_come_at_intervals_and_go_with_age(
+    tmp_path: Path, place: tuple[Cold, FlakyStore]
+) -> None:
+    cold, _ = place
+    clock = Clock(NOW_MS)
+    config = ColdConfig(backend="fs", snapshot_interval_minutes=60, archive_retention_hours=3)
+    async with running_node(tmp_path / "data", cold=cold, clock=clock, cold_config=config) as node:
+        source = await objects(node, cold)
+        oldest: list[int] = []
+        for hour in range(8):
+            clock.now_ms = NOW_MS + hour * HOUR_MS
+            await append_to(node, "a", b"%d" % hour)
+            await archived(node)
+            await a_round(node, "snapshot")
+            found = await source.catalog()
+            assert len(found.ranges()) == 1, "there is never a gap"
+            assert len(found.manifests) == min(hour + 1, 4)
+            oldest.append(found.manifests[0].log_index)
+            needed = found.segments[0].parsed
+            assert needed.first_index == 1 or needed.last_index > oldest[-1]
+            indexes = {manifest.log_index for manifest in found.manifests}
+            assert {piece.parsed.log_index for piece in found.pieces} == indexes
+        assert oldest == sorted(oldest)
+        assert oldest[-1] > oldest[0]
+
+
+async def test_a_fenced_cluster_leaves_the_store_alone_and_serves_on(
+    tmp_path: Path, place: tuple[Cold, FlakyStore]
+) -> None:
+    cold, _ = place
+    async with running_node(tmp_path / "data", cold=cold) as node:
+        await append_to(node, "a", b"x")
+        await archived(node)
+        await a_round(node, "snapshot")
+        cluster_id = node.stores.data_dir.identity.cluster_id
+        await put_fence(cold, cluster_id, FenceNote("another", NOW_MS))
+        assert node.archive is not None
+        node.archive.target.fence.forget()
+        await append_to(node, "a", b"y")
+        await wait_until(lambda: task(node, "archive").error is not None)
+        names = await list_all(cold, "")
+        assert node.archive.report()["fenced_by"] == "another"
+        assert "another was restored from this one" in str(task(node, "archive").error)
+        await append_to(node, "a", b"z")
+        assert await list_all(cold, "") == names

@@ -1,0 +1,375 @@
+"""A cluster restored from the cold store alone, as of any entry or time that is archived."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from streamd import restore as restore_module
+from streamd.archived_objects import ArchivedObjects, list_all
+from streamd.blocking import in_thread
+from streamd.cli import main
+from streamd.codec import time_of_batch
+from streamd.cold.errors import ColdError, ColdUnavailable, ObjectMissing
+from streamd.cold_store import Cold
+from streamd.config import ColdConfig
+from streamd.raft.messages import Entry, EntryKind
+from streamd.replay import Replay
+from streamd.restore import Choice, RestoreRefused
+from streamd.storage.errors import RestoreUnfinished
+from streamd.storage.incoming import SnapshotSink
+from streamd.stores import Stores
+from streamd.streams.commands import Delete
+from tests.support.archived import (
+    NOW_MS,
+    Said,
+    cold_in,
+    log_of,
+    restored,
+    state_after,
+    state_in,
+)
+from tests.support.flaky_store import FlakyStore
+from tests.support.nodes import Clock, append_to, create, key, read_all, running_node, wait_until
+from tests.test_archive import a_round, archived
+
+MINUTE_MS = 60_000
+# Nothing is flushed, so that a state's rows say all.
+UNFLUSHED = ColdConfig(
+    backend="fs", flush_after_ms=10**9, snapshot_interval_minutes=10, archive_retention_hours=1000
+)
+
+
+class History(NamedTuple):
+    """A cluster that is gone: its log as it was, and what is archived of it."""
+
+    place: Path
+    cluster_id: str
+    entries: list[Entry]
+    archived_index: int
+
+    def cold(self) -> tuple[Cold, FlakyStore]:
+        return cold_in(self.place)
+
+    def as_of(self, index: int) -> Said:
+        return state_after(self.entries[:index])
+
+    def times(self) -> list[int]:
+        """Log time as of each entry, from the first on."""
+        found, now_ms = [], 0
+        for entry in self.entries:
+            if entry.kind == EntryKind.COMMANDS:
+                now_ms = max(now_ms, time_of_batch(entry.payload))
+            found.append(now_ms)
+        return found
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("history")
+
+
+@pytest.fixture
+async def history(recorded: Path) -> History:
+    """Half an hour of a cluster's life, with two snapshots in between; made once."""
+    place, data = recorded / "cold", recorded / "data"
+    if not (recorded / "done").exists():
+        cold, _ = cold_in(place)
+        clock = Clock(NOW_MS)
+        async with running_node(data, cold=cold, clock=clock, cold_config=UNFLUSHED) as node:
+            await node.group.propose(create("a"))
+            await node.group.propose(create("short-lived", ttl_ms=5 * MINUTE_MS))
+            for minute in range(30):
+                clock.now_ms = NOW_MS + minute * MINUTE_MS
+                await append_to(node, "a", b"minute %d;" % minute)
+                await node.group.propose(create(f"s{minute % 7}"))
+                await append_to(node, f"s{minute % 7}", bytes([minute]) * 5000)
+                if minute % 5 == 4:
+                    await node.group.propose(Delete(key(f"s{(minute * 3) % 7}")))
+                    await archived(node)
+                if minute in (8, 20):
+                    await archived(node)
+                    await a_round(node, "snapshot")
+            await archived(node)
+            (recorded / "done").write_text(
+                f"{node.stores.data_dir.identity.cluster_id} "
+                f"{node.group.state.header.archived.index}"
+            )
+    cluster_id, index = (recorded / "done").read_text().split()
+    return History(place, cluster_id, log_of(data), int(index))
+
+
+async def test_all_that_is_archived_is_there(tmp_path: Path, history: History) -> None:
+    cold, _ = history.cold()
+    done = await restored(cold, tmp_path / "new", fencing=False)
+    assert done.last_index == history.archived_index
+    assert done.former_cluster_id == history.cluster_id != done.cluster_id
+    assert state_in(tmp_path / "new") == history.as_of(done.last_index)
+
+
+async def test_any_entry_can_be_gone_back_to(tmp_path: Path, history: History) -> None:
+    cold, _ = history.cold()
+    for index in [1, 2, *range(3, history.archived_index, 9), history.archived_index]:
+        done = await restored(cold, tmp_path / f"{index}", Choice(index=index), fencing=False)
+        assert done.last_index == index
+        assert state_in(tmp_path / f"{index}") == history.as_of(index)
+
+
+async def test_any_time_can_be_gone_back_to(tmp_path: Path, history: History) -> None:
+    cold, _ = history.cold()
+    times = history.times()[: history.archived_index]
+    for minute in (0, 4, 9, 20, 21, 28):
+        for at_ms in (NOW_MS + minute * MINUTE_MS - 1, NOW_MS + minute * MINUTE_MS):
+            index = sum(time_ms <= at_ms for time_ms in times)
+            new = tmp_path / f"{at_ms}"
+            if not index:
+                continue
+            done = await restored(cold, new, Choice(at_ms=at_ms), fencing=False)
+            assert (done.last_index, done.time_ms <= at_ms) == (index, True)
+            assert state_in(new) == history.as_of(index)
+
+
+async def test_a_restore_begins_at_the_newest_snapshot_that_serves(
+    tmp_path: Path, history: History
+) -> None:
+    cold, _ = history.cold()
+    source = ArchivedObjects(cold, history.cluster_id, in_thread)
+    first, *_, last = [one.log_index for one in (await source.catalog()).manifests]
+    bases = []
+    for index in (first - 1, first, last - 1, last, last + 1):
+        done = await restored(cold, tmp_path / f"{index}", Choice(index=index), fencing=False)
+        bases.append(done.base_index)
+    assert bases[0] == 0
+    assert bases[1:3] != [first, last]
+    assert bases[3:] == [last, last]
+
+
+async def test_the_restored_node_serves_and_is_archived_itself(
+    tmp_path: Path, history: History
+) -> None:
+    cold, _ = history.cold()
+    done = await restored(cold, tmp_path / "new", fencing=False)
+    async with running_node(tmp_path / "new", cold=cold, cold_config=UNFLUSHED) as node:
+        text = await read_all(node, "a")
+        assert text == b"".join(b"minute %d;" % minute for minute in range(30))
+        await append_to(node, "a", b"and on")
+        await archived(node)
+        assert node.archive is not None
+        assert node.archive.gap is None
+        names = [one.name for one in await list_all(cold, done.cluster_id)]
+        assert any(".manifest" in name for name in names)
+    again = await restored(
+        cold, tmp_path / "again", Choice(cluster_id=done.cluster_id), fencing=False
+    )
+    async with running_node(tmp_path / "again") as node:
+        assert await read_all(node, "a") == text + b"and on"
+    shutil.rmtree(history.place / done.cluster_id)
+    assert again.former_cluster_id == done.cluster_id
+
+
+async def streamd(*arguments: str) -> Result:
+    """The command, which runs a loop of its own."""
+    return await trio.to_thread.run_sync(CliRunner().invoke, main, arguments)
+
+
+# -- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [10**6, -1])
+async def test_an_entry_that_is_not_archived_is_refused(
+    tmp_path: Path, history: History, index: int
+) -> None:
+    cold, _ = history.cold()
+    with pytest.raises(RestoreRefused, match=f"entries 0 to {history.archived_index}"):
+        await restored(cold, tmp_path / "new", Choice(index=index), fencing=False)
+
+
+async def test_a_directory_with_anything_in_it_is_refused(tmp_path: Path, history: History) -> None:
+    cold, _ = history.cold()
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RestoreRefused, match="not empty"):
+        await restored(cold, tmp_path, fencing=False)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+async def test_an_unknown_cluster_is_refused(tmp_path: Path, history: History) -> None:
+    cold, _ = history.cold()
+    with pytest.raises(RestoreRefused, match="has nothing of cluster"):
+        await restored(cold, tmp_path / "new", Choice(cluster_id="b" * 8), fencing=False)
+
+
+@pytest.mark.parametrize("kind", ["log", "pieces", "snapshots"])
+async def test_damage_is_found_and_nothing_is_served(
+    tmp_path: Path, history: History, kind: str
+) -> None:
+    copy = tmp_path / "cold"
+    shutil.copytree(history.place, copy)
+    folder = copy / history.cluster_id / kind / "00000000"
+    last = max(folder.iterdir())
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 1
+    last.write_bytes(content)
+    cold, _ = cold_in(copy)
+    with pytest.raises(ColdError):
+        await restored(cold, tmp_path / "new", fencing=False)
+    if (tmp_path / "new" / "restore").exists():
+        with pytest.raises(RestoreUnfinished):
+            Stores.open(tmp_path / "new", 1)
+    found = await streamd("backup", "verify", "--from", f"fs:{copy}")
+    assert found.exit_code == 1
+    assert "DAMAGE" in found.output
+
+
+# -- interruptions ------------------------------------------------------------------------------
+
+
+class Cut(Exception):
+    """The process ends here."""
+
+
+def _cutting(after: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A wrapper of calls: all of them go on for `after` calls, then each raises."""
+    left = [after]
+
+    def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
+        def maybe(*args: Any, **kwargs: Any) -> Any:
+            if left[0] <= 0:
+                raise Cut
+            left[0] -= 1
+            return call(*args, **kwargs)
+
+        return maybe
+
+    return wrap
+
+
+async def test_a_restore_that_is_cut_off_anywhere_goes_on(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold, _ = history.cold()
+    new = tmp_path / "new"
+    steps = 0
+    for after in range(200):
+        wrap = _cutting(after % 5)
+        with monkeypatch.context() as patched:
+            for owner, name in (
+                (SnapshotSink, "take"),
+                (SnapshotSink, "finish"),
+                (Replay, "apply"),
+                (Replay, "_flush"),
+            ):
+                patched.setattr(owner, name, wrap(getattr(owner, name)))
+            for name in ("write_checked", "recover_install", "become_another", "remove_durably"):
+                patched.setattr(restore_module, name, wrap(getattr(restore_module, name)))
+            try:
+                done = await restored(cold, new, fencing=False)
+                break
+            except* Cut:
+                steps += 1
+        if (new / "restore").exists():
+            with pytest.raises(RestoreUnfinished):
+                Stores.open(new, 1)
+    assert steps > 5
+    assert done.last_index == history.archived_index
+    assert state_in(new) == history.as_of(done.last_index)
+    async with running_node(new) as node:
+        assert (await read_all(node, "a")).startswith(b"minute 0;")
+
+
+async def test_a_store_that_goes_away_interrupts_and_nothing_else(
+    tmp_path: Path, history: History
+) -> None:
+    cold, store = history.cold()
+    new = tmp_path / "new"
+    patient, get = 0, store.get
+    left = [0]
+
+    def impatient(name: str, offset: int, length: int) -> bytes:
+        left[0] -= 1
+        if left[0] < 0:
+            raise ColdUnavailable("away")
+        return get(name, offset, length)
+
+    store.get = impatient  # type: ignore[method-assign]
+    while True:
+        left[0] = patient
+        try:
+            done = await restored(cold, new, fencing=False)
+            break
+        except* ColdUnavailable:
+            patient += 6
+    assert patient
+    assert state_in(new) == history.as_of(done.last_index)
+
+
+async def test_another_restore_does_not_go_on_in_the_directory_of_one(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold, _ = history.cold()
+
+    def cut(*_: object) -> None:
+        raise Cut
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Replay, "apply", cut)
+        with pytest.raises(Cut):
+            await restored(cold, tmp_path / "new", Choice(index=40), fencing=False)
+    with pytest.raises(RestoreRefused, match="unfinished restore"):
+        await restored(cold, tmp_path / "new", Choice(index=41), fencing=False)
+    done = await restored(cold, tmp_path / "new", Choice(index=40), fencing=False)
+    assert done.last_index == 40
+
+
+# -- packs --------------------------------------------------------------------------------------
+
+
+async def test_what_lies_in_packs_is_read_from_the_old_cluster_s_folder(tmp_path: Path) -> None:
+    cold, _ = cold_in(tmp_path / "cold")
+    config = ColdConfig(backend="fs", flush_after_ms=1, pack_bytes=64 * 1024)
+    content = [bytes([number]) * 20_000 for number in range(40)]
+    async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
+        await node.group.propose(create("a"))
+        for part in content:
+            await append_to(node, "a", part)
+        header = node.group.state.header
+
+        await wait_until(lambda: not header.hot_bytes)
+        await archived(node)
+        await a_round(node, "snapshot")
+        await append_to(node, "a", b"the end")
+        await archived(node)
+    shutil.rmtree(tmp_path / "data")
+    done = await restored(cold, tmp_path / "new")
+    assert done.packs > 0
+    said = state_in(tmp_path / "new")
+    assert sum(len(data) for _, data in said.records.values()) < 100_000, "they are in packs"
+    async with running_node(tmp_path / "new", cold=cold, cold_config=config) as node:
+        assert await read_all(node, "a") == b"".join(content) + b"the end"
+    store = ("--from", f"fs:{tmp_path / 'cold'}", "--cluster", done.former_cluster_id)
+    verified = await streamd("backup", "verify", *store)
+    assert verified.exit_code == 0, verified.output
+
+
+async def test_a_missing_pack_is_found_at_the_end(tmp_path: Path) -> None:
+    cold, _ = cold_in(tmp_path / "cold")
+    config = ColdConfig(backend="fs", flush_after_ms=1, pack_bytes=64 * 1024)
+    async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
+        await node.group.propose(create("a"))
+        await append_to(node, "a", bytes(100_000))
+        header = node.group.state.header
+
+        await wait_until(lambda: not header.hot_bytes)
+        await archived(node)
+    for pack in (tmp_path / "cold").rglob("*.pack"):
+        pack.unlink()
+    with pytest.raises(ObjectMissing):
+        await restored(cold, tmp_path / "new")
+    with pytest.raises(RestoreUnfinished):
+        Stores.open(tmp_path / "new", 1)
