@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cold.conftest import s3_store
+from tests.cold.nodes.ledger import Ledger
 from tests.cold.nodes.verdict import Verdict, judge
 from tests.support.minio import MinioServer
 from tests.support.s3_proxy import S3Proxy
@@ -94,6 +95,8 @@ class ColdServer:
         self.proxy = proxy
         self.data_dir = data_dir
         self.environment = cold_environment(minio, bucket, proxy.endpoint, **more)
+        self.ledger = Ledger()
+        self._passing = 0
         self.process: ServerProcess | None = None
         self._port: int | None = None
         self.output = ""
@@ -147,6 +150,31 @@ class ColdServer:
         """Wait until the store's bytes are nowhere else but there."""
         self.wait_drained()
         wait_until(lambda: bool(self.look()["local_bytes"] == 0), "only the store has the bytes")
+
+    def wait_archived(self) -> None:
+        """Wait until the archive has all that was acknowledged by now."""
+        wanted = self.look()["archive"]["archived_index"] + self.look()["archive"]["lag_entries"]
+        wait_until(
+            lambda: bool(self.look()["archive"]["archived_index"] >= wanted), "all is archived"
+        )
+
+    def keep_writing_until(self, condition: Callable[[], bool]) -> None:
+        """Append and delete a little until something is so."""
+
+        def is_so() -> bool:
+            self.churn(5)
+            return condition()
+
+        wait_until(is_so, "what was written for")
+
+    def churn(self, appends: int = 40) -> None:
+        """Append to streams that stay, and to one that goes."""
+        self.ledger.write(self.port, appends)
+        self._passing += 1
+        passing = Ledger(self._passing, 1, bucket=f"passing{self._passing}")
+        passing.write(self.port, appends // 4 + 1)
+        for path in list(passing.streams):
+            passing.delete(self.port, path)
 
     def judge(self) -> Verdict:
         """Compare the state of the stopped server with what the store has (I7)."""

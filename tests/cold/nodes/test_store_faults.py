@@ -5,25 +5,15 @@ from __future__ import annotations
 import http.client
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.cold.nodes.conftest import Make
 from tests.cold.nodes.ledger import Ledger, ask
-from tests.cold.nodes.running import PREFIX, ColdServer, command, wait_until
+from tests.cold.nodes.running import PREFIX, command, wait_until
 from tests.support.minio import MinioServer
-from tests.support.s3_proxy import Fault, S3Proxy
-
-Make = Callable[..., ColdServer]
-
-
-@pytest.fixture
-def make(minio: MinioServer, bucket: str, proxy: S3Proxy, tmp_path: Path) -> Make:
-    def make(**more: int) -> ColdServer:
-        return ColdServer(minio, bucket, proxy, tmp_path / "node", **more)
-
-    return make
+from tests.support.s3_proxy import Fault
 
 
 @pytest.mark.parametrize(
