@@ -6,7 +6,7 @@ An operator may ask any node; what only the leader can do is passed on to it.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import trio
@@ -34,6 +34,10 @@ _CHANGE_TIMEOUT_S = 10.0
 _CAUGHT_UP_ENTRIES = 1000
 
 
+# As in the configuration, and not more than wishes can carry from node to node.
+NodeId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+
+
 class Refused(Exception):
     """What an operator asked for cannot be done as asked."""
 
@@ -51,20 +55,20 @@ class Add(msgspec.Struct, frozen=True, tag="add"):
 class Promote(msgspec.Struct, frozen=True, tag="promote"):
     """Make a learner a voter, in the place of another voter if one is named."""
 
-    node_id: int
-    replacing: int | None = None
+    node_id: NodeId
+    replacing: NodeId | None = None
 
 
 class Remove(msgspec.Struct, frozen=True, tag="remove"):
     """Take a node out of the cluster; its id is not to be used again."""
 
-    node_id: int
+    node_id: NodeId
 
 
 class Transfer(msgspec.Struct, frozen=True, tag="transfer"):
     """Hand the lead to a voter, or to the one that is furthest."""
 
-    node_id: int | None = None
+    node_id: NodeId | None = None
 
 
 Wish = Add | Promote | Remove | Transfer

@@ -6,6 +6,7 @@ holds them. What it keeps besides, for readers, is bounded by `cold.hot_keep_byt
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple
 
@@ -49,6 +50,9 @@ class Step(NamedTuple):
 class Dropper:
     """Keeps what a node holds of flushed bytes within a limit.
 
+    `stored` waits until all that was applied is in the store; while `exclusive` is held, nobody
+    writes there.
+
     What it holds is counted since the start, on top of what the files' sizes say then. A removal
     of streams makes the count too high; a round through everything sets it right.
     """
@@ -58,6 +62,7 @@ class Dropper:
         state: State,
         store: StateStore,
         exclusive: AbstractAsyncContextManager[object],
+        stored: Callable[[], Awaitable[object]],
         *,
         keep_bytes: int,
         run_blocking: RunBlocking,
@@ -65,11 +70,13 @@ class Dropper:
         self._state = state
         self._store = store
         self._exclusive = exclusive
+        self._stored = stored
         self._keep_bytes = keep_bytes
         self._run_blocking = run_blocking
         self._place = Place()
         self._counted_from: int | None = None
         self._dropped_this_way = 0
+        self._flushed_before = 0
         # For operators.
         self.kept_bytes = 0
         self.dropped_bytes = 0
@@ -87,6 +94,10 @@ class Dropper:
         await self._count()
         if self.kept_bytes <= self._keep_bytes:
             return _LOOK_EVERY_S
+        if self._place == Place():
+            # What is counted must be stored to be found.
+            self._flushed_before = self._state.header.flushed_bytes
+            await self._stored()
         # No flush may be under way, and nobody replace the state: what was compared is dropped.
         async with self._exclusive:
             step = await self._run_blocking(drop_some, self._store, self._place)
@@ -100,11 +111,11 @@ class Dropper:
         return self._begin_again()
 
     def _begin_again(self) -> float:
-        """Everything was looked at. When nothing was found, there is nothing to be kept."""
+        """Everything was looked at. When nothing was found, there is only what came since."""
         found, self._dropped_this_way = self._dropped_this_way, 0
         self._place = Place()
         if not found:
-            self.kept_bytes = 0
+            self.kept_bytes = self._state.header.flushed_bytes - self._flushed_before
         return _LOOK_EVERY_S
 
     async def _count(self) -> None:

@@ -116,6 +116,7 @@ class Node:
             self.group.state,
             self.stores.state,
             self.group.storing_nothing,
+            self.group.stored,
             keep_bytes=config.hot_keep_bytes,
             run_blocking=self.run_blocking,
         )

@@ -16,7 +16,8 @@ import trio
 
 from streamd import standing
 from streamd.blocking import in_thread
-from streamd.config import ServerConfig
+from streamd.cold_tier import open_cold
+from streamd.config import ColdConfig, ServerConfig
 from streamd.http.application import StreamApplication
 from streamd.http.asgi_bridge import call_asgi
 from streamd.http.front_door import FrontDoor
@@ -203,13 +204,22 @@ async def until(condition: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def serving(
-    tmp_path: Path, *, ssl_context: ssl.SSLContext | None = None, **server_settings: Any
+    tmp_path: Path,
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    cold: ColdConfig | None = None,
+    **server_settings: Any,
 ) -> AsyncIterator[Serving]:
     """Serve as `streamd serve` does, on a port of the system's choice, until the block ends."""
     config = ServerConfig(data_dir=str(tmp_path / "data"), **server_settings)
     stores = await in_thread(Stores.open, Path(config.data_dir), config.node_id)
     failure: Exception | None = None
+    cold = cold or ColdConfig()
+    store = None
     try:
+        store = await open_cold(
+            cold, stores.data_dir.path, run_blocking=in_thread, random=Random(2)
+        )
         metrics, random, clock = Metrics(), Random(1), Clock()
         hub = Hub(clock.now_ms, config.max_live_readers)
         hub.export(metrics)
@@ -220,6 +230,8 @@ async def serving(
             random=random,
             audience=hub,
             metrics=metrics,
+            cold=store,
+            cold_config=cold,
         )
         standing.export(node, metrics)
         async with node.running(), trio.open_nursery() as nursery:
@@ -237,6 +249,8 @@ async def serving(
             nursery.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
+            if store is not None:
+                await in_thread(store.close)
             await in_thread(stores.close)
     if failure is not None:
         raise failure

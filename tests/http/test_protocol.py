@@ -51,6 +51,7 @@ FAULTS = [
     Fault("GET", "/v1/stream/none?offset=-1&live=sse", 404, "STREAM_NOT_FOUND"),
     Fault("GET", "/v1/stream/none?offset=-1&live=long-poll", 404, "STREAM_NOT_FOUND"),
     Fault("PATCH", STREAM, 405, "METHOD_NOT_ALLOWED"),
+    Fault("QUERY", STREAM, 405, "METHOD_NOT_ALLOWED"),
     Fault("PATCH", "/bucket", 405, "METHOD_NOT_ALLOWED"),
     Fault("POST", "/bucket", 405, "METHOD_NOT_ALLOWED"),
     Fault("PATCH", "/bucket/streams", 405, "METHOD_NOT_ALLOWED"),

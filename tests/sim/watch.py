@@ -70,6 +70,7 @@ class Watch:
         self._disks: dict[int, _Held] = {}
         self._checker = Checker(self._disks)
         self._applied: Counter[int] = Counter()
+        self._first_index: dict[int, int] = {}
         self._encoder = msgspec.msgpack.Encoder()
 
     @property
@@ -108,12 +109,14 @@ class Watch:
     def _checked(self, core: Core, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
         def checked(*args: Any) -> Any:
-            role, first_index, trusted = core.role, core.first_index, core.may_vote
+            role, trusted = core.role, core.may_vote
             result = call(*args)
             self._check(core)
             self._counted["elections"] += role != Role.LEADER and core.role == Role.LEADER
             self._counted["leaders deposed"] += role == Role.LEADER and core.role != Role.LEADER
-            self._counted["log compactions"] += core.first_index > first_index
+            before = self._first_index.get(core.node_id, core.first_index)
+            self._counted["log compactions"] += core.first_index > before
+            self._first_index[core.node_id] = core.first_index
             self._counted["entries regained"] += core.may_vote and not trusted
             return result
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import trio
 
@@ -16,6 +18,7 @@ from streamd.http.routing import (
     BatchRoute,
     BootstrapRoute,
     BucketRoute,
+    LatestSnapshotRoute,
     ListingRoute,
     OpsRoute,
     Route,
@@ -26,13 +29,67 @@ from streamd.http.routing import (
 from streamd.http.service import Service
 from streamd.proposals import OutcomeUnknown, Unavailable
 
-_STREAM_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
-_BUCKET_METHODS = b"GET, HEAD, PUT, DELETE, OPTIONS"
-_BATCH_METHODS = b"POST, OPTIONS"
-_SNAPSHOT_METHODS = b"GET, HEAD, PUT, DELETE, OPTIONS"
-_READ_METHODS = b"GET, HEAD, OPTIONS"
+Handler = Callable[[Service, Request, Any], Awaitable[Response | LiveResponse]]
+
+
+class Resource(NamedTuple):
+    """What routes of one kind are called in the metrics, and who answers each of their methods.
+
+    OPTIONS is everyone's, and not among the handlers.
+    """
+
+    label: str
+    handlers: Mapping[str, Handler]
+
+    @property
+    def methods(self) -> bytes:
+        """As in an Allow header."""
+        return _listed((*self.handlers, "OPTIONS"))
+
+
+def _listed(methods: Iterable[str]) -> bytes:
+    return ", ".join(methods).encode()
+
+
+RESOURCES: Mapping[type[Route], Resource] = {
+    StreamRoute: Resource(
+        "stream",
+        {
+            "GET": reading.read,
+            "HEAD": reading.head,
+            "POST": writes.append,
+            "PUT": writes.create,
+            "DELETE": writes.delete,
+        },
+    ),
+    BatchRoute: Resource("batch", {"POST": batches.append_batch}),
+    LatestSnapshotRoute: Resource("snapshot", {"GET": snapshots.latest, "HEAD": snapshots.latest}),
+    SnapshotRoute: Resource(
+        "snapshot",
+        {
+            "GET": snapshots.read,
+            "HEAD": snapshots.read,
+            "PUT": snapshots.publish,
+            "DELETE": snapshots.delete,
+        },
+    ),
+    BootstrapRoute: Resource(
+        "bootstrap", {"GET": bootstrap.bootstrap, "HEAD": bootstrap.bootstrap}
+    ),
+    BucketRoute: Resource(
+        "bucket",
+        {
+            "GET": buckets.look_at,
+            "HEAD": buckets.look_at,
+            "PUT": buckets.create,
+            "DELETE": buckets.delete,
+        },
+    ),
+    ListingRoute: Resource("listing", {"GET": buckets.list_streams, "HEAD": buckets.list_streams}),
+}
+_ALL_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _WRITES = frozenset(("POST", "PUT", "DELETE"))
-_OPS_METHODS = b"GET, HEAD, POST, OPTIONS"
+_ALLOW = re.compile(rb"^allow: ([^\r]*)\r$", re.MULTILINE | re.IGNORECASE)
 _ALLOWED_HEADERS = (
     b"Content-Type, Authorization, If-Match, If-None-Match, Stream-Seq, Stream-TTL, "
     b"Stream-Expires-At, Stream-Closed, Stream-Forked-From, Stream-Fork-Offset, "
@@ -56,8 +113,7 @@ class StreamApplication:
         self._ops = ops
 
     def takes_pieces(self, path: bytes) -> bool:
-        route = resolve(path)
-        return isinstance(route, SnapshotRoute) and route.offset is not None
+        return isinstance(resolve(path), SnapshotRoute)
 
     async def handle(self, request: Request) -> Response | LiveResponse:
         """Answer `request`. Raises `ClientGone` when a long-poll's client left."""
@@ -70,18 +126,10 @@ class StreamApplication:
         try:
             if request.method in _WRITES and (elsewhere := self._redirect(request, route)):
                 return elsewhere
-            if isinstance(route, StreamRoute):
-                return await self._stream(request, route)
-            if isinstance(route, BadPath):
-                return route.response()
-            if isinstance(route, SnapshotRoute):
-                return await self._snapshot(request, route)
-            if isinstance(route, BootstrapRoute):
-                if request.method in ("GET", "HEAD"):
-                    return await bootstrap.bootstrap(self._service, request, route)
-                return _other(request.method, _READ_METHODS)
-            response = await self._elsewhere(request, route)
-            await self._service.compressor.compress_any(request, response)
+            response = await self._dispatch(request, route)
+            if isinstance(response, Response) and not isinstance(route, StreamRoute):
+                # Streams know better what is worth it.
+                await self._service.compressor.compress_any(request, response)
             return response
         except BadRequest as error:
             return error.response()
@@ -110,79 +158,41 @@ class StreamApplication:
         target = b"%b://%b%b%b" % (request.scheme, address.encode(), request.path, query)
         return Response(307, b"Location: %b\r\nCache-Control: no-store\r\n" % target)
 
-    async def _stream(self, request: Request, route: StreamRoute) -> Response | LiveResponse:
-        method = request.method
-        if method == "POST":
-            started = trio.current_time()
-            response = await writes.append(self._service, request, route)
-            self._service.metrics.append_latency.observe(trio.current_time() - started)
-            return response
-        if method == "GET":
-            return await reading.read(self._service, request, route)
-        if method == "HEAD":
-            return await reading.head(self._service, request, route)
-        if method == "PUT":
-            return await writes.create(self._service, request, route)
-        if method == "DELETE":
-            return await writes.delete(self._service, request, route)
-        return _other(method, _STREAM_METHODS)
-
-    async def _elsewhere(
-        self, request: Request, route: BucketRoute | ListingRoute | BatchRoute | OpsRoute
-    ) -> Response:
-        match route:
-            case BucketRoute():
-                return await self._bucket(request, route)
-            case ListingRoute():
-                return await self._listing(request, route)
-            case BatchRoute():
-                return await self._batch(request, route)
-        if request.method == "OPTIONS":
-            return _preflight(_STREAM_METHODS if request.path == b"*" else _OPS_METHODS)
-        return await self._ops(request)
-
-    async def _snapshot(self, request: Request, route: SnapshotRoute) -> Response | LiveResponse:
-        method = request.method
-        if route.offset is None:
-            if method in ("GET", "HEAD"):
-                return await snapshots.latest(self._service, request, route)
-            return _other(method, _READ_METHODS)
-        if method == "PUT":
-            return await snapshots.publish(self._service, request, route, route.offset)
-        if method in ("GET", "HEAD"):
-            return await snapshots.read(self._service, request, route, route.offset)
-        if method == "DELETE":
-            return await snapshots.delete(self._service, request, route, route.offset)
-        return _other(method, _SNAPSHOT_METHODS)
-
-    async def _bucket(self, request: Request, route: BucketRoute) -> Response:
-        if request.method in ("GET", "HEAD"):
-            return await buckets.look_at(self._service, request, route)
-        if request.method == "PUT":
-            return await buckets.create(self._service, request, route)
-        if request.method == "DELETE":
-            return await buckets.delete(self._service, route)
-        return _other(request.method, _BUCKET_METHODS)
-
-    async def _listing(self, request: Request, route: ListingRoute) -> Response:
-        if request.method in ("GET", "HEAD"):
-            return await buckets.list_streams(self._service, request, route)
-        if request.method in _WRITES:
-            return RESERVED_STREAM.response()
-        return _other(request.method, _READ_METHODS)
-
-    async def _batch(self, request: Request, route: BatchRoute) -> Response:
+    async def _dispatch(self, request: Request, route: Route) -> Response | LiveResponse:
+        if isinstance(route, BadPath):
+            return route.response()
+        if isinstance(route, OpsRoute):
+            return await self._operate(request)
+        resource = RESOURCES[type(route)]
+        handler = resource.handlers.get(request.method)
+        if handler is None:
+            return _other(request.method, route, resource)
         if request.method != "POST":
-            return _other(request.method, _BATCH_METHODS)
+            return await handler(self._service, request, route)
         started = trio.current_time()
-        response = await batches.append_batch(self._service, request, route)
+        response = await handler(self._service, request, route)
         self._service.metrics.append_latency.observe(trio.current_time() - started)
         return response
 
+    async def _operate(self, request: Request) -> Response:
+        if request.method != "OPTIONS":
+            return await self._ops(request)
+        if request.path == b"*":
+            return _preflight(_ALL_METHODS)
+        response = await self._ops(request)
+        allowed = _ALLOW.search(response.head)
+        if response.status != 200 or allowed is None:
+            return response
+        return _preflight(_listed(sorted(allowed[1].decode().split(", "))))
 
-def _other(method: str, allowed: bytes) -> Response:
+
+def _other(method: str, route: Route, resource: Resource) -> Response:
+    """The answer to a method that has no handler."""
+    allowed = resource.methods
     if method == "OPTIONS":
         return _preflight(allowed)
+    if isinstance(route, ListingRoute) and method in _WRITES:
+        return RESERVED_STREAM.response()
     return error_response(
         405, "METHOD_NOT_ALLOWED", f"{method} is not allowed here", b"Allow: %b\r\n" % allowed
     )
@@ -193,20 +203,7 @@ def _preflight(allowed: bytes) -> Response:
 
 
 def _label(route: Route) -> str:
-    match route:
-        case StreamRoute():
-            return "stream"
-        case BucketRoute():
-            return "bucket"
-        case ListingRoute():
-            return "listing"
-        case BatchRoute():
-            return "batch"
-        case SnapshotRoute():
-            return "snapshot"
-        case BootstrapRoute():
-            return "bootstrap"
-        case BadPath():
-            return "none"
-        case _:
-            return "ops"
+    if isinstance(route, BadPath):
+        return "none"
+    resource = RESOURCES.get(type(route))
+    return "ops" if resource is None else resource.label

@@ -43,7 +43,9 @@ async def bootstrap(
     if service.downloads.full:
         return TOO_MANY_DOWNLOADS
     # A copy: its tail and its snapshot stay what they are now.
-    return LiveResponse(200, head, _Bootstrap(service, replace(stream), boundary).run)
+    response = _Bootstrap(service, replace(stream), boundary)
+    await response.begin()
+    return LiveResponse(200, head, response.run)
 
 
 def _boundary() -> bytes:
@@ -78,6 +80,10 @@ class _Bootstrap:
         self._stream = stream
         self._boundary = boundary
         self._sending = Sending(service, stream)
+
+    async def begin(self) -> None:
+        """Raises a `ColdError` when the first bytes cannot be had."""
+        await self._sending.begin(self._stream)
 
     async def run(self, channel: Channel) -> None:
         """Write it. Raises `ClientGone`, also where the stream was deleted meanwhile, or old

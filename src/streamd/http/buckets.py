@@ -69,7 +69,7 @@ async def look_at(service: Service, request: Request, route: BucketRoute) -> Res
     return Response(200, _JSON_HEAD, _ENCODER.encode(body))
 
 
-async def delete(service: Service, route: BucketRoute) -> Response:
+async def delete(service: Service, request: Request, route: BucketRoute) -> Response:
     """DELETE of a bucket without streams."""
     outcome = await service.group.propose(DeleteBucket(route.name))
     if outcome.result is Result.BUCKET_NOT_EMPTY and await _sweep(service, route.name):

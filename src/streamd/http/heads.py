@@ -22,7 +22,18 @@ _REMEMBERED_BYTES = 512
 
 _TARGET = bytes(set(range(0x21, 0x7F)) - set(b'#\\"<>^`{|}'))
 _METHODS = frozenset(
-    (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"TRACE", b"CONNECT")
+    (
+        b"GET",
+        b"HEAD",
+        b"POST",
+        b"PUT",
+        b"DELETE",
+        b"OPTIONS",
+        b"PATCH",
+        b"QUERY",
+        b"TRACE",
+        b"CONNECT",
+    )
 )
 _REQUEST_LINE = re.compile(
     rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e\x80-\xff]+) HTTP/[0-9]\.[0-9]\r\n"

@@ -174,13 +174,17 @@ class Application(Protocol):
         ...
 
 
-class _ErrorDetail(msgspec.Struct):
+class ErrorDetail(msgspec.Struct):
+    """What went wrong: a stable code for programs, a message for people."""
+
     code: str
     message: str
 
 
-class _ErrorBody(msgspec.Struct):
-    error: _ErrorDetail
+class ErrorBody(msgspec.Struct):
+    """The body of every error."""
+
+    error: ErrorDetail
 
 
 _JSON = msgspec.json.Encoder()
@@ -190,7 +194,7 @@ def error_response(
     status: int, code: str, message: str, head: bytes = b"", *, close: bool = False
 ) -> Response:
     """An error as every route gives it: ``{"error":{"code","message"}}`` with a stable code."""
-    body = _JSON.encode(_ErrorBody(_ErrorDetail(code, message)))
+    body = _JSON.encode(ErrorBody(ErrorDetail(code, message)))
     return Response(
         status,
         b"Content-Type: application/json\r\nCache-Control: no-store\r\n" + head,

@@ -12,6 +12,8 @@ from werkzeug.exceptions import HTTPException
 
 from streamd import cold_status, standing
 from streamd.administration import Add, Promote, Refused, Remove, Transfer, Wish
+from streamd.config import ConfigError, split_address
+from streamd.http.openapi import document
 from streamd.metrics import Metrics
 from streamd.node import Node
 from streamd.proposals import OutcomeUnknown, Unavailable
@@ -26,12 +28,17 @@ _WISHES: dict[str, type[Wish]] = {
     "remove": Remove,
     "transfer": Transfer,
 }
-_STATUS = {"NOT_A_MEMBER": 404, "NOT_A_LEARNER": 404, "NOT_A_VOTER": 404, "NO_ANSWER": 502}
+_CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
+STATUS = {"NOT_A_MEMBER": 404, "NOT_A_LEARNER": 404, "NOT_A_VOTER": 404, "NO_ANSWER": 502}
 
 
 def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
     """Routes over a node."""
     app = QuartTrio("streamd")
+    # No path has a second spelling here; werkzeug would redirect doubled slashes.
+    app.url_map.merge_slashes = False
+    # The adapters see to the size and the pace of bodies.
+    app.config["MAX_CONTENT_LENGTH"] = app.config["BODY_TIMEOUT"] = None
 
     @app.get("/healthz")
     async def healthz() -> Response:
@@ -54,6 +61,10 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
         return Response(
             metrics.exposition(), content_type="text/plain; version=0.0.4; charset=utf-8"
         )
+
+    @app.get("/openapi.json")
+    async def openapi() -> Response:
+        return Response(document(), content_type="application/json")
 
     @app.get("/cluster/status")
     async def cluster_status() -> Response:
@@ -86,9 +97,9 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
 
     @app.errorhandler(HTTPException)
     async def refuse(error: HTTPException) -> Response:
-        code = (error.name or "error").upper().replace(" ", "_")
-        response, _ = _error(code, error.description or "", 0)
-        response.status_code = error.code or 500
+        status = error.code or 500
+        response, _ = _error(_CODES.get(status, "INTERNAL"), error.description or "", status)
+        response.status_code = status
         for name, value in error.get_headers():
             if name.lower() == "allow":
                 response.headers[name] = value
@@ -124,12 +135,14 @@ async def _administer(node: Node, operation: str, kind: type[Wish]) -> Answer:
     try:
         body = msgspec.json.decode(await request.get_data() or b"{}", type=dict)
         wish = msgspec.convert({**body, "type": operation}, kind)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        if isinstance(wish, Add):
+            split_address("address", wish.address)
+    except (msgspec.DecodeError, msgspec.ValidationError, ConfigError) as error:
         return _error("INVALID_REQUEST", str(error), 400)
     try:
         return jsonify(await node.administration.perform(wish)), 200
     except Refused as error:
-        return _error(error.code, str(error), _STATUS.get(error.code, 409))
+        return _error(error.code, str(error), STATUS.get(error.code, 409))
     except Unavailable as error:
         return _error("UNAVAILABLE", str(error), 503)
     except OutcomeUnknown as error:

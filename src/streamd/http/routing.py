@@ -20,7 +20,7 @@ RESERVED_BUCKETS = frozenset(
     (b"_default", b"__ds", b"healthz", b"readyz", b"metrics", b"cluster", b"console", b"admin")
 )
 # First segments that the ops application answers.
-OPS_ROOTS = frozenset((b"healthz", b"readyz", b"metrics", b"cluster"))
+OPS_ROOTS = frozenset((b"healthz", b"readyz", b"metrics", b"cluster", b"openapi.json"))
 # The one name that no stream has on the bucketed surface: there it lists the bucket.
 LISTING = b"streams"
 MAX_PATH_BYTES = 1024
@@ -40,11 +40,17 @@ class StreamRoute(NamedTuple):
     implicit_bucket: bool
 
 
-class SnapshotRoute(NamedTuple):
-    """The snapshots of a stream, or the one at `offset`, decoded but not looked at."""
+class LatestSnapshotRoute(NamedTuple):
+    """Whatever snapshot of a stream is the latest."""
 
     stream: StreamRoute
-    offset: bytes | None
+
+
+class SnapshotRoute(NamedTuple):
+    """The snapshot of a stream at `offset`, decoded but not looked at."""
+
+    stream: StreamRoute
+    offset: bytes
 
 
 class BootstrapRoute(NamedTuple):
@@ -88,11 +94,12 @@ class BadPath(NamedTuple):
 
 Route = (
     StreamRoute
-    | SnapshotRoute
-    | BootstrapRoute
     | BucketRoute
     | ListingRoute
     | BatchRoute
+    | LatestSnapshotRoute
+    | SnapshotRoute
+    | BootstrapRoute
     | OpsRoute
     | BadPath
 )
@@ -163,7 +170,7 @@ def _below(stream: StreamRoute, below: bytes) -> Route:
         return BootstrapRoute(stream)
     if resource == b"snapshot" and b"/" not in rest:
         if not slash:
-            return SnapshotRoute(stream, None)
+            return LatestSnapshotRoute(stream)
         offset = _decode(rest)
         return offset if isinstance(offset, BadPath) else SnapshotRoute(stream, offset)
     return BadPath(404, "NOT_FOUND", "no such route")

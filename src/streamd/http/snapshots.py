@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 import trio
+from msgspec.structs import replace
 
 from streamd.blobs import BlobGone, Upload, UploadRefused
 from streamd.cold.errors import ColdError
@@ -19,9 +20,10 @@ from streamd.http.messages import (
     Response,
     error_response,
 )
-from streamd.http.routing import SnapshotRoute
+from streamd.http.routing import LatestSnapshotRoute, SnapshotRoute
 from streamd.http.service import GONE, NOT_FOUND, Service, offset_gone
 from streamd.streams.blobs import PART_BYTES
+from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.commands import Outcome, Result
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
 from streamd.streams.model import Snapshot, Stream
@@ -55,6 +57,22 @@ class Sending:
         self._pin.release()
         self._service.downloads.taken -= 1
 
+    async def begin(self, stream: Stream) -> None:
+        """Look whether the first bytes can be had, while there can still be another answer.
+
+        Raises a `ColdError`, having let go of everything.
+        """
+        try:
+            if stream.snapshot is not None and stream.snapshot.size:
+                await self._service.blobs.part(stream.snapshot.blob_id, 0)
+            elif stream.earliest != stream.tail:
+                await self._service.reads.records(stream, stream.earliest, 1)
+        except (BlobGone, OffsetMismatch):
+            pass  # What sends it will find the same.
+        except BaseException:
+            self.end()
+            raise
+
     async def send_blob(self, snapshot: Snapshot, channel: Channel) -> None:
         """Send a snapshot's bytes. Raises `ClientGone`, also where they cannot be had."""
         sent = number = 0
@@ -73,13 +91,11 @@ class Sending:
 # -- publishing -------------------------------------------------------------------------------
 
 
-async def publish(
-    service: Service, request: Request, route: SnapshotRoute, offset: bytes
-) -> Response:
+async def publish(service: Service, request: Request, route: SnapshotRoute) -> Response:
     """PUT: make the body the stream's snapshot at an offset (section 2.2)."""
     body = request.incoming
     assert body is not None, "the application asked for bodies in pieces"
-    at = fields.snapshot_offset(offset)
+    at = fields.snapshot_offset(route.offset)
     raw_type = request.headers.get(b"content-type")
     content_type = fields.content_type(raw_type) if raw_type else DEFAULT_CONTENT_TYPE
     _check_size(service, body.length or 0)
@@ -172,7 +188,7 @@ def _beyond_tail(tail: Position) -> Response:
 # -- reading ----------------------------------------------------------------------------------
 
 
-async def latest(service: Service, request: Request, route: SnapshotRoute) -> Response:
+async def latest(service: Service, request: Request, route: LatestSnapshotRoute) -> Response:
     """GET without an offset: where the latest snapshot is (section 2.3)."""
     stream = await service.find(route.stream)
     if isinstance(stream, Response):
@@ -183,15 +199,13 @@ async def latest(service: Service, request: Request, route: SnapshotRoute) -> Re
     return Response(307, b"Location: %b\r\n" % location + snapshot_head(stream))
 
 
-async def read(
-    service: Service, request: Request, route: SnapshotRoute, offset: bytes
-) -> Response | LiveResponse:
+async def read(service: Service, request: Request, route: SnapshotRoute) -> Response | LiveResponse:
     """GET: the bytes of the snapshot at an offset (section 2.5)."""
     stream = await service.find(route.stream)
     if isinstance(stream, Response):
         return stream
     snapshot = stream.snapshot
-    if snapshot is None or snapshot.position.token() != offset:
+    if snapshot is None or snapshot.position.token() != route.offset:
         return _NO_SNAPSHOT
     head = b"Content-Type: %b\r\n" % snapshot.content_type.encode() + snapshot_head(stream)
     if request.method == "HEAD":
@@ -199,7 +213,9 @@ async def read(
     service.touch(route.stream, stream)
     if service.downloads.full:
         return TOO_MANY_DOWNLOADS
+    stream = replace(stream)
     sending = Sending(service, stream)
+    await sending.begin(stream)
 
     async def run(channel: Channel) -> None:
         try:
@@ -221,14 +237,12 @@ def snapshot_head(stream: Stream) -> bytes:
     return head + b"Stream-Closed: true\r\n" if at_tail and stream.closed else head
 
 
-async def delete(
-    service: Service, request: Request, route: SnapshotRoute, offset: bytes
-) -> Response:
+async def delete(service: Service, request: Request, route: SnapshotRoute) -> Response:
     """DELETE: never done, for the only snapshot there is, is the one needed (section 2.6)."""
     stream = await service.find(route.stream)
     if isinstance(stream, Response):
         return stream
-    if stream.snapshot is None or stream.snapshot.position.token() != offset:
+    if stream.snapshot is None or stream.snapshot.position.token() != route.offset:
         return _NO_SNAPSHOT
     message = "the latest snapshot stands for what was trimmed, and cannot be deleted"
     return error_response(409, "SNAPSHOT_IN_USE", message)

@@ -21,8 +21,8 @@ from streamd.storage.floor import Floor, read_floor, write_floor
 from streamd.storage.leveldb import open_database
 from streamd.storage.log_rows import LogRows
 
-# The log is written once, read rarely and deleted in order: a large buffer lets most of it be
-# deleted before it was ever sorted into tables.
+# The log is written in order, so its tables hardly overlap and a larger buffer saves no sorting.
+# It would be filled, twice over, by one snapshot that an application publishes.
 _WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
 

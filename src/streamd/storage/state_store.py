@@ -19,7 +19,7 @@ import plyvel
 from streamd.storage.errors import StorageError
 from streamd.storage.leveldb import FailStop, open_database
 
-_WRITE_BUFFER_BYTES = 4 * 1024 * 1024
+_WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 _BLOCK_CACHE_BYTES = 32 * 1024 * 1024
 _BLOOM_BITS = 10
 

@@ -1,0 +1,60 @@
+"""The API as an OpenAPI 3.1 document, put together from small tables and the code's own structs."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+
+from streamd import __version__
+from streamd.http.openapi import bucket_routes, node_routes, snapshot_routes, stream_routes
+from streamd.http.openapi.elements import Json, response
+from streamd.http.openapi.errors import SHARED
+from streamd.http.openapi.parameters import headers, parameters
+from streamd.http.openapi.schemas import schemas
+
+_PATHS = (
+    *stream_routes.PATHS,
+    *bucket_routes.PATHS,
+    *snapshot_routes.PATHS,
+    *node_routes.PATHS,
+)
+_ABOUT = (
+    "Append-only byte streams over HTTP. Errors are JSON with a stable code. Every answer has "
+    "`Access-Control-Allow-Origin: *`, `Access-Control-Expose-Headers: *`, "
+    "`Cross-Origin-Resource-Policy: cross-origin` and `X-Content-Type-Options: nosniff`. A method "
+    "that a path does not have is answered as the response `Error405` says, one that no path has "
+    "as `Error501`; only `PUT`, `POST` and `DELETE` of a bucket's listing are 400 "
+    "`INVALID_STREAM_ID`, for `streams` is no stream's name."
+)
+_TAGS = {
+    "streams": "Create, append, read, close, fork, delete.",
+    "buckets": "Names for streams that belong together.",
+    "snapshots": "A stream's content so far, in the place of what it was made from.",
+    "node": "For operators.",
+}
+
+
+@cache
+def document() -> bytes:
+    """The document as JSON."""
+    return msgspec.json.encode(build())
+
+
+def build() -> Json:
+    """The document."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "streamd", "version": __version__, "description": _ABOUT},
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
+        "paths": {path.template: path.item() for path in _PATHS},
+        "components": {
+            "parameters": parameters(),
+            "headers": headers(),
+            "schemas": schemas(),
+            "responses": {
+                f"Error{status}": response(status, None, codes) for status, codes in SHARED.items()
+            },
+        },
+    }

@@ -1,0 +1,60 @@
+"""Buckets and their listings (extensions section 1)."""
+
+from __future__ import annotations
+
+from streamd.http.openapi.elements import Operation, Path, Reply, json_content, ref
+from streamd.http.openapi.stream_routes import ELSEWHERE, IN_BUCKET, SERVER
+
+_ERRORS = ("400 INVALID_REQUEST", "404 BUCKET_NOT_FOUND", *SERVER)
+_TOLD = ("Cache-Control", "Content-Encoding?", "Vary?")
+
+_LOOK = Operation(
+    "describeBucket",
+    "How many streams a bucket has",
+    {200: Reply("The bucket.", _TOLD, json_content(ref("schemas", "BucketBody")))},
+    _ERRORS,
+    ("consistency", "Accept-Encoding"),
+)
+_CREATE = Operation(
+    "createBucket",
+    "Create a bucket",
+    {201: Reply("The bucket was created.", ("Location",)), 307: ELSEWHERE},
+    ("409 BUCKET_EXISTS", *SERVER),
+)
+_DELETE = Operation(
+    "deleteBucket",
+    "Delete an empty bucket",
+    {204: Reply("The bucket was deleted."), 307: ELSEWHERE},
+    ("404 BUCKET_NOT_FOUND", "409 BUCKET_NOT_EMPTY", *SERVER),
+)
+_LIST = Operation(
+    "listStreams",
+    "List a bucket's streams",
+    {
+        200: Reply(
+            "A page of streams, by their ids in the order of their bytes.",
+            _TOLD,
+            json_content(ref("schemas", "ListingBody")),
+        )
+    },
+    _ERRORS,
+    ("prefix", "after", "limit", "consistency", "Accept-Encoding"),
+    description="While `has_more`, ask again with `next_cursor` as `after`.",
+)
+
+PATHS = (
+    Path(
+        "/{bucket}",
+        "buckets",
+        {"GET": _LOOK, "HEAD": _LOOK.head(), "PUT": _CREATE, "DELETE": _DELETE},
+        ("bucket",),
+        ("400 INVALID_BUCKET_ID",),
+    ),
+    Path(
+        "/{bucket}/streams",
+        "buckets",
+        {"GET": _LIST, "HEAD": _LIST.head()},
+        ("bucket",),
+        IN_BUCKET,
+    ),
+)

@@ -1,0 +1,158 @@
+"""What an OpenAPI 3.1 document is put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from streamd.http.openapi.errors import ERRORS, EVERYWHERE, SHARED, Error, by_status
+
+Json = dict[str, Any]
+
+JSON_TYPE = "application/json"
+
+
+class Reply(NamedTuple):
+    """A response. Of its `headers`, those that end in ``?`` are not always there."""
+
+    description: str
+    headers: tuple[str, ...] = ()
+    content: Json | None = None
+
+
+class Operation(NamedTuple):
+    """A method of a path. `errors` are keys of `errors.ERRORS`; those that any request can meet
+    are added, and the path's."""
+
+    operation_id: str
+    summary: str
+    replies: Mapping[int, Reply]
+    errors: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    body: Json | None = None
+    description: str = ""
+
+    def head(self) -> Operation:
+        """The same for HEAD."""
+        return self._replace(
+            operation_id=f"{self.operation_id}Head", summary=f"{self.summary}: the head alone"
+        )
+
+
+class Path(NamedTuple):
+    """A path with what all of its operations share."""
+
+    template: str
+    tag: str
+    operations: Mapping[str, Operation]
+    parameters: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    id_suffix: str = ""
+
+    def item(self) -> Json:
+        """The document's path item, OPTIONS included."""
+        found: Json = {"parameters": [ref("parameters", name) for name in self.parameters]}
+        for method, operation in {**self.operations, "OPTIONS": self._preflight()}.items():
+            found[method.lower()] = self._operation(method, operation)
+        return found
+
+    def _preflight(self) -> Operation:
+        named = self.id_suffix + "".join(
+            part.strip("{}").title() for part in self.template.replace(".", "/").split("/")
+        )
+        headers = (
+            "Allow",
+            "Access-Control-Allow-Methods",
+            "Access-Control-Allow-Headers",
+            "Access-Control-Max-Age",
+        )
+        reply = Reply("The methods and headers that are allowed here.", headers)
+        return Operation(f"preflight{named}", "The methods there are", {204: reply})
+
+    def _operation(self, method: str, operation: Operation) -> Json:
+        errors = () if method == "OPTIONS" else operation.errors
+        found: Json = {
+            "operationId": operation.operation_id + self.id_suffix,
+            "tags": [self.tag],
+            "summary": operation.summary,
+            "responses": _responses(operation.replies, (*self.errors, *errors), method != "HEAD"),
+        }
+        if operation.description:
+            found["description"] = operation.description
+        if operation.parameters:
+            found["parameters"] = [ref("parameters", name) for name in operation.parameters]
+        if operation.body is not None and method != "HEAD":
+            found["requestBody"] = operation.body
+        return found
+
+
+def _responses(replies: Mapping[int, Reply], errors: Iterable[str], has_body: bool) -> Json:
+    codes = by_status(dict.fromkeys((*errors, *EVERYWHERE)))
+    return {
+        str(status): _response(status, replies.get(status), codes.get(status, []), has_body)
+        for status in sorted({*replies, *codes})
+    }
+
+
+def _response(status: int, reply: Reply | None, codes: list[str], has_body: bool) -> Json:
+    if reply is None and codes == SHARED.get(status):
+        return ref("responses", f"Error{status}")
+    return response(status, reply, codes, has_body)
+
+
+def response(status: int, reply: Reply | None, codes: list[str], has_body: bool = True) -> Json:
+    """What is answered with a status: a reply, errors with these codes, or either."""
+    errors = {code: ERRORS[f"{status} {code}"] for code in codes}
+    found: Json = {"description": _told(status, reply, errors)}
+    headers = {name.rstrip("?"): name.endswith("?") for name in reply.headers} if reply else {}
+    for error in errors.values():
+        headers |= dict.fromkeys(error.headers, True)
+    if headers:
+        found["headers"] = {
+            name: ref("headers", f"{name}.optional" if optional else name)
+            for name, optional in headers.items()
+        }
+    content = _content(status, reply, codes)
+    if content and has_body:
+        found["content"] = content
+    return found
+
+
+def _told(status: int, reply: Reply | None, errors: Mapping[str, Error]) -> str:
+    own = [code for code in errors if code not in SHARED.get(status, [])]
+    lines = [reply.description] if reply else []
+    lines += [f"`{code}`: {errors[code].meaning}" for code in own or errors]
+    if 0 < len(own) < len(errors):
+        lines.append(f"Or what any request can meet: see `Error{status}`.")
+    return "\n".join(lines)
+
+
+def _content(status: int, reply: Reply | None, codes: list[str]) -> Json:
+    content = dict(reply.content or {}) if reply else {}
+    if codes:
+        schema = _error_schema(status, codes)
+        if JSON_TYPE in content:
+            schema = {"anyOf": [content[JSON_TYPE]["schema"], schema]}
+        content[JSON_TYPE] = {"schema": schema}
+    return content
+
+
+def _error_schema(status: int, codes: list[str]) -> Json:
+    shared = SHARED.get(status, [])
+    one_of: list[Json] = []
+    if own := [code for code in codes if code not in shared]:
+        one_of.append({"enum": own})
+    if len(own) < len(codes):
+        one_of.append(ref("schemas", f"Code{status}"))
+    narrowed = {"properties": {"error": {"properties": {"code": {"anyOf": one_of}}}}}
+    return {"allOf": [ref("schemas", "Error"), narrowed]}
+
+
+def json_content(schema: Json) -> Json:
+    """Content of one type, JSON_TYPE."""
+    return {JSON_TYPE: {"schema": schema}}
+
+
+def ref(kind: str, name: str) -> Json:
+    """A reference to a shared component."""
+    return {"$ref": f"#/components/{kind}/{name}"}

@@ -1,0 +1,162 @@
+"""Every error there is: its status, its stable code, what it means, and what headers say more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Error(NamedTuple):
+    """What an error means. Its `headers` are there where they are known."""
+
+    meaning: str
+    headers: tuple[str, ...] = ()
+
+
+_STATE = ("Stream-Next-Offset", "Stream-Closed")
+_RETRY = ("Retry-After",)
+
+ERRORS: dict[str, Error] = {
+    # -- the request as HTTP ------------------------------------------------------------------
+    "400 BAD_REQUEST": Error("The head is malformed."),
+    "400 DUPLICATE_HEADER": Error("A header is repeated that may be there once."),
+    "400 AMBIGUOUS_LENGTH": Error("Content-Length and Transfer-Encoding are both given."),
+    "400 INVALID_TRANSFER_ENCODING": Error("Transfer-Encoding is not `chunked`."),
+    "400 INVALID_CONTENT_LENGTH": Error("Content-Length is not a number."),
+    "400 MISSING_HOST": Error("Host is missing."),
+    "400 INVALID_HOST": Error("Host is not a host and port."),
+    "400 INVALID_TARGET": Error("The request target is not a path."),
+    "400 INVALID_PATH": Error("The path could mean two things, or nothing."),
+    "400 BAD_CHUNK": Error("The chunked body is malformed."),
+    "400 BAD_TRAILER": Error("A trailer is malformed or not allowed."),
+    "404 NOT_FOUND": Error("There is no such route."),
+    "405 METHOD_NOT_ALLOWED": Error("The path has no such method.", ("Allow",)),
+    "408 HEADER_TIMEOUT": Error("The head came too slowly."),
+    "408 BODY_TIMEOUT": Error("The body came too slowly."),
+    "413 BODY_TOO_LARGE": Error("The body exceeds `server.max_body_bytes`."),
+    "414 TARGET_TOO_LONG": Error("The request target exceeds 8 KiB."),
+    "417 EXPECTATION_FAILED": Error("Expect is not `100-continue`."),
+    "431 TOO_MANY_HEADERS": Error("More headers than `server.max_headers`."),
+    "431 HEADERS_TOO_LARGE": Error("The head exceeds `server.max_header_bytes`."),
+    "431 TRAILERS_TOO_LARGE": Error("The trailers exceed 4 KiB."),
+    "501 METHOD_UNKNOWN": Error("No path has such a method."),
+    "505 HTTP_VERSION": Error("The version is neither HTTP/1.1 nor HTTP/1.0."),
+    # -- the server ---------------------------------------------------------------------------
+    "500 INTERNAL": Error("A bug in the server; its log has it."),
+    "500 RESPONSE_TOO_LARGE": Error("The answer became too large."),
+    "503 OVERLOADED": Error("Too many bodies are coming in at once.", _RETRY),
+    "503 TOO_MANY_CONNECTIONS": Error("Too many connections are open.", _RETRY),
+    "503 TOO_MANY_READERS": Error("Too many live readers are connected.", _RETRY),
+    "503 TOO_MANY_UPLOADS": Error("Too many snapshots are being published.", _RETRY),
+    "503 TOO_MANY_DOWNLOADS": Error("Too many snapshots and bootstraps are being read.", _RETRY),
+    "503 UNAVAILABLE": Error("No leader took the request in time; nothing was changed.", _RETRY),
+    "503 OUTCOME_UNKNOWN": Error("The write may have taken effect, or may yet.", _RETRY),
+    "500 COLD_DATA_DAMAGED": Error(
+        "Bytes in the cold store are damaged or missing; the server's log says which."
+    ),
+    "503 COLD_UNAVAILABLE": Error(
+        "The bytes are in the cold store, which cannot be read now.", _RETRY
+    ),
+    "503 UPLOAD_LOST": Error("The upload was interrupted; publish again.", _RETRY),
+    # -- names --------------------------------------------------------------------------------
+    "400 INVALID_BUCKET_ID": Error("A bucket id is 4 to 64 of `a-z 0-9 _ -`, and not reserved."),
+    "400 INVALID_STREAM_ID": Error("The stream id is empty, reserved, too long, or has / or `..`."),
+    "404 BUCKET_NOT_FOUND": Error("There is no such bucket."),
+    "404 STREAM_NOT_FOUND": Error("There is no such stream."),
+    "404 SNAPSHOT_NOT_FOUND": Error("There is no such snapshot, or not any more."),
+    "410 STREAM_GONE": Error("The stream was deleted; forks of it still exist."),
+    # -- headers, parameters and bodies -------------------------------------------------------
+    "400 INVALID_REQUEST": Error("A header, parameter or body has a value that it cannot have."),
+    "400 INVALID_OFFSET": Error("An offset is malformed, or none of this stream's."),
+    "400 INVALID_CONTENT_TYPE": Error("Content-Type is not a media type."),
+    "400 MISSING_CONTENT_TYPE": Error("Content-Type is required with a body."),
+    "400 EMPTY_BODY": Error("The body is empty, and the stream is not being closed."),
+    "400 INVALID_JSON": Error("The stream is JSON, the body is not."),
+    "400 INVALID_FRAME": Error("The batch is not a sequence of frames."),
+    "400 TOO_MANY_FRAMES": Error("A batch has at most 512 frames."),
+    "400 INVALID_FORK": Error("The headers of a fork do not name a stream, or lack each other."),
+    # -- writes -------------------------------------------------------------------------------
+    "400 INVALID_PRODUCER": Error("The three producer headers go together."),
+    "400 INVALID_EPOCH_SEQ": Error("A new Producer-Epoch starts with Producer-Seq 0.", _STATE),
+    "403 STALE_EPOCH": Error(
+        "Another instance of the producer has a later epoch.", ("Producer-Epoch", *_STATE)
+    ),
+    "409 SEQUENCE_GAP": Error(
+        "Producer-Seq skips ahead.",
+        ("Producer-Expected-Seq", "Producer-Received-Seq", *_STATE),
+    ),
+    "409 SEQUENCE_CONFLICT": Error("Stream-Seq is not greater than the last.", _STATE),
+    "409 CONTENT_TYPE_MISMATCH": Error("Content-Type differs from the stream's.", _STATE),
+    "409 STREAM_CLOSED": Error("The stream is closed.", _STATE),
+    "409 STREAM_EXISTS": Error("The stream exists with another configuration."),
+    "409 STREAM_GONE": Error("The stream, or the source of the fork, was deleted."),
+    "412 PRECONDITION_FAILED": Error(
+        "The stream is in no state that If-Match names.", ("ETag", *_STATE)
+    ),
+    # -- buckets and snapshots ----------------------------------------------------------------
+    "409 BUCKET_EXISTS": Error("The bucket exists."),
+    "409 BUCKET_NOT_EMPTY": Error("The bucket has streams, or deleted ones that forks read."),
+    "409 OFFSET_BEYOND_TAIL": Error("The stream does not reach that far.", ("Stream-Next-Offset",)),
+    "409 SNAPSHOT_EXISTS": Error("Another snapshot was published at this offset."),
+    "409 SNAPSHOT_IN_USE": Error("The latest snapshot stands for what was trimmed."),
+    "410 STREAM_OFFSET_GONE": Error(
+        "What lies before the snapshot is gone: start from the bootstrap.",
+        ("Stream-Earliest-Offset",),
+    ),
+    "413 SNAPSHOT_TOO_LARGE": Error("The snapshot exceeds `server.max_snapshot_bytes`."),
+    # -- the cluster --------------------------------------------------------------------------
+    "404 NOT_A_MEMBER": Error("No member has this id."),
+    "404 NOT_A_LEARNER": Error("No learner has this id."),
+    "404 NOT_A_VOTER": Error("No voter has this id, or there is no other voter."),
+    "409 NOT_A_CLUSTER": Error("This node has no `cluster.name`."),
+    "409 MEMBER_ALREADY": Error("The node is a member already."),
+    "409 NOT_EMPTY": Error("The node has data already."),
+    "409 NOT_JOINED": Error("The node did not accept the invitation."),
+    "409 NOT_CAUGHT_UP": Error("The learner is too far behind to be a voter."),
+    "409 LAST_VOTER": Error("The last voter cannot be removed."),
+    "409 CHANGE_IN_PROGRESS": Error("Another change of members is under way."),
+    "409 INVALID_CONFIGURATION": Error("The members there would be then are not possible."),
+    "409 NOT_TRANSFERRED": Error("The node did not take over the lead."),
+    "502 NO_ANSWER": Error("No node of this cluster answers at that address."),
+}
+
+# What any request can meet, whatever it is for.
+EVERYWHERE = (
+    "400 BAD_REQUEST",
+    "400 DUPLICATE_HEADER",
+    "400 AMBIGUOUS_LENGTH",
+    "400 INVALID_TRANSFER_ENCODING",
+    "400 INVALID_CONTENT_LENGTH",
+    "400 MISSING_HOST",
+    "400 INVALID_HOST",
+    "400 INVALID_TARGET",
+    "400 INVALID_PATH",
+    "400 BAD_CHUNK",
+    "400 BAD_TRAILER",
+    "408 HEADER_TIMEOUT",
+    "408 BODY_TIMEOUT",
+    "413 BODY_TOO_LARGE",
+    "414 TARGET_TOO_LONG",
+    "417 EXPECTATION_FAILED",
+    "431 TOO_MANY_HEADERS",
+    "431 HEADERS_TOO_LARGE",
+    "431 TRAILERS_TOO_LARGE",
+    "500 INTERNAL",
+    "503 OVERLOADED",
+    "503 TOO_MANY_CONNECTIONS",
+    "505 HTTP_VERSION",
+)
+# What methods meet that the document does not have.
+ELSEWHERE = ("405 METHOD_NOT_ALLOWED", "501 METHOD_UNKNOWN")
+
+
+def by_status(errors: Iterable[str]) -> dict[int, list[str]]:
+    """The codes of errors, by status."""
+    found: dict[int, list[str]] = {}
+    for error in errors:
+        status, code = error.split()
+        found.setdefault(int(status), []).append(code)
+    return found
+
+
+SHARED = by_status((*EVERYWHERE, *ELSEWHERE))

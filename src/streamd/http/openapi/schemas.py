@@ -1,0 +1,97 @@
+"""Schemas of bodies: taken from the very structs that are encoded, where there are some."""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamd.administration import Add, Promote, Remove, Transfer
+from streamd.http.batches import BatchBody
+from streamd.http.buckets import BucketBody, ListingBody
+from streamd.http.messages import ErrorBody
+from streamd.http.openapi.elements import Json
+from streamd.http.openapi.errors import SHARED
+
+_STRUCTS = (ErrorBody, BucketBody, ListingBody, BatchBody, Add, Promote, Remove, Transfer)
+
+_COUNT: Json = {"type": "integer", "minimum": 0}
+_IDS: Json = {"type": "array", "items": {"type": "integer"}}
+_LEADER: Json = {"type": ["integer", "null"]}
+
+
+def _closed(properties: Json, optional: tuple[str, ...] = ()) -> Json:
+    """An object with these properties and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [name for name in properties if name not in optional],
+        "additionalProperties": False,
+    }
+
+
+_MEMBER = _closed(
+    {
+        "node_id": {"type": "integer"},
+        "peer_address": {"type": "string"},
+        "client_address": {"type": "string"},
+        "voter": {"type": "boolean"},
+        "match_index": _COUNT,
+        "behind_entries": {"type": "integer"},
+        "behind_bytes": _COUNT,
+        "flow": {"type": "string"},
+        "last_contact_ms": _COUNT,
+        "connected": {"type": "boolean"},
+    },
+    optional=(
+        "match_index",
+        "behind_entries",
+        "behind_bytes",
+        "flow",
+        "last_contact_ms",
+        "connected",
+    ),
+)
+
+_STATUS = _closed(
+    {
+        "cluster_id": {"type": "string"},
+        "cluster_name": {"type": ["string", "null"]},
+        "node_id": {"type": "integer"},
+        "role": {"type": "string"},
+        "leader_id": _LEADER,
+        "term": _COUNT,
+        "commit_index": _COUNT,
+        "last_applied": _COUNT,
+        "last_log_index": _COUNT,
+        "first_log_index": _COUNT,
+        "voters": _IDS,
+        "learners": _IDS,
+        "streams": _COUNT,
+        "members": {"type": "array", "items": _MEMBER},
+    },
+    optional=("members",),
+)
+
+_OTHERS: Json = {
+    "Offset": {
+        "type": "string",
+        "pattern": "^[0-9]{16}_[0-9]{16}$",
+        "description": "A position in a stream. Offsets are opaque, and sort as strings.",
+    },
+    "Alive": _closed({"status": {"type": "string"}}),
+    "Status": _STATUS,
+    "Members": _closed({"leader_id": _LEADER, "voters": _IDS, "learners": _IDS}),
+    "Compacted": _closed({"first_log_index": _COUNT}),
+}
+
+
+def schemas() -> Json:
+    """The document's ``components/schemas``."""
+    _, found = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
+    for schema in found.values():
+        # The tag tells wishes apart between nodes; over HTTP the path does.
+        if schema["properties"].pop("type", None):
+            schema["required"].remove("type")
+    found["Error"] = found.pop("ErrorBody")
+    for status, codes in SHARED.items():
+        found[f"Code{status}"] = {"enum": codes}
+    return {**found, **_OTHERS}

@@ -1,0 +1,217 @@
+"""Streams, at both of their addresses, and batches (protocol section 5)."""
+
+from __future__ import annotations
+
+from streamd.http.openapi.elements import Json, Operation, Path, Reply, json_content, ref
+from streamd.http.openapi.parameters import FRAMES, PRODUCER
+
+SERVER = ("503 UNAVAILABLE", "503 OUTCOME_UNKNOWN")
+COLD = ("500 COLD_DATA_DAMAGED", "503 COLD_UNAVAILABLE")
+IN_BUCKET = ("400 INVALID_BUCKET_ID", "400 INVALID_STREAM_ID")
+FOUND = ("404 STREAM_NOT_FOUND", "410 STREAM_GONE")
+ELSEWHERE = Reply(
+    "The leader is elsewhere, and this node is set up to say so (`server.non_leader`).",
+    ("Location", "Cache-Control"),
+)
+_NOT_MODIFIED = Reply("The client has what there is.", ("ETag", "Cache-Control", "Vary?"))
+_BYTES: Json = {"schema": {"type": "string", "format": "binary"}}
+_CONTENT: Json = {
+    "application/octet-stream": _BYTES,
+    "text/plain": {"schema": {"type": "string"}},
+    "application/json": {"schema": {}},
+}
+_BODY: Json = {
+    "description": "Bytes, of any content type. For a stream of `application/json` each element of "
+    "an array is a message; anything else is one message.",
+    "content": _CONTENT,
+}
+_CONDITION = ("412 PRECONDITION_FAILED", "404 BUCKET_NOT_FOUND", "400 INVALID_REQUEST")
+_STATE = ("Stream-Next-Offset", "ETag", "Stream-Closed?")
+_APPEND_ERRORS = (
+    "400 EMPTY_BODY",
+    "400 MISSING_CONTENT_TYPE",
+    "400 INVALID_CONTENT_TYPE",
+    "400 INVALID_JSON",
+    "400 INVALID_PRODUCER",
+    "400 INVALID_EPOCH_SEQ",
+    "403 STALE_EPOCH",
+    "409 STREAM_CLOSED",
+    "409 CONTENT_TYPE_MISMATCH",
+    "409 SEQUENCE_CONFLICT",
+    "409 SEQUENCE_GAP",
+    *FOUND,
+    *_CONDITION,
+    *SERVER,
+)
+_READ_QUERY = ("offset", "live", "cursor", "timeout", "max_bytes", "consistency")
+_READ_ERRORS = ("400 INVALID_REQUEST", "400 INVALID_OFFSET", *FOUND, *COLD, *SERVER)
+_DUPLICATE = "or the producer's request had been appended before"
+
+_CREATE = Operation(
+    "createStream",
+    "Create a stream, or a fork of one",
+    {
+        201: Reply("The stream was created.", (*_STATE, "Location")),
+        200: Reply("The stream exists as asked for.", _STATE),
+        307: ELSEWHERE,
+    },
+    (
+        "400 INVALID_CONTENT_TYPE",
+        "400 INVALID_JSON",
+        "400 INVALID_FORK",
+        "400 INVALID_OFFSET",
+        "404 STREAM_NOT_FOUND",
+        "409 STREAM_EXISTS",
+        "409 STREAM_GONE",
+        "409 CONTENT_TYPE_MISMATCH",
+        "410 STREAM_OFFSET_GONE",
+        *_CONDITION,
+        *COLD,
+        *SERVER,
+    ),
+    (
+        "Stream-TTL",
+        "Stream-Expires-At",
+        "Stream-Closed",
+        "Stream-Forked-From",
+        "Stream-Fork-Offset",
+        "Stream-Fork-Sub-Offset",
+        "If-Match",
+    ),
+    _BODY,
+    "Content-Type is the stream's, `application/octet-stream` by default; a fork inherits it. A "
+    "body is the stream's first content.",
+)
+_APPEND = Operation(
+    "appendToStream",
+    "Append, close, or both",
+    {
+        200: Reply(
+            "A producer's request was appended.", (*_STATE, "Producer-Epoch", "Producer-Seq")
+        ),
+        204: Reply(
+            f"Appended without a producer, or closed without a body, {_DUPLICATE}.",
+            (*_STATE, "Producer-Epoch?", "Producer-Seq?"),
+        ),
+        307: ELSEWHERE,
+    },
+    _APPEND_ERRORS,
+    ("Stream-Seq", "Stream-Closed", *PRODUCER, "If-Match"),
+    _BODY,
+    "An acknowledged append is on disk, in a cluster on the disks of a majority.",
+)
+_READ = Operation(
+    "readStream",
+    "Read, and go on live",
+    {
+        200: Reply(
+            "What there is from the offset on: all of it or a piece, as `Stream-Up-To-Date` says. "
+            "With `live=sse`, events `data` and `control`, which then have what is in headers "
+            "otherwise.",
+            (
+                "Stream-Next-Offset?",
+                "Stream-Up-To-Date?",
+                "Stream-Closed?",
+                "Stream-Cursor?",
+                "Stream-SSE-Data-Encoding?",
+                "ETag?",
+                "Cache-Control",
+                "Content-Encoding?",
+                "Vary?",
+            ),
+            {
+                "application/json": {"schema": {"type": "array"}},
+                "text/event-stream": {"schema": {}},
+                "*/*": {"schema": {}},
+            },
+        ),
+        204: Reply(
+            "A long-poll at the tail: the time is over, or the stream is closed.",
+            (
+                "Stream-Next-Offset",
+                "Stream-Up-To-Date",
+                "Stream-Closed?",
+                "Stream-Cursor?",
+                "Cache-Control",
+            ),
+        ),
+        304: _NOT_MODIFIED,
+    },
+    ("410 STREAM_OFFSET_GONE", "503 TOO_MANY_READERS", *_READ_ERRORS),
+    (*_READ_QUERY, "If-None-Match", "Accept-Encoding"),
+)
+_HEAD = Operation(
+    "describeStream",
+    "Metadata of a stream",
+    {
+        200: Reply(
+            "The stream's content type and state.",
+            (
+                *_STATE,
+                "Stream-TTL?",
+                "Stream-Expires-At?",
+                "Stream-Snapshot-Offset?",
+                "Cache-Control",
+            ),
+        ),
+        304: _NOT_MODIFIED,
+    },
+    _READ_ERRORS,
+    (*_READ_QUERY, "If-None-Match"),
+    description="Alone among reads it does not renew a sliding window. Of the query only "
+    "`consistency` matters, but all of it is checked.",
+)
+_DELETE = Operation(
+    "deleteStream",
+    "Delete a stream",
+    {204: Reply("The stream is gone for its readers; forks of it stay."), 307: ELSEWHERE},
+    (*FOUND, *_CONDITION, *SERVER),
+    ("If-Match",),
+)
+_STREAM = {"GET": _READ, "HEAD": _HEAD, "POST": _APPEND, "PUT": _CREATE, "DELETE": _DELETE}
+
+_BATCH = Operation(
+    "appendBatch",
+    "Append several records of bytes in one step",
+    {
+        200: Reply(
+            "Every record was appended.",
+            (
+                *_STATE,
+                "Stream-First-Offset",
+                "Stream-Last-Offset",
+                "Producer-Epoch?",
+                "Producer-Seq?",
+            ),
+            json_content(ref("schemas", "BatchBody")),
+        ),
+        204: Reply(
+            "The producer's request had been appended before.",
+            (
+                *_STATE,
+                "Producer-Epoch",
+                "Producer-Seq",
+                "Stream-First-Offset?",
+                "Stream-Last-Offset?",
+            ),
+        ),
+        307: ELSEWHERE,
+    },
+    ("400 INVALID_FRAME", "400 TOO_MANY_FRAMES", *_APPEND_ERRORS),
+    ("Stream-Seq", "Stream-Closed", *PRODUCER, "If-Match"),
+    {"required": True, "description": FRAMES, "content": _CONTENT},
+    "Content-Type is that of the payloads. Each is stored as if it had been posted by itself, but "
+    "all of them together or none.",
+)
+
+PATHS = (
+    Path("/v1/stream/{path}", "streams", _STREAM, ("path",), ("404 NOT_FOUND",), "AtPath"),
+    Path("/{bucket}/{stream}", "streams", _STREAM, ("bucket", "stream"), IN_BUCKET),
+    Path(
+        "/{bucket}/{stream}/append-batch",
+        "streams",
+        {"POST": _BATCH},
+        ("bucket", "stream"),
+        IN_BUCKET,
+    ),
+)

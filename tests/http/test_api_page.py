@@ -1,0 +1,88 @@
+"""The page of the API says all that the OpenAPI document says, and its commands work as shown."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from streamd.http.openapi import build
+from streamd.http.openapi.errors import ERRORS
+from tests.support.server_process import ServerProcess
+
+PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+DEFAULT_URL = "http://127.0.0.1:4437"
+# What the page elides.
+ELISION = "..."
+PATIENCE_S = 20
+
+
+class Shown(NamedTuple):
+    """A command of the page, and lines that its output has, in this order, among others."""
+
+    command: str
+    lines: list[str]
+
+
+def shown() -> Iterator[Shown]:
+    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL):
+        for part in block.split("$ ")[1:]:
+            command, *lines = part.splitlines()
+            yield Shown(command, lines)
+
+
+def as_pattern(lines: list[str]) -> str:
+    """What the output matches: each line as it is, but for what is elided."""
+    escaped = [".*".join(map(re.escape, line.split(ELISION))) for line in lines]
+    return ".*".join(f"(?m:^{line}$)" for line in escaped)
+
+
+def test_the_commands_of_the_page_do_what_it_shows(tmp_path: Path) -> None:
+    commands = list(shown())
+    assert len(commands) > 15
+    with ServerProcess(tmp_path / "data") as server:
+        for command, lines in commands:
+            ran = subprocess.run(
+                command.replace("curl ", "curl -sS ").replace(DEFAULT_URL, server.url),
+                shell=True,
+                capture_output=True,
+                timeout=PATIENCE_S,
+                check=True,
+            )
+            output = ran.stdout.decode().replace("\r\n", "\n")
+            assert re.search(as_pattern(lines), output, re.DOTALL), (command, output)
+            if not lines:
+                assert "error" not in output, (command, output)
+
+
+def test_the_page_has_every_path_and_method() -> None:
+    rows = [row.split("|")[1:3] for row in PAGE.splitlines() if row.startswith("| `/")]
+    told = {
+        path: {*methods.strip().split(", "), "OPTIONS"}
+        for paths, methods in rows
+        for path in re.findall(r"`(.*?)`", paths)
+    }
+    documented = {
+        path: {key.upper() for key in item if key != "parameters"}
+        for path, item in build()["paths"].items()
+    }
+    assert told == documented
+
+
+def test_the_page_has_every_error_beside_its_status() -> None:
+    told = set()
+    for row in PAGE.splitlines():
+        if re.match(r"\| \d{3}", row):
+            statuses = re.findall(r"\b(\d{3})\b", row)
+            told |= {(status, code) for status in statuses for code in re.findall(r"`(.*?)`", row)}
+    assert {tuple(error.split()) for error in ERRORS} <= told
+
+
+def test_the_page_has_every_header_and_parameter() -> None:
+    components = build()["components"]
+    names = {one["name"] for one in components["parameters"].values() if one["in"] != "path"}
+    names |= {name.removesuffix(".optional") for name in components["headers"]}
+    missing = {name for name in names if re.search(rf"`{re.escape(name)}[`:=]", PAGE) is None}
+    assert missing == set()

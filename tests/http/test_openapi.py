@@ -1,0 +1,258 @@
+"""The OpenAPI document tells what the code does: no more, no less.
+
+Nothing is listed here a second time: routes, methods, codes, headers and parameters are taken
+from the code that serves them, and looked for in the document; then the other way round.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import jsonschema_rs
+
+from streamd.http.application import RESOURCES
+from streamd.http.openapi import build
+from streamd.http.ops import STATUS, create_ops_app
+from streamd.http.routing import BadPath, OpsRoute, Route, resolve
+from streamd.metrics import Metrics
+from tests.http.serving import serving
+
+HTTP = Path(__file__).parents[2] / "src" / "streamd" / "http"
+ADMINISTRATION = HTTP.parent / "administration.py"
+DOCUMENT = build()
+METHODS = {"get", "head", "post", "put", "delete", "options", "patch", "trace"}
+# What frames a request, rather than being a parameter of it; OpenAPI has other places for those.
+FRAMING = {
+    "host", "content-type", "content-length", "transfer-encoding", "connection", "expect"
+}  # fmt: skip
+
+
+# -- what the document says -----------------------------------------------------------------------
+
+
+def documented_methods(template: str) -> set[str]:
+    return {key.upper() for key in DOCUMENT["paths"][template] if key in METHODS}
+
+
+def sample(template: str) -> bytes:
+    """A path of that form."""
+    return re.sub(r"\{\w+\}", "some", template).encode()
+
+
+def resolved(node: Any) -> Any:
+    if isinstance(node, dict) and "$ref" in node:
+        _, kind, name = node["$ref"].removeprefix("#/").split("/")
+        return DOCUMENT["components"][kind][name]
+    return node
+
+
+def operations() -> Iterator[dict[str, Any]]:
+    for item in DOCUMENT["paths"].values():
+        for key, operation in item.items():
+            if key in METHODS:
+                yield {**operation, "parameters": [
+                    *operation.get("parameters", []), *item["parameters"]
+                ]}  # fmt: skip
+
+
+def documented_errors() -> set[tuple[int, str]]:
+    """Status and code of all errors that some response may have."""
+    shared = DOCUMENT["components"]["responses"]
+    responses = [(int(name.removeprefix("Error")), shared[name]) for name in shared]
+    for operation in operations():
+        responses += [(int(key), resolved(value)) for key, value in operation["responses"].items()]
+    return {(status, code) for status, response in responses for code in codes_in(response)}
+
+
+def codes_in(node: Any) -> Iterator[str]:
+    """What the enumerations below a `code` property hold."""
+    node = resolved(node)
+    if isinstance(node, dict):
+        if "code" in node:
+            for choice in node["code"].get("anyOf", []):
+                yield from resolved(choice)["enum"]
+        for value in node.values():
+            yield from codes_in(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from codes_in(value)
+
+
+def documented_parameters(place: str) -> set[str]:
+    found = (resolved(one) for operation in operations() for one in operation["parameters"])
+    return {one["name"] for one in found if one["in"] == place}
+
+
+# -- what the code says ---------------------------------------------------------------------------
+
+
+def trees() -> Iterator[ast.AST]:
+    for path in sorted(HTTP.rglob("*.py")):
+        yield ast.parse(path.read_text())
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, list[Any]]]:
+    """Each call: the function's last name, and its arguments where they are literal."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else ""
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else name
+            yield name, [getattr(arg, "value", None) for arg in node.args]
+
+
+def raised_errors() -> set[tuple[int, str]]:
+    """Status and code of each error that is spelled out anywhere in the code."""
+    found: set[tuple[int, str]] = set()
+    for tree in trees():
+        for name, given in calls(tree):
+            if name in ("error_response", "BadPath", "Refused"):
+                found.add((given[0], given[1]))
+            elif name == "BadRequest":
+                found.add((given[2] if len(given) > 2 else 400, given[0]))
+            elif name == "_error":
+                found.add((given[2], given[0]))
+    for name, given in calls(ast.parse(ADMINISTRATION.read_text())):
+        if name == "Refused":
+            found.add((STATUS.get(given[0], 409), given[0]))
+    return {error for error in found if isinstance(error[0], int) and isinstance(error[1], str)}
+
+
+def byte_keys_of(*names: str) -> set[str]:
+    """Literal keys that are looked up, by ``[]`` or a method, in variables of these names."""
+    found: set[str] = set()
+    for tree in trees():
+        for node in ast.walk(tree):
+            match node:
+                case (
+                    ast.Call(
+                        func=ast.Attribute(value=holder, attr="get"), args=[ast.Constant(key), *_]
+                    )
+                    | ast.Subscript(value=holder, slice=ast.Constant(key))
+                ):
+                    held = getattr(holder, "id", getattr(holder, "attr", ""))
+                case ast.Call(func=ast.Name(), args=[ast.Name(held), ast.Constant(key), *_]):
+                    pass
+                case _:
+                    continue
+            if held in names and isinstance(key, bytes):
+                found.add(key.decode())
+    return found
+
+
+def sent_headers() -> set[str]:
+    """Names in literals that are header lines in wire form, but for those that frame."""
+    line = re.compile(rb"(?:^|\r\n|%b)([A-Za-z][A-Za-z-]+): ")
+    found: set[str] = set()
+    for tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, bytes):
+                found |= {name.decode().lower() for name in line.findall(node.value)}
+    return found - FRAMING - {"date", "event"}
+
+
+# -- the two beside each other --------------------------------------------------------------------
+
+
+def test_every_kind_of_route_is_a_path_and_has_the_methods_that_are_answered() -> None:
+    kinds = set()
+    for template in DOCUMENT["paths"]:
+        route = resolve(sample(template))
+        assert not isinstance(route, BadPath), template
+        kinds.add(type(route))
+        if not isinstance(route, OpsRoute):
+            answered = {*RESOURCES[type(route)].handlers, "OPTIONS"}
+            assert documented_methods(template) == answered, template
+    assert kinds == set(get_args(Route)) - {BadPath}
+    assert set(RESOURCES) == kinds - {OpsRoute}
+
+
+async def test_every_route_of_the_operations_app_is_a_path(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        rules = create_ops_app(Metrics(), server.node).url_map.iter_rules()
+        served = {rule.rule: set(rule.methods) for rule in rules if rule.endpoint != "static"}
+    documented = {
+        template: documented_methods(template)
+        for template in DOCUMENT["paths"]
+        if isinstance(resolve(sample(template)), OpsRoute)
+    }
+    assert documented == served
+
+
+def test_every_error_is_documented_with_its_status() -> None:
+    # Those of Quart's own errors are made from a table.
+    assert documented_errors() == raised_errors() | {(404, "NOT_FOUND")}
+
+
+def test_every_request_header_that_is_looked_at_is_documented() -> None:
+    looked_at = byte_keys_of("headers") - FRAMING
+    assert {name.lower() for name in documented_parameters("header")} == looked_at
+
+
+async def test_browsers_may_send_every_header_that_is_looked_at(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        allowed = (await client.options("/v1/stream/s")).headers["access-control-allow-headers"]
+    # Accept-Encoding is the browser's own business.
+    assert documented_parameters("header") - {"Accept-Encoding"} == (
+        set(allowed.split(", ")) - {"Content-Type", "Authorization"}
+    )
+
+
+def test_every_query_parameter_that_is_looked_at_is_documented() -> None:
+    assert documented_parameters("query") == byte_keys_of("given")
+
+
+def test_every_response_header_is_documented() -> None:
+    told = {name.removesuffix(".optional") for name in DOCUMENT["components"]["headers"]}
+    assert {name.lower() for name in told} == sent_headers()
+
+
+def test_no_component_is_left_over_or_missing() -> None:
+    text = json.dumps(DOCUMENT)
+    used = set(re.findall(r'"#/components/(\w+/[\w.-]+)"', text))
+    there = {f"{kind}/{name}" for kind, group in DOCUMENT["components"].items() for name in group}
+    assert used <= there
+    unused = {name for name in there - used if not name.startswith("headers/")}
+    # They answer methods that a path does not have, so none refers to them.
+    assert unused == {"responses/Error405", "responses/Error501"}
+
+
+def test_the_operations_have_names_of_their_own() -> None:
+    names = [operation["operationId"] for operation in operations()]
+    assert len(set(names)) == len(names)
+
+
+async def test_the_document_is_served_to_any_origin_and_compressed(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        served = await client.get("/openapi.json", headers={"Accept-Encoding": "gzip"})
+    assert served.json() == json.loads(json.dumps(DOCUMENT))
+    assert served.headers["access-control-allow-origin"] == "*"
+    assert served.headers["content-type"] == "application/json"
+    assert served.headers["content-encoding"] == "gzip"
+
+
+async def test_the_status_is_as_documented(tmp_path: Path) -> None:
+    schema = {**DOCUMENT["components"]["schemas"]["Status"], "components": DOCUMENT["components"]}
+    async with serving(tmp_path) as server, server.client() as client:
+        status = (await client.get("/cluster/status")).json()
+    jsonschema_rs.validate(schema, status)
+
+
+async def test_options_tells_the_methods_of_each_path(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        for template in DOCUMENT["paths"]:
+            answer = await client.options(sample(template).decode())
+            assert answer.status_code == 204
+            assert set(answer.headers["allow"].split(", ")) == documented_methods(template)
+        assert (await client.options("/readyz/nothing")).status_code == 404
+
+
+async def test_a_path_of_the_operations_app_has_one_spelling(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        for path in ("/healthz/", "/readyz//local"):
+            answer = await client.get(path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NOT_FOUND")

@@ -1,0 +1,78 @@
+"""What operators ask of a cluster over HTTP, when it cannot be what they mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema_rs
+import pytest
+
+from streamd.http.openapi import build
+from tests.support.server_process import ServerProcess, free_port
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A cluster of one node."""
+    environment = {
+        "STREAMD_CLUSTER_NAME": "alone",
+        "STREAMD_CLUSTER_LISTEN": f"127.0.0.1:{free_port()}",
+    }
+    data_dir: Path = tmp_path_factory.mktemp("alone") / "data"
+    with (
+        ServerProcess(data_dir, environment=environment) as process,
+        httpx.Client(base_url=process.url) as client,
+    ):
+        yield client
+
+
+def assert_documented(path: str, method: str, answer: httpx.Response) -> None:
+    document = build()
+    responses = document["paths"][path][method]["responses"]
+    content = responses[str(answer.status_code)]["content"]["application/json"]
+    schema = {**content["schema"], "components": document["components"]}
+    jsonschema_rs.validate(schema, answer.json())
+
+
+@pytest.mark.parametrize(
+    "address", ["", "here", "here:", "here:port", "here:99999", ":1", "a:1:2", "h\0st:1"]
+)
+def test_what_is_no_address_is_400_at_once(cluster: httpx.Client, address: str) -> None:
+    answer = cluster.post("/cluster/add", json={"address": address}, timeout=2)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize("node_id", [0, -1, 2**63, 10**30, 1.5, "1", True])
+@pytest.mark.parametrize("operation", ["promote", "remove", "transfer"])
+def test_what_is_no_node_id_is_400(cluster: httpx.Client, operation: str, node_id: Any) -> None:
+    answer = cluster.post(f"/cluster/{operation}", json={"node_id": node_id})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize(
+    ("operation", "wish", "status"),
+    [
+        ("promote", {"node_id": 7}, 404),
+        ("remove", {"node_id": 7}, 404),
+        ("remove", {"node_id": 1}, 409),
+        ("transfer", {}, 404),
+        ("transfer", {"node_id": 1}, 200),
+        ("snapshot", {}, 200),
+    ],
+)
+def test_a_cluster_of_one_answers_as_documented(
+    cluster: httpx.Client, operation: str, wish: dict[str, Any], status: int
+) -> None:
+    answer = cluster.post(f"/cluster/{operation}", content=json.dumps(wish))
+    assert answer.status_code == status
+    assert_documented(f"/cluster/{operation}", "post", answer)
+
+
+def test_its_status_with_its_members_is_as_documented(cluster: httpx.Client) -> None:
+    answer = cluster.get("/cluster/status")
+    assert answer.json()["members"]
+    assert_documented("/cluster/status", "get", answer)
