@@ -268,3 +268,24 @@ async def test_a_fenced_cluster_leaves_the_store_alone_and_serves_on(
         assert "another was restored from this one" in str(task(node, "archive").error)
         await append_to(node, "a", b"z")
         assert await list_all(cold, "") == names
+
+
+async def test_small_segments_are_merged_and_say_the_same(
+    tmp_path: Path, place: tuple[Cold, FlakyStore]
+) -> None:
+    cold, _ = place
+    async with running_node(tmp_path / "data", cold=cold) as node:
+        await node.group.propose(create("a"))
+        for number in range(40):
+            await append_to(node, "a", b"%d" % number)
+            await archived(node)
+        source = await objects(node, cold)
+        before, stored = await source.catalog(), await stored_entries(node, cold)
+        assert len(before.segments) > 35
+        await a_round(node, "merge")
+        after = await source.catalog()
+        assert len(after.segments) < 20
+        assert after.ranges()[0].last >= before.ranges()[0].last
+        assert (await stored_entries(node, cold))[: len(stored)] == stored
+        await a_round(node, "merge")
+        assert len((await source.catalog()).segments) == len(after.segments)

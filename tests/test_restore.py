@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import trio
-from click.testing import CliRunner, Result
 
 from streamd import restore as restore_module
 from streamd.archived_objects import ArchivedObjects, list_all
 from streamd.blocking import in_thread
-from streamd.cli import main
 from streamd.codec import time_of_batch
 from streamd.cold.errors import ColdError, ColdUnavailable, ObjectMissing
 from streamd.cold_store import Cold
@@ -174,9 +174,22 @@ async def test_the_restored_node_serves_and_is_archived_itself(
     assert again.former_cluster_id == done.cluster_id
 
 
-async def streamd(*arguments: str) -> Result:
-    """The command, which runs a loop of its own."""
-    return await trio.to_thread.run_sync(CliRunner().invoke, main, arguments)
+class Ran(NamedTuple):
+    exit_code: int
+    stdout: str
+    output: str
+
+
+async def streamd(*arguments: str) -> Ran:
+    """The command, as an operator runs it."""
+    found = await trio.run_process(
+        [sys.executable, "-m", "streamd", *arguments],
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+    )
+    told = found.stdout.decode()
+    return Ran(found.returncode, told, told + found.stderr.decode())
 
 
 # -- what is refused ----------------------------------------------------------------------------
@@ -325,6 +338,75 @@ async def test_another_restore_does_not_go_on_in_the_directory_of_one(
         await restored(cold, tmp_path / "new", Choice(index=41), fencing=False)
     done = await restored(cold, tmp_path / "new", Choice(index=40), fencing=False)
     assert done.last_index == 40
+
+
+async def test_a_finished_restore_may_be_asked_for_again(tmp_path: Path, history: History) -> None:
+    cold, _ = history.cold()
+    done = await restored(cold, tmp_path / "new", Choice(index=40), fencing=False)
+    assert await restored(cold, tmp_path / "new", Choice(index=40), fencing=False) == done
+    with pytest.raises(RestoreRefused, match="finished"):
+        await restored(cold, tmp_path / "new", Choice(index=41), fencing=False)
+
+
+# -- the commands -------------------------------------------------------------------------------
+
+
+async def test_status_and_verify_tell_what_can_be_restored(history: History) -> None:
+    place = ("--from", f"fs:{history.place}", "--json")
+    (told,) = json.loads((await streamd("backup", "status", *place)).stdout)
+    assert told["cluster_id"] == history.cluster_id
+    (whole,) = told["ranges"]
+    assert (whole["first_index"], whole["last_index"]) == (0, history.archived_index)
+    assert (whole["last_time_ms"] - NOW_MS) // MINUTE_MS == 29
+    assert len(told["restore_points"]) >= 2
+    assert told["gaps"] == told["fenced_by"] == []
+    (told,) = json.loads((await streamd("backup", "verify", *place)).stdout)
+    assert told["problems"] == []
+    assert told["entries"] == history.archived_index
+
+
+async def test_the_restore_command_speaks_json(tmp_path: Path, history: History) -> None:
+    place = ("--from", f"fs:{history.place}", "--no-fence", "--json")
+    at = "2023-11-14T22:36:00+00:00"
+    new = str(tmp_path / "new")
+    found = await streamd("restore", *place, "--at", at, "--data-dir", new)
+    told = json.loads(found.stdout)
+    assert told["base_index"] > 0
+    assert 0 <= 1_700_001_360_000 - told["time_ms"] < MINUTE_MS
+    assert state_in(tmp_path / "new") == history.as_of(told["last_index"])
+
+
+async def test_a_fence_is_left_and_told_of(tmp_path: Path, history: History) -> None:
+    copy = tmp_path / "cold"
+    shutil.copytree(history.place, copy)
+    new = str(tmp_path / "new")
+    found = await streamd("restore", "--from", f"fs:{copy}", "--data-dir", new)
+    assert found.exit_code == 0, found.output
+    assert "The old cluster is fenced" in found.output
+    told = await streamd("backup", "status", "--from", f"fs:{copy}")
+    assert "FENCED" in told.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("--from", "ftp://x"), 2, "neither s3://bucket/prefix nor fs:path"),
+        (("--at", "5", "--index", "7"), 2, "exclude each other"),
+        (("--at", "yesterday"), 2, "is no time"),
+        ((), 2, "name the store"),
+        (("--from", "fs:{empty}"), 1, "has nothing of any cluster"),
+        (("--from", "{history}", "--index", "99999"), 1, "cannot be restored to then"),
+    ],
+)
+async def test_what_cannot_be_done_is_said(
+    tmp_path: Path, history: History, arguments: tuple[str, ...], status: int, message: str
+) -> None:
+    given = [
+        one.format(empty=tmp_path / "empty", history=f"fs:{history.place}") for one in arguments
+    ]
+    found = await streamd("restore", "--data-dir", str(tmp_path / "new"), "--no-fence", *given)
+    assert found.exit_code == status, found.output
+    assert message in found.output
 
 
 # -- packs --------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 import msgspec
 import trio
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
@@ -30,6 +31,7 @@ from streamd.blocking import in_thread
 from streamd.cold.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMissing
 from streamd.cold_store import Cold, open_object_store
 from streamd.config import Config, ConfigError, load
+from streamd.logs import set_up_logging
 from streamd.restore import Choice, Restored, RestoreRefused, restore
 from streamd.storage.errors import StorageError
 
@@ -85,6 +87,8 @@ def _place(given: str | None) -> dict[str, object]:
 def _configured(file: Path | None, given: str | None, server: dict[str, object]) -> Config:
     """The configuration for a place in a store. Raises `ConfigError`."""
     config = load(file, os.environ, {"cold": _place(given), "server": server})
+    # Standard output is for what was asked; of the log only what matters besides.
+    set_up_logging(replace(config.log, level="warning"))
     if config.cold.backend == "none":
         raise ConfigError("name the store: --from, or [cold] in the configuration")
     return config

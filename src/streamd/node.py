@@ -12,6 +12,7 @@ import trio
 from streamd.administration import Administration
 from streamd.anchors import Anchors
 from streamd.archive import Archive
+from streamd.archive_merging import Merger
 from streamd.archive_snapshots import ArchiveTarget, StateSnapshots
 from streamd.blobs import Blobs
 from streamd.blocking import RunBlocking
@@ -146,6 +147,7 @@ class Node:
                 Rounds("flush", unfenced(self.flusher.round)),
                 Rounds("archive", unfenced(self.archive.make_round)),
                 Rounds("snapshot", unfenced(snapshots.make_round)),
+                Rounds("merge", unfenced(Merger(target).make_round)),
                 self.cold_gc.task,
             ],
         )

@@ -45,9 +45,11 @@ from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.model import Pack
 
+_DONE = "restored"
 _ROWS_AT_ONCE = 1000
 _PACK_DECODER = msgspec.msgpack.Decoder(Pack)
-_OURS = {"LOCK", "identity.json", "restore"}
+# What there is before the plan is: a first try may have been cut off.
+_OURS = {"LOCK", "identity.json", "identity.json.new", "restore.new"}
 
 
 class RestoreRefused(Exception):
@@ -87,6 +89,14 @@ class Restored(msgspec.Struct, frozen=True):
     packs: int
 
 
+class _Done(msgspec.Struct, frozen=True):
+    """Kept in the directory, so that who asks again what was done is told the same."""
+
+    place: str
+    choice: Choice
+    restored: Restored
+
+
 class Progress(Protocol):
     """Who shows how far it is."""
 
@@ -111,7 +121,11 @@ async def restore(
     Raises `RestoreRefused`, `ColdError`, `StorageError`.
     """
     path = Path(config.server.data_dir)
-    _check_usable(path)
+    earlier = await run_blocking(_check_usable, path)
+    if earlier is not None and (earlier.place, earlier.choice) == (cold.place, choice):
+        return earlier.restored
+    if earlier is not None:
+        raise RestoreRefused(f"{path} holds another restore, which is finished")
     data_dir = await run_blocking(_open, path, config)
     try:
         plan = await _plan(cold, data_dir, choice, run_blocking)
@@ -122,8 +136,7 @@ async def restore(
         work = _Restoration(source, data_dir, plan, run_blocking, progress)
         reached = plan.reached or await work.bring_state()
         packs = await work.verify_packs(cold)
-        await run_blocking(_found_cluster, data_dir, config, reached)
-        return Restored(
+        restored = Restored(
             data_dir.identity.cluster_id,
             plan.former_cluster_id,
             reached.index,
@@ -132,16 +145,23 @@ async def restore(
             plan.base_index,
             packs,
         )
+        done = _Done(cold.place, choice, restored)
+        await run_blocking(_found_cluster, data_dir, config, reached, done)
+        return restored
     finally:
         data_dir.close()
 
 
-def _check_usable(path: Path) -> None:
-    """Only a new directory, or one with a restore under way. Raises `RestoreRefused`."""
+def _check_usable(path: Path) -> _Done | None:
+    """Only a new directory will do, or one with a restore under way; what was done there when
+    that is finished. Raises `RestoreRefused`, `StorageError`."""
     if not path.exists() or (path / "restore").exists():
-        return
+        return None
+    if path.is_dir() and (done := read_checked(path / _DONE, _Done)) is not None:
+        return done
     if not path.is_dir() or {file.name for file in path.iterdir()} - _OURS:
         raise RestoreRefused(f"{path} is not empty: name a directory that is not there yet")
+    return None
 
 
 def _open(path: Path, config: Config) -> DataDir:
@@ -359,7 +379,7 @@ def _packs_of(data_dir: DataDir) -> list[Pack]:
     return found
 
 
-def _found_cluster(data_dir: DataDir, config: Config, place: LogPlace) -> None:
+def _found_cluster(data_dir: DataDir, config: Config, place: LogPlace, done: _Done) -> None:
     """Have the log go on behind the state, with this node alone; then the directory is whole."""
     store = StateStore(data_dir.state)
     try:
@@ -381,6 +401,7 @@ def _found_cluster(data_dir: DataDir, config: Config, place: LogPlace) -> None:
     finally:
         log.close()
     try:
+        write_checked(data_dir.path / _DONE, done)
         remove_durably(data_dir.restoring)
     except OSError as error:
         raise StorageFailed(f"{data_dir.path} cannot be written: {error}") from error

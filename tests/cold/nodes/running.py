@@ -172,7 +172,8 @@ class ColdServer:
         self.ledger.write(self.port, appends)
         self._passing += 1
         passing = Ledger(self._passing, 1, bucket=f"passing{self._passing}")
-        passing.write(self.port, appends // 4 + 1)
+        # More than half of what goes into a pack, which is to be sparse soon.
+        passing.write(self.port, appends * 3)
         for path in list(passing.streams):
             passing.delete(self.port, path)
 
