@@ -89,7 +89,7 @@ class ColdStore:
 
     def _lost_replies(self) -> None:
         self._counted["store: lost replies"] += 1
-        self.objects.lost_reply_probability = self._random.choice((0.1, 0.5))
+        self.objects.lost_reply_probability = self._random.choice((0.3, 0.8))
 
     def _slow(self) -> None:
         self._counted["store: slow"] += 1
