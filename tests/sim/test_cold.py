@@ -30,7 +30,7 @@ EXPECTED = (
     "store: refusal",
     "store: lost reply to put",
     "store: lost reply to get",
-    "store: lost reply to delete",
+    "store: delete",
     "cold: reads",
     "cold: slices in the end",
     "cold: packs in the end",

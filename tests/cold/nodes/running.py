@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -19,6 +20,8 @@ from tests.support.minio import MinioServer
 from tests.support.s3_proxy import S3Proxy
 from tests.support.server_process import ServerProcess
 
+# Whether to take each step and not only a few that stand for the others.
+ALL = os.environ.get("COLD_STEPS") == "all"
 PACK_BYTES = 64 * 1024
 REQUEST_TIMEOUT_S = 1.0
 PREFIX = "fault/tests/"

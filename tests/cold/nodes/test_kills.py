@@ -6,15 +6,11 @@ it, and when the store has done it and the node does not know yet.
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.cold.nodes.conftest import Make
-from tests.cold.nodes.running import ColdServer, command, wait_until
+from tests.cold.nodes.running import ALL, ColdServer, command, wait_until
 from tests.support.s3_proxy import Moment
-
-ALL = os.environ.get("COLD_STEPS") == "all"
 
 FLUSH = [
     (Moment.BEFORE, "PUT", "/packs/"),
@@ -37,7 +33,7 @@ REMOVAL = [
 ]
 if not ALL:
     FLUSH = [FLUSH[1], FLUSH[-1]]
-    ARCHIVE = [ARCHIVE[1], ARCHIVE[-1]]
+    ARCHIVE = [ARCHIVE[-1]]
     REMOVAL = REMOVAL[1:2]
 
 
@@ -122,10 +118,10 @@ def test_a_compaction_that_is_cut_off_is_made_again(make: Make, moment: Moment) 
         server.judge().assert_sound(orphans=False)
 
 
-@pytest.mark.skipif(not ALL, reason="only with COLD_STEPS=all (make cold)")
-def test_a_node_that_is_killed_again_and_again_loses_nothing(make: Make) -> None:
+@pytest.mark.parametrize("kills", [12 if ALL else 3])
+def test_a_node_that_is_killed_again_and_again_loses_nothing(make: Make, kills: int) -> None:
     with make() as server:
-        for number in range(6):
+        for number in range(kills):
             method, about = ("PUT", "GET", "POST")[number % 3], ("/packs/", "")[number % 2]
             hold = server.proxy.hold(Moment.BEHIND, method, about, passed_over=number % 4)
             server.churn(20)
