@@ -6,6 +6,7 @@ holds them. What it keeps besides, for readers, is bounded by `cold.hot_keep_byt
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple
@@ -27,6 +28,7 @@ _LOOK_EVERY_S = 1.0
 # What a step reads and compares, about; flushes of the state wait for it.
 _STEP_BYTES = 4 * 1024 * 1024
 _STEP_ROWS = 1_000
+_STEP_IDS = 200
 
 _CHUNK_DECODER = msgspec.msgpack.Decoder(Chunk)
 _SLICE_DECODER = msgspec.msgpack.Decoder(ColdSlice)
@@ -40,10 +42,14 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """How far a step came (None at the very end), and what it dropped, in bytes."""
+    """How far a step came (None at the very end), and what it dropped, in bytes.
+
+    `straddling` is in the cold store, but in one chunk with what is not.
+    """
 
     place: Place | None
     dropped: int = 0
+    straddling: int = 0
     differing: int = 0
 
 
@@ -53,8 +59,8 @@ class Dropper:
     `stored` waits until all that was applied is in the store; while `exclusive` is held, nobody
     writes there.
 
-    What it holds is counted since the start, on top of what the files' sizes say then. A removal
-    of streams makes the count too high; a round through everything sets it right.
+    What it holds is counted once at the start, and what is flushed added. A removal of streams
+    makes the count too high; a round through everything sets it right.
     """
 
     def __init__(
@@ -74,9 +80,12 @@ class Dropper:
         self._keep_bytes = keep_bytes
         self._run_blocking = run_blocking
         self._place = Place()
-        self._counted_from: int | None = None
+        self._counting: Place | None = Place()
+        self._counted_from = state.header.flushed_bytes
         self._dropped_this_way = 0
         self._flushed_before = 0
+        self._flushed_in_vain = -1
+        self._straddling = 0
         # For operators.
         self.kept_bytes = 0
         self.dropped_bytes = 0
@@ -91,12 +100,22 @@ class Dropper:
 
     async def round(self) -> float:
         """Drop a little, if there is too much. Raises `StorageError`."""
-        await self._count()
+        if self._counting is not None:
+            counted = await self._run_blocking(count_some, self._store, self._counting)
+            self.kept_bytes += counted.kept
+            self._counting = counted.place
+            return 0.0
+        flushed = self._state.header.flushed_bytes
+        # Less than before: another node's state has taken the place of this one's.
+        self.kept_bytes += max(0, flushed - self._counted_from)
+        self._counted_from = flushed
         if self.kept_bytes <= self._keep_bytes:
             return _LOOK_EVERY_S
         if self._place == Place():
+            if self._flushed_in_vain == flushed:
+                return _LOOK_EVERY_S
             # What is counted must be stored to be found.
-            self._flushed_before = self._state.header.flushed_bytes
+            self._flushed_before, self._straddling = flushed, 0
             await self._stored()
         # No flush may be under way, and nobody replace the state: what was compared is dropped.
         async with self._exclusive:
@@ -104,6 +123,7 @@ class Dropper:
         self.kept_bytes = max(0, self.kept_bytes - step.dropped)
         self.dropped_bytes += step.dropped
         self._dropped_this_way += step.dropped
+        self._straddling += step.straddling
         self.differing += step.differing
         if step.place is not None:
             self._place = step.place
@@ -111,33 +131,65 @@ class Dropper:
         return self._begin_again()
 
     def _begin_again(self) -> float:
-        """Everything was looked at. When nothing was found, there is only what came since."""
+        """Everything was looked at. When nothing was found, there is only what cannot be dropped
+        yet, and what came since."""
         found, self._dropped_this_way = self._dropped_this_way, 0
         self._place = Place()
         if not found:
-            self.kept_bytes = self._state.header.flushed_bytes - self._flushed_before
+            self._flushed_in_vain = self._flushed_before
+            self.kept_bytes = self._straddling + self._counted_from - self._flushed_before
         return _LOOK_EVERY_S
 
-    async def _count(self) -> None:
-        flushed = self._state.header.flushed_bytes
-        if self._counted_from is None or flushed < self._counted_from:
-            held = await self._run_blocking(self._store.size_of, _RANGES)
-            self.kept_bytes = max(0, held - self._state.header.hot_bytes)
-        else:
-            self.kept_bytes += flushed - self._counted_from
-        self._counted_from = flushed
+
+class Counted(NamedTuple):
+    """How far a count came (None at the very end), and what it found to be in the cold store as
+    well, in bytes."""
+
+    place: Place | None
+    kept: int = 0
 
 
-_RANGES = [(letter, bytes([letter[0] + 1])) for letter in (keys.CHUNK, keys.BLOB_PART)]
+def count_some(store: StateStore, place: Place) -> Counted:
+    """Count some of what follows `place`. Blocks."""
+    kept = 0
+    for _ in range(_STEP_IDS):
+        stream_id = _next_id(store, place)
+        if stream_id is None:
+            return Counted(_behind_all(place), kept)
+        last = store.last(*keys.id_range(keys.SLICE, stream_id))
+        if last is not None:
+            kept += max(
+                0, _SLICE_DECODER.decode(last[1]).end_byte - _start(store, place, stream_id)
+            )
+        place = Place(place.letter, stream_id + 1)
+    return Counted(place, kept)
+
+
+def _start(store: StateStore, place: Place, stream_id: int) -> int:
+    """The byte at which what a node holds of an id begins, if that is in the cold store."""
+    [(key, value)] = store.scan(*keys.id_range(place.letter, stream_id), limit=1)
+    if place.letter == keys.CHUNK:
+        return _CHUNK_DECODER.decode(value).start_byte
+    slices = _slices(store, stream_id, keys.number_in(key))
+    return slices[0].start_byte if slices else sys.maxsize
+
+
+def _next_id(store: StateStore, place: Place) -> int | None:
+    """The first id from a place on of which something is held."""
+    start = keys.id_range(place.letter, place.stream_id)[0]
+    rows = store.scan(start, bytes([place.letter[0] + 1]), limit=1)
+    return keys.stream_id_in(rows[0][0]) if rows else None
+
+
+def _behind_all(place: Place) -> Place | None:
+    return Place(keys.BLOB_PART) if place.letter == keys.CHUNK else None
 
 
 def drop_some(store: StateStore, place: Place) -> Step:
     """Compare and drop some of what follows `place`; never anything that is not stored. Blocks."""
-    start = keys.id_range(place.letter, place.stream_id)[0]
-    rows = store.scan(start, bytes([place.letter[0] + 1]), limit=1)
-    if not rows:
-        return Step(Place(keys.BLOB_PART) if place.letter == keys.CHUNK else None)
-    stream_id = keys.stream_id_in(rows[0][0])
+    stream_id = _next_id(store, place)
+    if stream_id is None:
+        return Step(_behind_all(place))
     of_blob = place.letter == keys.BLOB_PART
     chunks = _parts(store, stream_id) if of_blob else _chunks(store, stream_id)
     compared = _compare(store, stream_id, chunks)
@@ -147,21 +199,25 @@ def drop_some(store: StateStore, place: Place) -> Step:
         ends = [chunk.start_record if of_blob else chunk.end_record for chunk in doomed]
         store.write([(key(stream_id, end), None) for end in ends])
     dropped = sum(chunk.size for chunk in doomed)
-    # There may be more of this id, unless what is left is hot, or differs.
-    next_id = stream_id if doomed else stream_id + 1
-    return Step(Place(place.letter, next_id), dropped, compared.differing)
+    if doomed:
+        # There may be more of this id.
+        return Step(Place(place.letter, stream_id), dropped, 0, compared.differing)
+    straddling = max(0, compared.through_byte - chunks[0].start_byte)
+    next_place = Place(place.letter, stream_id + 1)
+    return Step(next_place, 0, straddling, compared.differing)
 
 
 class _Compared(NamedTuple):
-    """Everything before record `through` is in the cold store as it is here."""
+    """Everything before record `through`, at `through_byte`, is in the cold store as it is here."""
 
     through: int
+    through_byte: int
     differing: int = 0
 
 
 def _compare(store: StateStore, stream_id: int, chunks: list[Chunk]) -> _Compared:
     """Compare the first chunks that a node holds of an id with the digests of their slices."""
-    through = 0
+    through = through_byte = 0
     rows = store.scan(
         keys.slice_key(stream_id, chunks[0].start_record + 1),
         keys.id_range(keys.SLICE, stream_id)[1],
@@ -182,9 +238,9 @@ def _compare(store: StateStore, stream_id: int, chunks: list[Chunk]) -> _Compare
                     stream=stream_id,
                     records=(row.start_record, end_record),
                 )
-                return _Compared(through, 1)
-        through = end_record
-    return _Compared(through)
+                return _Compared(through, through_byte, 1)
+        through, through_byte = end_record, row.end_byte
+    return _Compared(through, through_byte)
 
 
 def _chunks(store: StateStore, stream_id: int) -> list[Chunk]:

@@ -26,6 +26,11 @@ class SimulatedObjects:
         self.flip_probability = 0.0
         self.counts: Counter[str] = Counter()
 
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """The objects' bytes by name."""
+        return {name: content for name, (content, _) in self.objects.items()}
+
     def heal(self) -> None:
         self.is_away = False
         self.refusal_probability = self.lost_reply_probability = self.flip_probability = 0.0

@@ -16,12 +16,14 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from streamd.cluster import Cluster
-from streamd.config import ClusterConfig
+from streamd.cold_store import Cold
+from streamd.config import ClusterConfig, ColdConfig
 from streamd.http.live import Hub
 from streamd.metrics import Metrics
 from streamd.node import Node
 from streamd.stores import Stores
 from tests.sim.network import Network, Port, address_of
+from tests.sim.objects import ObjectsOf, SimulatedObjects
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -41,7 +43,14 @@ class Machine:
     """A directory, and a node that comes and goes. `calls` counts what the node had done with
     its disk, by the name of the call; `disk_s` is how long such a call takes, in seconds."""
 
-    def __init__(self, node_id: int, base: Path, network: Network) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        base: Path,
+        network: Network,
+        objects: SimulatedObjects | None = None,
+        cold_config: ColdConfig | None = None,
+    ) -> None:
         self.node_id = node_id
         self.path = base / f"n{node_id}"
         self.calls: Counter[str] = Counter()
@@ -49,6 +58,8 @@ class Machine:
         self.disk_s = 0.001
         self.running: Node | None = None
         self._network = network
+        self._objects = objects
+        self._cold_config = cold_config
         self._lives = 0
         self._life = trio.CancelScope()
         self._ended = trio.Event()
@@ -123,9 +134,21 @@ class Machine:
                 metrics=Metrics(),
                 cluster=cluster,
                 timing=self._config,
+                cold=self._cold(),
+                cold_config=self._cold_config,
             )
             async with node.running():
                 yield node
+
+    def _cold(self) -> Cold | None:
+        if self._objects is None:
+            return None
+        return Cold(
+            ObjectsOf(self._objects),
+            run_blocking=self._run_blocking,
+            random=Random(self.node_id),
+            max_requests=4,
+        )
 
     async def _run_blocking(
         self,
@@ -150,11 +173,17 @@ def _clock_ms() -> int:
 
 
 class Machines:
-    """Three of them, on one network."""
+    """Three of them, on one network; with a `cold_config` they share `objects`."""
 
-    def __init__(self, base: Path, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, base: Path, nursery: trio.Nursery, cold_config: ColdConfig | None = None
+    ) -> None:
         self.network = Network(Random(7), Counter())
-        self.all = [Machine(node_id, base, self.network) for node_id in (1, 2, 3)]
+        self.objects = SimulatedObjects(Random(7), _clock_ms)
+        objects = None if cold_config is None else self.objects
+        self.all = [
+            Machine(node_id, base, self.network, objects, cold_config) for node_id in (1, 2, 3)
+        ]
         self._nursery = nursery
         for machine in self.all:
             self.start(machine)
@@ -178,8 +207,8 @@ class Machines:
 Scenario = Callable[[Machines], Awaitable[None]]
 
 
-async def play(scenario: Scenario, base: Path) -> None:
+async def play(scenario: Scenario, base: Path, cold_config: ColdConfig | None = None) -> None:
     """Play a scenario with three machines that have just been started."""
     async with trio.open_nursery() as nursery:
-        await scenario(Machines(base, nursery))
+        await scenario(Machines(base, nursery, cold_config))
         nursery.cancel_scope.cancel()

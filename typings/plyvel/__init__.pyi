@@ -64,6 +64,7 @@ class DB:
         *,
         start: bytes = ...,
         stop: bytes = ...,
+        reverse: bool = ...,
         verify_checksums: bool = ...,
         fill_cache: bool = ...,
     ) -> _Iterator[tuple[bytes, bytes]]: ...

@@ -103,11 +103,13 @@ class StateStore:
             batch.write()
             return deleted
 
-    def size_of(self, ranges: Sequence[tuple[bytes, bytes]]) -> int:
-        """What rows take on the disk, in bytes, roughly: compressed, and with what was deleted
-        lately."""
-        with self._calling() as db:
-            return sum(db.approximate_size(start, stop) for start, stop in ranges)
+    def last(self, start: bytes, stop: bytes) -> tuple[bytes, bytes] | None:
+        """The last row from `start` to before `stop`, if there is any."""
+        with (
+            self._calling() as db,
+            db.iterator(start=start, stop=stop, reverse=True, verify_checksums=True) as found,
+        ):
+            return next(iter(found), None)
 
     def view(self) -> StateView:
         """The state as it is now, which stays as it is. Close it: it keeps old rows on disk."""

@@ -1,0 +1,279 @@
+"""Three nodes and a cold store: crashes at each step, other leaders, a store that goes away."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from streamd.config import ColdConfig
+from streamd.proposals import OutcomeUnknown, Unavailable
+from streamd.streams import keys
+from streamd.streams.commands import FlushCold, Result
+from tests.sim.runtime import run_virtually
+from tests.support.machines import Machine, Machines, Scenario, play, wait_until
+from tests.support.manifest import Manifest
+from tests.support.nodes import append, create, read_all
+
+NAMES = ("a", "b", "c")
+SETTINGS = ColdConfig(
+    backend="s3",
+    s3_bucket="simulated",
+    pack_bytes=64 * 1024,
+    flush_after_ms=500,
+    hot_keep_bytes=1,
+    hot_limit_bytes=300_000,
+)
+
+Play = Callable[[Scenario], None]
+
+
+@pytest.fixture(name="play")
+def _play(tmp_path: Path) -> Play:
+    return lambda scenario: run_virtually(3, partial(play, scenario, tmp_path, SETTINGS))
+
+
+class Writer:
+    """Appends to some streams and remembers what must be there."""
+
+    def __init__(self, machines: Machines) -> None:
+        self.machines = machines
+        self.expected = dict.fromkeys(NAMES, b"")
+        self.number = 0
+
+    async def begin(self) -> None:
+        leader = await self.machines.leader()
+        for name in NAMES:
+            await insist(leader.node.group.propose, create(name))
+
+    async def write(self, count: int) -> None:
+        for _ in range(count):
+            name = NAMES[self.number % len(NAMES)]
+            body = b"%06d|" % self.number * 300
+            self.number += 1
+            leader = await self.machines.leader()
+            outcome = await leader.node.group.propose(append(name, body), len(body))
+            assert outcome.result is Result.APPENDED
+            self.expected[name] += body
+
+    async def check(self) -> None:
+        """Every node has it all, and none of it on its own disk or in memory."""
+        await settled(self.machines)
+        for machine in self.machines.all:
+            node = machine.node
+            Manifest(node.stores.state, self.machines.objects.contents).check()
+            node.group.state.tails.__init__(1 << 20)  # type: ignore[misc]
+            for name in NAMES:
+                assert await read_all(node, name, 50_000) == self.expected[name]
+
+
+async def insist(propose: Callable[..., Awaitable[object]], command: object) -> None:
+    while True:
+        try:
+            await propose(command)
+            return
+        except (Unavailable, OutcomeUnknown):
+            await trio.sleep(0.1)
+
+
+async def settled(machines: Machines) -> None:
+    """Wait until all nodes are up, agree, and hold nothing that is in the cold store."""
+
+    def is_settled() -> bool:
+        if not all(machine.is_ready for machine in machines.all):
+            return False
+        applied = {machine.node.group.core.applied_index for machine in machines.all}
+        return len(applied) == 1 and all(
+            machine.node.group.state.header.hot_bytes == 0 and not chunks(machine)
+            for machine in machines.all
+        )
+
+    await wait_until(is_settled)
+    for machine in machines.all:
+        await machine.node.group.flush()
+
+
+def chunks(machine: Machine) -> list[tuple[bytes, bytes]]:
+    """The rows with records that a node has on its own disk."""
+    return machine.node.stores.state.scan(keys.CHUNK, bytes([keys.CHUNK[0] + 1]), limit=100)
+
+
+def on_call(machine: Machine, name: str, count: int) -> trio.Event:
+    """Set when a node has done something for the `count`-th time from now on."""
+    happened = trio.Event()
+    wanted = machine.calls[name] + count
+
+    def hear(called: str) -> None:
+        if called == name and machine.calls[name] == wanted:
+            happened.set()
+            machine.disk_s = 0.5  # it is killed before it can go on
+
+    machine.on_call = hear
+    return happened
+
+
+def test_all_nodes_read_what_none_has_any_more(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        writer = Writer(machines)
+        await writer.begin()
+        await writer.write(120)
+        await writer.check()
+        await writer.write(10)
+        await writer.check()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(
+    "step", ["gather_pack", "put", "stat", "_checked_get", "_write_blocking", "write", "drop_some"]
+)
+def test_a_crash_at_any_step_loses_nothing_and_leaves_no_gap(
+    play: Play, step: str, count: int
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        writer = Writer(machines)
+        await writer.begin()
+        machines.objects.is_away = True
+        await writer.write(120)
+        leader = await machines.leader()
+        happened = on_call(leader, step, count)
+        machines.objects.heal()
+        await happened.wait()
+        await leader.kill()
+        for machine in machines.all:
+            if machine is not leader:
+                await wait_until(lambda m=machine: m.is_ready)  # type: ignore[misc]
+        leader.disk_s = 0.001
+        leader.on_call = lambda _: None
+        machines.start(leader)
+        await wait_until(lambda: leader.is_ready)
+        await writer.write(20)
+        await writer.check()
+
+    play(scenario)
+
+
+def test_a_leader_that_was_deposed_in_the_middle_of_a_flush_changes_nothing(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        writer = Writer(machines)
+        await writer.begin()
+        await writer.write(45)
+        old = await machines.leader()
+        happened = on_call(old, "put", 1)
+        await happened.wait()
+        others = [machine.node_id for machine in machines.all if machine is not old]
+        machines.network.cut(
+            [pair for i in others for pair in ((old.node_id, i), (i, old.node_id))]
+        )
+        await wait_until(lambda: any(m.leads for m in machines.all if m is not old))
+        old.disk_s = 0.001
+        await wait_until(lambda: not old.leads)
+        machines.heal()
+        await writer.write(20)
+        await writer.check()
+
+    play(scenario)
+
+
+def test_what_a_former_leader_proposes_late_is_refused(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        writer = Writer(machines)
+        await writer.begin()
+        leader = await machines.leader()
+        term = leader.node.group.core.term
+        late = FlushCold(term - 1, 0, "x/packs/late.pack", 1, [])
+        follower = next(machine for machine in machines.all if machine is not leader)
+        outcome = await follower.node.group.propose(late)
+        assert outcome.result is Result.STALE
+        assert not leader.node.stores.state.scan(keys.PACK, bytes([keys.PACK[0] + 1]), limit=1)
+
+    play(scenario)
+
+
+def test_a_node_far_behind_gets_by_without_what_the_others_dropped(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        writer = Writer(machines)
+        await writer.begin()
+        leader = await machines.leader()
+        behind = next(machine for machine in machines.all if machine is not leader)
+        await behind.kill()
+        await writer.write(60)
+        up = [machine for machine in machines.all if machine is not behind]
+        await wait_until(lambda: not any(chunks(machine) for machine in up))
+        for machine in up:
+            await machine.node.group.compact()
+        machines.start(behind)
+        await wait_until(lambda: behind.is_ready)
+        await writer.check()
+
+    play(scenario)
+
+
+def test_while_the_store_is_away_bytes_are_refused_at_the_limit_by_every_node(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        writer = Writer(machines)
+        await writer.begin()
+        await writer.write(30)
+        machines.objects.is_away = True
+        written = writer.number
+        with pytest.raises(Unavailable, match="hot tier is full"):
+            await writer.write(1_000)
+        writer.number -= 1
+        assert writer.number > written
+        for machine in machines.all:
+            with pytest.raises(Unavailable, match="hot tier is full"):
+                await machine.node.group.propose(append("a", b"more"), 4)
+            # A new leader knows it at once; and what brings no bytes is done.
+            await machine.node.group.propose(create(f"n{machine.node_id}"))
+        machines.objects.heal()
+        await wait_until(lambda: not any(m.node.group.is_full for m in machines.all))
+        await writer.write(30)
+        await writer.check()
+
+    play(scenario)
+
+
+def test_a_store_that_fails_all_the_time_is_not_believed_but_used(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        writer = Writer(machines)
+        await writer.begin()
+        machines.objects.refusal_probability = 0.1
+        machines.objects.lost_reply_probability = 0.1
+        machines.objects.flip_probability = 0.1
+        leader = await machines.leader()
+        for _ in range(150):
+            await wait_until(lambda: not leader.node.group.is_full)
+            await writer.write(1)
+        await settled(machines)
+        machines.objects.heal()
+        await writer.check()
+        assert machines.objects.counts["flipped bit"]
+        assert machines.objects.counts["lost reply to put"]
+
+    play(scenario)
+
+
+def test_a_node_keeps_bytes_that_differ_from_those_in_the_store(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        writer = Writer(machines)
+        await writer.begin()
+        machines.objects.is_away = True
+        await writer.write(6)
+        leader = await machines.leader()
+        follower = next(machine for machine in machines.all if machine is not leader)
+        await wait_until(lambda: len(chunks(follower)) == 3)
+        await follower.node.group.flush()
+        damaged, value = chunks(follower)[0]
+        follower.node.stores.state.write([(damaged, value[:-1] + b"?")])
+        machines.objects.heal()
+        others = [machine for machine in machines.all if machine is not follower]
+        await wait_until(lambda: not any(chunks(machine) for machine in others))
+        await wait_until(lambda: [row for row, _ in chunks(follower)] == [damaged])
+        await trio.sleep(5)
+        assert [row for row, _ in chunks(follower)] == [damaged]
+
+    play(scenario)
