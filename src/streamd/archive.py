@@ -31,6 +31,8 @@ log = structlog.get_logger("streamd.cold")
 # Of entries, before they are compressed; and how long the first of them waits.
 SEGMENT_BYTES = 16 * 1024 * 1024
 ROUND_S = 1.0
+# A member that archives for the leader answers within the time of a request.
+_FOR_OTHERS_BYTES = 4 * 1024 * 1024
 # How much is read from the log at a time: its writes wait meanwhile.
 READ_BYTES = 1024 * 1024
 # How long members that do not answer are waited for before a gap is accepted.
@@ -103,12 +105,15 @@ class Archive:
         )
 
     async def _write_segment(
-        self, behind: ArchivedPlace, until: int | None = None
+        self,
+        behind: ArchivedPlace,
+        until: int | None = None,
+        max_bytes: int = SEGMENT_BYTES,
     ) -> tuple[ArchivedPlace, int]:
         """Put a segment of what this node has behind that place, or has up to entry `until`;
         where it ends, and the size of its entries. Raises `EntriesGone`, `ColdError`."""
         writer = SegmentWriter(self.target.group_id, LogPlace(*astuple(behind)))
-        while writer.entries_size < SEGMENT_BYTES:
+        while writer.entries_size < max_bytes:
             entries = await self._group.committed.behind(writer.last.index, READ_BYTES)
             if until is not None:
                 entries = [entry for entry in entries if entry.index <= until]
@@ -140,7 +145,7 @@ class Archive:
         try:
             behind = _PLACE.decode(payload)
             await self.target.fence.check()
-            place, _ = await self._write_segment(behind)
+            place, _ = await self._write_segment(behind, max_bytes=_FOR_OTHERS_BYTES)
         except EntriesGone:
             place = behind
         except (ColdError, msgspec.DecodeError) as error:

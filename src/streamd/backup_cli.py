@@ -318,7 +318,8 @@ def _tell_restored(done: Restored, data_dir: str, *, fenced: bool) -> None:
     print(f"cluster {done.cluster_id} is restored in {data_dir}, from {done.former_cluster_id}")
     print(f"as of entry {done.last_index} (term {done.last_term}), {_time(done.time_ms)};")
     print(f"{done.packs} packs of the old cluster are referred to, and were read and compared.")
-    print("Start the node with this directory, then add others under new ids.")
+    print("Start the node with this directory and the same [cold] store, then add others under new")
+    print("ids.")
     if fenced:
         print("The old cluster is fenced: stop its nodes. Keep its folder in the store.")
     else:

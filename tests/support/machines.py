@@ -16,6 +16,7 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from streamd.cluster import Cluster
+from streamd.cold.objects import ObjectStore
 from streamd.cold_store import Cold
 from streamd.config import ClusterConfig, ColdConfig
 from streamd.http.live import Hub
@@ -48,7 +49,7 @@ class Machine:
         node_id: int,
         base: Path,
         network: Network,
-        objects: SimulatedObjects | None = None,
+        store: ObjectStore | None = None,
         cold_config: ColdConfig | None = None,
     ) -> None:
         self.node_id = node_id
@@ -58,7 +59,7 @@ class Machine:
         self.disk_s = 0.001
         self.running: Node | None = None
         self._network = network
-        self._objects = objects
+        self._store = store
         self._cold_config = cold_config
         self._lives = 0
         self._life = trio.CancelScope()
@@ -141,10 +142,10 @@ class Machine:
                 yield node
 
     def _cold(self) -> Cold | None:
-        if self._objects is None:
+        if self._store is None:
             return None
         return Cold(
-            ObjectsOf(self._objects),
+            self._store,
             run_blocking=self._run_blocking,
             random=Random(self.node_id),
             max_requests=4,
@@ -173,16 +174,22 @@ def _clock_ms() -> int:
 
 
 class Machines:
-    """Three of them, on one network; with a `cold_config` they share `objects`."""
+    """Three of them, on one network; with a `store` they share that as their cold one, with only a
+    `cold_config` the simulated `objects`."""
 
     def __init__(
-        self, base: Path, nursery: trio.Nursery, cold_config: ColdConfig | None = None
+        self,
+        base: Path,
+        nursery: trio.Nursery,
+        cold_config: ColdConfig | None = None,
+        store: ObjectStore | None = None,
     ) -> None:
         self.network = Network(Random(7), Counter())
         self.objects = SimulatedObjects(Random(7), _clock_ms)
-        objects = None if cold_config is None else self.objects
+        if store is None and cold_config is not None:
+            store = ObjectsOf(self.objects)
         self.all = [
-            Machine(node_id, base, self.network, objects, cold_config) for node_id in (1, 2, 3)
+            Machine(node_id, base, self.network, store, cold_config) for node_id in (1, 2, 3)
         ]
         self._nursery = nursery
         for machine in self.all:
@@ -207,8 +214,14 @@ class Machines:
 Scenario = Callable[[Machines], Awaitable[None]]
 
 
-async def play(scenario: Scenario, base: Path, cold_config: ColdConfig | None = None) -> None:
+async def play(
+    scenario: Scenario,
+    base: Path,
+    cold_config: ColdConfig | None = None,
+    *,
+    store: ObjectStore | None = None,
+) -> None:
     """Play a scenario with three machines that have just been started."""
     async with trio.open_nursery() as nursery:
-        await scenario(Machines(base, nursery, cold_config))
+        await scenario(Machines(base, nursery, cold_config, store))
         nursery.cancel_scope.cancel()

@@ -1,0 +1,176 @@
+"""One archive, whoever leads: it goes on from where it ends, and never has a gap for nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from streamd.administration import Transfer
+from streamd.backup import verify
+from streamd.blocking import in_thread
+from streamd.cold.errors import ColdUnavailable
+from streamd.restore import Choice
+from streamd.storage.install import install
+from tests.sim.runtime import run_virtually
+from tests.support.archived import Quiet, cold_in, restored, state_in
+from tests.support.flaky_store import FlakyStore
+from tests.support.machines import Machine, Machines, Scenario, play, wait_until
+from tests.support.nodes import append, create, read_all, running_node
+
+AWAY = 10**9
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FlakyStore:
+    return cold_in(tmp_path / "cold")[1]
+
+
+@pytest.fixture(name="play")
+def _play(tmp_path: Path, store: FlakyStore) -> Callable[[Scenario], None]:
+    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path, store=store))
+
+
+def away(store: FlakyStore) -> None:
+    store.failures = _Always()
+
+
+def back(store: FlakyStore) -> None:
+    store.failures = []
+
+
+class _Always(list[Exception]):
+    """Failures without end."""
+
+    def __bool__(self) -> bool:
+        return True
+
+    def pop(self, *_: object) -> Exception:  # type: ignore[override]
+        return ColdUnavailable("away")
+
+
+async def write(machine: Machine, count: int) -> None:
+    for number in range(count):
+        await machine.node.group.propose(append("a", b"%d." % number))
+
+
+async def archived(machine: Machine) -> None:
+    """All that is applied now is archived, but for entries that only say so."""
+    index = machine.node.group.core.applied_index
+    state = machine.node.group.state
+    await wait_until(lambda: state.header.archived.index >= index - 1)
+
+
+async def hand_over(machines: Machines, to: Machine) -> None:
+    leader = await machines.leader()
+    assert leader.node.administration is not None
+    await leader.node.administration.perform(Transfer(to.node_id))
+    await wait_until(lambda: to.leads)
+
+
+def check(tmp_path: Path, data_dir: Path) -> None:
+    """What is archived is one log without a gap, and restores to what the nodes had."""
+
+    async def check_it() -> None:
+        cold, _ = cold_in(tmp_path / "cold")
+        done = await restored(cold, tmp_path / "restored", Choice(), fencing=False)
+        verified = await verify(cold, done.former_cluster_id, in_thread, Quiet())
+        assert verified.problems == []
+        said = state_in(tmp_path / "restored")
+        assert said.applied_index == done.last_index
+        async with running_node(tmp_path / "restored") as node:
+            content = await read_all(node, "a")
+        original = state_in(data_dir)
+        assert original.records[1][1].startswith(content)
+
+    trio.run(check_it)
+
+
+def test_each_leader_goes_on_where_the_last_one_ended(
+    tmp_path: Path, store: FlakyStore, play: Callable[[Scenario], None]
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader = await machines.leader()
+        await wait_until(lambda: all(machine.is_ready for machine in machines.all))
+        await leader.node.group.propose(create("a"))
+        for to in (*machines.all, *machines.all):
+            await write(await machines.leader(), 20)
+            if not to.leads:
+                await hand_over(machines, to)
+        leader = await machines.leader()
+        await write(leader, 20)
+        await archived(leader)
+        await wait_until(
+            lambda: len({m.node.group.state.header.archived for m in machines.all}) == 1
+        )
+        await leader.node.group.flush()
+        shutil.copytree(leader.path, tmp_path / "copy")
+
+    play(scenario)
+    check(tmp_path, tmp_path / "copy")
+
+
+def test_a_leader_whose_log_begins_too_late_has_others_archive_for_it(
+    tmp_path: Path, store: FlakyStore, play: Callable[[Scenario], None]
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader = await machines.leader()
+        await wait_until(lambda: all(machine.is_ready for machine in machines.all))
+        await leader.node.group.propose(create("a"))
+        await write(leader, 10)
+        await archived(leader)
+        behind = next(machine for machine in machines.all if machine is not leader)
+        await behind.kill()
+        away(store)
+        await write(leader, 30)
+        # The leader has no log for it any more, but another member has.
+        await leader.node.group.flush()
+        leader.node.group.retention.archived_index = None
+        await leader.node.group.compact()
+        machines.start(behind)
+        await wait_until(lambda: bool(behind.calls[install.__name__]))
+        await wait_until(lambda: behind.is_ready)
+        await hand_over(machines, behind)
+        assert behind.node.group.committed.first_index > 20
+        back(store)
+        await archived(behind)
+        assert behind.node.archive is not None
+        assert behind.node.archive.gap is None
+        await write(behind, 5)
+        await archived(behind)
+        await behind.node.group.flush()
+        shutil.copytree(behind.path, tmp_path / "copy")
+
+    play(scenario)
+    check(tmp_path, tmp_path / "copy")
+
+
+def test_a_leader_that_lost_its_log_s_chain_continues_that_of_the_archive(
+    tmp_path: Path, store: FlakyStore, play: Callable[[Scenario], None]
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader = await machines.leader()
+        await wait_until(lambda: all(machine.is_ready for machine in machines.all))
+        await leader.node.group.propose(create("a"))
+        await write(leader, 10)
+        await archived(leader)
+        other = next(machine for machine in machines.all if machine is not leader)
+        await other.node.group.flush()
+        await other.kill()
+        # It finds nothing of its log: that begins anew behind the state, with a chain of its own.
+        shutil.rmtree(other.path / "log")
+        machines.start(other)
+        await write(leader, 10)
+        await wait_until(lambda: other.is_ready and other.node.group.core.may_vote)
+        await hand_over(machines, other)
+        await write(other, 10)
+        await archived(other)
+        await other.node.group.flush()
+        shutil.copytree(other.path, tmp_path / "copy")
+
+    play(scenario)
+    check(tmp_path, tmp_path / "copy")
