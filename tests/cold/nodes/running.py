@@ -168,7 +168,7 @@ class ColdServer:
             self.churn(5)
             return condition()
 
-        wait_until(is_so, "what was written for")
+        wait_until(is_so, "what was written for", 2 * _BOUND_S)
 
     def churn(self, appends: int = 40) -> None:
         """Append to streams that stay, and to one that goes."""
