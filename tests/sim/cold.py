@@ -4,7 +4,7 @@ what the states refer to, and nothing else."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
@@ -13,7 +13,6 @@ import pytest
 import trio
 
 from streamd.config import ColdConfig
-from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from tests.cold.nodes.verdict import Judge
 from tests.sim.objects import ObjectsOf, SimulatedObjects
@@ -185,11 +184,6 @@ def _standing(host: Host) -> str:
     return f"hot {header.hot_bytes}, leads {host.leads}, errors {errors}, rows {rows}"
 
 
-def _exact_size(store: StateStore, ranges: Sequence[tuple[bytes, bytes]]) -> int:
-    rows = (row for start, stop in ranges for row in store.scan(start, stop, limit=1 << 30))
-    return sum(len(value) for _, value in rows)
-
-
 @contextmanager
 def small_packs(seed: int) -> Iterator[None]:
     """Slices and packs so small that a few appends fill them."""
@@ -198,6 +192,4 @@ def small_packs(seed: int) -> Iterator[None]:
         patch.setattr("streamd.cold_flush.SLICE_BYTES", random.choice((300, 2_000, 1 << 20)))
         patch.setattr("streamd.cold_flush.MAX_SLICES", random.choice((2, 10, 1_000)))
         patch.setattr("streamd.cold_gc.ORPHANS_INTERVAL_S", 5.0)
-        # What LevelDB estimates depends on threads of its own.
-        patch.setattr(StateStore, "size_of", _exact_size)
         yield
