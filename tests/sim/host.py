@@ -68,6 +68,7 @@ class Life:
         self.path = path
         self.scope = trio.CancelScope()
         self.is_dead = False
+        self.has_failed_disk = False
         self.stop = trio.Event()
         self.ended = trio.Event()
         self.node: Node | None = None
@@ -156,10 +157,13 @@ class Host:
                 closing, stores = stores, None
                 self._now(life, closing.close)
         except* StorageError:
-            if life.is_dead or not self.disk.has_failed:
+            # It may be killed while it ends: requests to an object store are waited for.
+            failed_now = self.disk.has_failed and not life.is_dead
+            if not (life.has_failed_disk or failed_now):
                 raise
-            self._counted["processes ended by storage errors"] += 1
-            self.disk.leave(powerless=True)
+            if not life.is_dead:
+                self._counted["processes ended by storage errors"] += 1
+                self.disk.leave(powerless=True)
         finally:
             if self.life is life:
                 self._network.end_of(self.node_id, powerless=False)
@@ -348,6 +352,9 @@ class Host:
         except Crashed as crash:
             self._end(life, powerless=crash.powerless)
             await trio.sleep_forever()
+            raise
+        except StorageError:
+            life.has_failed_disk = life.has_failed_disk or self.disk.has_failed
             raise
         if getattr(call, "__name__", "") == "_write_blocking":
             self._watch.after_write(self.node_id)
