@@ -41,6 +41,10 @@ conformance: $(READY) $(NODE_READY) ## Run only the upstream conformance suite
 jepsen: $(READY) ## Break clusters of real processes for longer (JEPSEN_S=30 for each stretch)
 	JEPSEN_S=$${JEPSEN_S:-15} $(BIN)/python -m pytest tests/jepsen_like $(ARGS)
 
+cold: $(READY) ## Kill servers at every step of what they do in a real MinIO, and break its answers
+	@$(BIN)/python -m tests.support.minio
+	COLD_STEPS=all $(BIN)/python -m pytest tests/cold/nodes $(ARGS)
+
 sim: $(READY) ## Only the simulations and their planted bugs (SEEDS=8000: a long run; SEED=17: one)
 	@$(BIN)/python -m pytest tests/raft/test_simulation.py tests/raft/test_planted_bugs.py $(ARGS) & \
 	hearts=$$!; \

@@ -22,7 +22,7 @@ LAYERS = (
     {"storage", "cold", "transport"},
     {SHELL},
     {"node"},
-    {"standing"},
+    {"standing", "cold_status"},
     {"http"},
     {"cli"},
     {"__main__"},

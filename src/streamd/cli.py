@@ -26,6 +26,7 @@ _ELSEWHERE = {
     "bootstrap": "streamd.client.snapshots:bootstrap",
     "close": "streamd.client.managing:close",
     "cluster": "streamd.cluster_cli:cluster",
+    "cold": "streamd.cold_cli:cold",
     "completion": "streamd.completion_cli:completion",
     "create": "streamd.client.managing:create",
     "delete": "streamd.client.managing:delete",

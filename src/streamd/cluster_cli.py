@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import httpx
@@ -38,13 +38,24 @@ class Api:
         """What the leader says that `answer` names, or `answer` when it cannot be asked."""
         for member in answer.get("members", []):
             if member["node_id"] == answer["leader_id"] != answer["node_id"]:
-                url = self._client.base_url.copy_with(netloc=member["client_address"].encode())
-                try:
-                    response = httpx.get(url.join(path), timeout=_LEADER_TIMEOUT_S)
-                    return response.raise_for_status().json()
-                except (httpx.HTTPError, ValueError):
-                    return answer
+                return self.elsewhere(member["client_address"], path) or answer
         return answer
+
+    def elsewhere(self, address: str, path: str) -> Any:
+        """What another node says, or None when it cannot be asked from here."""
+        url = self._client.base_url.copy_with(netloc=address.encode())
+        try:
+            response = httpx.get(url.join(path), timeout=_LEADER_TIMEOUT_S)
+            return response.raise_for_status().json()
+        except (httpx.HTTPError, ValueError):
+            return None
+
+    def order(self, path: str) -> httpx.Response:
+        """Have the leader do something: where another node is asked it names that one.
+
+        Raises `httpx.HTTPError`.
+        """
+        return self._client.post(path, follow_redirects=True)
 
     def is_ready(self) -> bool:
         try:
@@ -56,17 +67,26 @@ class Api:
         try:
             response = self._client.request(method, path, json=body)
         except httpx.HTTPError as failure:
-            _end(f"{self._client.base_url} does not answer: {failure}", EXIT_UNREACHABLE)
-        if response.is_success:
-            return response.json()
-        try:
-            said = response.json()["error"]
-            _end(f"{said['code']}: {said['message']}", EXIT_REFUSED)
-        except (ValueError, KeyError, TypeError):
-            _end(f"unexpected answer {response.status_code}", EXIT_REFUSED)
+            self.unreachable(failure)
+        return self.decoded(response)
+
+    def unreachable(self, failure: httpx.HTTPError) -> NoReturn:
+        end(f"{self._client.base_url} does not answer: {failure}", EXIT_UNREACHABLE)
+
+    def decoded(self, response: httpx.Response) -> Any:
+        """What an answer holds; a refusal ends the process."""
+        if not response.is_success:
+            try:
+                said = response.json()["error"]
+                message = f"{said['code']}: {said['message']}"
+            except (ValueError, KeyError, TypeError):
+                message = f"unexpected answer {response.status_code}"
+            end(message, EXIT_REFUSED)
+        return response.json()
 
 
-def _end(message: str, status: int) -> Any:
+def end(message: str, status: int) -> NoReturn:
+    """End the process, saying why."""
     print(f"streamd: {message}", file=sys.stderr)
     sys.exit(status)
 
@@ -185,7 +205,7 @@ def wait_ready(api: Api, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while not api.is_ready():
         if time.monotonic() >= deadline:
-            _end(f"not ready within {timeout_s:g} s", EXIT_REFUSED)
+            end(f"not ready within {timeout_s:g} s", EXIT_REFUSED)
         time.sleep(_POLL_S)
 
 

@@ -91,6 +91,13 @@ class Dropper:
         self.dropped_bytes = 0
         self.differing = 0
 
+    @property
+    def held_bytes(self) -> int | None:
+        """What this node holds that is in the store, about; None before it was counted."""
+        if self._counted_from is None:
+            return None
+        return self.kept_bytes + self._state.header.flushed_bytes - self._counted_from
+
     async def round(self) -> float:
         """Drop a little, if there is too much. Raises `StorageError`."""
         if self._counting is not None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 import structlog
+import trio
 
 from streamd.blocking import RunBlocking
 from streamd.cold.objects import MAX_OBJECT_BYTES
@@ -75,19 +76,27 @@ class Flusher:
         self._flush_after_ms = config.flush_after_ms
         self._folder = folder
         self._run_blocking = run_blocking
-        self._everything = False
-        # For operators: what was flushed by this node, and when last, in log time.
+        # What was found to be the oldest, and since when, on Trio's clock.
+        self._oldest_ms: int | None = None
+        self._oldest_at = 0.0
+        self._asked = 0
+        # For operators: how often all that was hot was flushed because somebody asked for it;
+        # what was flushed by this node, and when last, in log time.
+        self.passes = 0
         self.packs = 0
         self.bytes = 0
         self.flushed_ms: int | None = None
 
-    def ask(self) -> None:
-        """Have the next round flush all there is, however young."""
-        self._everything = True
+    def ask(self) -> int:
+        """Have all flushed that is hot now, however young; that is done when `passes` has reached
+        the number returned."""
+        self._asked += 1
+        return self._asked
 
     async def round(self, lead: Lead) -> float:
         """Flush a pack if one is due. Raises a `ColdError`, `Unavailable`, `OutcomeUnknown`."""
-        until_ms = await self._due_until_ms()
+        asked = self._asked
+        until_ms = await self._due_until_ms(asked)
         if until_ms is None:
             return min(_LOOK_EVERY_S, self._flush_after_ms / 4000)
         # Rows that a flush of ours has changed must be in the store before they are read again.
@@ -97,29 +106,36 @@ class Flusher:
                 gather_pack, self._store, until_ms, self._pack_bytes, lead.term, number
             )
             if not found.slices:
-                self._everything = False
+                self.passes = asked
                 return _LOOK_EVERY_S
-            await self._put(lead.term, number, found)
-        if not found.is_full:
-            self._everything = False
+            is_taken = await self._put(lead.term, number, found)
+        if is_taken and not found.is_full:
+            self.passes = asked
         return 0.0
 
-    async def _due_until_ms(self) -> int | None:
+    async def _due_until_ms(self, asked: int) -> int | None:
         """What is hot since this log time or before is to be flushed; None while nothing is."""
         header = self._group.state.header
         if not header.hot_bytes:
-            self._everything = False
+            self.passes = asked
             return None
         now_ms = self._group.now_ms()
-        if self._everything or header.hot_bytes >= self._pack_bytes:
+        if asked > self.passes or header.hot_bytes >= self._pack_bytes:
             return now_ms
         oldest = await self._run_blocking(_oldest_ms, self._store)
-        if oldest is None or now_ms - oldest < self._flush_after_ms:
+        if oldest is None:
             return None
-        # Not what was written just now: a busy stream would be cut into small slices.
-        return now_ms - self._flush_after_ms // 2
+        if now_ms - oldest >= self._flush_after_ms:
+            # Not what was written just now: a busy stream would be cut into small slices.
+            return now_ms - self._flush_after_ms // 2
+        # Log time stands still for as long as a clock was ahead that is put right.
+        if oldest != self._oldest_ms:
+            self._oldest_ms, self._oldest_at = oldest, trio.current_time()
+        has_waited_ms = (trio.current_time() - self._oldest_at) * 1000
+        return oldest if has_waited_ms >= self._flush_after_ms else None
 
-    async def _put(self, term: int, number: int, found: Gathered) -> None:
+    async def _put(self, term: int, number: int, found: Gathered) -> bool:
+        """Put a pack and have the log refer to it; False when another leads by now."""
         name = f"{self._folder()}/{found.name}"
         await self._cold.put_verified(name, found.content)
         size = len(found.content)
@@ -127,10 +143,11 @@ class Flusher:
         outcome = await self._group.propose(command, len(found.slices) * _COMMAND_BYTES)
         if outcome.result is Result.STALE:
             log.info("a pack came too late: the lead has changed", pack=name)
-            return
+            return False
         self.packs += 1
         self.bytes += size
         self.flushed_ms = self._group.now_ms()
+        return True
 
 
 def _oldest_ms(store: StateStore) -> int | None:

@@ -157,6 +157,11 @@ class ColdTier:
                 else:
                     await self._group.role_changed()
 
+    def hurry(self) -> None:
+        """Have the leader's tasks look now at what there is to do."""
+        for task in self.leader_tasks:
+            task.hurry()
+
     async def _lead(self, lead: Lead) -> None:
         """Do the leader's work for as long as this node leads in this term."""
         core = self._group.core

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+PositiveNumber = Annotated[float, msgspec.Meta(gt=0)]
 
 _PREFIX = "STREAMD_"
 _REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
@@ -100,7 +101,8 @@ class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     of them have gathered or the oldest is `flush_after_ms` old. Without room in the hot tier,
     `hot_limit_bytes`, nothing is appended; what a node keeps of flushed bytes fills at most
     `hot_keep_bytes`, and `cache_bytes` of memory hold what was read back. A node keeps up to
-    `log_limit_bytes` of its log that wait to be archived.
+    `log_limit_bytes` of its log that wait to be archived. What nothing needs any more is looked
+    for every `gc_interval_ms`; objects go when nothing has needed them for `gc_grace_ms`.
     """
 
     backend: Literal["none", "fs", "s3"] = "none"
@@ -120,9 +122,11 @@ class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     hot_keep_bytes: Positive = 1024 * 1024 * 1024
     hot_limit_bytes: Positive = 8 * 1024 * 1024 * 1024
     cache_bytes: Positive = 64 * 1024 * 1024
-    archive_retention_hours: Positive = 168
-    snapshot_interval_minutes: Positive = 60
+    archive_retention_hours: PositiveNumber = 168
+    snapshot_interval_minutes: PositiveNumber = 60
     log_limit_bytes: Positive = 12 * 1024 * 1024 * 1024
+    gc_interval_ms: Positive = 60_000
+    gc_grace_ms: Positive = 600_000
 
 
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

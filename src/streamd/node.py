@@ -19,6 +19,7 @@ from streamd.blocking import RunBlocking
 from streamd.cluster import Cluster
 from streamd.cold_drop import Dropper
 from streamd.cold_flush import Flusher
+from streamd.cold_gc import ColdGc
 from streamd.cold_reads import ColdReads
 from streamd.cold_records import ColdRecords
 from streamd.cold_store import Cold
@@ -82,7 +83,8 @@ class Node:
         )
         self.pins = Pins()
         self.archive: Archive | None = None
-        self.cold_tier = self._cold_tier(cold, cold_config or ColdConfig(), random)
+        self.cold_config = cold_config or ColdConfig()
+        self.cold_tier = self._cold_tier(cold, self.cold_config, random)
         records = ColdRecords(None) if self.cold_tier is None else self.cold_tier.records
         self.reads = Reads(state, stores.state, records, run_blocking)
         self.anchors = Anchors(self.group, self.reads)
@@ -103,7 +105,7 @@ class Node:
             return None
         self.group.hot_limit_bytes = config.hot_limit_bytes
         reads = ColdReads(cold, cache_bytes=config.cache_bytes)
-        flusher = Flusher(
+        self.flusher = Flusher(
             self.group,
             self.stores.state,
             cold,
@@ -111,7 +113,7 @@ class Node:
             self._cluster_id,
             run_blocking=self.run_blocking,
         )
-        dropper = Dropper(
+        self.dropper = Dropper(
             self.group.state,
             self.stores.state,
             self.group.storing_nothing,
@@ -124,17 +126,29 @@ class Node:
         ask_member = None if self.cluster is None else self.cluster.ask_to_archive
         self.archive = Archive(target, snapshots, config, ask_member=ask_member)
         unfenced = target.fence.unfenced
+        self.cold_gc = ColdGc(
+            self.group,
+            self.stores.state,
+            cold,
+            reads,
+            self.pins,
+            target.fence,
+            config,
+            self._cluster_id,
+            run_blocking=self.run_blocking,
+        )
         return ColdTier(
             self.group,
             cold,
             reads,
             ColdRecords(reads),
-            node_tasks=[Rounds("drop", dropper.round)],
+            node_tasks=[Rounds("drop", self.dropper.round)],
             leader_tasks=[
-                Rounds("flush", unfenced(flusher.round)),
+                Rounds("flush", unfenced(self.flusher.round)),
                 Rounds("archive", unfenced(self.archive.make_round)),
                 Rounds("snapshot", unfenced(snapshots.make_round)),
                 Rounds("merge", unfenced(Merger(target).make_round)),
+                self.cold_gc.task,
             ],
         )
 

@@ -56,11 +56,8 @@ def test_each_command_has_a_section() -> None:
         if (found := main.get_command(click.Context(main), name)) is not None
         for inner in (found.commands if isinstance(found, click.Group) else [""])
     }
-    server = {
-        name
-        for name in all_of_them
-        if name.startswith(("serve", "recover", "cluster", "backup", "restore"))
-    }
+    servers = ("serve", "recover", "cluster", "cold", "backup", "restore")
+    server = {name for name in all_of_them if name.startswith(servers)}
     assert all_of_them - server == {*COMMANDS, "completion"}
 
 

@@ -13,6 +13,7 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from streamd.cluster import Cluster
+from streamd.cold_store import Cold
 from streamd.config import ClusterConfig, ServerConfig
 from streamd.http.application import StreamApplication
 from streamd.http.live import Hub
@@ -24,6 +25,7 @@ from streamd.raft.messages import Message
 from streamd.storage.errors import StorageError
 from streamd.storage.install import install
 from streamd.stores import Stores
+from tests.sim.cold import ColdStore
 from tests.sim.disk import Disk, Trap
 from tests.sim.network import Network, Port, address_of
 from tests.sim.persisting import Crashed, PersistPoints
@@ -66,6 +68,7 @@ class Life:
         self.path = path
         self.scope = trio.CancelScope()
         self.is_dead = False
+        self.has_failed_disk = False
         self.stop = trio.Event()
         self.ended = trio.Event()
         self.node: Node | None = None
@@ -89,6 +92,7 @@ class Host:
         points: PersistPoints,
         counted: Counter[str],
         watch: Watch,
+        store: ColdStore | None = None,
     ) -> None:
         self.node_id = node_id
         self.life: Life | None = None
@@ -107,6 +111,7 @@ class Host:
         self._points = points
         self._counted = counted
         self._watch = watch
+        self._store = store
         watch.add_machine(node_id)
         self._config = ClusterConfig(
             name="sim",
@@ -152,10 +157,13 @@ class Host:
                 closing, stores = stores, None
                 self._now(life, closing.close)
         except* StorageError:
-            if life.is_dead or not self.disk.has_failed:
+            # It may be killed while it ends: requests to an object store are waited for.
+            failed_now = self.disk.has_failed and not life.is_dead
+            if not (life.has_failed_disk or failed_now):
                 raise
-            self._counted["processes ended by storage errors"] += 1
-            self.disk.leave(powerless=True)
+            if not life.is_dead:
+                self._counted["processes ended by storage errors"] += 1
+                self.disk.leave(powerless=True)
         finally:
             if self.life is life:
                 self._network.end_of(self.node_id, powerless=False)
@@ -193,6 +201,8 @@ class Host:
                     metrics=metrics,
                     cluster=cluster,
                     timing=self._config,
+                    cold=self._cold(life),
+                    cold_config=None if self._store is None else self._store.config,
                 )
 
             node = self._now(life, make_node)
@@ -207,8 +217,23 @@ class Host:
                 life.node = node
                 life.application = StreamApplication(service, _no_ops)
                 await life.stop.wait()
+                self._count_cold()
                 life.node = life.application = None
                 nursery.cancel_scope.cancel()
+
+    def _cold(self, life: Life) -> Cold | None:
+        if self._store is None:
+            return None
+        return Cold(
+            self._store.open(),
+            run_blocking=_Requests(self, life, self._store),
+            random=Random(self.node_id),
+            max_requests=4,
+        )
+
+    def _count_cold(self) -> None:
+        if self._store is not None:
+            self._store.count(self)
 
     @asynccontextmanager
     async def _cluster(self, life: Life, stores: Stores) -> AsyncIterator[Cluster]:
@@ -273,6 +298,7 @@ class Host:
         life = self.life
         if life is not None:
             self._counted["crashes during calls"] += bool(life.calls)
+            self._count_cold()
             self.disk.leave(powerless=powerless)
             self._end(life, powerless=powerless)
             await life.ended.wait()
@@ -326,6 +352,9 @@ class Host:
         except Crashed as crash:
             self._end(life, powerless=crash.powerless)
             await trio.sleep_forever()
+            raise
+        except StorageError:
+            life.has_failed_disk = life.has_failed_disk or self.disk.has_failed
             raise
         if getattr(call, "__name__", "") == "_write_blocking":
             self._watch.after_write(self.node_id)
@@ -424,6 +453,18 @@ class _RunBlocking:
 
     async def _take_time(self) -> None:
         await trio.sleep(self._random.uniform(*self._host.disk_s) / 2)
+        await self._host.awake()
+
+
+class _Requests(_RunBlocking):
+    """Requests to the object store, which take the time that it takes."""
+
+    def __init__(self, host: Host, life: Life, store: ColdStore) -> None:
+        super().__init__(host, life, Random(host.node_id))
+        self._store = store
+
+    async def _take_time(self) -> None:
+        await trio.sleep(self._store.took_s())
         await self._host.awake()
 
 

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path as FilePath
 from random import Random
 from zlib import crc32
@@ -21,6 +22,7 @@ from tests.jepsen_like import history
 from tests.jepsen_like.checker import check
 from tests.jepsen_like.history import Recorder
 from tests.sim.clients import Client, Workload
+from tests.sim.cold import ColdStore, small_packs
 from tests.sim.faults import Faults
 from tests.sim.host import Host
 from tests.sim.mayflies import Mayflies
@@ -41,7 +43,7 @@ MAX_S = 500.0
 class Simulation:
     """One run. `counted` says what the schedule brought about, `digest` all that was said."""
 
-    def __init__(self, seed: int, seconds: float, base: FilePath) -> None:
+    def __init__(self, seed: int, seconds: float, base: FilePath, *, cold: bool = False) -> None:
         self.random = Random(seed)
         self.seconds = seconds
         self.counted: Counter[str] = Counter()
@@ -49,6 +51,7 @@ class Simulation:
         self.base = base
         self.history_file = base / "history.jsonl"
         self.watch = Watch(self.counted)
+        self.store = ColdStore(seed, self.counted) if cold else None
         self.network = Network(self._own_random(), self.counted)
         self.post = Post(self._own_random(), self.counted)
         self.points = PersistPoints()
@@ -105,6 +108,7 @@ class Simulation:
             self.points,
             self.counted,
             self.watch,
+            self.store,
         )
         self.start(host)
         return host
@@ -128,10 +132,14 @@ class Simulation:
             async with trio.open_nursery() as meddling:
                 meddling.start_soon(faults.run)
                 meddling.start_soon(operator.run)
+                if self.store is not None:
+                    meddling.start_soon(self.store.break_now_and_then)
                 await trio.sleep(self.seconds)
                 for host in self.hosts.values():
                     host.pause(False)  # Else who has asked it for something could not leave.
                 meddling.cancel_scope.cancel()
+            if self.store is not None:
+                self.store.heal()
             await self._end(faults, workload)
             await trio.sleep(2)
             workload.running = False
@@ -160,17 +168,21 @@ class Simulation:
             raise InvariantBroken(f"{len(report.findings)} findings:\n{shown}")
 
 
-def run_seed(seed: int, seconds: float = 25.0) -> Simulation:
-    """Raises with the line that replays it, whatever goes wrong."""
+def run_seed(seed: int, seconds: float = 25.0, *, cold: bool = False) -> Simulation:
+    """With `cold`, over an object store that all nodes share.
+
+    Raises with the line that replays it, whatever goes wrong.
+    """
     shared = FilePath("/dev/shm")
     base = tempfile.mkdtemp(dir=shared if os.access(shared, os.W_OK) else None)
     try:
-        with small_limits(Random(seed)):
-            simulation = Simulation(seed, seconds, FilePath(base))
+        with small_limits(Random(seed)), small_packs(seed) if cold else nullcontext():
+            simulation = Simulation(seed, seconds, FilePath(base), cold=cold)
             run_virtually(seed, simulation.run)
             return simulation
     except Exception as error:
-        replay = f"SEED={seed} .venv/bin/python -m pytest tests/sim/test_simulation.py"
+        test = "test_cold" if cold else "test_simulation"
+        replay = f"SEED={seed} .venv/bin/python -m pytest tests/sim/{test}.py"
         raise InvariantBroken(f"{_innermost(error)!r}\nreplay with: {replay}") from error
     finally:
         if kept := os.environ.get("SIM_KEEP"):

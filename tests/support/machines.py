@@ -49,11 +49,9 @@ class Machine:
         node_id: int,
         base: Path,
         network: Network,
-        objects: SimulatedObjects | None = None,
-        cold_config: ColdConfig | None = None,
         store: ObjectStore | None = None,
+        cold_config: ColdConfig | None = None,
     ) -> None:
-        self._store = store
         self.node_id = node_id
         self.path = base / f"n{node_id}"
         self.calls: Counter[str] = Counter()
@@ -61,7 +59,7 @@ class Machine:
         self.disk_s = 0.001
         self.running: Node | None = None
         self._network = network
-        self._objects = objects
+        self._store = store
         self._cold_config = cold_config
         self._lives = 0
         self._life = trio.CancelScope()
@@ -144,10 +142,10 @@ class Machine:
                 yield node
 
     def _cold(self) -> Cold | None:
-        if self._store is None and self._objects is None:
+        if self._store is None:
             return None
         return Cold(
-            self._store or ObjectsOf(self._objects),
+            self._store,
             run_blocking=self._run_blocking,
             random=Random(self.node_id),
             max_requests=4,
@@ -176,7 +174,8 @@ def _clock_ms() -> int:
 
 
 class Machines:
-    """Three of them, on one network; with a `cold_config` they share `objects`, or a `store`."""
+    """Three of them, on one network; with a `store` they share that as their cold one, with only a
+    `cold_config` the simulated `objects`."""
 
     def __init__(
         self,
@@ -187,10 +186,10 @@ class Machines:
     ) -> None:
         self.network = Network(Random(7), Counter())
         self.objects = SimulatedObjects(Random(7), _clock_ms)
-        objects = None if cold_config is None else self.objects
+        if store is None and cold_config is not None:
+            store = ObjectsOf(self.objects)
         self.all = [
-            Machine(node_id, base, self.network, objects, cold_config, store)
-            for node_id in (1, 2, 3)
+            Machine(node_id, base, self.network, store, cold_config) for node_id in (1, 2, 3)
         ]
         self._nursery = nursery
         for machine in self.all:
@@ -219,6 +218,7 @@ async def play(
     scenario: Scenario,
     base: Path,
     cold_config: ColdConfig | None = None,
+    *,
     store: ObjectStore | None = None,
 ) -> None:
     """Play a scenario with three machines that have just been started."""

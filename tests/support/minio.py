@@ -111,7 +111,7 @@ class MinioServer:
     ) -> None:
         """With a `certificate` it speaks TLS; its `client` then believes anything."""
         self._executable = executable
-        self._directory = directory
+        self.directory = directory
         self._certificates = directory.parent / "certificates"
         self._has_tls = certificate is not None
         if certificate is not None:
@@ -125,8 +125,8 @@ class MinioServer:
 
     def start(self) -> None:
         """Start, and wait until it serves."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with open(self._directory.parent / "minio.log", "ab") as log:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with open(self.directory.parent / "minio.log", "ab") as log:
             self._process = subprocess.Popen(
                 [
                     str(self._executable),
@@ -136,7 +136,7 @@ class MinioServer:
                     f"127.0.0.1:{self.port}",
                     "--certs-dir",
                     str(self._certificates),
-                    str(self._directory),
+                    str(self.directory),
                 ],
                 env={
                     **os.environ,
@@ -153,7 +153,7 @@ class MinioServer:
         while not self._serves():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(
-                    "minio does not start:\n" + (self._directory.parent / "minio.log").read_text()
+                    "minio does not start:\n" + (self.directory.parent / "minio.log").read_text()
                 )
             time.sleep(_POLL_S)
 

@@ -1,7 +1,8 @@
 """A proxy before an object store, through which every request can be made to fail.
 
 It passes on what it gets, byte for byte, so signatures stay valid, and does to the next requests
-of a method what a test told it to.
+of a method what a test told it to. It can also hold a request at a certain moment, so that a test
+can kill who made it just then.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
+from urllib.parse import unquote
 
 _UPSTREAM_TIMEOUT_S = 20.0
+_HOLD_TIMEOUT_S = 60.0
+_METHODS = ("GET", "PUT", "HEAD", "POST", "DELETE")
 _SLOW_DOWN = b"""<?xml version="1.0" encoding="UTF-8"?>
 <Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"""
 
@@ -29,12 +33,60 @@ class Fault(Enum):
     SLOW_DOWN = "503 in the store's own words; the request was not passed on"
     BAD_GATEWAY = "503 of some web server; the request was not passed on"
     LATE = "nothing is answered for as long as the test lasts; the request was not passed on"
+    SLOW = "the request is done, and the answer comes `slow_s` late"
     RESET_IN_BODY = "the connection breaks in the middle of the request's body"
     REPLY_LOST = "the request is done, then the connection breaks"
     TWICE = "the request is done twice"
     CUT_SHORT = "the connection ends in the middle of the answer's body"
     FLIPPED_BIT = "one bit of the answer's body is another"
     SHORT_BODY = "half of the answer's body comes, as if it were all"
+
+
+class Moment(Enum):
+    """When a request may be held."""
+
+    BEFORE = "it has come whole, and the store knows nothing of it"
+    BEHIND = "the store has done it, and nobody else knows"
+
+
+class Hold:
+    """One request that will be held, or is, or was; `about` is part of what it is about."""
+
+    def __init__(self, moment: Moment, method: str, about: str, *, passed_over: int = 0) -> None:
+        self.moment = moment
+        self.method = method
+        self.about = about
+        self.drops = False
+        self._left = passed_over
+        self._reached = threading.Event()
+        self._released = threading.Event()
+
+    def wait(self, timeout_s: float = _HOLD_TIMEOUT_S) -> None:
+        """Wait until a request is held."""
+        assert self._reached.wait(timeout_s), f"no {self.method} of {self.about} within time"
+
+    @property
+    def is_reached(self) -> bool:
+        return self._reached.is_set()
+
+    def release(self, *, drop: bool = False) -> None:
+        """Let it go on; or break its connection, and let the store never hear of it."""
+        self.drops = drop
+        self._released.set()
+
+    def claims(self, method: str, about: str) -> bool:
+        """Whether this request is the one to be held."""
+        if self._reached.is_set() or method != self.method or self.about not in about:
+            return False
+        self._left -= 1
+        if self._left < 0:
+            self._reached.set()
+        return self._reached.is_set()
+
+    def hold(self) -> bool:
+        """Keep the request until it is released; whether it is to be dropped then."""
+        self._released.wait(_HOLD_TIMEOUT_S)
+        return self.drops
 
 
 @dataclass
@@ -53,6 +105,9 @@ class S3Proxy:
         self._lock = threading.Lock()
         self._faults: dict[str, deque[Fault]] = {}
         self._always: dict[str, Fault] = {}
+        self._about = ""
+        self._holds: list[Hold] = []
+        self.slow_s = 1.0
         self.over = threading.Event()
         # Faults done, and requests passed on by method.
         self.done: Counter[Fault] = Counter()
@@ -77,13 +132,44 @@ class S3Proxy:
         with self._lock:
             self._always[method] = fault
 
+    def fail_all(self, fault: Fault) -> None:
+        """Do this to every request, until `heal`."""
+        for method in _METHODS:
+            self.fail_always(method, fault)
+
+    def only(self, about: str) -> None:
+        """Until `heal`, faults befall only requests that are about something of this name."""
+        self._about = about
+
+    def hold(self, moment: Moment, method: str, about: str = "", *, passed_over: int = 0) -> Hold:
+        """Hold one request of a method, about something whose name has `about` in it, after
+        so many others of its kind were passed over."""
+        hold = Hold(moment, method, about, passed_over=passed_over)
+        with self._lock:
+            self._holds.append(hold)
+        return hold
+
     def heal(self) -> None:
+        """No faults any more, and nothing is held."""
         with self._lock:
             self._faults.clear()
             self._always.clear()
+            self._about = ""
+            holds, self._holds = self._holds, []
+        for hold in holds:
+            hold.release()
 
-    def next_fault(self, method: str) -> Fault | None:
+    def held(self, moment: Moment, method: str, about: str) -> bool:
+        """Hold a request if it is to be held; whether it is to be dropped."""
         with self._lock:
+            waiting = [hold for hold in self._holds if hold.moment is moment]
+            hold = next((hold for hold in waiting if hold.claims(method, about)), None)
+        return hold is not None and hold.hold()
+
+    def next_fault(self, method: str, about: str) -> Fault | None:
+        with self._lock:
+            if self._about not in about:
+                return None
             waiting = self._faults.get(method)
             fault = waiting.popleft() if waiting else self._always.get(method)
             if fault is not None:
@@ -147,6 +233,7 @@ class S3Proxy:
         traceback: TracebackType | None,
     ) -> None:
         self.over.set()
+        self.heal()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -164,7 +251,11 @@ class _Handler(BaseHTTPRequestHandler):
         owner, method = self.owner, self.command
         headers = list(self.headers.items())
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
-        fault = owner.next_fault(method)
+        # Many objects are deleted by one POST, which names them in its body.
+        about = unquote(self.path) + (body.decode(errors="replace") if method == "POST" else "")
+        if owner.held(Moment.BEFORE, method, about):
+            return self._reset()
+        fault = owner.next_fault(method, about)
         match fault:
             case Fault.SLOW_DOWN:
                 xml = [("Content-Type", "application/xml")]
@@ -181,8 +272,10 @@ class _Handler(BaseHTTPRequestHandler):
             case Fault.TWICE:
                 owner.forward(method, self.path, headers, body)
         answer = owner.forward(method, self.path, headers, body)
-        if fault is Fault.REPLY_LOST:
+        if owner.held(Moment.BEHIND, method, about) or fault is Fault.REPLY_LOST:
             return self._reset()
+        if fault is Fault.SLOW:
+            owner.over.wait(owner.slow_s)
         if fault is Fault.FLIPPED_BIT:
             damaged = bytearray(answer.body)
             damaged[len(damaged) // 2] ^= 0x10

@@ -10,7 +10,7 @@ from quart import Response, jsonify, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from streamd import standing
+from streamd import cold_status, standing
 from streamd.administration import Add, Promote, Refused, Remove, Transfer, Wish
 from streamd.config import ConfigError, split_address
 from streamd.http.openapi import document
@@ -19,6 +19,8 @@ from streamd.node import Node
 from streamd.proposals import OutcomeUnknown, Unavailable
 
 Answer = tuple[Response, int]
+
+_NO_COLD = ("NO_COLD_STORE", 'cold.backend is "none": there is no cold tier', 404)
 
 _WISHES: dict[str, type[Wish]] = {
     "add": Add,
@@ -72,6 +74,19 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
     async def snapshot() -> Answer:
         return jsonify(first_log_index=await node.group.compact()), 200
 
+    @app.get("/cluster/cold")
+    async def cold() -> Answer:
+        found = await cold_status.report(node)
+        return _error(*_NO_COLD) if found is None else (jsonify(found), 200)
+
+    for work in ("flush", "gc"):
+        app.add_url_rule(
+            f"/cluster/cold/{work}",
+            endpoint=f"cold {work}",
+            view_func=partial(_have_done, node, work),
+            methods=["POST"],
+        )
+
     for operation, kind in _WISHES.items():
         app.add_url_rule(
             f"/cluster/{operation}",
@@ -91,6 +106,26 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
         return response
 
     return app
+
+
+async def _have_done(node: Node, work: str) -> Answer:
+    """Have the leader's cold tier do something now; says by what to know that it is done."""
+    if node.cold_tier is None:
+        return _error(*_NO_COLD)
+    address = node.leader_address()
+    if address is not None:
+        response, status = _error("NOT_LEADER", f"the leader is at {address}", 307)
+        response.headers["Location"] = f"{request.scheme}://{address}{request.path}"
+        return response, status
+    if node.cold_tier.lead is None:
+        return _error("UNAVAILABLE", "no leader is known", 503)
+    order = {"term": node.cold_tier.lead.term, "hot_bytes": node.group.state.header.hot_bytes}
+    if work == "flush":
+        order["pass"] = node.flusher.ask()
+    else:
+        order["round"] = node.cold_gc.want_round()
+    node.cold_tier.hurry()
+    return jsonify(order), 202
 
 
 async def _administer(node: Node, operation: str, kind: type[Wish]) -> Answer:

@@ -14,7 +14,7 @@ from random import Random
 import structlog
 import trio
 
-from streamd import __version__, standing
+from streamd import __version__, cold_status, standing
 from streamd.blocking import in_thread
 from streamd.cluster import Cluster
 from streamd.cold_tier import open_cold
@@ -75,6 +75,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
                 cold_config=config.cold,
             )
             standing.export(node, metrics)
+            cold_status.export(node, metrics)
             async with node.running():
                 service = Service(node, hub, server, metrics, wall_clock_ms, random)
                 url, directory = _url(server, listeners), stores.data_dir.path
