@@ -114,6 +114,17 @@ class Node:
             keep_bytes=config.hot_keep_bytes,
             run_blocking=self.run_blocking,
         )
+        state = self.group.state
+        self.metrics.gauge(
+            "cold_hot_bytes",
+            "Bytes that are not in the cold store.",
+            lambda: state.header.hot_bytes,
+        )
+        self.metrics.gauge(
+            "cold_kept_bytes",
+            "Bytes in the cold store that this node keeps as well, about.",
+            lambda: dropper.kept_bytes,
+        )
         return ColdTier(
             self.group,
             cold,
