@@ -72,7 +72,8 @@ class Bench:
         deadline = time.monotonic() + _START_S
         while True:
             try:
-                return self._client.make_bucket(_BUCKET)
+                self._client.make_bucket(_BUCKET)
+                return
             except (MinioException, HTTPError) as error:
                 if time.monotonic() > deadline:
                     raise RunFailed(f"minio does not start: {error}") from error
