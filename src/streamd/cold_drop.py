@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 import structlog
+import trio
 
 from streamd.blocking import RunBlocking
 from streamd.storage.state_store import StateStore
@@ -29,6 +30,9 @@ _LOOK_EVERY_S = 1.0
 _STEP_BYTES = 4 * 1024 * 1024
 _STEP_ROWS = 1_000
 _STEP_IDS = 200
+# All is counted again this often, but no more than a small part of the time is spent on that.
+_COUNT_EVERY_S = 20.0
+_COUNT_PAUSES = 20
 
 _CHUNK_DECODER = msgspec.msgpack.Decoder(Chunk)
 _SLICE_DECODER = msgspec.msgpack.Decoder(ColdSlice)
@@ -59,8 +63,9 @@ class Dropper:
     `stored` waits until all that was applied is in the store; while `exclusive` is held, nobody
     writes there.
 
-    What it holds is counted once at the start, and what is flushed added. A removal of streams
-    makes the count too high; a round through everything sets it right.
+    What it holds is counted at the start, and what is flushed added. A removal of streams makes
+    the count too high, until a round through everything sets it right; a chunk that comes back,
+    joined to what followed it, makes it too low, until all is counted again.
     """
 
     def __init__(
@@ -80,7 +85,8 @@ class Dropper:
         self._keep_bytes = keep_bytes
         self._run_blocking = run_blocking
         self._place = Place()
-        self._counting: Place | None = Place()
+        self._begin_count()
+        self._count_again_at = 0.0
         self._counted_from = state.header.flushed_bytes
         self._dropped_this_way = 0
         self._flushed_before = 0
@@ -101,15 +107,15 @@ class Dropper:
     async def round(self) -> float:
         """Drop a little, if there is too much. Raises `StorageError`."""
         if self._counting is not None:
-            counted = await self._run_blocking(count_some, self._store, self._counting)
-            self.kept_bytes += counted.kept
-            self._counting = counted.place
+            await self._count(self._counting)
             return 0.0
         flushed = self._state.header.flushed_bytes
         # Less than before: another node's state has taken the place of this one's.
         self.kept_bytes += max(0, flushed - self._counted_from)
         self._counted_from = flushed
         if self.kept_bytes <= self._keep_bytes:
+            if flushed != self._count_flushed and trio.current_time() >= self._count_again_at:
+                self._begin_count()
             return _LOOK_EVERY_S
         if self._place == Place():
             if self._flushed_in_vain == flushed:
@@ -129,6 +135,25 @@ class Dropper:
             self._place = step.place
             return 0.0
         return self._begin_again()
+
+    def _begin_count(self) -> None:
+        self._counting: Place | None = Place()
+        self._counted = 0
+        self._count_flushed = self._state.header.flushed_bytes
+        self._count_took_s = 0.0
+
+    async def _count(self, place: Place) -> None:
+        """Count a little more of what there is; it counts once all of it has been counted."""
+        started = trio.current_time()
+        counted = await self._run_blocking(count_some, self._store, place)
+        self._count_took_s += trio.current_time() - started
+        self._counted += counted.kept
+        self._counting = counted.place
+        if counted.place is None:
+            self.kept_bytes = self._counted
+            self._counted_from = self._count_flushed
+            pause_s = max(_COUNT_EVERY_S, _COUNT_PAUSES * self._count_took_s)
+            self._count_again_at = trio.current_time() + pause_s
 
     def _begin_again(self) -> float:
         """Everything was looked at. When nothing was found, there is only what cannot be dropped

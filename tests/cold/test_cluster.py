@@ -18,14 +18,14 @@ from tests.support.machines import Machine, Machines, Scenario, play, wait_until
 from tests.support.manifest import Manifest
 from tests.support.nodes import append, create, read_all
 
-NAMES = ("a", "b", "c")
+NAMES = ("a", "b", "c", "d", "e")
 SETTINGS = ColdConfig(
     backend="s3",
     s3_bucket="simulated",
     pack_bytes=64 * 1024,
     flush_after_ms=500,
     hot_keep_bytes=1,
-    hot_limit_bytes=300_000,
+    hot_limit_bytes=500_000,
 )
 
 Play = Callable[[Scenario], None]
@@ -138,7 +138,7 @@ def test_a_crash_at_any_step_loses_nothing_and_leaves_no_gap(
         writer = Writer(machines)
         await writer.begin()
         machines.objects.is_away = True
-        await writer.write(120)
+        await writer.write(200)
         leader = await machines.leader()
         happened = on_call(leader, step, count)
         machines.objects.heal()
@@ -262,10 +262,10 @@ def test_a_node_keeps_bytes_that_differ_from_those_in_the_store(play: Play) -> N
         writer = Writer(machines)
         await writer.begin()
         machines.objects.is_away = True
-        await writer.write(6)
+        await writer.write(5)
         leader = await machines.leader()
         follower = next(machine for machine in machines.all if machine is not leader)
-        await wait_until(lambda: len(chunks(follower)) == 3)
+        await wait_until(lambda: len(chunks(follower)) == len(NAMES))
         await follower.node.group.flush()
         damaged, value = chunks(follower)[0]
         follower.node.stores.state.write([(damaged, value[:-1] + b"?")])

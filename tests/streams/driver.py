@@ -243,8 +243,10 @@ class Driver:
         if request.offset is None or source is None:
             return Finding()
         at = Position(*request.offset)
-        if at == source.tail or not source.earliest.record <= at.record < source.records:
-            return self.find_boundary(request.source, at) if not request.sub_offset else Finding()
+        if at == source.tail and request.sub_offset:
+            return Finding()
+        if not source.earliest.record <= at.record < source.records:
+            return self.find_boundary(request.source, at)
         return find_anchor(source, *self._chunk_at(source, at.record), at, request.sub_offset)
 
     def find_boundary(self, owner: bytes, at: Position) -> Finding:
