@@ -22,6 +22,7 @@ from tests.jepsen_like.checker import check
 from tests.jepsen_like.history import Recorder
 from tests.sim.clients import Client, Workload
 from tests.sim.faults import Faults
+from tests.sim.focus import Focus
 from tests.sim.host import Host
 from tests.sim.mayflies import Mayflies
 from tests.sim.network import Network
@@ -39,9 +40,12 @@ FOUNDERS = (1, 2, 3)
 class Simulation:
     """One run. `counted` says what the schedule brought about, `digest` all that was said."""
 
-    def __init__(self, seed: int, seconds: float, base: FilePath) -> None:
+    def __init__(
+        self, seed: int, seconds: float, base: FilePath, focus: Focus | None = None
+    ) -> None:
         self.random = Random(seed)
         self.seconds = seconds
+        self.focus = focus
         self.counted: Counter[str] = Counter()
         self.digest = 0
         self.base = base
@@ -115,16 +119,20 @@ class Simulation:
     # -- the run ------------------------------------------------------------------------------
 
     async def _break_things(self, workload: Workload) -> None:
-        faults = Faults(self, self._own_random())
+        faults = Faults(self, self._own_random(), self.focus)
         operator = Operator(self, self._own_random())
         pause_s = self.random.choice((0.02, 0.1, 0.3))
+        clients = self.random.choice((2, 4, 6))
+        if self.focus is not None:
+            pause_s, clients = self.focus.client_pause_s, self.focus.clients
         async with trio.open_nursery() as nursery:
-            for number in range(self.random.choice((2, 4, 6))):
+            for number in range(clients):
                 nursery.start_soon(Client(workload, f"c{number}").run, pause_s)
             nursery.start_soon(Mayflies(workload, self._own_random()).run)
             async with trio.open_nursery() as meddling:
                 meddling.start_soon(faults.run)
-                meddling.start_soon(operator.run)
+                if self.focus is None:
+                    meddling.start_soon(operator.run)
                 await trio.sleep(self.seconds)
                 for host in self.hosts.values():
                     host.pause(False)  # Else who has asked it for something could not leave.
@@ -158,13 +166,13 @@ class Simulation:
             raise InvariantBroken(f"{len(report.findings)} findings:\n{shown}")
 
 
-def run_seed(seed: int, seconds: float = 25.0) -> Simulation:
+def run_seed(seed: int, seconds: float = 25.0, focus: Focus | None = None) -> Simulation:
     """Raises with the line that replays it, whatever goes wrong."""
     shared = FilePath("/dev/shm")
     base = tempfile.mkdtemp(dir=shared if os.access(shared, os.W_OK) else None)
     try:
-        with small_limits(Random(seed)):
-            simulation = Simulation(seed, seconds, FilePath(base))
+        with small_limits(Random(seed), focus.limits if focus is not None else {}):
+            simulation = Simulation(seed, seconds, FilePath(base), focus)
             with simulation.points.installed():
                 run_virtually(seed, simulation.run)
             simulation.judge()

@@ -58,7 +58,7 @@ def test_a_stuck_run_is_told_with_its_seed_and_does_not_touch_the_next(
 
     with monkeypatch.context() as patch:
         patch.setattr(simulation.Recovery, "run", wait_with_all_paused)
-        patch.setattr(Host, "pull_plug", lambda self: None)
+        patch.setattr(Host, "pull_plug", lambda _: None)
         with pytest.raises(InvariantBroken, match=r"Stuck(?s:.*)SEED=3 "):
             run_seed(3, seconds=2)
     assert run_seed(3, seconds=2).digest == before.digest
