@@ -49,6 +49,8 @@ class Disk:
         self._random = random
         self._counted = counted
         self._generation = 0
+        # Whether a bit was ever flipped.
+        self.is_damaged = False
         # How much of LevelDB's log files is known to be on disk, by their paths.
         self._synced_bytes: dict[Path, int] = {}
         self._trap: tuple[Trap, bool] | None = None
@@ -169,6 +171,7 @@ class Disk:
             if places:
                 content[self._random.choice(places)] ^= 1 << self._random.randrange(8)
                 file.write_bytes(content)
+                self.is_damaged = True
                 return True
         return False
 

@@ -35,10 +35,12 @@ class Faults:
             self._weights = self._any_mix()
             self._mean_pause_s = random.choice((0.5, 1.5, 4.0))
             self._at_leaders = 0.5
+            self._lasting_s: tuple[float, ...] = (0.3, 1.5, 4.0, 8.0)
         else:
             self._weights = {partial(fault, self): weight for fault, weight in focus.faults.items()}
             self._mean_pause_s = focus.mean_pause_s
             self._at_leaders = focus.at_leaders
+            self._lasting_s = focus.lasting_s
 
     def _any_mix(self) -> dict[Fault, float]:
         often = (0.0, 0.0, 1.0, 4.0)
@@ -124,13 +126,22 @@ class Faults:
         )
 
     def _some_time_s(self) -> float:
-        return self._random.choice((0.3, 1.5, 4.0, 8.0)) * self._random.uniform(0.5, 1.5)
+        return self._random.choice(self._lasting_s) * self._random.uniform(0.5, 1.5)
 
     # -- the network --------------------------------------------------------------------------
 
     async def partition(self) -> None:
+        await self._cut(self._random.choice(("isolated", "mute", "deaf", "bridge", "split")))
+
+    async def isolate(self) -> None:
+        await self._cut("isolated")
+
+    async def deafen(self) -> None:
+        """Its messages arrive, and it never hears of it."""
+        await self._cut("deaf")
+
+    async def _cut(self, kind: str) -> None:
         ids = [host.node_id for host in self._hosts()]
-        kind = self._random.choice(("isolated", "mute", "deaf", "bridge", "split"))
         self._counted[f"partitions: {kind}"] += 1
         self._network.cut(self._links(kind, ids, self._victim().node_id))
         await trio.sleep(self._some_time_s())
@@ -340,11 +351,21 @@ class Faults:
         await self._trap(host, self._random.choice((0, 5, 10, 20, 40)))
 
     async def interrupt_install(self) -> None:
-        """The same, and nothing but the install is interrupted."""
+        """The same, and nothing but the install is interrupted, at a node whose log is cut."""
         host = self._random.choice(self._hosts())
+        await self._compact_at(host)
         host.crash_in_install = True
         await self._have_need_of_a_snapshot(host)
         await self._trap(host)
+
+    async def crash_behind_install(self) -> None:
+        """The same, and the node that has just installed it ends at once."""
+        host = self._random.choice(self._hosts())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._have_need_of_a_snapshot, host)
+            with trio.move_on_after(5):
+                await host.next_install()
+                await self._crash_for(host, 0.1)
 
     async def need_a_snapshot(self) -> None:
         """The same, and nothing is interrupted."""

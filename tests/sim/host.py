@@ -101,6 +101,7 @@ class Host:
         self.disk = Disk(base / f"n{node_id}", random, counted)
         self._resumed = trio.lowlevel.ParkingLot()
         self._written = trio.lowlevel.ParkingLot()
+        self._installed = trio.lowlevel.ParkingLot()
         self._random = random
         self._network = network
         self._post = post
@@ -199,7 +200,7 @@ class Host:
             if node is None:
                 return
             self._freeze_ticks(node)
-            self._watch.follow(node)
+            self._watch.follow(node, is_damaged=self.disk.is_damaged)
             service = Service(
                 node, hub, ServerConfig(), metrics, self.clock_ms, Random(self.node_id)
             )
@@ -317,6 +318,10 @@ class Host:
         """Return when something has just been put on the disk, and nobody knows it yet."""
         await self._written.park()
 
+    async def next_install(self) -> None:
+        """Return when a snapshot has just been installed, and nobody knows it yet."""
+        await self._installed.park()
+
     async def call(self, life: Life, call: Callable[[*Args], T], *args: *Args) -> T:
         """Do what a thread of the process does, unless the process ends with it."""
         if call is install and self.crash_in_install:
@@ -332,6 +337,8 @@ class Host:
             self._end(life, powerless=crash.powerless)
             await trio.sleep_forever()
             raise
+        if call is install:
+            self._installed.unpark_all()
         if getattr(call, "__name__", "") == "_write_blocking":
             self._watch.after_write(self.node_id)
             self._written.unpark_all()

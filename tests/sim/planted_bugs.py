@@ -168,7 +168,12 @@ def log_is_cut_behind_what_is_applied_but_not_stored(patch: pytest.MonkeyPatch) 
     patch.setattr(Storing, "compact", compact)
 
 
-@bug(Focus({Faults.keep_the_only_copy_damaged: 1}, mean_pause_s=4.0))
+@bug(
+    Focus(
+        {Faults.keep_the_only_copy_damaged: 1},
+        limits={"storing.FLUSH_INTERVAL_S": 20.0, "storing.FLUSH_BYTES": 1 << 22},
+    )
+)
 def node_that_lost_entries_votes(patch: pytest.MonkeyPatch) -> None:
     real = stores.Core
     patch.setattr(stores, "Core", lambda **given: real(**given | {"may_vote": True}))
@@ -196,7 +201,7 @@ def snapshot_is_installed_beside_the_state_in_memory(patch: pytest.MonkeyPatch) 
     patch.setattr(State, "load", load)
 
 
-@bug(Focus({Faults.need_a_snapshot: 1, Faults.crash: 1}))
+@bug(Focus({Faults.crash_behind_install: 1}, mean_pause_s=2.0))
 def snapshot_leaves_the_log_as_it_is(patch: pytest.MonkeyPatch) -> None:
     def reset(self: LogStore, index: int, term: int, chain: int) -> None:
         real(self, index, term, chain)
@@ -222,12 +227,28 @@ def followers_read_without_a_barrier(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "read_barrier", read_barrier)
 
 
-@bug(Focus({Faults.partition: 1, Faults.pause: 1}, at_leaders=1.0))
+@bug(
+    Focus(
+        {Faults.pause: 1},
+        at_leaders=1.0,
+        lasting_s=(2.0,),
+        clients=10,
+        client_pause_s=0.1,
+        seconds=20,
+    )
+)
 def leaders_read_without_asking_anyone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "may_read", lambda self: self.leads)
 
 
-@bug(Focus({Faults.break_connections: 1}))
+@bug(
+    Focus(
+        {Faults.break_connections: 4, Faults.delay: 1},
+        mean_pause_s=0.2,
+        lasting_s=(2.0,),
+        client_pause_s=0.1,
+    )
+)
 def write_of_unknown_outcome_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     async def forward(self: Group, leader_id: int, proposals: list[Proposal]) -> None:
         try:
@@ -242,7 +263,16 @@ def write_of_unknown_outcome_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "_forward", forward)
 
 
-@bug(Focus({Faults.partition: 1, Faults.pause: 1}, at_leaders=1.0))
+@bug(
+    Focus(
+        {Faults.deafen: 1},
+        mean_pause_s=3.0,
+        at_leaders=1.0,
+        lasting_s=(2.0,),
+        clients=10,
+        client_pause_s=0.2,
+    )
+)
 def write_of_a_deposed_leader_is_called_refused(patch: pytest.MonkeyPatch) -> None:
     real = Group._role_changed
 
@@ -254,7 +284,16 @@ def write_of_a_deposed_leader_is_called_refused(patch: pytest.MonkeyPatch) -> No
     patch.setattr(Group, "_role_changed", role_changed)
 
 
-@bug(Focus({Faults.partition: 1}, at_leaders=1.0))
+@bug(
+    Focus(
+        {Faults.isolate: 1},
+        mean_pause_s=3.0,
+        at_leaders=1.0,
+        lasting_s=(2.0,),
+        clients=10,
+        client_pause_s=0.2,
+    )
+)
 def entry_of_another_leader_answers_for_the_own(patch: pytest.MonkeyPatch) -> None:
     """Who waits for a place in the log is told what became of the entry that took it."""
     real = Group._batch

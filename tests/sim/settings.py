@@ -18,11 +18,12 @@ _CHOICES = {
 
 
 @contextmanager
-def small_limits(random: Random, given: Mapping[str, int]) -> Iterator[None]:
-    """Logs are cut, snapshots have pieces, batches split; how much of it differs by seed, but
-    for what is `given`."""
+def small_limits(random: Random, given: Mapping[str, float]) -> Iterator[None]:
+    """Logs are cut, snapshots have pieces, batches split; how much of it differs by seed;
+    `given` has the last word."""
     with pytest.MonkeyPatch.context() as patch:
         for name, choices in _CHOICES.items():
-            drawn = random.choice(choices)
-            patch.setattr(f"streamd.{name}", given.get(name, drawn))
+            patch.setattr(f"streamd.{name}", random.choice(choices))
+        for name, value in given.items():
+            patch.setattr(f"streamd.{name}", value)
         yield
