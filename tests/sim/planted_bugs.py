@@ -230,11 +230,11 @@ def followers_read_without_a_barrier(patch: pytest.MonkeyPatch) -> None:
 @bug(
     Focus(
         {Faults.pause: 1},
+        mean_pause_s=2.0,
         at_leaders=1.0,
         lasting_s=(2.0,),
-        clients=10,
-        client_pause_s=0.1,
-        seconds=20,
+        clients=30,
+        client_pause_s=0.6,
     )
 )
 def leaders_read_without_asking_anyone(patch: pytest.MonkeyPatch) -> None:
@@ -246,7 +246,8 @@ def leaders_read_without_asking_anyone(patch: pytest.MonkeyPatch) -> None:
         {Faults.break_connections: 4, Faults.delay: 1},
         mean_pause_s=0.2,
         lasting_s=(2.0,),
-        client_pause_s=0.1,
+        clients=20,
+        client_pause_s=0.3,
     )
 )
 def write_of_unknown_outcome_is_sent_again(patch: pytest.MonkeyPatch) -> None:
@@ -269,8 +270,8 @@ def write_of_unknown_outcome_is_sent_again(patch: pytest.MonkeyPatch) -> None:
         mean_pause_s=3.0,
         at_leaders=1.0,
         lasting_s=(2.0,),
-        clients=10,
-        client_pause_s=0.2,
+        clients=20,
+        client_pause_s=0.5,
     )
 )
 def write_of_a_deposed_leader_is_called_refused(patch: pytest.MonkeyPatch) -> None:
@@ -290,8 +291,8 @@ def write_of_a_deposed_leader_is_called_refused(patch: pytest.MonkeyPatch) -> No
         mean_pause_s=3.0,
         at_leaders=1.0,
         lasting_s=(2.0,),
-        clients=10,
-        client_pause_s=0.2,
+        clients=30,
+        client_pause_s=0.6,
     )
 )
 def entry_of_another_leader_answers_for_the_own(patch: pytest.MonkeyPatch) -> None:
