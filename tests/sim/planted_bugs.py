@@ -230,11 +230,12 @@ def followers_read_without_a_barrier(patch: pytest.MonkeyPatch) -> None:
 @bug(
     Focus(
         {Faults.pause: 1},
-        mean_pause_s=2.0,
+        mean_pause_s=3.0,
         at_leaders=1.0,
-        lasting_s=(2.0,),
+        lasting_s=(3.0,),
         clients=30,
         client_pause_s=0.6,
+        seconds=20,
     )
 )
 def leaders_read_without_asking_anyone(patch: pytest.MonkeyPatch) -> None:
@@ -244,7 +245,7 @@ def leaders_read_without_asking_anyone(patch: pytest.MonkeyPatch) -> None:
 @bug(
     Focus(
         {Faults.break_connections: 4, Faults.delay: 1},
-        mean_pause_s=0.2,
+        mean_pause_s=0.1,
         lasting_s=(2.0,),
         clients=20,
         client_pause_s=0.3,
