@@ -275,6 +275,8 @@ class Faults:
         ids = [host.node_id for host in hosts]
         self._network.cut(self._links("isolated", ids, ignorant.node_id))
         await trio.sleep(self._random.uniform(0.5, 2))
+        if not all(host.is_whole for host in hosts):
+            return
         for host in (leader, damaged):
             await host.kill(powerless=False)
         self._counted["bit flips"] += damaged.disk.flip_bit("log")
