@@ -244,9 +244,8 @@ def leaders_read_without_asking_anyone(patch: pytest.MonkeyPatch) -> None:
 
 @bug(
     Focus(
-        {Faults.break_connections: 4, Faults.delay: 1},
-        mean_pause_s=0.1,
-        lasting_s=(2.0,),
+        {Faults.break_connections: 1, Faults.crash_leader_while_it_writes: 1},
+        mean_pause_s=0.2,
         clients=20,
         client_pause_s=0.3,
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.sim.focus import Focus
 from tests.sim.planted_bugs import PLANTED, Planted
 from tests.sim.simulation import run_seed
 from tests.sim.watch import InvariantBroken
@@ -24,14 +25,13 @@ def test_faults_made_for_it_find(
     planted: Planted, monkeypatch: pytest.MonkeyPatch, summary: Callable[[str], None]
 ) -> None:
     planted.plant(monkeypatch)
-    first = int(os.environ.get("SEED", "0"))
     with pytest.raises(InvariantBroken) as found:
-        for seed in range(first, first + MAX_SEEDS):
-            run_seed(seed, planted.focus.seconds, planted.focus)
+        run_seeds(planted.focus)
     text = re.sub(r"\s+", " ", str(found.value))
     summary(f"{planted.plant.__name__:52} {text[:110]}")
 
 
-def test_nothing_is_found_where_nothing_is_planted() -> None:
-    for planted in PLANTED:
-        run_seed(0, planted.focus.seconds, planted.focus)
+def run_seeds(focus: Focus) -> None:
+    first = int(os.environ.get("SEED", "0"))
+    for seed in range(first, first + MAX_SEEDS):
+        run_seed(seed, focus.seconds, focus)
