@@ -274,7 +274,7 @@ class Faults:
         damaged, ignorant = self._random.sample([host for host in hosts if host is not leader], 2)
         ids = [host.node_id for host in hosts]
         self._network.cut(self._links("isolated", ids, ignorant.node_id))
-        await trio.sleep(self._random.uniform(0.5, 2))
+        await trio.sleep(self._random.uniform(0.1, 1))
         if not all(host.is_whole for host in hosts):
             return
         for host in (leader, damaged):
@@ -283,7 +283,7 @@ class Faults:
         self._network.cut(())
         self._simulation.start(damaged)
         self._counted["only copies damaged"] += 1
-        await trio.sleep(self._random.uniform(1, 4))
+        await trio.sleep(self._random.uniform(2, 5))
         self._simulation.start(leader)
 
     async def restart(self) -> None:

@@ -171,7 +171,7 @@ def log_is_cut_behind_what_is_applied_but_not_stored(patch: pytest.MonkeyPatch) 
 @bug(
     Focus(
         {Faults.keep_the_only_copy_damaged: 1},
-        limits={"storing.FLUSH_INTERVAL_S": 20.0, "storing.FLUSH_BYTES": 1 << 22},
+        limits={"storing.FLUSH_INTERVAL_S": 4.0, "storing.FLUSH_BYTES": 1 << 22},
     )
 )
 def node_that_lost_entries_votes(patch: pytest.MonkeyPatch) -> None:
