@@ -178,7 +178,8 @@ def run_seed(seed: int, seconds: float = 25.0, focus: Focus | None = None) -> Si
             simulation.judge()
             return simulation
     except Exception as error:
-        replay = f"SEED={seed} .venv/bin/python -m pytest tests/sim/test_simulation.py"
+        test = "test_simulation" if focus is None else "test_planted_bugs"
+        replay = f"SEED={seed} .venv/bin/python -m pytest tests/sim/{test}.py"
         raise InvariantBroken(f"{_innermost(error)!r}\nreplay with: {replay}") from error
     finally:
         if kept := os.environ.get("SIM_KEEP"):
