@@ -121,7 +121,7 @@ class Simulation:
     async def _break_things(self, workload: Workload) -> None:
         faults = Faults(self, self._own_random(), self.focus)
         operator = Operator(self, self._own_random())
-        pause_s = self.random.choice((0.02, 0.1, 0.3))
+        pause_s = self.random.choice((0.05, 0.15, 0.4))
         clients = self.random.choice((2, 4, 6))
         if self.focus is not None:
             pause_s, clients = self.focus.client_pause_s, self.focus.clients
