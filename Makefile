@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE_READY := tests/conformance/node_modules/.ready
 CLIENT_READY := tests/official_clients/node_modules/.ready
+SIM_HEARTS := tests/raft/test_simulation.py tests/raft/test_planted_bugs.py
 ARGS ?=
 # Tests of one file share what they started, so a file is never split.
 WORKERS ?= 2
@@ -46,9 +47,9 @@ cold: $(READY) ## Kill servers at every step of what they do in a real MinIO, an
 	COLD_STEPS=all $(BIN)/python -m pytest tests/cold/nodes $(ARGS)
 
 sim: $(READY) ## Only the simulations and their planted bugs (SEEDS=8000: a long run; SEED=17: one)
-	@$(BIN)/python -m pytest tests/raft/test_simulation.py tests/raft/test_planted_bugs.py $(ARGS) & \
-	hearts=$$!; \
-	$(BIN)/python -m pytest tests/sim $(ARGS) && wait $$hearts
+	@$(BIN)/python -m pytest $(SIM_HEARTS) $(ARGS) & hearts=$$!; \
+	$(BIN)/python -m pytest tests/sim $(ARGS) || nodes=$$?; \
+	wait $$hearts && exit $${nodes:-0}
 
 verify: $(READY) ## Check style and types; changes nothing
 	$(BIN)/ruff check .

@@ -85,6 +85,8 @@ def _check_clients(operations: Iterable[Operation]) -> None:
 def _check_stream(name: str, lives: dict[int, list[Operation]], report: Report) -> None:
     _hand_over_stragglers(lives, report)
     gathered = [gather(name, number, lives[number]) for number in sorted(lives)]
+    for life, following in pairwise(gathered):
+        life.next_begins_ns = min((c.invoked_ns for c in following.creates), default=sys.maxsize)
     # The last first: an append that strayed into a later life is not missing from its own.
     for life in reversed(gathered):
         others = [other for other in gathered if other is not life]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
@@ -63,6 +64,8 @@ class Life:
     offsets: Offsets = field(default_factory=Offsets)
     findings: list[Finding] = field(default_factory=list)
 
+    # The earliest moment at which the path's next life can have begun.
+    next_begins_ns: int = sys.maxsize
     content: str = ""
     is_final: bool = False
     # Where each append that took effect begins, and the same in the order of the log.
@@ -77,6 +80,10 @@ class Life:
         """The earliest moment at which this incarnation can have begun."""
         made = [c.invoked_ns for c in self.creates if c.outcome != "fail" and not c.duplicate]
         return min(made, default=_EARLIEST)
+
+    def may_have_strayed(self, append: Operation) -> bool:
+        """Whether it was still under way when the path may have begun its next life."""
+        return append.returned_ns > self.next_begins_ns
 
     def boundary_before(self, position: int) -> int:
         """The last boundary between records at or before a position."""
@@ -152,8 +159,11 @@ def settle_content(life: Life, others: list[Life]) -> None:
 def _piece_together(life: Life, most: int) -> str:
     """What was seen of a log that can hold no more than `most` bytes."""
     position = life.offsets.position
-    answered = (a for a in life.appends.values() if a.outcome == "ok" and not a.duplicate)
-    seen = [(position(append.next_offset), append.payload) for append in answered]
+    seen = [
+        (position(append.next_offset), append.payload)
+        for append in life.appends.values()
+        if append.outcome == "ok" and not append.duplicate and not life.may_have_strayed(append)
+    ]
     seen += [(position(r.next_offset), r.data) for r in life.reads if r.outcome == "ok"]
     seen += [(position(head.next_offset), "") for head in life.heads if head.outcome == "ok"]
     pieces, end = [], 0
@@ -214,7 +224,7 @@ def place_appends(life: Life, others: list[Life]) -> None:
 def _report_missing(life: Life, append: Operation) -> None:
     if life.is_final:
         life.find(Anomaly.LOST_WRITE, "acknowledged, and not in the final log", append)
-    elif not append.duplicate:
+    elif not append.duplicate and not life.may_have_strayed(append):
         message = "acknowledged at an offset where something else was read"
         life.find(Anomaly.INCONSISTENT_OFFSETS, message, append)
 

@@ -171,6 +171,19 @@ def test_an_append_that_strayed_into_a_life_without_a_final_read_takes_its_room(
     assert lives.names() == set()
 
 
+def test_an_append_that_strayed_out_of_a_life_without_a_final_read_leaves_no_mark(
+    lives: Lives,
+) -> None:
+    lives.do("append", 1, payload="<one>", next_offset=token(1, 5))
+    lives.do("read", 1, offset="-1", data="<one>", next_offset=token(1, 5))
+    straying = lives.do("append", 1, payload="<a>", next_offset=token(1, 3))
+    lives.do("delete", 1)
+    lives.do("create", 2)
+    straying.returned_ns = lives.now_ns + 8
+    lives.do("delete", 2)
+    assert lives.names() == set()
+
+
 def test_a_read_under_way_when_the_next_life_began_proves_nothing(lives: Lives) -> None:
     lives.do("append", 1, payload="<new>", next_offset=token(1, 5))
     straying = lives.do("read", 0, offset="-1", data="<new>", next_offset=token(1, 5))

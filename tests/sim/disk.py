@@ -49,9 +49,13 @@ class Disk:
         self._random = random
         self._counted = counted
         self._generation = 0
+        # Whether a bit was ever flipped.
+        self.is_damaged = False
         # How much of LevelDB's log files is known to be on disk, by their paths.
         self._synced_bytes: dict[Path, int] = {}
         self._trap: tuple[Trap, bool] | None = None
+        # The only database whose writes count on the way to it, or None.
+        self._trapped: Path | None = None
         self._writes_to_trap = 0
         # Where a write has failed in this life.
         self._failed: set[Path] = set()
@@ -67,10 +71,13 @@ class Disk:
 
     # -- traps --------------------------------------------------------------------------------
 
-    def set_trap(self, trap: Trap, writes: int, *, powerless: bool) -> None:
-        """Have something happen at the write that is so many away; to the power as well, or only
-        to the process."""
+    def set_trap(
+        self, trap: Trap, writes: int, *, powerless: bool, database: str | None = None
+    ) -> None:
+        """Have something happen at the write that is so many away, of all or of a database; to
+        the power as well, or only to the process."""
         self._trap, self._writes_to_trap = (trap, powerless), writes
+        self._trapped = self.path / database if database is not None else None
 
     def disarm(self) -> None:
         self._trap = None
@@ -96,7 +103,7 @@ class Disk:
     def _persist(
         self, write: Callable[[], T], where: Path, unsynced: Callable[[], T] | None = None
     ) -> T:
-        trap = self._sprung()
+        trap = self._sprung(where)
         if trap is None:
             return write()
         kind, powerless = trap
@@ -114,8 +121,8 @@ class Disk:
         self.leave(powerless=powerless)
         raise Crashed(powerless=powerless)
 
-    def _sprung(self) -> tuple[Trap, bool] | None:
-        if self._trap is None:
+    def _sprung(self, where: Path) -> tuple[Trap, bool] | None:
+        if self._trap is None or (self._trapped is not None and self._trapped != where):
             return None
         self._writes_to_trap -= 1
         if self._writes_to_trap > 0:
@@ -164,6 +171,7 @@ class Disk:
             if places:
                 content[self._random.choice(places)] ^= 1 << self._random.randrange(8)
                 file.write_bytes(content)
+                self.is_damaged = True
                 return True
         return False
 

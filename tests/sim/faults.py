@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from itertools import permutations
 from random import Random
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from tests.sim.disk import Trap
 from tests.sim.host import DISK_S, ConnectionLost, Host, NotThere
 
 if TYPE_CHECKING:
+    from tests.sim.focus import Focus
     from tests.sim.simulation import Simulation
 
 Fault = Callable[[], Awaitable[None]]
@@ -21,34 +23,49 @@ Link = tuple[int, int]
 
 
 class Faults:
-    """Each seed has a mix of its own: what is rare everywhere is never combined."""
+    """Each seed has a mix of its own, what is rare everywhere is never combined; or `focus` has
+    one for it."""
 
-    def __init__(self, simulation: Simulation, random: Random) -> None:
+    def __init__(self, simulation: Simulation, random: Random, focus: Focus | None = None) -> None:
         self._simulation = simulation
         self._random = random
         self._network = simulation.network
         self._counted = simulation.counted
+        if focus is None:
+            self._weights = self._any_mix()
+            self._mean_pause_s = random.choice((0.5, 1.5, 4.0))
+            self._at_leaders = 0.5
+            self._lasting_s: tuple[float, ...] = (0.3, 1.5, 4.0, 8.0)
+        else:
+            self._weights = {partial(fault, self): weight for fault, weight in focus.faults.items()}
+            self._mean_pause_s = focus.mean_pause_s
+            self._at_leaders = focus.at_leaders
+            self._lasting_s = focus.lasting_s
+
+    def _any_mix(self) -> dict[Fault, float]:
         often = (0.0, 0.0, 1.0, 4.0)
-        self._weights: dict[Fault, float] = {
-            self._partition: random.choice((0.0, 1.0, 3.0)),
-            self._break_connections: random.choice(often),
-            self._delay: random.choice(often),
-            self._muddle_messages: random.choice(often),
-            self._crash: random.choice((0.0, 1.0, 3.0)),
-            self._crash_leader_while_it_writes: random.choice(often),
-            self._crash_at_a_write: random.choice(often),
-            self._crash_while_starting: random.choice(often),
-            self._fail_writes: random.choice(often),
-            self._flip_bit: random.choice(often),
-            self._restart: random.choice(often),
-            self.lose_power: random.choice(often),
-            self._pause: random.choice(often),
-            self._skew_clock: random.choice(often),
-            self._slow_disk: random.choice(often),
-            self._compact: random.choice((1.0, 4.0)),
-            self._leave_behind: random.choice(often),
+        choices: dict[Fault, tuple[float, ...]] = {
+            self.partition: (0.0, 1.0, 3.0),
+            self.break_connections: often,
+            self.delay: often,
+            self.muddle_messages: often,
+            self.crash: (0.0, 1.0, 3.0),
+            self.crash_leader_while_it_writes: often,
+            self.crash_at_a_write: often,
+            self.crash_at_a_flush: often,
+            self.crash_while_starting: often,
+            self.fail_writes: often,
+            self.flip_bit: often,
+            self.keep_the_only_copy_damaged: often,
+            self.restart: often,
+            self.lose_power: often,
+            self.pause: often,
+            self.skew_clock: often,
+            self.slow_disk: often,
+            self.compact: (1.0, 4.0),
+            self.leave_behind: often,
         }
-        self._mean_pause_s = random.choice((0.5, 1.5, 4.0))
+        return {fault: self._random.choice(weights) for fault, weights in choices.items()}
 
     async def run(self) -> None:
         """Break something now and then until cancelled."""
@@ -105,17 +122,26 @@ class Faults:
         """Often the leader: that is where faults are felt."""
         leaders = [host for host in self._hosts() if host.leads]
         return self._random.choice(
-            leaders if leaders and self._random.random() < 0.5 else self._hosts()
+            leaders if leaders and self._random.random() < self._at_leaders else self._hosts()
         )
 
     def _some_time_s(self) -> float:
-        return self._random.choice((0.3, 1.5, 4.0, 8.0)) * self._random.uniform(0.5, 1.5)
+        return self._random.choice(self._lasting_s) * self._random.uniform(0.5, 1.5)
 
     # -- the network --------------------------------------------------------------------------
 
-    async def _partition(self) -> None:
+    async def partition(self) -> None:
+        await self._cut(self._random.choice(("isolated", "mute", "deaf", "bridge", "split")))
+
+    async def isolate(self) -> None:
+        await self._cut("isolated")
+
+    async def deafen(self) -> None:
+        """Its messages arrive, and it never hears of it."""
+        await self._cut("deaf")
+
+    async def _cut(self, kind: str) -> None:
         ids = [host.node_id for host in self._hosts()]
-        kind = self._random.choice(("isolated", "mute", "deaf", "bridge", "split"))
         self._counted[f"partitions: {kind}"] += 1
         self._network.cut(self._links(kind, ids, self._victim().node_id))
         await trio.sleep(self._some_time_s())
@@ -135,13 +161,13 @@ class Faults:
             links = [link for link in links if victim not in link]
         return [link for link in links if (link[0] in side) != (link[1] in side)]
 
-    async def _break_connections(self) -> None:
+    async def break_connections(self) -> None:
         for _ in range(self._random.choice((1, 3, 10))):
             self._counted["connections broken"] += 1
             self._network.break_connection()
             await trio.sleep(self._random.random() * 0.05)
 
-    async def _delay(self) -> None:
+    async def delay(self) -> None:
         self._counted["slow links"] += 1
         victim = self._victim().node_id
         most_s = self._random.choice((0.05, 0.3, 1.5))
@@ -151,7 +177,7 @@ class Faults:
         await trio.sleep(self._some_time_s())
         self._network.slow.clear()
 
-    async def _muddle_messages(self) -> None:
+    async def muddle_messages(self) -> None:
         post = self._simulation.post
         post.lost = self._random.choice((0.0, 0.1, 0.3))
         post.doubled = self._random.choice((0.0, 0.1, 0.3))
@@ -162,10 +188,10 @@ class Faults:
 
     # -- machines -----------------------------------------------------------------------------
 
-    async def _crash(self) -> None:
+    async def crash(self) -> None:
         await self._crash_for(self._victim(), self._some_time_s())
 
-    async def _crash_leader_while_it_writes(self) -> None:
+    async def crash_leader_while_it_writes(self) -> None:
         """At a moment when something of it is on its way to the disk."""
         leaders = [host for host in self._hosts() if host.leads]
         if leaders:
@@ -182,11 +208,17 @@ class Faults:
         await trio.sleep(seconds)
         self._simulation.start(host)
 
-    async def _crash_at_a_write(self) -> None:
+    async def crash_at_a_write(self) -> None:
         """Right before or right after something gets to the disk, whatever it is."""
         await self._trap(self._victim(), self._random.choice((1, 2, 5, 20)))
 
-    async def _crash_while_starting(self) -> None:
+    async def crash_at_a_flush(self) -> None:
+        """As well, while the state is stored: the log is written so much more often."""
+        host = self._victim()
+        self._set_trap(host, self._random.choice((1, 2, 3)), database="state")
+        await self._trap(host)
+
+    async def crash_while_starting(self) -> None:
         host = self._victim()
         await host.kill(powerless=self._random.random() < 0.5)
         self._counted["crashes while starting"] += 1
@@ -195,7 +227,7 @@ class Faults:
         await trio.sleep(0.01)
         await self._trap(host)
 
-    async def _fail_writes(self) -> None:
+    async def fail_writes(self) -> None:
         """A write is answered with an error; what was written before may be lost as well."""
         kind = self._random.choice((Trap.IO_ERROR, Trap.FULL))
         await self._trap(self._victim(), self._random.choice((1, 3, 10)), kind)
@@ -212,12 +244,15 @@ class Faults:
         await trio.sleep(self._random.random())
         self._simulation.start(host)
 
-    def _set_trap(self, host: Host, writes: int, kind: Trap | None = None) -> None:
+    def _set_trap(
+        self, host: Host, writes: int, kind: Trap | None = None, database: str | None = None
+    ) -> None:
         if kind is None:
             kind = self._random.choice((Trap.CRASH_BEFORE, Trap.CRASH_AFTER))
-        host.disk.set_trap(kind, writes, powerless=self._random.random() < 0.5)
+        powerless = self._random.random() < 0.5
+        host.disk.set_trap(kind, writes, powerless=powerless, database=database)
 
-    async def _flip_bit(self) -> None:
+    async def flip_bit(self) -> None:
         """In the log of one node, while all the others have all of theirs."""
         hosts = self._hosts()
         if len(hosts) < 3 or not all(host.is_whole for host in hosts):
@@ -228,7 +263,30 @@ class Faults:
         await trio.sleep(self._random.random())
         self._simulation.start(host)
 
-    async def _restart(self) -> None:
+    async def keep_the_only_copy_damaged(self) -> None:
+        """What two of three have is damaged at one of them while the other is down; the third,
+        which has never seen it, must not lead with the vote of the first."""
+        hosts = self._hosts()
+        leaders = [host for host in hosts if host.leads]
+        if len(hosts) != 3 or not leaders or not all(host.is_whole for host in hosts):
+            return
+        leader = leaders[0]
+        damaged, ignorant = self._random.sample([host for host in hosts if host is not leader], 2)
+        ids = [host.node_id for host in hosts]
+        self._network.cut(self._links("isolated", ids, ignorant.node_id))
+        await trio.sleep(self._random.uniform(0.1, 1))
+        if not all(host.is_whole for host in hosts):
+            return
+        for host in (leader, damaged):
+            await host.kill(powerless=False)
+        self._counted["bit flips"] += damaged.disk.flip_bit("log")
+        self._network.cut(())
+        self._simulation.start(damaged)
+        self._counted["only copies damaged"] += 1
+        await trio.sleep(self._random.uniform(2, 5))
+        self._simulation.start(leader)
+
+    async def restart(self) -> None:
         host = self._victim()
         if not host.paused:
             self._counted["orderly restarts"] += 1
@@ -247,20 +305,20 @@ class Faults:
             await trio.sleep(self._random.random())
             self._simulation.start(host)
 
-    async def _pause(self) -> None:
+    async def pause(self) -> None:
         host = self._victim()
         self._counted["pauses"] += 1
         host.pause(True)
         await trio.sleep(self._some_time_s())
         host.pause(False)
 
-    async def _skew_clock(self) -> None:
+    async def skew_clock(self) -> None:
         host = self._victim()
         self._counted["clock skews"] += 1
         host.skew_ms = self._random.choice((-3_600_000, -5_000, 0, 5_000, 3_600_000))
         host.drift = self._random.choice((1.0, 1.0, 0.9, 1.1))
 
-    async def _slow_disk(self) -> None:
+    async def slow_disk(self) -> None:
         host = self._victim()
         self._counted["slow disks"] += 1
         host.disk_s = self._random.choice(((0.01, 0.1), (0.1, 0.6), (0.5, 4.0)))
@@ -269,21 +327,53 @@ class Faults:
 
     # -- logs ---------------------------------------------------------------------------------
 
-    async def _compact(self) -> None:
+    async def compact(self) -> None:
+        if self._random.random() < 0.2:
+            await self.compact_and_crash()
+        else:
+            await self._compact_at(self._victim())
+
+    async def compact_and_crash(self) -> None:
+        """Right behind the cut, which must not have been made before its time."""
         host = self._victim()
         await self._compact_at(host)
-        if self._random.random() < 0.2:
-            await self._crash_for(host, self._random.random())
+        await self._crash_for(host, self._random.random())
 
     async def _compact_at(self, host: Host) -> None:
         with suppress(NotThere, ConnectionLost):
             await host.ask(lambda node: node.group.compact())
             self._counted["compactions asked for"] += 1
 
-    async def _leave_behind(self) -> None:
+    async def leave_behind(self) -> None:
         """A node is down or cut off while the others cut their logs: it will need a snapshot."""
         host = self._random.choice(self._hosts())
         host.crash_in_install = self._random.random() < 0.4
+        await self._have_need_of_a_snapshot(host)
+        # And again, perhaps in the middle of it.
+        await self._trap(host, self._random.choice((0, 5, 10, 20, 40)))
+
+    async def interrupt_install(self) -> None:
+        """The same, and nothing but the install is interrupted, at a node whose log is cut."""
+        host = self._random.choice(self._hosts())
+        await self._compact_at(host)
+        host.crash_in_install = True
+        await self._have_need_of_a_snapshot(host)
+        await self._trap(host)
+
+    async def crash_behind_install(self) -> None:
+        """The same, and the node that has just installed it ends at once."""
+        host = self._random.choice(self._hosts())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._have_need_of_a_snapshot, host)
+            with trio.move_on_after(5):
+                await host.next_install()
+                await self._crash_for(host, 0.1)
+
+    async def need_a_snapshot(self) -> None:
+        """The same, and nothing is interrupted."""
+        await self._have_need_of_a_snapshot(self._random.choice(self._hosts()))
+
+    async def _have_need_of_a_snapshot(self, host: Host) -> None:
         if self._random.random() < 0.5:
             await host.kill(powerless=False)
             await self._compact_others(host)
@@ -293,8 +383,6 @@ class Faults:
             self._network.cut(self._links("isolated", ids, host.node_id))
             await self._compact_others(host)
             self._network.cut(())
-        # And again, perhaps in the middle of it.
-        await self._trap(host, self._random.choice((0, 5, 10, 20, 40)))
 
     async def _compact_others(self, host: Host) -> None:
         await trio.sleep(self._random.uniform(0.5, 2))

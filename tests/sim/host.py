@@ -105,6 +105,7 @@ class Host:
         self.disk = Disk(base / f"n{node_id}", random, counted)
         self._resumed = trio.lowlevel.ParkingLot()
         self._written = trio.lowlevel.ParkingLot()
+        self._installed = trio.lowlevel.ParkingLot()
         self._random = random
         self._network = network
         self._post = post
@@ -209,7 +210,7 @@ class Host:
             if node is None:
                 return
             self._freeze_ticks(node)
-            self._watch.follow(node)
+            self._watch.follow(node, is_damaged=self.disk.is_damaged)
             service = Service(
                 node, hub, ServerConfig(), metrics, self.clock_ms, Random(self.node_id)
             )
@@ -303,6 +304,11 @@ class Host:
             self._end(life, powerless=powerless)
             await life.ended.wait()
 
+    def pull_plug(self) -> None:
+        """End the process at this moment; nobody comes to look at the disk."""
+        if self.life is not None:
+            self._end(self.life, powerless=True)
+
     def _end(self, life: Life, *, powerless: bool) -> None:
         life.is_dead = True
         if self.life is life:
@@ -338,6 +344,10 @@ class Host:
         """Return when something has just been put on the disk, and nobody knows it yet."""
         await self._written.park()
 
+    async def next_install(self) -> None:
+        """Return when a snapshot has just been installed, and nobody knows it yet."""
+        await self._installed.park()
+
     async def call(self, life: Life, call: Callable[[*Args], T], *args: *Args) -> T:
         """Do what a thread of the process does, unless the process ends with it."""
         if call is install and self.crash_in_install:
@@ -356,6 +366,8 @@ class Host:
         except StorageError:
             life.has_failed_disk = life.has_failed_disk or self.disk.has_failed
             raise
+        if call is install:
+            self._installed.unpark_all()
         if getattr(call, "__name__", "") == "_write_blocking":
             self._watch.after_write(self.node_id)
             self._written.unpark_all()

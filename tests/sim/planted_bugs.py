@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import plyvel
@@ -30,14 +31,29 @@ from streamd.storage.state_store import StateStore
 from streamd.storing import Storing
 from streamd.streams import keys
 from streamd.streams.state import State
+from tests.sim.faults import Faults
+from tests.sim.focus import Focus
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-PLANTS: list[Plant] = []
 
 
-def bug(plant: Plant) -> Plant:
-    PLANTS.append(plant)
-    return plant
+@dataclass(frozen=True)
+class Planted:
+    """A mistake, and what has to happen for it to show."""
+
+    plant: Plant
+    focus: Focus
+
+
+PLANTED: list[Planted] = []
+
+
+def bug(focus: Focus) -> Callable[[Plant], Plant]:
+    def planted(plant: Plant) -> Plant:
+        PLANTED.append(Planted(plant, focus))
+        return plant
+
+    return planted
 
 
 class _Unsynced:
@@ -56,7 +72,7 @@ class _Unsynced:
 # -- the order in which things get to the disk ------------------------------------------------
 
 
-@bug
+@bug(Focus({Faults.lose_power: 1}))
 def writes_are_acknowledged_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
     real = LogStore.append
 
@@ -68,7 +84,7 @@ def writes_are_acknowledged_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogStore, "append", append)
 
 
-@bug
+@bug(Focus({Faults.crash: 1}))
 def acknowledgements_leave_before_the_write(patch: pytest.MonkeyPatch) -> None:
     real = Group._write
 
@@ -80,7 +96,7 @@ def acknowledgements_leave_before_the_write(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "_write", write)
 
 
-@bug
+@bug(Focus({Faults.crash: 1}))
 def votes_are_not_stored(patch: pytest.MonkeyPatch) -> None:
     real = LogStore.append
 
@@ -92,7 +108,7 @@ def votes_are_not_stored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogStore, "append", append)
 
 
-@bug
+@bug(Focus({Faults.fail_writes: 1}))
 def errors_of_the_disk_are_ignored(patch: pytest.MonkeyPatch) -> None:
     real = LogStore.append
 
@@ -116,7 +132,7 @@ def errors_of_the_disk_are_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogStore, "append", append)
 
 
-@bug
+@bug(Focus({Faults.crash_at_a_flush: 1}))
 def applied_index_is_not_in_the_batch(patch: pytest.MonkeyPatch) -> None:
     real = StateStore.write
 
@@ -130,7 +146,7 @@ def applied_index_is_not_in_the_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StateStore, "write", write)
 
 
-@bug
+@bug(Focus({Faults.compact_and_crash: 1, Faults.lose_power: 1}))
 def state_is_not_synced_before_the_log_is_cut(patch: pytest.MonkeyPatch) -> None:
     real = StateStore.write
 
@@ -142,7 +158,7 @@ def state_is_not_synced_before_the_log_is_cut(patch: pytest.MonkeyPatch) -> None
     patch.setattr(StateStore, "write", write)
 
 
-@bug
+@bug(Focus({Faults.compact_and_crash: 1}, limits={"storing.FLUSH_BYTES": 1 << 22}))
 def log_is_cut_behind_what_is_applied_but_not_stored(patch: pytest.MonkeyPatch) -> None:
     async def compact(self: Storing) -> int:
         self._compact_through = self._state.header.applied_index
@@ -152,7 +168,12 @@ def log_is_cut_behind_what_is_applied_but_not_stored(patch: pytest.MonkeyPatch) 
     patch.setattr(Storing, "compact", compact)
 
 
-@bug
+@bug(
+    Focus(
+        {Faults.keep_the_only_copy_damaged: 1},
+        limits={"storing.FLUSH_INTERVAL_S": 4.0, "storing.FLUSH_BYTES": 1 << 22},
+    )
+)
 def node_that_lost_entries_votes(patch: pytest.MonkeyPatch) -> None:
     real = stores.Core
     patch.setattr(stores, "Core", lambda **given: real(**given | {"may_vote": True}))
@@ -161,12 +182,12 @@ def node_that_lost_entries_votes(patch: pytest.MonkeyPatch) -> None:
 # -- snapshots --------------------------------------------------------------------------------
 
 
-@bug
+@bug(Focus({Faults.interrupt_install: 1}))
 def snapshot_is_installed_without_a_marker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(install, "write_checked", lambda *_: None)
 
 
-@bug
+@bug(Focus({Faults.need_a_snapshot: 1}))
 def snapshot_is_installed_beside_the_state_in_memory(patch: pytest.MonkeyPatch) -> None:
     real = State.load
 
@@ -180,7 +201,7 @@ def snapshot_is_installed_beside_the_state_in_memory(patch: pytest.MonkeyPatch) 
     patch.setattr(State, "load", load)
 
 
-@bug
+@bug(Focus({Faults.crash_behind_install: 1}, mean_pause_s=2.0))
 def snapshot_leaves_the_log_as_it_is(patch: pytest.MonkeyPatch) -> None:
     def reset(self: LogStore, index: int, term: int, chain: int) -> None:
         real(self, index, term, chain)
@@ -195,7 +216,7 @@ def snapshot_leaves_the_log_as_it_is(patch: pytest.MonkeyPatch) -> None:
 # -- answers ----------------------------------------------------------------------------------
 
 
-@bug
+@bug(Focus({Faults.partition: 1}))
 def followers_read_without_a_barrier(patch: pytest.MonkeyPatch) -> None:
     real = Group.read_barrier
 
@@ -206,12 +227,29 @@ def followers_read_without_a_barrier(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "read_barrier", read_barrier)
 
 
-@bug
+@bug(
+    Focus(
+        {Faults.pause: 1},
+        mean_pause_s=3.0,
+        at_leaders=1.0,
+        lasting_s=(3.0,),
+        clients=30,
+        client_pause_s=0.6,
+        seconds=20,
+    )
+)
 def leaders_read_without_asking_anyone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "may_read", lambda self: self.leads)
 
 
-@bug
+@bug(
+    Focus(
+        {Faults.break_connections: 1, Faults.crash_leader_while_it_writes: 1},
+        mean_pause_s=0.2,
+        clients=20,
+        client_pause_s=0.3,
+    )
+)
 def write_of_unknown_outcome_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     async def forward(self: Group, leader_id: int, proposals: list[Proposal]) -> None:
         try:
@@ -226,7 +264,16 @@ def write_of_unknown_outcome_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "_forward", forward)
 
 
-@bug
+@bug(
+    Focus(
+        {Faults.deafen: 1},
+        mean_pause_s=3.0,
+        at_leaders=1.0,
+        lasting_s=(2.0,),
+        clients=20,
+        client_pause_s=0.5,
+    )
+)
 def write_of_a_deposed_leader_is_called_refused(patch: pytest.MonkeyPatch) -> None:
     real = Group._role_changed
 
@@ -238,7 +285,34 @@ def write_of_a_deposed_leader_is_called_refused(patch: pytest.MonkeyPatch) -> No
     patch.setattr(Group, "_role_changed", role_changed)
 
 
-@bug
+@bug(
+    Focus(
+        {Faults.isolate: 1},
+        mean_pause_s=3.0,
+        at_leaders=1.0,
+        lasting_s=(2.0,),
+        clients=30,
+        client_pause_s=0.6,
+    )
+)
+def entry_of_another_leader_answers_for_the_own(patch: pytest.MonkeyPatch) -> None:
+    """Who waits for a place in the log is told what became of the entry that took it."""
+    real = Group._batch
+
+    def batch(self: Group, entry: Entry) -> Any:
+        own = self._batches.get(entry.index)
+        if own is not None and own.term != entry.term:
+            waiting, own.proposals = own.proposals, ()
+            found = real(self, entry)
+            found.proposals = waiting
+            return found
+        return real(self, entry)
+
+    patch.setattr(Group, "_role_changed", lambda self, _: self._barriers.ask_again())
+    patch.setattr(Group, "_batch", batch)
+
+
+@bug(Focus({Faults.crash: 1, Faults.partition: 1}, at_leaders=1.0))
 def forwarded_write_is_answered_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     """The leader applies what it has just proposed, to answer as soon as it can."""
     real = Group._propose_pending
@@ -263,7 +337,7 @@ def forwarded_write_is_answered_before_it_is_committed(patch: pytest.MonkeyPatch
 # -- the same everywhere ----------------------------------------------------------------------
 
 
-@bug
+@bug(Focus({Faults.skew_clock: 1}))
 def replicas_go_by_their_own_clocks(patch: pytest.MonkeyPatch) -> None:
     real = Group._batch
 

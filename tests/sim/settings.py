@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 
 import pytest
 
+_CHOICES = {
+    "storing.CHECKPOINT_BYTES": (2_000, 8_000, 1 << 25),
+    "group.MAX_BATCH_COMMANDS": (1, 3, 1024),
+    "group.MAX_FORWARDS": (1, 16),
+    "storing.FLUSH_BYTES": (500, 1 << 22),
+    "storage.snapshots.PIECE_BYTES": (100, 1000, 1 << 21),
+}
+
 
 @contextmanager
-def small_limits(random: Random) -> Iterator[None]:
-    """Logs are cut, snapshots have pieces, batches split; how much of it differs by seed."""
+def small_limits(random: Random, given: Mapping[str, float]) -> Iterator[None]:
+    """Logs are cut, snapshots have pieces, batches split; how much of it differs by seed;
+    `given` has the last word."""
     with pytest.MonkeyPatch.context() as patch:
-        group = "streamd.group."
-        patch.setattr("streamd.storing.CHECKPOINT_BYTES", random.choice((2_000, 8_000, 1 << 25)))
-        patch.setattr(group + "MAX_BATCH_COMMANDS", random.choice((1, 3, 1024)))
-        patch.setattr(group + "MAX_FORWARDS", random.choice((1, 16)))
-        patch.setattr("streamd.storing.FLUSH_BYTES", random.choice((500, 1 << 22)))
-        patch.setattr("streamd.storage.snapshots.PIECE_BYTES", random.choice((100, 1000, 1 << 21)))
+        for name, choices in _CHOICES.items():
+            patch.setattr(f"streamd.{name}", random.choice(choices))
+        for name, value in given.items():
+            patch.setattr(f"streamd.{name}", value)
         yield

@@ -38,6 +38,7 @@ EXPECTED = (
     "unsynced writes lost",
     "torn tails",
     "bit flips",
+    "only copies damaged",
     "starts without all entries",
     "entries regained",
     "entries replayed",

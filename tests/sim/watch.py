@@ -81,9 +81,14 @@ class Watch:
     def add_machine(self, node_id: int) -> None:
         self._disks[node_id] = _Held()
 
-    def follow(self, node: Node) -> None:
-        """Look at a node that has just been made whenever something has happened to it."""
+    def follow(self, node: Node, *, is_damaged: bool) -> None:
+        """Look at a node that has just been made whenever something has happened to it.
+
+        Raises `InvariantBroken` when it misses entries though its disk was never damaged.
+        """
         core = node.group.core
+        if not core.may_vote and not is_damaged:
+            raise InvariantBroken(f"node {core.node_id} has lost entries on a disk that is whole")
         self._disks[core.node_id].log = node.stores.log
         self._checker.after_store(core.node_id)
         self._checker.after_restart(core, core.applied_index)
