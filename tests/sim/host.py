@@ -77,6 +77,12 @@ class Life:
         self.calls: dict[int, trio.CancelScope] = {}
         self.requests: dict[int, trio.CancelScope] = {}
 
+    def end_requests(self) -> None:
+        """Nobody is served any more, and no thread goes on."""
+        self.node = self.application = None
+        for scope in (*self.calls.values(), *self.requests.values()):
+            scope.cancel()
+
 
 class Host:
     """`disk_s` is how long a blocking call takes, from and to; `skew_ms` how wrong the clock is."""
@@ -214,13 +220,17 @@ class Host:
             service = Service(
                 node, hub, ServerConfig(), metrics, self.clock_ms, Random(self.node_id)
             )
-            async with node.running(), trio.open_nursery() as nursery:
-                life.node = node
-                life.application = StreamApplication(service, _no_ops)
-                await life.stop.wait()
-                self._count_cold()
-                life.node = life.application = None
-                nursery.cancel_scope.cancel()
+            try:
+                async with node.running(), trio.open_nursery() as nursery:
+                    life.node = node
+                    life.application = StreamApplication(service, _no_ops)
+                    await life.stop.wait()
+                    self._count_cold()
+                    life.node = life.application = None
+                    nursery.cancel_scope.cancel()
+            finally:
+                # As a server does before it lets go of the stores.
+                life.end_requests()
 
     def _cold(self, life: Life) -> Cold | None:
         if self._store is None:
@@ -315,8 +325,7 @@ class Host:
             self.life = None
             self._network.end_of(self.node_id, powerless=powerless)
         life.scope.cancel()
-        for scope in (*life.calls.values(), *life.requests.values()):
-            scope.cancel()
+        life.end_requests()
 
     async def stop(self) -> None:
         """End the process in order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from streamd.raft.messages import Entry, EntryKind, HardState
@@ -29,9 +30,23 @@ def fill(log: LogStore, count: int, *, term: int = 1) -> list[Entry]:
 
 
 def crash_image(directory: Path, to: Path) -> Path:
-    """What the disk holds of an open store: nothing is flushed or closed for the copy."""
-    shutil.copytree(directory, to, ignore=shutil.ignore_patterns("LOCK"))
-    return to
+    """What the disk holds of an open store: nothing is flushed or closed for the copy.
+
+    LevelDB tidies up in a thread of its own; a copy during which it did is no image of any moment,
+    and is made again.
+    """
+    while True:
+        before = _tables(directory)
+        with suppress(shutil.Error, FileNotFoundError):
+            shutil.copytree(directory, to, ignore=shutil.ignore_patterns("LOCK"))
+            if _tables(directory) == before:
+                return to
+        shutil.rmtree(to)
+
+
+def _tables(directory: Path) -> set[tuple[Path, int]]:
+    """The files below a directory and their sizes."""
+    return {(file, file.stat().st_size) for file in directory.rglob("*") if file.is_file()}
 
 
 def read_all(log: LogStore) -> Sequence[Entry]:
