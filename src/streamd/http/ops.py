@@ -20,8 +20,6 @@ from streamd.proposals import OutcomeUnknown, Unavailable
 
 Answer = tuple[Response, int]
 
-_NO_COLD = ("NO_COLD_STORE", 'cold.backend is "none": there is no cold tier', 404)
-
 _WISHES: dict[str, type[Wish]] = {
     "add": Add,
     "promote": Promote,
@@ -77,7 +75,7 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
     @app.get("/cluster/cold")
     async def cold() -> Answer:
         found = await cold_status.report(node)
-        return _error(*_NO_COLD) if found is None else (jsonify(found), 200)
+        return _no_cold_tier() if found is None else (jsonify(found), 200)
 
     for work in ("flush", "gc"):
         app.add_url_rule(
@@ -108,15 +106,20 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
     return app
 
 
+def _no_cold_tier() -> Answer:
+    return _error("NO_COLD_STORE", 'cold.backend is "none": there is no cold tier', 404)
+
+
 async def _have_done(node: Node, work: str) -> Answer:
     """Have the leader's cold tier do something now; says by what to know that it is done."""
     if node.cold_tier is None:
-        return _error(*_NO_COLD)
+        return _no_cold_tier()
     address = node.leader_address()
     if address is not None:
-        response, status = _error("NOT_LEADER", f"the leader is at {address}", 307)
-        response.headers["Location"] = f"{request.scheme}://{address}{request.path}"
-        return response, status
+        elsewhere = f"{request.scheme}://{address}{request.path}"
+        return Response(
+            status=307, headers={"Location": elsewhere, "Cache-Control": "no-store"}
+        ), 307
     if node.cold_tier.lead is None:
         return _error("UNAVAILABLE", "no leader is known", 503)
     order = {"term": node.cold_tier.lead.term, "hot_bytes": node.group.state.header.hot_bytes}

@@ -40,6 +40,20 @@ def _wish(name: str, summary: str, errors: tuple[str, ...], *, required: bool = 
     return Path(f"/cluster/{name.lower()}", "node", {"POST": operation})
 
 
+def _work(work: str, summary: str) -> Path:
+    """Something that the leader's cold tier is told to do now."""
+    operation = Operation(
+        f"{work}Cold",
+        summary,
+        {
+            202: Reply("It will.", (), json_content({"type": "object"})),
+            307: Reply("The leader is elsewhere.", ("Location", "Cache-Control")),
+        },
+        ("404 NO_COLD_STORE", "503 UNAVAILABLE"),
+    )
+    return Path(f"/cluster/cold/{work}", "node", {"POST": operation})
+
+
 _CHANGE = ("409 CHANGE_IN_PROGRESS", "409 INVALID_CONFIGURATION")
 _TRANSFER = ("404 NOT_A_VOTER", "409 NOT_TRANSFERRED")
 
@@ -80,6 +94,18 @@ PATHS = (
             ("Accept-Encoding",),
         ),
     ),
+    _looked_at(
+        "/cluster/cold",
+        Operation(
+            "coldStatus",
+            "Where the cold tier stands",
+            {200: Reply("Its view.", _COMPRESSED, json_content({"type": "object"}))},
+            ("404 NO_COLD_STORE", *_LARGE),
+            ("Accept-Encoding",),
+        ),
+    ),
+    _work("flush", "Move to the cold store what is only here"),
+    _work("gc", "Remove from the cold store what nothing needs"),
     Path(
         "/cluster/snapshot",
         "node",
