@@ -70,6 +70,10 @@ class ServerProcess:
         """The most it ever had resident, in MB (10^6 bytes), where the system tells."""
         return self._memory_mb("VmHWM:")
 
+    def own_mb(self) -> float | None:
+        """What it has resident now besides mapped files, whose pages the system may take back."""
+        return self._memory_mb("RssAnon:")
+
     def _memory_mb(self, field: str) -> float | None:
         try:
             status = Path(f"/proc/{self._process.pid}/status").read_text()

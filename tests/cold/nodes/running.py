@@ -99,6 +99,7 @@ class ColdServer:
         self.data_dir = data_dir
         self.environment = cold_environment(minio, bucket, proxy.endpoint, **more)
         self.ledger = Ledger()
+        self._leaving: list[tuple[int, Ledger]] = []
         self._passing = 0
         self.process: ServerProcess | None = None
         self._port: int | None = None
@@ -171,14 +172,22 @@ class ColdServer:
         wait_until(is_so, "what was written for", 2 * _BOUND_S)
 
     def churn(self, appends: int = 40) -> None:
-        """Append to streams that stay, and to one that goes."""
+        """Append to streams that stay, and to one that goes once its bytes are in the store: one
+        that goes before leaves nothing there to be removed."""
         self.ledger.write(self.port, appends)
         self._passing += 1
         passing = Ledger(self._passing, 1, bucket=f"passing{self._passing}")
         # More than half of what goes into a pack, which is to be sparse soon.
         passing.write(self.port, appends * 3)
-        for path in list(passing.streams):
-            passing.delete(self.port, path)
+        found = self.look()
+        self._leaving.append((found["flushed_bytes"] + found["hot_bytes"], passing))
+        found = self.look()
+        for leaving in list(self._leaving):
+            flushed_at, passed = leaving
+            if not found["hot_bytes"] or flushed_at <= found["flushed_bytes"]:
+                self._leaving.remove(leaving)
+                for path in list(passed.streams):
+                    passed.delete(self.port, path)
 
     def judge(self) -> Verdict:
         """Compare the state of the stopped server with what the store has (I7)."""
