@@ -91,14 +91,17 @@ def end(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-@click.group()
-@click.option(
+url_option = click.option(
     "--url",
     envvar="STREAMD_URL",
     default="http://127.0.0.1:4437",
     show_default=True,
     help="Any node of the cluster; STREAMD_URL in the environment.",
 )
+
+
+@click.group()
+@url_option
 @click.pass_context
 def cluster(context: click.Context, url: str) -> None:
     """Look at a cluster, change its members, hand over the lead."""

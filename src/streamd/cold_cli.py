@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-from streamd.cluster_cli import EXIT_REFUSED, Api, end
+from streamd.cluster_cli import EXIT_REFUSED, Api, end, url_option
 
 _POLL_S = 0.3
 # How long a leader may be looked for while work goes on elsewhere.
@@ -78,13 +78,7 @@ def _why(answer: Answer) -> str:
 
 
 @click.group()
-@click.option(
-    "--url",
-    envvar="STREAMD_URL",
-    default="http://127.0.0.1:4437",
-    show_default=True,
-    help="Any node of the cluster; STREAMD_URL in the environment.",
-)
+@url_option
 @click.pass_context
 def cold(context: click.Context, url: str) -> None:
     """Look at the cold tier, have it flush or tidy up now."""
