@@ -114,7 +114,17 @@ class Cluster:
     @property
     def may_found(self) -> bool:
         """Whether it is on this node to found the cluster, which has not been done yet."""
-        return self._log_store.last_index == 0 and self.node_id == self._config.bootstrap_node_id
+        return self._is_new and self.node_id == self._config.bootstrap_node_id
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether this node never had data. An empty log is not enough: it may be all that is
+        left of one that was damaged, which this node knows to get back from the others."""
+        kept = self._log_store
+        if kept.last_index > 0 or kept.lost_below is not None:
+            return False
+        # The vote is written first, so a crash may have left that of the first entry alone.
+        return kept.hard_state.term <= BOOTSTRAP_HARD_STATE.term
 
     # -- founding -----------------------------------------------------------------------------
 
@@ -193,7 +203,7 @@ class Cluster:
             node_id=self.node_id,
             peer_address=self._config.address,
             client_address=self._client_address,
-            log_is_empty=self._log_store.last_index == 0,
+            log_is_empty=self._is_new,
         )
 
     def check(self, peer: Hello) -> None:

@@ -62,6 +62,20 @@ def test_a_damaged_log_of_one_node_is_repaired_from_its_peers(cluster: ClusterPr
             wait_until(lambda node=node: not (node.data_dir / "lost").exists(), "trusted again")
 
 
+def test_a_founder_that_lost_its_whole_log_early_founds_nothing_anew(
+    cluster: ClusterProcesses,
+) -> None:
+    """Nothing is left of its log, and nothing of what was in it was stored as state yet."""
+    founder = cluster.nodes[1]
+    founder.kill()
+    shutil.rmtree(founder.data_dir / "log")
+    shutil.rmtree(founder.data_dir / "state")
+    founder.start()
+    cluster.wait_ready()
+    assert "the log has lost entries" in founder.output()
+    wait_until(lambda: not (founder.data_dir / "lost").exists(), "trusted again")
+
+
 def test_a_disk_that_was_set_back_is_noticed_and_the_node_replaced(
     cluster: ClusterProcesses, tmp_path: Path
 ) -> None:
