@@ -21,7 +21,7 @@ from streamd.proposals import Unavailable
 from streamd.raft.messages import Entry
 from streamd.streams.model import ArchivedPlace
 from tests.support.archived import NOW_MS, cold_in, log_of
-from tests.support.flaky_store import FlakyStore
+from tests.support.flaky_store import Away, FlakyStore
 from tests.support.nodes import Clock, append_to, create, running_node, wait_until
 
 HOUR_MS = 3_600_000
@@ -155,54 +155,87 @@ async def test_the_log_is_not_cut_behind_what_is_archived(
         assert await node.group.compact() > end + 1
 
 
-async def test_beyond_its_limit_the_log_is_cut_and_an_alarm_raised(
+def alarms(node: Node) -> tuple[object, object]:
+    assert node.archive is not None
+    told = node.archive.report()
+    return told["log_cut_unarchived_index"], told["gaps"]
+
+
+async def test_beyond_its_limit_the_log_is_cut_and_an_alarm_raised_until_the_archive_goes_on(
     tmp_path: Path, place: tuple[Cold, FlakyStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamd.storing.CHECKPOINT_BYTES", 20_000)
     cold, store = place
-    store.failures = [ColdUnavailable("away")] * 1_000_000
+    store.failures = Away()
     config = ColdConfig(backend="fs", log_limit_bytes=40_000)
     async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
         await node.group.propose(create("a"))
-        retention = node.group.retention
+        assert alarms(node) == (None, None)
         with trio.fail_after(30):
-            while not retention.cut_unarchived_index:
+            while node.group.committed.first_index == 1:
                 await append_to(node, "a", bytes(10_000))
                 await node.group.stored()
-        assert node.archive is not None
-        alarm = node.archive.report()
-        assert alarm["log_cut_unarchived_index"] == retention.cut_unarchived_index
+        cut = node.group.committed.first_index - 1
+        assert alarms(node) == (cut, None)
+    async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
+        assert alarms(node) == (cut, None), "a restart does not make it true that all is archived"
         # With the store back, the archive begins anew, and says what it lacks.
-        await wait_until(lambda: node.group.committed.first_index > 1)
         store.failures = []
         await archived(node)
-        assert node.archive.report()["gap"] is None, "there was nothing before it"
+        await a_round(node, "snapshot")
+        assert alarms(node) == (None, []), "there was nothing before it"
         found = await (await objects(node, cold)).catalog()
-        assert found.ranges()[0].first >= retention.cut_unarchived_index
+        assert found.ranges()[0].first >= cut
+
+
+async def without_an_archive(data: Path, cold: Cold) -> int:
+    """A life of a node in which its log is cut behind what was archived; that index."""
+    async with running_node(data, cold=cold) as node:
+        await append_to(node, "a", b"x")
+        await archived(node)
+        end = node.group.state.header.archived.index
+    async with running_node(data) as node:
+        for _ in range(5):
+            await append_to(node, "a", b"without a cold store")
+        await node.group.compact()
+    return end
 
 
 async def test_entries_that_no_node_has_are_a_gap_which_is_reported(
     tmp_path: Path, place: tuple[Cold, FlakyStore]
 ) -> None:
     cold, _store = place
+    end = await without_an_archive(tmp_path / "data", cold)
     async with running_node(tmp_path / "data", cold=cold) as node:
-        await append_to(node, "a", b"x")
-        await archived(node)
-        end = node.group.state.header.archived.index
-    async with running_node(tmp_path / "data") as node:
-        for _ in range(5):
-            await append_to(node, "a", b"without a cold store")
-        first = await node.group.compact()
-    async with running_node(tmp_path / "data", cold=cold) as node:
+        first = node.group.committed.first_index
         await append_to(node, "a", b"y")
         await archived(node)
-        assert node.archive is not None
-        gap = node.archive.gap
-        assert gap is not None
-        assert gap[0] == end + 1
-        assert gap[1] >= first - 1
         ranges = (await (await objects(node, cold)).catalog()).ranges()
-        assert [ranges[0].last, ranges[1].first] == [end, gap[1]]
+        assert ranges[0].last == end
+        assert ranges[1].first >= first - 1
+        assert alarms(node) == (None, [[end + 1, ranges[1].first]])
+    async with running_node(tmp_path / "data", cold=cold) as node:
+        await a_round(node, "snapshot")
+        assert alarms(node) == (None, [[end + 1, ranges[1].first]]), "it is told after a restart"
+
+
+async def test_a_gap_is_no_alarm_any_more_once_what_lies_before_it_is_too_old_to_be_kept(
+    tmp_path: Path, place: tuple[Cold, FlakyStore]
+) -> None:
+    cold, _store = place
+    clock = Clock(NOW_MS)
+    config = ColdConfig(backend="fs", snapshot_interval_minutes=60, archive_retention_hours=3)
+    await without_an_archive(tmp_path / "data", cold)
+    async with running_node(tmp_path / "data", cold=cold, clock=clock, cold_config=config) as node:
+        await append_to(node, "a", b"y")
+        await archived(node)
+        for _ in range(3):
+            assert len(alarms(node)[1]) == 1
+            clock.now_ms = max(clock.now_ms, node.group.now_ms()) + HOUR_MS
+            await append_to(node, "a", b"z")
+            await archived(node)
+            await a_round(node, "snapshot")
+        assert alarms(node) == (None, [])
 
 
 async def test_a_member_archives_for_a_leader_what_it_has(

@@ -62,8 +62,6 @@ class Archive:
         self._snapshots = snapshots
         self._ask_member = ask_member
         self._missed_since: float | None = None
-        # The last gap that this node had to leave: the first and the last entry missing.
-        self.gap: tuple[int, int] | None = None
         retention = self._group.retention
         retention.archived_index = lambda: self._archived.index
         retention.max_unarchived_bytes = config.log_limit_bytes
@@ -183,7 +181,6 @@ class Archive:
         """Nobody has the next entries: go on behind a snapshot of the state."""
         place = await self._snapshots.begin_archive()
         if archived.index:
-            self.gap = (archived.index + 1, place.index)
             log.error(
                 "the archive has a gap: no node has the entries any more; it begins anew behind a "
                 "snapshot of the state",
@@ -199,17 +196,30 @@ class Archive:
     def report(self) -> dict[str, object]:
         """How the archive stands, as this node knows."""
         header, archived = self._group.state.header, self._archived
-        retention = self._group.retention
         return {
             "archived_index": archived.index,
             "archived_time_ms": archived.time_ms,
             "lag_entries": max(0, header.applied_index - archived.index),
             "lag_ms": self._lag_ms(),
-            "gap": list(self.gap) if self.gap else None,
-            "log_cut_unarchived_index": retention.cut_unarchived_index or None,
+            "gaps": None if self.gaps is None else [list(gap) for gap in self.gaps],
+            "log_cut_unarchived_index": self.cut_unarchived_index or None,
             "last_snapshot": self._snapshots.report(),
             "fenced_by": self.target.fence.restored_cluster_id,
         }
+
+    @property
+    def gaps(self) -> list[tuple[int, int]] | None:
+        """Entries that are missing between others that can be restored, the first and the last of
+        each gap; None where that is not known: on a node that does not lead, or does so only just.
+        A gap ends when all that lies before it was removed with age."""
+        return self._snapshots.gaps if self._group.leads else None
+
+    @property
+    def cut_unarchived_index(self) -> int:
+        """The last entry that was cut from this node's log before it was archived; 0 when there is
+        none, or the archive got beyond it. Told from the log, so that a restart changes nothing."""
+        cut = self._group.committed.first_index - 1
+        return cut if cut > self._archived.index else 0
 
     def _lag_ms(self) -> int:
         header = self._group.state.header

@@ -38,6 +38,8 @@ _READ_BYTES = 1024 * 1024
 # How often it is asked whether a snapshot is due.
 ROUND_S = 5.0
 _ARCHIVE_TIMEOUT_S = 60.0
+# How often the store is asked what can be restored, besides when that is known to have changed.
+_LOOK_S = 900.0
 
 
 class ArchiveTarget:
@@ -71,7 +73,7 @@ class ArchiveTarget:
 
 
 class StateSnapshots:
-    """The leader's. What is known of the store is forgotten when the lead changes."""
+    """The leader's. What is known of the store is looked at anew when the lead changes."""
 
     def __init__(self, target: ArchiveTarget, config: ColdConfig, *, random: Random) -> None:
         self._target = target
@@ -82,6 +84,9 @@ class StateSnapshots:
         self._times: dict[str, int] = {}
         self._newest: ArchivedPlace | None = None
         self._lead: Lead | None = None
+        self._look_at = 0.0
+        # What is missing between two ranges of entries that can be restored; None before a look.
+        self.gaps: list[tuple[int, int]] | None = None
 
     def age_s(self) -> float:
         """How much log time has passed since the newest snapshot; 0 where that is not known."""
@@ -103,9 +108,9 @@ class StateSnapshots:
         Raises `ColdError`, `StorageError`, `Unavailable`.
         """
         if lead is not self._lead:
-            self._lead, self._newest = lead, None
-        if self._newest is None:
-            self._newest = await self._find_newest()
+            self._lead, self._newest, self.gaps = lead, None, None
+        if self._newest is None or trio.current_time() >= self._look_at:
+            self._newest = await self._look()
         archived = self._group.state.header.archived
         if self._is_due(archived, self._newest):
             try:
@@ -113,6 +118,7 @@ class StateSnapshots:
             except EntriesGone as gone:
                 raise Unavailable(str(gone)) from gone
             await self.remove_old()
+            await self._look()
         return ROUND_S
 
     def _is_due(self, archived: ArchivedPlace, newest: ArchivedPlace) -> bool:
@@ -129,10 +135,19 @@ class StateSnapshots:
             meta = source.meta
             place = LogPlace(meta.index, meta.term, meta.chain, source.log_ms)
             await self._upload(source, place)
+        # What was there before it is another range from now on.
+        await self._look()
         return ArchivedPlace(*astuple(place))
 
-    async def _find_newest(self) -> ArchivedPlace:
+    async def _look(self) -> ArchivedPlace:
+        """See what can be restored; returns the place of the newest snapshot."""
         catalog = await self._target.objects.catalog()
+        if gaps := catalog.gaps():
+            # Segments that were merged while names were listed are missing only in the list.
+            again = await self._target.objects.catalog()
+            gaps = [gap for gap in gaps if gap in again.gaps()]
+        self.gaps = gaps
+        self._look_at = trio.current_time() + _LOOK_S
         if not catalog.manifests:
             return ArchivedPlace()
         of = (await self._target.objects.manifest(catalog.manifests[-1])).of

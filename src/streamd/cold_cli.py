@@ -190,13 +190,16 @@ def _rows(answer: Answer) -> list[tuple[str, str]]:
 
 
 def _flush(flushed: Answer) -> str:
-    return (
-        f"{_size(flushed['bytes'])} in {flushed['slices']} slices, {_time(flushed['ago_ms'])} ago"
-    )
+    return f"{_size(flushed['bytes'])} in {flushed['packs']} packs, {_time(flushed['ago_ms'])} ago"
 
 
 def _archive(archive: Answer) -> str:
-    return f"through entry {archive['archived_index']}, {archive['lag_entries']} behind"
+    told = f"through entry {archive['archived_index']}, {archive['lag_entries']} behind"
+    for first, last in archive["gaps"] or []:
+        told += f"; GAP: entries {first} to {last} are missing"
+    if archive["log_cut_unarchived_index"]:
+        told += f"; ALARM: the log is cut up to entry {archive['log_cut_unarchived_index']}"
+    return told
 
 
 def _size(count: int | None) -> str:

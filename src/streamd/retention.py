@@ -31,8 +31,6 @@ class Retention:
         # How far the log is archived, where it is to be, and how much may wait for that.
         self.archived_index: Callable[[], int] | None = None
         self.max_unarchived_bytes = 0
-        # The last entry that was cut before it was archived; an alarm, which an operator sees.
-        self.cut_unarchived_index = 0
 
     @contextmanager
     def keeping_behind(self, index: int) -> Iterator[None]:
@@ -50,7 +48,6 @@ class Retention:
     def cut_through(self, index: int) -> None:
         """Hear that the log is cut up to entry `index`, archived or not."""
         if index > self.unarchived_behind():
-            self.cut_unarchived_index = index
             log.error(
                 "the log is cut before it is archived: the cold store has been away for too long; "
                 "there will be a gap in what can be restored, unless another node has the entries",

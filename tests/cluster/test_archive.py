@@ -13,12 +13,11 @@ import trio
 from streamd.administration import Transfer
 from streamd.backup import verify
 from streamd.blocking import in_thread
-from streamd.cold.errors import ColdUnavailable
 from streamd.restore import Choice
 from streamd.storage.install import install
 from tests.sim.runtime import run_virtually
 from tests.support.archived import Quiet, cold_in, restored, state_in
-from tests.support.flaky_store import FlakyStore
+from tests.support.flaky_store import Away, FlakyStore
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until
 from tests.support.nodes import append, create, read_all, running_node
 
@@ -36,21 +35,11 @@ def _play(tmp_path: Path, store: FlakyStore) -> Callable[[Scenario], None]:
 
 
 def away(store: FlakyStore) -> None:
-    store.failures = _Always()
+    store.failures = Away()
 
 
 def back(store: FlakyStore) -> None:
     store.failures = []
-
-
-class _Always(list[Exception]):
-    """Failures without end."""
-
-    def __bool__(self) -> bool:
-        return True
-
-    def pop(self, *_: object) -> Exception:  # type: ignore[override]
-        return ColdUnavailable("away")
 
 
 async def write(machine: Machine, count: int) -> None:
@@ -136,10 +125,13 @@ def test_a_leader_whose_log_begins_too_late_has_others_archive_for_it(
         await wait_until(lambda: behind.is_ready)
         await hand_over(machines, behind)
         assert behind.node.group.committed.first_index > 20
+        assert behind.node.archive is not None
+        assert behind.node.archive.cut_unarchived_index > 20
         back(store)
         await archived(behind)
         assert behind.node.archive is not None
-        assert behind.node.archive.gap is None
+        assert behind.node.archive.report()["gaps"] == []
+        assert behind.node.archive.cut_unarchived_index == 0
         await write(behind, 5)
         await archived(behind)
         await behind.node.group.flush()

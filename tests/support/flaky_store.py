@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from streamd.cold.errors import ColdUnavailable
 from streamd.cold.fs import FsStore
 from streamd.cold.objects import MAX_PAGE, ObjectInfo
+
+
+class Away(list[Exception]):
+    """Failures without end: the store does not answer."""
+
+    def __bool__(self) -> bool:
+        return True
+
+    def pop(self, *_: object) -> Exception:  # type: ignore[override]
+        return ColdUnavailable("away")
 
 
 class FlakyStore(FsStore):

@@ -9,6 +9,7 @@ entries, as only committed ones are archived.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 from streamd.cold.names import (
@@ -115,6 +116,10 @@ class Catalog:
             if not found or base > found[-1].last:
                 found.append(Range(base, self.reach(base)))
         return found
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """The first and the last entry of what is missing between two ranges, in order."""
+        return [(before.last + 1, behind.first) for before, behind in pairwise(self.ranges())]
 
 
 def read_catalog(group_id: int, objects: Iterable[ObjectInfo], folder: str) -> Catalog:
