@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
 import pytest
 import trio
+from prometheus_client.parser import text_string_to_metric_families
 
+from streamd import cold_status
 from streamd.archived_objects import ArchivedObjects, list_all
 from streamd.blocking import in_thread
 from streamd.cold.errors import ColdUnavailable
@@ -16,6 +19,7 @@ from streamd.cold_store import Cold
 from streamd.cold_tier import Rounds
 from streamd.config import ColdConfig
 from streamd.fence import FenceNote, put_fence
+from streamd.metrics import Metrics
 from streamd.node import Node
 from streamd.proposals import Unavailable
 from streamd.raft.messages import Entry
@@ -236,6 +240,65 @@ async def test_a_gap_is_no_alarm_any_more_once_what_lies_before_it_is_too_old_to
             await archived(node)
             await a_round(node, "snapshot")
         assert alarms(node) == (None, [])
+
+
+def scraped(node: Node) -> dict[str, float]:
+    """The archive's metrics, without their prefix."""
+    metrics = Metrics()
+    cold_status.export(node, metrics)
+    return {
+        sample.name.removeprefix("streamd_archive_")
+        + "".join(f"_{value}" for value in sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(metrics.exposition().decode())
+        for sample in family.samples
+        if sample.name.startswith("streamd_archive_")
+    }
+
+
+async def test_how_the_archive_stands_is_scraped(
+    tmp_path: Path, place: tuple[Cold, FlakyStore]
+) -> None:
+    cold, store = place
+    clock = Clock(NOW_MS)
+    async with running_node(tmp_path / "data", cold=cold, clock=clock) as node:
+        await append_to(node, "a", b"x")
+        await archived(node)
+        await a_round(node, "snapshot")
+        end = node.group.state.header.archived
+        found = scraped(node)
+        assert found["index"] == end.index
+        assert found["lag_entries"] <= 1
+        assert found["lag_seconds"] == 0
+        assert found["last_segment_time_seconds"] == NOW_MS / 1000
+        assert found["last_snapshot_time_seconds"] == NOW_MS / 1000
+        assert [found[f"alarm_{one}"] for one in ("log_cut", "gap", "fenced")] == [0, 0, 0]
+        store.failures = Away()
+        clock.now_ms += 5000
+        await append_to(node, "a", bytes(10_000))
+        behind = scraped(node)
+        assert behind["index"] == end.index
+        assert behind["lag_entries"] >= 1
+        assert 10_000 < behind["lag_bytes"] < 11_000
+        assert behind["lag_seconds"] == 5
+        assert behind["last_segment_time_seconds"] == NOW_MS / 1000
+
+
+async def test_alarms_of_the_archive_are_scraped(
+    tmp_path: Path, place: tuple[Cold, FlakyStore]
+) -> None:
+    cold, store = place
+    await without_an_archive(tmp_path / "data", cold)
+    store.failures = Away()
+    async with running_node(tmp_path / "data", cold=cold) as node:
+        found = scraped(node)
+        assert found["alarm_log_cut"] == 1
+        assert math.isnan(found["alarm_gap"])
+        assert math.isnan(found["last_snapshot_time_seconds"])
+        store.failures = []
+        await append_to(node, "a", b"y")
+        await archived(node)
+        found = scraped(node)
+        assert (found["alarm_log_cut"], found["alarm_gap"]) == (0, 1)
 
 
 async def test_a_member_archives_for_a_leader_what_it_has(

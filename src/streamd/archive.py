@@ -63,11 +63,12 @@ class Archive:
         self._ask_member = ask_member
         self._missed_since: float | None = None
         retention = self._group.retention
-        retention.archived_index = lambda: self._archived.index
+        retention.archived_index = lambda: self.archived.index
         retention.max_unarchived_bytes = config.log_limit_bytes
 
     @property
-    def _archived(self) -> ArchivedPlace:
+    def archived(self) -> ArchivedPlace:
+        """How far all nodes agree that the log is archived."""
         return self._group.state.header.archived
 
     async def make_round(self, lead: Lead) -> float:
@@ -82,7 +83,7 @@ class Archive:
 
     async def _archive_some(self, lead: Lead) -> bool:
         """Archive one segment, if there is something for it; whether to go on at once."""
-        archived = self._archived
+        archived = self.archived
         if self._group.committed.first_index > archived.index + 1:
             return await self._bridge(lead, archived)
         self._missed_since = None
@@ -131,7 +132,7 @@ class Archive:
         if place.index > behind.index:
             command = Archived(lead.term, behind, place, anew)
             await self._group.propose(command)
-        return self._archived == place
+        return self.archived == place
 
     # -- what this node does not have ---------------------------------------------------------
 
@@ -195,15 +196,19 @@ class Archive:
 
     def report(self) -> dict[str, object]:
         """How the archive stands, as this node knows."""
-        header, archived = self._group.state.header, self._archived
+        archived, newest = self.archived, self.newest_snapshot
         return {
             "archived_index": archived.index,
             "archived_time_ms": archived.time_ms,
-            "lag_entries": max(0, header.applied_index - archived.index),
-            "lag_ms": self._lag_ms(),
+            "lag_entries": self.lag_entries,
+            "lag_bytes": self.lag_bytes,
+            "lag_ms": self.lag_ms,
             "gaps": None if self.gaps is None else [list(gap) for gap in self.gaps],
             "log_cut_unarchived_index": self.cut_unarchived_index or None,
-            "last_snapshot": self._snapshots.report(),
+            "last_snapshot": {
+                "index": newest.index if newest else None,
+                "time_ms": newest.time_ms if newest else None,
+            },
             "fenced_by": self.target.fence.restored_cluster_id,
         }
 
@@ -219,11 +224,27 @@ class Archive:
         """The last entry that was cut from this node's log before it was archived; 0 when there is
         none, or the archive got beyond it. Told from the log, so that a restart changes nothing."""
         cut = self._group.committed.first_index - 1
-        return cut if cut > self._archived.index else 0
+        return cut if cut > self.archived.index else 0
 
-    def _lag_ms(self) -> int:
-        header = self._group.state.header
-        return max(0, header.log_ms - self._archived.time_ms)
+    @property
+    def newest_snapshot(self) -> ArchivedPlace | None:
+        """Of the state; None where `gaps` are not known, or there is no snapshot yet."""
+        newest = self._snapshots.newest if self._group.leads else None
+        return newest if newest is not None and newest.index else None
+
+    @property
+    def lag_entries(self) -> int:
+        return max(0, self._group.state.header.applied_index - self.archived.index)
+
+    @property
+    def lag_bytes(self) -> int:
+        """About how much of the log is not archived; what was cut from it does not count."""
+        return self._group.committed.size_behind(self.archived.index)
+
+    @property
+    def lag_ms(self) -> int:
+        """How much log time has passed since the last entry that is archived."""
+        return max(0, self._group.state.header.log_ms - self.archived.time_ms)
 
 
 def _add(writer: SegmentWriter, entries: list[Entry]) -> None:

@@ -82,23 +82,12 @@ class StateSnapshots:
         self._interval_ms = config.snapshot_interval_minutes * 60_000
         self._retention_ms = config.archive_retention_hours * 3_600_000
         self._times: dict[str, int] = {}
-        self._newest: ArchivedPlace | None = None
+        # The newest snapshot's place, 0 when there is none; None before a look.
+        self.newest: ArchivedPlace | None = None
         self._lead: Lead | None = None
         self._look_at = 0.0
         # What is missing between two ranges of entries that can be restored; None before a look.
         self.gaps: list[tuple[int, int]] | None = None
-
-    def age_s(self) -> float:
-        """How much log time has passed since the newest snapshot; 0 where that is not known."""
-        newest = self._newest
-        return 0.0 if not newest else max(0, self._group.now_ms() - newest.time_ms) / 1000
-
-    def report(self) -> dict[str, object]:
-        newest = self._newest
-        return {
-            "index": newest.index if newest else None,
-            "time_ms": newest.time_ms if newest else None,
-        }
 
     # -- making -------------------------------------------------------------------------------
 
@@ -108,11 +97,11 @@ class StateSnapshots:
         Raises `ColdError`, `StorageError`, `Unavailable`.
         """
         if lead is not self._lead:
-            self._lead, self._newest, self.gaps = lead, None, None
-        if self._newest is None or trio.current_time() >= self._look_at:
-            self._newest = await self._look()
+            self._lead, self.newest, self.gaps = lead, None, None
+        if self.newest is None or trio.current_time() >= self._look_at:
+            self.newest = await self._look()
         archived = self._group.state.header.archived
-        if self._is_due(archived, self._newest):
+        if self._is_due(archived, self.newest):
             try:
                 await self._make(archived)
             except EntriesGone as gone:
@@ -215,7 +204,7 @@ class StateSnapshots:
         await self._check_all_there(meta.index, put)
         manifest = writer.manifest()
         await self._target.cold.put_verified(folder + manifest.name, manifest.content)
-        self._newest = ArchivedPlace(*astuple(place))
+        self.newest = ArchivedPlace(*astuple(place))
         log.info("a snapshot of the state is in the cold store", index=meta.index, pieces=len(put))
 
     async def _archived_through(self, index: int) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 import trio
 
+from streamd.archive import Archive
 from streamd.cold.objects import MAX_PAGE
 from streamd.cold_tier import ColdTier, Lead, Rounds
 from streamd.metrics import Metrics
@@ -160,6 +162,41 @@ def export(node: Node, metrics: Metrics) -> None:
     metrics.counter_by("task", "cold_failures", "Rounds that failed.", of_each(_failures))
     metrics.gauge_by("task", "cold_failing", "Whether the last round failed.", of_each(_fails))
     metrics.counter_by("what", "cold", "What the tier did on this node.", lambda: _counts(node))
+    if node.archive is not None:
+        _export_archive(node.archive, metrics)
+
+
+def _export_archive(archive: Archive, metrics: Metrics) -> None:
+    """Have the archive scraped. What only the leader knows is no number on the other nodes."""
+    gauge = metrics.gauge
+    gauge("archive_index", "The last log entry archived.", lambda: archive.archived.index)
+    gauge("archive_lag_entries", "Applied, not archived yet.", lambda: archive.lag_entries)
+    gauge("archive_lag_bytes", "Of the log, not archived yet.", lambda: archive.lag_bytes)
+    gauge("archive_lag_seconds", "From there to the last entry.", lambda: archive.lag_ms / 1000)
+    gauge(
+        "archive_last_segment_time_seconds",
+        "When the last entry archived was written.",
+        lambda: archive.archived.time_ms / 1000,
+    )
+    gauge(
+        "archive_last_snapshot_time_seconds",
+        "Of when the newest snapshot of the state is.",
+        lambda: _snapshot_time_s(archive),
+    )
+    metrics.gauge_by("alarm", "archive_alarm", "What cannot be restored.", lambda: _alarms(archive))
+
+
+def _snapshot_time_s(archive: Archive) -> float:
+    newest = archive.newest_snapshot
+    return math.nan if newest is None else newest.time_ms / 1000
+
+
+def _alarms(archive: Archive) -> dict[str, float]:
+    return {
+        "log_cut": archive.cut_unarchived_index > 0,
+        "gap": math.nan if archive.gaps is None else len(archive.gaps) > 0,
+        "fenced": archive.target.fence.restored_cluster_id is not None,
+    }
 
 
 Values = Callable[[], dict[str, float]]

@@ -40,6 +40,13 @@ class CommittedLog:
     def first_index(self) -> int:
         return self._log.first_index
 
+    def size_behind(self, index: int) -> int:
+        """About how many bytes of the log lie behind entry `index`, of those that are still here.
+
+        Raises `StorageFailed`.
+        """
+        return self._log.size_behind(max(index, self._log.first_index - 1))
+
     async def behind(self, index: int, max_bytes: int) -> list[Entry]:
         """Applied entries behind entry `index`, none when there are none, else as many as
         `max_bytes` allows, but at least one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -315,3 +316,15 @@ async def test_a_store_that_is_away_is_503_for_what_is_only_there(
     finally:
         minio.kill()
         await trio.to_thread.run_sync(minio.start)
+
+
+async def test_an_operator_is_told_how_the_cold_tier_stands(
+    cold: ColdConfig, tmp_path: Path
+) -> None:
+    async with serving(tmp_path, cold=cold) as server, server.client() as http:
+        await write(http, "/v1/stream/a", LINES, "text/plain")
+        await until_cold(server)
+        command = [sys.executable, "-m", "streamd", "cold", "--url", server.url, "status"]
+        told = (await trio.run_process(command, capture_stdout=True)).stdout.decode()
+    assert "packs" in told
+    assert "through entry" in told
