@@ -22,7 +22,7 @@ from streamd.cold_store import Cold
 from streamd.config import ColdConfig
 from streamd.raft.messages import Entry, EntryKind
 from streamd.replay import Replay
-from streamd.restore import Choice, RestoreRefused
+from streamd.restore_base import Choice, RestoreRefused
 from streamd.storage.errors import RestoreUnfinished
 from streamd.storage.incoming import SnapshotSink
 from streamd.stores import Stores
@@ -218,26 +218,136 @@ async def test_an_unknown_cluster_is_refused(tmp_path: Path, history: History) -
         await restored(cold, tmp_path / "new", Choice(cluster_id="b" * 8), fencing=False)
 
 
-@pytest.mark.parametrize("kind", ["log", "pieces", "snapshots"])
-async def test_damage_is_found_and_nothing_is_served(
-    tmp_path: Path, history: History, kind: str
-) -> None:
-    copy = tmp_path / "cold"
-    shutil.copytree(history.place, copy)
-    folder = copy / history.cluster_id / kind / "00000000"
-    last = max(folder.iterdir())
-    content = bytearray(last.read_bytes())
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
-    last.write_bytes(content)
-    cold, _ = cold_in(copy)
+    file.write_bytes(content)
+
+
+class Copy(NamedTuple):
+    """The history's store, for a test to spoil."""
+
+    path: Path
+    cluster_id: str
+
+    def objects(self, kind: str) -> list[Path]:
+        return sorted((self.path / self.cluster_id / kind / "00000000").iterdir())
+
+    async def is_found_damaged(self) -> bool:
+        found = await streamd("backup", "verify", "--from", f"fs:{self.path}")
+        return found.exit_code == 1 and "DAMAGE" in found.output
+
+    async def restore(self, new: Path, *choice: str) -> Ran:
+        place = ("--from", f"fs:{self.path}", "--data-dir", str(new), "--no-fence")
+        return await streamd("restore", *place, *choice)
+
+
+@pytest.fixture
+def copy(tmp_path: Path, history: History) -> Copy:
+    shutil.copytree(history.place, tmp_path / "cold")
+    return Copy(tmp_path / "cold", history.cluster_id)
+
+
+async def test_damage_is_found_and_nothing_is_served(tmp_path: Path, copy: Copy) -> None:
+    damage(copy.objects("log")[-1])
+    cold, _ = cold_in(copy.path)
     with pytest.raises(ColdError):
         await restored(cold, tmp_path / "new", fencing=False)
-    if (tmp_path / "new" / "restore").exists():
-        with pytest.raises(RestoreUnfinished):
-            Stores.open(tmp_path / "new", 1)
-    found = await streamd("backup", "verify", "--from", f"fs:{copy}")
+    with pytest.raises(RestoreUnfinished):
+        Stores.open(tmp_path / "new", 1)
+    assert await copy.is_found_damaged()
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+@pytest.mark.parametrize("kind", ["pieces", "snapshots"])
+async def test_damage_of_the_newest_snapshot_makes_an_older_one_serve(
+    tmp_path: Path, history: History, copy: Copy, kind: str, how: str
+) -> None:
+    older, newest = copy.objects("snapshots")[-2:]
+    spoilt = copy.objects(kind)[-1]
+    if how == "damaged":
+        damage(spoilt)
+    else:
+        spoilt.unlink()
+    found = await copy.restore(tmp_path / "new", "--json")
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout)
+    assert (told["last_index"], told["base_index"]) == (
+        history.archived_index,
+        int(older.name.split("-")[0], 16),
+    )
+    assert state_in(tmp_path / "new") == history.as_of(told["last_index"])
+    # Nobody misses a manifest that no list has.
+    listed = (kind, how) != ("snapshots", "missing")
+    assert [Path(name).name for name in told["given_up"]] == [newest.name] * listed
+    assert ("A SNAPSHOT IN THE COLD STORE IS DAMAGED" in found.output) == listed
+    if listed:
+        assert await copy.is_found_damaged()
+
+
+async def test_damage_of_all_snapshots_leaves_the_log_from_its_beginning(
+    tmp_path: Path, history: History, copy: Copy
+) -> None:
+    for piece in copy.objects("pieces"):
+        damage(piece)
+    at = ("--at", str(history.times()[history.archived_index - 1]))
+    for number, choice in enumerate(((), at, ("--index", str(history.archived_index)))):
+        new = tmp_path / str(number)
+        found = await copy.restore(new, *choice)
+        assert found.exit_code == 0, found.output
+        assert found.stdout.count("WARNING: snapshots/") == len(copy.objects("snapshots"))
+        assert state_in(new) == history.as_of(history.archived_index)
+
+
+async def test_with_all_damaged_it_is_said_and_goes_on_once_something_is_repaired(
+    tmp_path: Path, history: History, copy: Copy
+) -> None:
+    copy.objects("log")[0].unlink()
+    *_, newest = manifests = copy.objects("snapshots")
+    whole = newest.read_bytes()
+    for manifest in manifests:
+        damage(manifest)
+    found = await copy.restore(tmp_path / "new")
     assert found.exit_code == 1
-    assert "DAMAGE" in found.output
+    assert "because of damage" in found.output
+    assert all(manifest.name in found.output for manifest in manifests)
+    with pytest.raises(RestoreUnfinished):
+        Stores.open(tmp_path / "new", 1)
+    newest.write_bytes(whole)
+    found = await copy.restore(tmp_path / "new")
+    assert found.exit_code == 0, found.output
+    assert state_in(tmp_path / "new") == history.as_of(history.archived_index)
+
+
+async def test_a_damaged_snapshot_behind_a_gap_is_not_replaced_by_an_earlier_state(
+    tmp_path: Path, history: History, copy: Copy
+) -> None:
+    newest = copy.objects("snapshots")[-1]
+    index = int(newest.name.split("-")[0], 16)
+    for segment in copy.objects("log"):
+        first, last = (int(part, 16) for part in segment.name.split("-")[:2])
+        if first <= index <= last:
+            segment.unlink()
+    damage(copy.objects("pieces")[-1])
+    found = await copy.restore(tmp_path / "new")
+    assert found.exit_code == 1
+    reach = int(found.output.rsplit("--index ", 1)[1])
+    found = await copy.restore(tmp_path / "older", "--index", str(reach))
+    assert found.exit_code == 0, found.output
+    assert state_in(tmp_path / "older") == history.as_of(reach)
+
+
+async def test_bytes_damaged_on_their_way_are_asked_for_again(
+    tmp_path: Path, history: History
+) -> None:
+    cold, store = history.cold()
+    store.damaged_reads = 1
+    source = ArchivedObjects(cold, history.cluster_id, in_thread)
+    (stored, *_) = (await source.catalog()).manifests
+    manifest = await source.manifest(stored)
+    store.damaged_reads = 1
+    assert await source.rows(manifest, 0)
+    assert not store.damaged_reads
 
 
 # -- interruptions ------------------------------------------------------------------------------

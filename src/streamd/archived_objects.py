@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 import trio
 
 from streamd.blocking import RunBlocking
 from streamd.cold.catalog import Catalog, StoredManifest, StoredSegment, read_catalog
-from streamd.cold.errors import ColdError
+from streamd.cold.errors import ColdError, ObjectCorrupt
 from streamd.cold.names import (
     LOG,
     PIECES,
@@ -74,9 +75,7 @@ class ArchivedObjects:
 
     async def whole(self, name: str, size: int) -> bytes:
         """An object, of the digest that its name has."""
-        content = await self._cold.get(self.folder + name, 0, size)
-        await self._run_blocking(check_digest, name, content)
-        return content
+        return await self._read(name, size, partial(_whole, name))
 
     async def manifest(self, stored: StoredManifest) -> Manifest:
         return read_manifest(await self.whole(stored.name, stored.size))
@@ -84,8 +83,18 @@ class ArchivedObjects:
     async def rows(self, manifest: Manifest, number: int) -> bytes:
         """The rows in a piece of a snapshot."""
         name, size = manifest.piece_name(number), manifest.pieces[number].size
-        content = await self._cold.get(self.folder + name, 0, size)
-        return await self._run_blocking(read_piece, manifest, number, content)
+        return await self._read(name, size, partial(read_piece, manifest, number))
+
+    async def _read(self, name: str, size: int, check: Callable[[bytes], bytes]) -> bytes:
+        """What is in an object. Bytes that are wrong are asked for once more, as they may have
+        been damaged on their way."""
+        try:
+            return await self._run_blocking(check, await self._get(name, size))
+        except ObjectCorrupt:
+            return await self._run_blocking(check, await self._get(name, size))
+
+    async def _get(self, name: str, size: int) -> bytes:
+        return await self._cold.get(self.folder + name, 0, size)
 
     async def head(self, stored: StoredSegment) -> SegmentHead:
         content = await self._cold.get(self.folder + stored.name, 0, min(HEAD_BYTES, stored.size))
@@ -102,6 +111,11 @@ class ArchivedObjects:
             await for_each(some, fetch)
             for one in some:
                 yield fetched.pop(one.name)
+
+
+def _whole(name: str, content: bytes) -> bytes:
+    check_digest(name, content)
+    return content
 
 
 async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:

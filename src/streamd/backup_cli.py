@@ -32,7 +32,8 @@ from streamd.cold.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMis
 from streamd.cold_store import Cold, open_object_store
 from streamd.config import Config, ConfigError, load
 from streamd.logs import set_up_logging
-from streamd.restore import Choice, Restored, RestoreRefused, restore
+from streamd.restore import Restored, restore
+from streamd.restore_base import Choice, RestoreRefused
 from streamd.storage.errors import StorageError
 
 EXIT_WRONG = 1
@@ -317,6 +318,8 @@ def _tell_verified(verified: Verified) -> None:
 def _tell_restored(done: Restored, data_dir: str, *, fenced: bool) -> None:
     print(f"cluster {done.cluster_id} is restored in {data_dir}, from {done.former_cluster_id}")
     print(f"as of entry {done.last_index} (term {done.last_term}), {_time(done.time_ms)};")
+    for name, why in done.given_up.items():
+        print(f"WARNING: {name} is damaged ({why}): an older state and the log were taken.")
     print(f"{done.packs} packs of the old cluster are referred to, and were read and compared.")
     print("Start the node with this directory and the same [cold] store, then add others under new")
     print("ids.")

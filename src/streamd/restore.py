@@ -1,7 +1,7 @@
 """A cluster restored from the cold store alone, to any entry or time that is archived.
 
 1. The plan is made and written down: which cluster, from which snapshot, how far. A data
-   directory with a plan is served by nobody.
+   directory with a plan is served by nobody. It is changed when the snapshot turns out damaged.
 2. A fence in the old cluster's folder stops its nodes from changing what is about to be read.
 3. The snapshot's rows become the state; the log behind it is replayed, proved by its chain.
 4. All packs that the state refers to are read and compared with their digests.
@@ -13,6 +13,7 @@ A step that a crash cut short is taken again, or gone on with, when the same is 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -23,8 +24,8 @@ from msgspec.structs import replace
 
 from streamd.archived_objects import ArchivedObjects, for_each, list_clusters
 from streamd.blocking import RunBlocking
-from streamd.cold.catalog import Catalog, StoredManifest
-from streamd.cold.errors import ObjectCorrupt
+from streamd.cold.catalog import Catalog
+from streamd.cold.errors import ObjectCorrupt, ObjectMissing
 from streamd.cold.segments import LogPlace
 from streamd.cold.snapshots import Manifest
 from streamd.cold_store import Cold
@@ -33,11 +34,12 @@ from streamd.fence import FenceNote, put_fence
 from streamd.raft.membership import encode_configuration
 from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
 from streamd.replay import Replay, Wanted, become_another
+from streamd.restore_base import Base, Choice, RestoreRefused, choose_base, give_up
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageFailed
 from streamd.storage.files import read_checked, remove_durably, write_checked
 from streamd.storage.floor import Floor
-from streamd.storage.incoming import SnapshotSink
+from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
 from streamd.storage.install import recover_install
 from streamd.storage.log_store import LogStore
 from streamd.storage.snapshots import Piece, SnapshotMeta, piece_crc
@@ -52,21 +54,11 @@ _PACK_DECODER = msgspec.msgpack.Decoder(Pack)
 _OURS = {"LOCK", "identity.json", "identity.json.new", "restore.new"}
 
 
-class RestoreRefused(Exception):
-    """What is asked cannot be restored, or not there; the message says what can."""
-
-
-class Choice(msgspec.Struct, frozen=True):
-    """What to restore: the state as of entry `index`, or of the log time `at_ms` (milliseconds
-    since the epoch), or else the newest. The cluster must be named where there are several."""
-
-    cluster_id: str | None = None
-    index: int | None = None
-    at_ms: int | None = None
-
-
 class Plan(msgspec.Struct, frozen=True):
-    """What a data directory is being made of. `reached` is set when the state is there."""
+    """What a data directory is being made of. `reached` is set when the state is there.
+
+    `given_up` are damaged snapshots, and what is wrong with each.
+    """
 
     place: str
     choice: Choice
@@ -75,10 +67,15 @@ class Plan(msgspec.Struct, frozen=True):
     manifest: str
     until_index: int
     reached: LogPlace | None = None
+    given_up: dict[str, str] = {}
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What there is now. `time_ms` is the log's time as of its last entry."""
+    """What there is now. `time_ms` is the log's time as of its last entry.
+
+    `given_up` are newer snapshots that it could have begun with, were they not damaged, and what
+    is wrong with each.
+    """
 
     cluster_id: str
     former_cluster_id: str
@@ -87,6 +84,7 @@ class Restored(msgspec.Struct, frozen=True):
     time_ms: int
     base_index: int
     packs: int
+    given_up: dict[str, str] = {}
 
 
 class _Done(msgspec.Struct, frozen=True):
@@ -135,6 +133,7 @@ async def restore(
         source = ArchivedObjects(cold, plan.former_cluster_id, run_blocking)
         work = _Restoration(source, data_dir, plan, run_blocking, progress)
         reached = plan.reached or await work.bring_state()
+        plan = work.plan
         packs = await work.verify_packs(cold)
         restored = Restored(
             data_dir.identity.cluster_id,
@@ -144,6 +143,7 @@ async def restore(
             reached.time_ms,
             plan.base_index,
             packs,
+            plan.given_up,
         )
         done = _Done(cold.place, choice, restored)
         await run_blocking(_found_cluster, data_dir, config, reached, done)
@@ -184,11 +184,20 @@ async def _plan(cold: Cold, data_dir: DataDir, choice: Choice, run_blocking: Run
         return known
     cluster_id = await _choose_cluster(cold, choice)
     source = ArchivedObjects(cold, cluster_id, run_blocking)
-    base_index, manifest, until = await choose_base(source, await source.catalog(), choice)
-    name = "" if manifest is None else manifest.name
-    plan = Plan(cold.place, choice, cluster_id, base_index, name, until)
+    base = await choose_base(source, await source.catalog(), choice, {})
+    plan = _begin_with(base, Plan(cold.place, choice, cluster_id, 0, "", 0))
     await run_blocking(write_checked, data_dir.restoring, plan)
     return plan
+
+
+def _begin_with(base: Base, plan: Plan) -> Plan:
+    return replace(
+        plan,
+        base_index=base.index,
+        manifest="" if base.manifest is None else base.manifest.name,
+        until_index=base.until_index,
+        given_up=dict(base.given_up),
+    )
 
 
 async def _choose_cluster(cold: Cold, choice: Choice) -> str:
@@ -206,48 +215,6 @@ async def _choose_cluster(cold: Cold, choice: Choice) -> str:
     return clusters[0]
 
 
-async def choose_base(
-    source: ArchivedObjects, catalog: Catalog, choice: Choice
-) -> tuple[int, StoredManifest | None, int]:
-    """From what to begin: the entry that it is as of, its manifest if that is not the empty
-    state, and how far to replay at most. Raises `RestoreRefused`, `ColdError`."""
-    bases: list[tuple[int, StoredManifest | None]] = (
-        [(0, None)] if catalog.begins_at_nothing else []
-    )
-    bases += [(manifest.log_index, manifest) for manifest in catalog.manifests]
-    if not bases:
-        raise RestoreRefused(f"cluster {source.cluster_id} has no restore point")
-    for index, manifest in reversed(bases):
-        reach = catalog.reach(index)
-        if choice.at_ms is not None:
-            if manifest is not None and (await source.manifest(manifest)).of.time_ms > choice.at_ms:
-                continue
-            await _refuse_gap(source, catalog, index, reach, choice.at_ms)
-            return index, manifest, reach
-        if choice.index is None:
-            return index, manifest, reach
-        if index <= choice.index <= reach:
-            return index, manifest, choice.index
-    raise RestoreRefused(
-        f"cluster {source.cluster_id} cannot be restored to then; it can be to entries "
-        + ", ".join(f"{first} to {last}" for first, last in catalog.ranges())
-    )
-
-
-async def _refuse_gap(
-    source: ArchivedObjects, catalog: Catalog, base: int, reach: int, at_ms: int
-) -> None:
-    """Raises `RestoreRefused` when entries of before `at_ms` may be missing behind `reach`."""
-    later = [one for one in catalog.manifests if one.log_index > reach]
-    path = catalog.path(base)
-    if not later or (path and (await source.head(path[-1])).last.time_ms > at_ms):
-        return
-    raise RestoreRefused(
-        f"the archive has a gap at that time: entries {reach + 1} to {later[0].log_index} are "
-        f"missing. Restore to entry {reach}, or to {later[0].log_index} and later"
-    )
-
-
 # -- the work -----------------------------------------------------------------------------------
 
 
@@ -262,31 +229,52 @@ class _Restoration:
     ) -> None:
         self._source = source
         self._data_dir = data_dir
-        self._plan = plan
+        self.plan = plan
         self._run_blocking = run_blocking
         self._progress = progress
 
     async def bring_state(self) -> LogPlace:
         """Have the state as of where the plan ends; returns that place."""
         catalog = await self._source.catalog()
-        begin = LogPlace()
-        if self._plan.manifest:
-            begin = await self._bring_snapshot(catalog)
+        begin = await self._bring_base(catalog)
         store = await self._run_blocking(StateStore, self._data_dir.state)
         try:
             reached = await self._replay(store, catalog, begin)
         finally:
             with trio.CancelScope(shield=True):
                 await self._run_blocking(store.close)
-        done = replace(self._plan, reached=reached)
+        done = replace(self.plan, reached=reached)
         await self._run_blocking(write_checked, self._data_dir.restoring, done)
         return reached
 
+    async def _bring_base(self, catalog: Catalog) -> LogPlace:
+        """Have a state to begin with, the planned one or an older one; returns its place."""
+        while self.plan.manifest:
+            try:
+                return await self._bring_snapshot(catalog)
+            except (ObjectCorrupt, ObjectMissing, SnapshotDamaged) as damage:
+                await self._begin_with_another(catalog, damage)
+        return LogPlace()
+
+    async def _begin_with_another(self, catalog: Catalog, damage: Exception) -> None:
+        """Give up the planned snapshot. Raises `RestoreRefused` when nothing else serves: then
+        all are tried again when the same is asked again, as they may have been repaired."""
+        await self._run_blocking(_forget_base, self._data_dir)
+        given_up = give_up(self.plan.given_up, self.plan.manifest, damage)
+        try:
+            base = await choose_base(self._source, catalog, self.plan.choice, given_up)
+        except RestoreRefused:
+            anew = replace(self.plan, given_up={})
+            await self._run_blocking(write_checked, self._data_dir.restoring, anew)
+            raise
+        self.plan = _begin_with(base, self.plan)
+        await self._run_blocking(write_checked, self._data_dir.restoring, self.plan)
+
     async def _bring_snapshot(self, catalog: Catalog) -> LogPlace:
         """Have the snapshot's rows as the state, unless they are it already."""
-        stored = next((one for one in catalog.manifests if one.name == self._plan.manifest), None)
+        stored = next((one for one in catalog.manifests if one.name == self.plan.manifest), None)
         if stored is None:
-            raise RestoreRefused(f"{self._plan.manifest} is gone: begin anew in another directory")
+            raise ObjectMissing(f"{self.plan.manifest} is gone")
         manifest = await self._source.manifest(stored)
         of = manifest.of
         meta = SnapshotMeta(of.index, of.term, of.chain, of.configuration, of.snapshot_id)
@@ -320,7 +308,7 @@ class _Restoration:
             self._progress.advance(len(rows))
 
     async def _replay(self, store: StateStore, catalog: Catalog, begin: LogPlace) -> LogPlace:
-        plan = self._plan
+        plan = self.plan
         wanted = Wanted(plan.until_index, plan.choice.at_ms)
         replay = await self._run_blocking(Replay, store, wanted, begin)
         self._progress.stage("entries", plan.until_index - begin.index)
@@ -361,6 +349,17 @@ async def check_pack(cold: Cold, name: str) -> int:
     if not name.endswith(f"-{digest}.pack"):
         raise ObjectCorrupt(f"{name} does not have the digest that it is named by")
     return size
+
+
+def _forget_base(data_dir: DataDir) -> None:
+    """Remove what a snapshot has left, whichever it was. Raises `StorageFailed`."""
+    try:
+        data_dir.install_marker.unlink(missing_ok=True)
+        for directory in (data_dir.incoming, data_dir.state):
+            if directory.exists():
+                shutil.rmtree(directory)
+    except OSError as error:
+        raise StorageFailed(f"{data_dir.path} cannot be cleared: {error}") from error
 
 
 def _packs_of(data_dir: DataDir) -> list[Pack]:

@@ -13,7 +13,7 @@ import trio
 from streamd.administration import Transfer
 from streamd.backup import verify
 from streamd.blocking import in_thread
-from streamd.restore import Choice
+from streamd.restore_base import Choice
 from streamd.storage.install import install
 from tests.sim.runtime import run_virtually
 from tests.support.archived import Quiet, cold_in, restored, state_in

@@ -14,7 +14,8 @@ from streamd.codec import decode_batch
 from streamd.cold_store import Cold
 from streamd.config import ColdConfig, Config, ServerConfig
 from streamd.raft.messages import Entry, EntryKind
-from streamd.restore import Choice, Restored, restore
+from streamd.restore import Restored, restore
+from streamd.restore_base import Choice
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
