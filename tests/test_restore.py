@@ -26,7 +26,7 @@ from streamd.restore_base import Choice, RestoreRefused
 from streamd.storage.errors import RestoreUnfinished
 from streamd.storage.incoming import SnapshotSink
 from streamd.stores import Stores
-from streamd.streams.commands import Delete
+from streamd.streams.commands import Delete, FlushCold, Result
 from tests.support.archived import (
     NOW_MS,
     Said,
@@ -547,6 +547,50 @@ async def test_what_lies_in_packs_is_read_from_the_old_cluster_s_folder(tmp_path
     store = ("--from", f"fs:{tmp_path / 'cold'}", "--cluster", done.former_cluster_id)
     verified = await streamd("backup", "verify", *store)
     assert verified.exit_code == 0, verified.output
+
+
+async def test_a_pack_that_only_the_log_knows_is_verified(tmp_path: Path) -> None:
+    cold, _ = cold_in(tmp_path / "cold")
+    config = ColdConfig(backend="fs", flush_after_ms=1, pack_bytes=64 * 1024)
+    async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
+        header = node.group.state.header
+        packs: list[set[Path]] = []
+        await node.group.propose(create("a"))
+        for _ in range(2):
+            await append_to(node, "a", bytes(100_000))
+            await wait_until(lambda: not header.hot_bytes)
+            await archived(node)
+            await a_round(node, "snapshot")
+            packs.append(set((tmp_path / "cold").rglob("*.pack")))
+    assert len(list((tmp_path / "cold").rglob("*.manifest"))) == 1
+    store = ("--from", f"fs:{tmp_path / 'cold'}")
+    whole = await streamd("backup", "verify", *store, "--json")
+    (told,) = json.loads(whole.stdout)
+    assert (told["problems"], told["packs"]) == ([], len(packs[1]))
+    later = sorted(packs[1] - packs[0])[0]
+    content = later.read_bytes()
+    damage(later)
+    found = await streamd("backup", "verify", *store)
+    assert found.exit_code == 1
+    assert later.name in found.output
+    later.unlink()
+    found = await streamd("backup", "verify", *store)
+    assert found.exit_code == 1
+    assert later.name in found.output
+    later.write_bytes(content)
+    assert (await streamd("backup", "verify", *store)).exit_code == 0
+
+
+async def test_a_pack_that_the_log_never_took_is_not_missed(tmp_path: Path) -> None:
+    cold, _ = cold_in(tmp_path / "cold")
+    async with running_node(tmp_path / "data", cold=cold, cold_config=UNFLUSHED) as node:
+        await append_to(node, "a", b"x")
+        term = node.group.core.term
+        late = FlushCold(term - 1, 7, "gone.pack", 1, [])
+        assert (await node.group.propose(late)).result is Result.STALE
+        await archived(node)
+    found = await streamd("backup", "verify", "--from", f"fs:{tmp_path / 'cold'}")
+    assert found.exit_code == 0, found.output
 
 
 async def test_a_missing_pack_is_found_at_the_end(tmp_path: Path) -> None:

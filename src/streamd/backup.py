@@ -8,17 +8,22 @@ import msgspec
 
 from streamd.archived_objects import ArchivedObjects, list_all
 from streamd.blocking import RunBlocking
+from streamd.codec import decode_batch
 from streamd.cold.catalog import Catalog, StoredManifest, StoredSegment
 from streamd.cold.errors import ObjectCorrupt, ObjectMissing
 from streamd.cold.names import FENCE
 from streamd.cold.segments import LogPlace, placed_entries_of, read_segment_head
 from streamd.cold_store import Cold
+from streamd.raft.messages import Entry, EntryKind
 from streamd.restore import Progress, check_pack
 from streamd.storage.snapshots import whole_rows
 from streamd.streams import keys
+from streamd.streams.commands import FlushCold, MoveSlices
 from streamd.streams.model import Header, Pack
 
 _HEADER = msgspec.msgpack.Decoder(Header)
+# What an entry that makes a pack known has in it, so that others need not be decoded.
+_PACK_TAGS = (b"flush-cold", b"move-slices")
 _PACK = msgspec.msgpack.Decoder(Pack)
 
 
@@ -135,10 +140,12 @@ class _Verification:
         # Places that more than one object speaks of, and who spoke first.
         self._places: dict[int, tuple[int, int, str]] = {}
         self._packs: set[str] = set()
+        self._oldest_base = 0
 
     async def run(self) -> Verified:
         catalog = await self._source.catalog()
         found = self._found
+        self._oldest_base = min(catalog.bases(), default=0)
         self._progress.stage("segments", sum(segment.size for segment in catalog.segments))
         shared = {one.log_index for one in catalog.manifests}
         shared |= {segment.parsed.first_index - 1 for segment in catalog.segments}
@@ -158,10 +165,9 @@ class _Verification:
         for name in sorted(self._packs):
             await self._pack(name)
             self._progress.advance(1)
-        ranges = catalog.ranges()
-        for before, behind in itertools.pairwise(ranges):
-            self._problem(f"entries {before.last + 1} to {behind.first} are missing")
-        if not ranges:
+        for first, last in catalog.gaps():
+            self._problem(f"entries {first} to {last} are missing")
+        if not catalog.bases():
             self._problem("there is no restore point")
         return found
 
@@ -171,10 +177,13 @@ class _Verification:
     async def _segment(self, stored: StoredSegment, shared: set[int]) -> None:
         try:
             content = await self._source.whole(stored.name, stored.size)
-            places = await self._run_blocking(_read_segment, content, shared)
+            places, packs = await self._run_blocking(
+                _read_segment, content, shared, self._oldest_base
+            )
         except (ObjectCorrupt, ObjectMissing) as error:
             self._problem(f"{stored.name}: {error}")
             return
+        self._packs |= packs
         self._found.entries += places[-1].index - places[0].index
         for place in places:
             self._expect(place, stored.name)
@@ -211,11 +220,37 @@ class _Verification:
             self._problem(str(error))
 
 
-def _read_segment(content: bytes, shared: set[int]) -> list[LogPlace]:
-    """The places of a segment that others speak of as well, its first and last among them."""
-    places = [read_segment_head(content).previous]
-    places += [place for _, place in placed_entries_of(content) if place.index in shared]
-    return places
+def _read_segment(
+    content: bytes, shared: set[int], oldest_base: int
+) -> tuple[list[LogPlace], set[str]]:
+    """The places of a segment that others speak of as well, its first and last among them; and
+    the packs that a state behind the oldest base can refer to by its entries."""
+    places, packs = [read_segment_head(content).previous], set[str]()
+    for entry, place in placed_entries_of(content):
+        if place.index in shared:
+            places.append(place)
+        if place.index > oldest_base:
+            packs |= _packs_taken_by(entry)
+    return places, packs
+
+
+def _packs_taken_by(entry: Entry) -> set[str]:
+    """The packs that an entry makes known to the state.
+
+    None of these is deleted while the state as of the entry can be restored, not even one of which
+    nothing was alive any more. One whose leader was none any more the state never took.
+    """
+    if entry.kind != EntryKind.COMMANDS or not any(tag in entry.payload for tag in _PACK_TAGS):
+        return set()
+    try:
+        commands = decode_batch(entry.payload).commands
+    except msgspec.DecodeError as error:
+        raise ObjectCorrupt(f"entry {entry.index} has a command that is not known") from error
+    return {
+        command.name
+        for command in commands
+        if isinstance(command, FlushCold | MoveSlices) and command.term == entry.term
+    }
 
 
 class _Rows:
