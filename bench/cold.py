@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,10 +16,6 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import click
-from minio import Minio
-from minio.error import MinioException
-from urllib3 import PoolManager
-from urllib3.exceptions import HTTPError
 
 from bench import wrk
 from bench.client import Client
@@ -29,67 +24,31 @@ from bench.machine import Cores
 from bench.process import ServerProcess, free_port
 from bench.servers import Streamd
 from bench.snapshots import Line
+from bench.store import BUCKET, ObjectStore
 
 _MIB = 1024 * 1024
 _BYTES = "application/octet-stream"
-_KEYS = ("streamd-bench", "not-a-secret")
-_BUCKET = "bench"
 _PATIENCE_S = 300.0
-_START_S = 30.0
 _PIECE_BYTES = 4 * _MIB
 
 
 class Bench:
-    """One MinIO for the run, and a server at a time on fresh data."""
+    """A server at a time on fresh data, over one store."""
 
-    def __init__(self, directory: Path, duration_s: float, minio: Path, megabytes: int) -> None:
+    def __init__(
+        self, directory: Path, duration_s: float, store: ObjectStore, megabytes: int
+    ) -> None:
         self._directory = directory
         self._duration_s = duration_s
         self._megabytes = megabytes
         self._cores = Cores.choose()
-        self._port = free_port()
-        self._minio = minio
-        self._client = Minio(
-            f"127.0.0.1:{self._port}", *_KEYS, secure=False, http_client=PoolManager(retries=False)
-        )
-
-    @contextmanager
-    def store(self) -> Iterator[None]:
-        command = [str(self._minio), "server", "--quiet", "--address", f"127.0.0.1:{self._port}"]
-        environment = {**os.environ, "MINIO_ROOT_USER": _KEYS[0], "MINIO_ROOT_PASSWORD": _KEYS[1]}
-        with open(self._directory / "minio.log", "wb") as log:
-            process = subprocess.Popen(
-                [*command, str(self._directory / "minio")], env=environment, stdout=log, stderr=log
-            )
-        try:
-            self._make_bucket()
-            yield
-        finally:
-            process.kill()
-            process.wait()
-
-    def _make_bucket(self) -> None:
-        deadline = time.monotonic() + _START_S
-        while True:
-            try:
-                self._client.make_bucket(_BUCKET)
-                return
-            except (MinioException, HTTPError) as error:
-                if time.monotonic() > deadline:
-                    raise RunFailed(f"minio does not start: {error}") from error
-                time.sleep(0.2)
+        self._store = store
 
     @contextmanager
     def _server(self, name: str, cold: dict[str, str] | None = None) -> Iterator[ServerProcess]:
         port = free_port()
-        settings = {
-            "BACKEND": "s3",
-            "S3_BUCKET": _BUCKET,
-            "S3_ENDPOINT": f"http://127.0.0.1:{self._port}",
-            "S3_PREFIX": name,
-            "S3_ACCESS_KEY_ID": _KEYS[0],
-            "S3_SECRET_ACCESS_KEY": _KEYS[1],
-        }
+        settings = {key.upper(): value for key, value in self._store.settings.items()}
+        settings["S3_PREFIX"] = name
         for key, value in ({} if cold is None else {**settings, **cold}).items():
             os.environ[f"STREAMD_COLD_{key}"] = value
         server = ServerProcess(
@@ -171,13 +130,13 @@ class Bench:
         ).rate_per_s
 
     def _packs(self, prefix: str) -> list[str]:
-        objects = self._client.list_objects(_BUCKET, f"{prefix}/", recursive=True)
+        objects = self._store.client.list_objects(BUCKET, f"{prefix}/", recursive=True)
         return [str(found.object_name) for found in objects if "/packs/" in str(found.object_name)]
 
     def _read_alone(self, prefix: str) -> float:
         size, started = 0, time.perf_counter()
         for name in self._packs(prefix):
-            response = self._client.get_object(_BUCKET, name)
+            response = self._store.client.get_object(BUCKET, name)
             try:
                 size += len(response.read())
             finally:
@@ -222,8 +181,9 @@ def main(
             raise ToolMissing("this needs a minio server: name it with --minio")
         data_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="cold-", dir=data_dir) as own:
-            bench = Bench(Path(own), duration_s, Path(executable), megabytes)
-            with bench.store():
+            store = ObjectStore(Path(executable), Path(own))
+            bench = Bench(Path(own), duration_s, store, megabytes)
+            with store.running():
                 for name in only or ("appends", "small", "catch_up"):
                     for line in getattr(bench, name)():
                         click.echo(line)

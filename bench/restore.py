@@ -2,25 +2,31 @@
 
 ``python -m bench.restore [messages]`` has a node take messages (a million, unless told otherwise;
 100 bytes each, over a thousand streams), which it flushes and archives as it always does, into a
-directory. Then its data is deleted, and ``streamd restore`` is timed, from its start to its end:
-once from the newest snapshot, and once to an entry before it, so that the whole log is replayed.
+directory, or with ``--minio`` into one of those. Then its data is deleted, and ``streamd restore``
+is timed, from its start to its end: once from the newest snapshot, and once without any, so that the
+whole log is replayed.
 """
 
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
+import click
+import msgspec
 import trio
 
+from bench.store import ObjectStore as MinioStore
 from streamd.blocking import in_thread
+from streamd.cold.objects import ObjectStore
 from streamd.cold_store import Cold, open_object_store
 from streamd.config import ColdConfig
 from streamd.http.live import Hub
@@ -34,11 +40,19 @@ from streamd.streams.model import Settings
 STREAMS = 1_000
 MESSAGE_BYTES = 100
 WRITERS = 500
+_LOOK_S = 0.05
 
 
-async def live(base: Path, messages: int) -> int:
+class Restoration(NamedTuple):
+    """How long the command took, what it said, and the most memory it had."""
+
+    took_s: float
+    told: dict[str, int]
+    peak_mib: float
+
+
+async def live(base: Path, config: ColdConfig, messages: int) -> int:
     """Have a node take the messages; returns the last entry with one of them in it, archived."""
-    config = ColdConfig(backend="fs", fs_path=str(base / "cold"))
     object_store = open_object_store(config, base)
     assert object_store is not None
     cold = Cold(
@@ -84,41 +98,85 @@ async def _fill(node: Node, messages: int) -> int:
     return index
 
 
-def restore(base: Path, name: str, *choice: str) -> tuple[float, dict[str, int]]:
-    """Restore by the command; how long it took, in seconds, and what it said."""
+def restore(base: Path, name: str, config: ColdConfig, *choice: str) -> Restoration:
+    """Restore by the command, into a directory of that name."""
     command = [sys.executable, "-m", "streamd", "restore", "--json", "--no-fence"]
-    command += ["--from", f"fs:{base / 'cold'}", "--data-dir", str(base / name), *choice]
+    command += ["--data-dir", str(base / name), *choice]
+    keys = ("backend", "fs_path", "s3_bucket", "s3_endpoint", "s3_access_key_id")
+    settings = {key: str(getattr(config, key) or "") for key in (*keys, "s3_secret_access_key")}
+    told = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items() if value)
+    (base / "restore.toml").write_text(f"[cold]\n{told}")
+    command += ["--config", str(base / "restore.toml")]
     started = time.perf_counter()
-    told = subprocess.run(command, check=True, capture_output=True, text=True)
-    return time.perf_counter() - started, json.loads(told.stdout)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        peak_mib = 0.0
+        while process.poll() is None:
+            peak_mib = max(peak_mib, _peak_mib(process.pid))
+            time.sleep(_LOOK_S)
+        took_s = time.perf_counter() - started
+        assert process.stdout is not None
+        said = process.stdout.read()
+    if process.returncode:
+        raise SystemExit(f"streamd restore ended with status {process.returncode}")
+    return Restoration(took_s, json.loads(said), peak_mib)
 
 
-def main() -> None:
+def _peak_mib(pid: int) -> float:
+    """The most memory that a process has had since it began to be this program.
+
+    The system's account of a child that ended would count what this process had when it was forked.
+    """
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def remove_snapshots(object_store: ObjectStore) -> None:
+    names = [info.name for info in object_store.page("")]
+    while names:
+        object_store.delete([name for name in names if name.endswith(".manifest")])
+        names = [info.name for info in object_store.page("", after=names[-1])]
+
+
+def measure(base: Path, config: ColdConfig, messages: int) -> None:
     """Print the figures."""
-    messages = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    started = time.perf_counter()
+    index = trio.run(live, base, config, messages)
+    took_s = time.perf_counter() - started
+    print(f"{messages:,} messages appended and archived in {took_s:.1f} s, {index:,} entries")
+    shutil.rmtree(base / "data")
+    tell(restore(base, "newest", config), messages)
+    # With the snapshots gone the log is all there is.
+    object_store = open_object_store(config, base)
+    assert object_store is not None
+    remove_snapshots(object_store)
+    tell(restore(base, "log", config, "--index", str(index)), messages)
+
+
+def tell(done: Restoration, messages: int) -> None:
+    told = done.told
+    print(
+        f"restored from entry {told['base_index']:,} and the log to {told['last_index']:,}, "
+        f"{told['packs']} packs verified: {done.took_s:.1f} s, {messages / done.took_s:,.0f} "
+        f"messages/s, peak memory {done.peak_mib:.0f} MiB"
+    )
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("messages", type=click.IntRange(1), default=1_000_000)
+@click.option("--minio", type=click.Path(path_type=Path, exists=True), help="A MinIO's executable.")
+def main(messages: int, minio: Path | None) -> None:
+    """Measure how fast MESSAGES come back, from a directory or from a MinIO."""
     with tempfile.TemporaryDirectory(prefix="streamd-bench-") as directory:
         base = Path(directory)
-        started = time.perf_counter()
-        index = trio.run(live, base, messages)
-        took_s = time.perf_counter() - started
-        print(f"{messages:,} messages appended and archived in {took_s:.1f} s, {index:,} entries")
-        shutil.rmtree(base / "data")
-        took_s, told = restore(base, "newest")
-        print(
-            f"restored from a snapshot as of entry {told['base_index']:,} and the log to "
-            f"{told['last_index']:,}, {told['packs']} packs verified: {took_s:.1f} s, "
-            f"{messages / took_s:,.0f} messages/s"
-        )
-        # With the snapshots gone the log is all there is.
-        for manifest in (base / "cold").rglob("*.manifest"):
-            manifest.unlink()
-        took_s, told = restore(base, "log", "--index", str(index))
-        print(
-            f"restored from the log alone, all {told['last_index']:,} entries: {took_s:.1f} s, "
-            f"{messages / took_s:,.0f} messages/s"
-        )
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-        print(f"peak memory of a restore: {peak:.0f} MiB")
+        if minio is None:
+            measure(base, ColdConfig(backend="fs", fs_path=str(base / "cold")), messages)
+            return
+        store = MinioStore(minio, base)
+        with store.running():
+            measure(base, msgspec.convert(store.settings, ColdConfig), messages)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from streamd.blocking import in_thread
 from streamd.cold.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMissing
 from streamd.cold_store import Cold, open_object_store
 from streamd.config import Config, ConfigError, load
+from streamd.heap import share_one_heap
 from streamd.logs import set_up_logging
 from streamd.restore import Restored, restore
 from streamd.restore_base import Choice, RestoreRefused
@@ -97,6 +98,7 @@ def _configured(file: Path | None, given: str | None, server: dict[str, object])
 
 def _use(config: Config, work: Callable[[Cold], Awaitable[T]]) -> T:
     """Do some work on the configured store."""
+    share_one_heap()
 
     async def run() -> T:
         store = open_object_store(config.cold, Path(config.server.data_dir))

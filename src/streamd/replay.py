@@ -19,6 +19,8 @@ from streamd.streams.state import State
 _PROGRESS_KEY = b"\0replayed"
 _PLACE_DECODER = msgspec.msgpack.Decoder(LogPlace)
 _FLUSH_BYTES = 8 * 1024 * 1024
+# Nobody reads meanwhile; but small streams' chunks are joined only while their ends are here.
+_TAIL_LIMIT_BYTES = 32 * 1024 * 1024
 
 
 class Wanted(NamedTuple):
@@ -40,7 +42,7 @@ class Replay:
         """`begin` is what the state in the store is as of, unless a replay has begun already."""
         self._store = store
         self._wanted = wanted
-        self._state = State(store)
+        self._state = State(store, tail_limit_bytes=_TAIL_LIMIT_BYTES)
         self._machine = Machine(self._state)
         raw = store.get(_PROGRESS_KEY)
         self.place = begin if raw is None else _PLACE_DECODER.decode(raw)

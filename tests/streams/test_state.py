@@ -10,10 +10,11 @@ from streamd.codec import Batch, decode_batch, encode_batch
 from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.commands import Append, Command, Create, CreateBucket, Delete, Sweep, Touch
 from streamd.streams.content import split_body
+from streamd.streams.machine import Machine
 from streamd.streams.model import ForkRequest, ProducerStamp, Settings
 from streamd.streams.offsets import START, Position
 from streamd.streams.reading import read_from_store
-from streamd.streams.state import load_rows, stream_keys
+from streamd.streams.state import State, load_rows, stream_keys
 from streamd.streams.tails import SEAL_BYTES
 from tests.streams.driver import EVERYTHING, JSON, TEXT, Driver, key, logical
 from tests.streams.memory_store import MemoryStore
@@ -352,3 +353,18 @@ def test_whenever_it_is_stored_the_state_becomes_the_same(
     expected.flush()
     driver.flush()
     assert logical(driver.store) == logical(expected.store)
+
+
+def test_a_state_that_nobody_reads_keeps_little_of_what_is_stored() -> None:
+    store = MemoryStore()
+    state = State(store, tail_limit_bytes=10_000)
+    machine = Machine(state)
+    machine.apply(1, 1, 0, [Create(key("a"), Settings(TEXT), implicit_bucket=True)])
+    for index in range(2, 20):
+        machine.apply(index, 1, 0, [append("a", bytes(20_000))])
+        store.write(state.begin_flush())
+        state.end_flush()
+        assert state.tails.size <= 10_000
+    stream = state.streams.get(key("a"))
+    assert stream is not None
+    assert stream.size == 18 * 20_000

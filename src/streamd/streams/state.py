@@ -49,7 +49,7 @@ _BUCKET_LIMIT = 10_000
 _BLOB_LIMIT = 10_000
 _SLICE_LIMIT = 10_000
 _PACK_LIMIT = 10_000
-_TAIL_LIMIT_BYTES = 96 * 1024 * 1024
+TAIL_LIMIT_BYTES = 96 * 1024 * 1024
 # What a change to a table costs in memory while it waits to be stored, roughly.
 _ROW_BYTES = 300
 
@@ -63,8 +63,10 @@ Item = tuple[bytes, bytes | None]
 class State:
     """All that the machine knows, as of `header.applied_index`."""
 
-    def __init__(self, store: KeyValue) -> None:
+    def __init__(self, store: KeyValue, *, tail_limit_bytes: int = TAIL_LIMIT_BYTES) -> None:
+        """`tail_limit_bytes` is how much of what is stored is kept in memory for readers."""
         self._store = store
+        self._tail_limit_bytes = tail_limit_bytes
         self.flushes = 0
         self.load()
 
@@ -98,7 +100,7 @@ class State:
             keys.SLICE: self.slices,
         }
         self.parts = Parts()
-        self.tails = Tails(_TAIL_LIMIT_BYTES)
+        self.tails = Tails(self._tail_limit_bytes)
         self._rows: dict[bytes, bytes | None] = {}
         self._appended_bytes = 0
         self._flushing_index = 0
