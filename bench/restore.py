@@ -3,8 +3,8 @@
 ``python -m bench.restore [messages]`` has a node take messages (a million, unless told otherwise;
 100 bytes each, over a thousand streams), which it flushes and archives as it always does, into a
 directory, or with ``--minio`` into one of those. Then its data is deleted, and ``streamd restore``
-is timed, from its start to its end: once from the newest snapshot, and once without any, so that the
-whole log is replayed.
+is timed, from its start to its end: once from the newest snapshot, and once without any, so that
+the whole log is replayed.
 """
 
 from __future__ import annotations
