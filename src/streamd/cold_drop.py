@@ -30,6 +30,8 @@ _LOOK_EVERY_S = 1.0
 _STEP_BYTES = 4 * 1024 * 1024
 _STEP_ROWS = 1_000
 _STEP_IDS = 200
+# So much of what was deleted may be left on the disk before anything is done about it.
+COMPACT_BYTES = 64 * 1024 * 1024
 # All is counted again this often, but no more than a small part of the time is spent on that.
 _COUNT_EVERY_S = 20.0
 _COUNT_PAUSES = 20
@@ -39,10 +41,18 @@ _SLICE_DECODER = msgspec.msgpack.Decoder(ColdSlice)
 
 
 class Place(NamedTuple):
-    """Where the dropper is: below a letter of rows, at a stream or blob id."""
+    """Where the dropper is: below a letter of rows, at a stream or blob id, at a row's number.
+
+    A search from the id's beginning would go over all that was just deleted.
+    """
 
     letter: bytes = keys.CHUNK
     stream_id: int = 0
+    number: int = 0
+
+    @property
+    def key(self) -> bytes:
+        return keys.row_key(self.letter, self.stream_id, self.number)
 
 
 class Step(NamedTuple):
@@ -92,6 +102,8 @@ class Dropper:
         self._flushed_before = 0
         self._flushed_in_vain = -1
         self._straddling = 0
+        # By letter: between which keys rows were deleted since, and how many bytes, about.
+        self._deleted: dict[bytes, tuple[bytes, bytes, int]] = {}
         # For operators.
         self.kept_bytes = 0
         self.dropped_bytes = 0
@@ -109,6 +121,7 @@ class Dropper:
         if self._counting is not None:
             await self._count(self._counting)
             return 0.0
+        await self._give_back()
         flushed = self._state.header.flushed_bytes
         # Less than before: another node's state has taken the place of this one's.
         self.kept_bytes += max(0, flushed - self._counted_from)
@@ -126,6 +139,8 @@ class Dropper:
         # No flush may be under way, and nobody replace the state: what was compared is dropped.
         async with self._exclusive:
             step = await self._run_blocking(drop_some, self._store, self._place)
+        if step.place is not None and step.dropped:
+            self._note_deleted(self._place, step.place, step.dropped)
         self.kept_bytes = max(0, self.kept_bytes - step.dropped)
         self.dropped_bytes += step.dropped
         self._dropped_this_way += step.dropped
@@ -135,6 +150,26 @@ class Dropper:
             self._place = step.place
             return 0.0
         return self._begin_again()
+
+    def _note_deleted(self, before: Place, behind: Place, size: int) -> None:
+        first, last, so_far = self._deleted.get(before.letter, (before.key, b"", 0))
+        self._deleted[before.letter] = (
+            min(first, before.key),
+            max(last, behind.key),
+            so_far + size,
+        )
+
+    async def _give_back(self) -> None:
+        """Have the disk get back what was deleted, where there is much of it.
+
+        Else it stays there until rows are written over its keys, which for old streams may be
+        never. What lives among it is written anew with it: at most as much again.
+        """
+        for letter, (first, last, size) in list(self._deleted.items()):
+            if size >= COMPACT_BYTES and await self._run_blocking(
+                _give_back, self._store, first, last, size
+            ):
+                del self._deleted[letter]
 
     def _begin_count(self) -> None:
         self._counting: Place | None = Place()
@@ -178,32 +213,30 @@ def count_some(store: StateStore, place: Place) -> Counted:
     """Count some of what follows `place`. Blocks."""
     kept = 0
     for _ in range(_STEP_IDS):
-        stream_id = _next_id(store, place)
-        if stream_id is None:
+        row = _next_row(store, place)
+        if row is None:
             return Counted(_behind_all(place), kept)
+        stream_id = keys.stream_id_in(row[0])
         last = store.last(*keys.id_range(keys.SLICE, stream_id))
         if last is not None:
-            kept += max(
-                0, _SLICE_DECODER.decode(last[1]).end_byte - _start(store, place, stream_id)
-            )
+            kept += max(0, _SLICE_DECODER.decode(last[1]).end_byte - _start(store, *row))
         place = Place(place.letter, stream_id + 1)
     return Counted(place, kept)
 
 
-def _start(store: StateStore, place: Place, stream_id: int) -> int:
-    """The byte at which what a node holds of an id begins, if that is in the cold store."""
-    [(key, value)] = store.scan(*keys.id_range(place.letter, stream_id), limit=1)
-    if place.letter == keys.CHUNK:
+def _start(store: StateStore, key: bytes, value: bytes) -> int:
+    """The byte at which what a node holds of an id begins, if that is in the cold store; by the
+    first row of it."""
+    if key[:1] == keys.CHUNK:
         return _CHUNK_DECODER.decode(value).start_byte
-    slices = _slices(store, stream_id, keys.number_in(key))
+    slices = _slices(store, keys.stream_id_in(key), keys.number_in(key))
     return slices[0].start_byte if slices else sys.maxsize
 
 
-def _next_id(store: StateStore, place: Place) -> int | None:
-    """The first id from a place on of which something is held."""
-    start = keys.id_range(place.letter, place.stream_id)[0]
-    rows = store.scan(start, bytes([place.letter[0] + 1]), limit=1)
-    return keys.stream_id_in(rows[0][0]) if rows else None
+def _next_row(store: StateStore, place: Place) -> tuple[bytes, bytes] | None:
+    """The first chunk or part from a place on."""
+    rows = store.scan(place.key, bytes([place.letter[0] + 1]), limit=1)
+    return rows[0] if rows else None
 
 
 def _behind_all(place: Place) -> Place | None:
@@ -212,24 +245,35 @@ def _behind_all(place: Place) -> Place | None:
 
 def drop_some(store: StateStore, place: Place) -> Step:
     """Compare and drop some of what follows `place`; never anything that is not stored. Blocks."""
-    stream_id = _next_id(store, place)
-    if stream_id is None:
+    row = _next_row(store, place)
+    if row is None:
         return Step(_behind_all(place))
+    stream_id = keys.stream_id_in(row[0])
     of_blob = place.letter == keys.BLOB_PART
-    chunks = _parts(store, stream_id) if of_blob else _chunks(store, stream_id)
+    chunks = _parts(store, *row) if of_blob else _chunks(store, *row)
     compared = _compare(store, stream_id, chunks)
     doomed = [chunk for chunk in chunks if chunk.end_record <= compared.through]
     if doomed:
-        key = keys.part_key if of_blob else keys.chunk_key
-        ends = [chunk.start_record if of_blob else chunk.end_record for chunk in doomed]
-        store.write([(key(stream_id, end), None) for end in ends])
-    dropped = sum(chunk.size for chunk in doomed)
-    if doomed:
+        _delete(store, place.letter, stream_id, doomed)
         # There may be more of this id.
-        return Step(Place(place.letter, stream_id), dropped, 0, compared.differing)
+        behind = Place(place.letter, stream_id, doomed[-1].end_record + (not of_blob))
+        return Step(behind, sum(chunk.size for chunk in doomed), 0, compared.differing)
     straddling = max(0, compared.through_byte - chunks[0].start_byte)
     next_place = Place(place.letter, stream_id + 1)
     return Step(next_place, 0, straddling, compared.differing)
+
+
+def _delete(store: StateStore, letter: bytes, stream_id: int, doomed: list[Chunk]) -> None:
+    if letter == keys.BLOB_PART:
+        store.write([(keys.part_key(stream_id, part.start_record), None) for part in doomed])
+        return
+    gone = keys.dropped_key(stream_id), keys.number(doomed[-1].end_record)
+    rows = [(keys.chunk_key(stream_id, chunk.end_record), None) for chunk in doomed]
+    store.write([*rows, gone])
+
+
+def _give_back(store: StateStore, first: bytes, last: bytes, size: int) -> bool:
+    return store.size_between(first, last) <= 2 * size and store.compact(first, last)
 
 
 class _Compared(NamedTuple):
@@ -268,9 +312,9 @@ def _compare(store: StateStore, stream_id: int, chunks: list[Chunk]) -> _Compare
     return _Compared(through, through_byte)
 
 
-def _chunks(store: StateStore, stream_id: int) -> list[Chunk]:
-    """The first chunks of a stream id, a slice's worth at least."""
-    [(_, value)] = store.scan(*keys.id_range(keys.CHUNK, stream_id), limit=1)
+def _chunks(store: StateStore, key: bytes, value: bytes) -> list[Chunk]:
+    """The first chunks of a stream id from a row on, a slice's worth at least."""
+    stream_id = keys.stream_id_in(key)
     first = _CHUNK_DECODER.decode(value)
     slices = _slices(store, stream_id, first.start_record)
     # Of the first slice a part may have been dropped before; the second one is to be whole here.
@@ -278,18 +322,17 @@ def _chunks(store: StateStore, stream_id: int) -> list[Chunk]:
     return read_stored(store, stream_id, first.start_record, max_bytes=wanted)
 
 
-def _parts(store: StateStore, blob_id: int) -> list[Chunk]:
-    """The first parts of a blob, each as a chunk, a slice's worth at least."""
-    start, stop = keys.id_range(keys.BLOB_PART, blob_id)
-    [(key, _)] = store.scan(start, stop, limit=1)
-    number = keys.number_in(key)
+def _parts(store: StateStore, key: bytes, value: bytes) -> list[Chunk]:
+    """The first parts of a blob from a row on, each as a chunk, a slice's worth at least."""
+    blob_id, number = keys.stream_id_in(key), keys.number_in(key)
     slices = _slices(store, blob_id, number)
     if not slices:
         return [Chunk(number, 0, [0], [], b"")]  # hot: whatever it is, it stays
+    stop = keys.id_range(keys.BLOB_PART, blob_id)[1]
     at_byte = slices[0].start_byte
     wanted = max(_STEP_BYTES, slices[-1].end_byte - at_byte)
     parts: list[Chunk] = []
-    for _, data in store.scan(start, stop, limit=_STEP_ROWS, max_bytes=wanted):
+    for _, data in store.scan(key, stop, limit=_STEP_ROWS, max_bytes=wanted):
         parts.append(Chunk(number, at_byte, [len(data)], [], data))
         number += 1
         at_byte += len(data)

@@ -20,9 +20,12 @@ from streamd.streams import keys
 RECLAIM_INTERVAL_S = 5.0
 _NOTES_PER_SLICE = 64
 _KEYS_PER_SLICE = 2_000
+# What deleted rows of one id may take on the disk before it is given back at once; of smaller
+# ones, as other rows are written.
+_COMPACT_BYTES = 16 * 1024 * 1024
 _Range = tuple[bytes, bytes]
 
-_ROWS_OF_AN_ID = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART)
+_ROWS_OF_AN_ID = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART, keys.DROPPED)
 
 
 async def reclaim_forever(store: StateStore, run_blocking: RunBlocking, pins: Pins) -> None:
@@ -48,6 +51,8 @@ def reclaim_some(store: StateStore, start: bytes, pinned: Set[int]) -> bytes | N
             budget -= store.delete_range(first, last, max_keys=budget)
             if budget <= 0:
                 return note
+            if store.size_between(first, last) >= _COMPACT_BYTES:
+                store.compact(first, last)
         # The leader goes by the note as well, to have the slices dropped on all nodes.
         if not store.scan(*slices, limit=1):
             store.write([(note, None)])

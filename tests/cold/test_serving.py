@@ -7,12 +7,14 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
 import pytest
 import trio
 
+from streamd import cold_drop
 from streamd.config import ColdConfig
 from streamd.streams import keys
 from tests.http.serving import Serving, serving, until
@@ -88,6 +90,18 @@ async def all_of(http: httpx.AsyncClient, path: str, max_bytes: int = 10_000) ->
         offset = answer.headers["stream-next-offset"]
         if "stream-up-to-date" in answer.headers:
             return content
+
+
+async def test_what_a_node_drops_is_given_back_to_its_disk(
+    tmp_path: Path, cold: ColdConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_drop, "COMPACT_BYTES", 1024 * 1024)
+    bodies = [Random(number).randbytes(512 * 1024) for number in range(24)]
+    async with serving(tmp_path, cold=cold) as server, server.client() as http:
+        await write(http, "/v1/stream/large", bodies, "application/octet-stream")
+        await until_cold(server)
+        state = server.node.stores.data_dir.state
+        await until(lambda: sum(file.stat().st_size for file in state.glob("*.ldb")) < 3_000_000)
 
 
 # -- reading ----------------------------------------------------------------------------------

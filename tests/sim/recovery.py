@@ -167,12 +167,12 @@ class Recovery:
 
 def state_digest(host: Host, *, chunks_too: bool = True) -> int:
     """Of all that is in the store, but for how records are cut into chunks; where there is a cold
-    store, which chunks a node has left is its own business."""
+    store, which chunks a node has dropped is its own business."""
     assert host.node is not None
     digest = 0
     content: dict[int, tuple[int, int]] = {}
     for key, value in host.node.stores.state.scan(b"", b"\xff", limit=1 << 30):
-        if key[:1] == keys.CHUNK and not chunks_too:
+        if key[:1] in (keys.CHUNK, keys.DROPPED) and not chunks_too:
             continue
         if key[:1] == keys.CHUNK:
             chunk = _CHUNKS.decode(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -42,6 +43,30 @@ def test_ranges_are_deleted_a_slice_at_a_time(tmp_path: Path) -> None:
     assert [key for key, _ in store.scan(b"", b"\xff", limit=99)] == [
         b"%02d" % i for i in (*range(5), *range(15, 20))
     ]
+    store.close()
+
+
+def on_disk(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.glob("*.ldb"))
+
+
+def test_what_was_deleted_is_given_back_to_the_disk(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    value, per_key = Random(1).randbytes(500_000), 500_000
+    for number in range(40):
+        store.write([(b"%02d" % number, value)])
+    store.write([(b"%02d" % number, None) for number in range(10, 30)])
+    # What was written last is not in a table yet.
+    assert 20 * per_key < store.size_between(b"00", b"99") < 44 * per_key
+    # Now nothing would come of it, as the rows must stay.
+    view = store.view()
+    assert not store.compact(b"10", b"29")
+    assert on_disk(tmp_path) > 30 * per_key
+    view.close()
+    assert store.compact(b"10", b"29")
+    assert store.size_between(b"10", b"29") < per_key
+    assert on_disk(tmp_path) < 25 * per_key
+    assert len(store.scan(b"", b"\xff", limit=99)) == 20
     store.close()
 
 

@@ -189,7 +189,7 @@ class Driver:
             if note[:1] == keys.TRIM:
                 ranges = [keys.trimmed_chunks(note)[1]]
             else:
-                letters = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART)
+                letters = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART, keys.DROPPED)
                 ranges = [keys.id_range(letter, keys.id_in(note)) for letter in letters]
             for start, stop in ranges:
                 doomed += [row for row, _ in self.store.scan(start, stop, limit=10**6)]

@@ -30,7 +30,7 @@ from tests.support.flaky_store import FlakyStore
 NOW_MS = 1_700_000_000_000
 _CHUNK = msgspec.msgpack.Decoder(Chunk)
 _HEADER = msgspec.msgpack.Decoder(Header)
-_REMOVED = (keys.GARBAGE, keys.TRIM, keys.CHUNK, keys.BLOB_PART, keys.PRODUCER)
+_REMOVED = (keys.GARBAGE, keys.TRIM, keys.CHUNK, keys.BLOB_PART, keys.PRODUCER, keys.DROPPED)
 
 
 class Said(NamedTuple):

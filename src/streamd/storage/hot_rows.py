@@ -1,4 +1,7 @@
-"""The rows of a state without those of records that the cold store has as well."""
+"""The rows of a state without those of records that the cold store has as well.
+
+And without what only tells of one node's own rows: which of them it has dropped.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,8 @@ class HotRows:
 
     def _is_cold(self, key: bytes) -> bool:
         letter = key[:1]
+        if letter == keys.DROPPED:
+            return True
         if letter not in (keys.CHUNK, keys.BLOB_PART):
             return False
         owner_id, last = _ids(key)

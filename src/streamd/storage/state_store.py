@@ -47,6 +47,7 @@ class StateStore:
         self._fail_stop = FailStop(directory)
         self._calls = 0
         self._swapping = False
+        self._views: set[StateView] = set()
         self._lock = Lock()
         self._changed = Condition(self._lock)
         self._db = open_state_database(directory)
@@ -104,6 +105,23 @@ class StateStore:
             batch.write()
             return deleted
 
+    def size_between(self, start: bytes, stop: bytes) -> int:
+        """What rows between two keys take on the disk, deleted ones included, about, in bytes; but for
+        what was written last."""
+        with self._calling() as db:
+            return db.approximate_size(start, stop)
+
+    def compact(self, start: bytes, stop: bytes) -> bool:
+        """Give the disk back what deleted rows between two keys take.
+
+        Does nothing, and says so, while a view still shows rows that were deleted since.
+        """
+        with self._calling() as db:
+            if self._views:
+                return False
+            db.compact_range(start=start, stop=stop)
+            return True
+
     def last(self, start: bytes, stop: bytes) -> tuple[bytes, bytes] | None:
         """The last row from `start` to before `stop`, if there is any."""
         with (
@@ -115,7 +133,9 @@ class StateStore:
     def view(self) -> StateView:
         """The state as it is now, which stays as it is. Close it: it keeps old rows on disk."""
         with self._calling() as db:
-            return StateView(self, db)
+            view = StateView(self, db)
+        self._views.add(view)
+        return view
 
     def swap(self, replace: Callable[[], None]) -> None:
         """Have `replace` put another database in the directory's place, and go on with that.
@@ -192,3 +212,4 @@ class StateView:
         """Let go of the old rows; a repetition does nothing."""
         with self._store._lock:
             self._snapshot.close()
+            self._store._views.discard(self)

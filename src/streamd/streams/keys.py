@@ -15,6 +15,7 @@
 ``c``  stream or blob id, end record         `ColdSlice`: where the records are in the cold store
 ``k``  term, number                          `Pack`: an object with slices
 ``h``  time in ms, owner key                 bytes not in the cold store, about since that time
+``o``  stream id                             before which record this node dropped its chunks
 =====  ====================================  =========================================
 
 Numbers are eight bytes, big endian, so that their order is the keys' order. Streams and blobs
@@ -40,6 +41,7 @@ TRIM = b"t"
 SLICE = b"c"
 PACK = b"k"
 HOT = b"h"
+DROPPED = b"o"
 
 _NUMBER = Struct(">Q")
 _CHUNK = Struct(">cQQ")
@@ -47,6 +49,12 @@ _PAIR = Struct(">cQ")
 _PLACE = Struct(">QQ")
 
 number = _NUMBER.pack
+
+
+def number_of(value: bytes) -> int:
+    """The number that `number` made the value of."""
+    (found,) = _NUMBER.unpack(value)
+    return int(found)
 
 
 def stream_key(bucket: bytes, name: bytes) -> bytes:
@@ -88,6 +96,15 @@ def producer_key(stream_id: int, producer_id: str) -> bytes:
 
 def expiry_key(at_ms: int, key: bytes) -> bytes:
     return _PAIR.pack(EXPIRY, at_ms) + key
+
+
+def row_key(letter: bytes, stream_id: int, number: int) -> bytes:
+    """The key of a chunk, a slice or a part, by its letter."""
+    return _CHUNK.pack(letter, stream_id, number)
+
+
+def dropped_key(stream_id: int) -> bytes:
+    return _PAIR.pack(DROPPED, stream_id)
 
 
 def part_key(blob_id: int, number: int) -> bytes:
