@@ -90,6 +90,19 @@ async def test_readers_of_one_place_share_one_request(store: FlakyStore) -> None
     assert store.calls == 1
 
 
+async def test_who_wants_the_middle_of_a_range_under_way_waits_for_it(store: FlakyStore) -> None:
+    pack, chunks = _pack(6)
+    store.put(pack.name, pack.content)
+    store.calls = 0
+    reads = _reads(store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_read_all, reads, pack)
+        await trio.testing.wait_all_tasks_blocked(0.0)
+        assert all(reads.expects(pack.name, ref) for ref in pack.slices)
+        assert await reads.chunks(pack.name, pack.slices[3:]) == chunks[3:]
+    assert store.calls == 1
+
+
 async def test_a_reader_that_leaves_does_not_take_others_with_it(store: FlakyStore) -> None:
     pack, chunks = _pack(2)
     store.put(pack.name, pack.content)

@@ -11,8 +11,10 @@ from streamd.cold.packs import SliceRef
 from streamd.cold_store import Cold
 from streamd.streams.chunks import Chunk
 
-# What is read ahead of a reader, and the most that one request asks for unless a slice is larger.
+# What a request asks for, to the end of a slice: for a reader that waits, and ahead of one that
+# goes on. A request has its price, and whoever reads much is spared some of them.
 READ_BYTES = 4 * 1024 * 1024
+AHEAD_BYTES = 2 * READ_BYTES
 
 _Key = tuple[str, int]
 
@@ -30,14 +32,16 @@ class ColdReads:
         self.hits = 0
         self.misses = 0
 
-    async def chunks(self, pack: str, refs: Sequence[SliceRef]) -> list[Chunk]:
+    async def chunks(
+        self, pack: str, refs: Sequence[SliceRef], max_bytes: int = READ_BYTES
+    ) -> list[Chunk]:
         """The chunks of slices that follow one another in a pack: the first, and with it as many
-        more as one request brings. Ask again behind them for the rest.
+        more as one request for `max_bytes` brings. Ask again behind them for the rest.
 
         Raises `ColdUnavailable`, `ColdRefused`, `ObjectMissing`, `ObjectCorrupt`; never returns
         bytes that are not those that were put in.
         """
-        wanted = list(_first_range(refs))
+        wanted = list(_first_range(refs, max_bytes))
         first = (pack, wanted[0].offset)
         while True:
             found = self._from_cache(pack, wanted)
@@ -46,6 +50,16 @@ class ColdReads:
             if first not in self._under_way:
                 return await self._load(pack, wanted)
             await self._under_way[first].wait()
+
+    @property
+    def under_way(self) -> int:
+        """How many slices are on their way."""
+        return len(self._under_way)
+
+    def expects(self, pack: str, ref: SliceRef) -> bool:
+        """Whether a slice is at hand, or on its way."""
+        key = (pack, ref.offset)
+        return key in self._cached or key in self._under_way
 
     def forget(self, pack: str) -> None:
         """Let go of a pack that is no more."""
@@ -64,13 +78,16 @@ class ColdReads:
         return found
 
     async def _load(self, pack: str, wanted: Sequence[SliceRef]) -> list[Chunk]:
-        first = (pack, wanted[0].offset)
-        self._under_way[first] = trio.Event()
+        arrived = trio.Event()
+        expected = [key for ref in wanted if (key := (pack, ref.offset)) not in self._under_way]
+        self._under_way.update(dict.fromkeys(expected, arrived))
         try:
             chunks = await self._cold.slices(pack, wanted)
         finally:
             # Also when it failed or was cancelled: whoever waited asks for itself then.
-            self._under_way.pop(first).set()
+            for key in expected:
+                del self._under_way[key]
+            arrived.set()
         self.misses += len(chunks)
         for ref, chunk in zip(wanted, chunks, strict=True):
             self._keep((pack, ref.offset), chunk)
@@ -87,12 +104,13 @@ class ColdReads:
             self.size -= dropped.size
 
 
-def _first_range(refs: Sequence[SliceRef]) -> Iterator[SliceRef]:
-    """The slices that one request reads: those end to end with the first, as far as they fit."""
+def _first_range(refs: Sequence[SliceRef], max_bytes: int) -> Iterator[SliceRef]:
+    """The slices that one request reads: those end to end with the first, up to the one that
+    reaches `max_bytes`."""
     end, size = refs[0].offset, 0
     for ref in refs:
-        size += ref.length
-        if ref.offset != end or (size > READ_BYTES and ref is not refs[0]):
+        if ref.offset != end or size >= max_bytes:
             return
         yield ref
         end = ref.offset + ref.length
+        size += ref.length

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import dropwhile
 
 import structlog
 import trio
 
 from streamd.cold.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMissing
 from streamd.cold.packs import SliceRef
-from streamd.cold_reads import ColdReads
+from streamd.cold_reads import AHEAD_BYTES, READ_BYTES, ColdReads
 from streamd.streams.chunks import Chunk
 from streamd.streams.reading import LocatedSlice
 
@@ -53,18 +54,18 @@ class ColdRecords:
 
         Raises a `ColdError`: `ObjectMissing` and `ObjectCorrupt` mean damage.
         """
-        chunks = await self._load(slices)
+        chunks = await self._load(slices, READ_BYTES)
         if self._goes_on(slices[0].stream_id, chunks):
             self._read_ahead(slices[len(chunks) :])
         return chunks
 
-    async def _load(self, slices: Sequence[LocatedSlice]) -> list[Chunk]:
+    async def _load(self, slices: Sequence[LocatedSlice], max_bytes: int) -> list[Chunk]:
         if self._reads is None:
             raise ColdRefused('cold.backend is "none", but records are in a cold store')
         pack = slices[0].pack
         refs = [ref_of(each) for each in slices if each.pack == pack]
         try:
-            return await self._reads.chunks(pack, refs)
+            return await self._reads.chunks(pack, refs, max_bytes)
         except (ObjectMissing, ObjectCorrupt) as error:
             self.damaged += 1
             log.error("records in the cold store are damaged", pack=pack, error=str(error))
@@ -80,13 +81,17 @@ class ColdRecords:
         return start == 0 or (before is not None and before[0] < start <= before[1])
 
     def _read_ahead(self, slices: Sequence[LocatedSlice]) -> None:
-        if slices and self._nursery is not None and self._ahead < _AHEAD_AT_ONCE:
+        reads = self._reads
+        if reads is None or self._nursery is None or self._ahead >= _AHEAD_AT_ONCE:
+            return
+        missing = list(dropwhile(lambda each: reads.expects(each.pack, ref_of(each)), slices))
+        if missing:
             self._ahead += 1
-            self._nursery.start_soon(self._load_ahead, slices)
+            self._nursery.start_soon(self._load_ahead, missing)
 
     async def _load_ahead(self, slices: Sequence[LocatedSlice]) -> None:
         try:
-            await self._load(slices)
+            await self._load(slices, AHEAD_BYTES)
         except ColdError:
             pass  # The reader who wants it will be told.
         finally:

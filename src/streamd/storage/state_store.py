@@ -106,8 +106,8 @@ class StateStore:
             return deleted
 
     def size_between(self, start: bytes, stop: bytes) -> int:
-        """What rows between two keys take on the disk, deleted ones included, about, in bytes; but for
-        what was written last."""
+        """What rows between two keys take on the disk in bytes, about: deleted ones included, but
+        not what was written last."""
         with self._calling() as db:
             return db.approximate_size(start, stop)
 
