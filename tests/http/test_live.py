@@ -219,6 +219,26 @@ async def test_sse_brings_a_late_reader_up_to_date_piece_by_piece(tmp_path: Path
         assert all(len(data) <= 128 * 1024 for _, data in told)
 
 
+async def test_a_reader_whose_socket_was_full_gets_the_rest_as_it_takes_it(tmp_path: Path) -> None:
+    # More than the system holds for a socket; none too large for the fan-out.
+    appends = [b"%03d" % number * 20_000 for number in range(200)]
+    async with (
+        serving(tmp_path, sse_heartbeat_ms=3_600_000) as server,
+        server.connect(receive_buffer=4096) as reader,
+        server.client() as client,
+    ):
+        await make(server)
+        await ask(reader, SSE)
+        await parked(server)
+        for body in appends:
+            await client.post(STREAM, content=body, headers=TEXT)
+        assert not server.hub.present, "what its socket does not take must not pile up for it"
+        await reader.read_head()
+        told = events(await reader.read_through(appends[-1]))
+        data = "".join(data for kind, data in told if kind == "data")
+        assert data.encode() == b"".join(appends)
+
+
 @pytest.mark.parametrize("target", [LONG_POLL, SSE])
 async def test_one_live_reader_too_many_is_turned_away(target: str, tmp_path: Path) -> None:
     async with (

@@ -17,7 +17,8 @@ from tests.http.serving import PATIENCE_S, serving
 from tests.support.server_process import ServerProcess
 
 TEXT = {"Content-Type": "text/plain"}
-LIMITS = {"max_body_bytes": 1000, "long_poll_timeout_ms": 5000}
+# A heartbeat brings along what should not have waited for it: there is none as long as tests run.
+LIMITS = {"max_body_bytes": 1000, "long_poll_timeout_ms": 5000, "sse_heartbeat_ms": 3_600_000}
 ENVIRONMENT = {f"STREAMD_SERVER_{name.upper()}": str(value) for name, value in LIMITS.items()}
 
 
@@ -195,6 +196,39 @@ async def test_hypercorn_serves_http_1_1_over_tls(secure_url: str, pki: Pki) -> 
 async def test_hypercorn_serves_http_1_1_without_tls(plain_url: str, pki: Pki) -> None:
     async with over(plain_url, pki, http2=False) as client:
         await a_stream_works(client, "/v1/stream/one", "HTTP/1.1")
+
+
+# -- news ------------------------------------------------------------------------------------------
+
+
+async def news_comes_at_once(client: httpx.AsyncClient, path: str) -> None:
+    """An append is told to who tails, by a server that cannot write without waiting."""
+    await client.put(path, headers=TEXT)
+    async with client.stream("GET", f"{path}?offset=-1&live=sse") as response:
+        lines = response.aiter_lines()
+        while "upToDate" not in await anext(lines):
+            pass
+        for news in ("one", "two"):
+            await client.post(path, content=news.encode(), headers=TEXT)
+            with trio.fail_after(PATIENCE_S):
+                while await anext(lines) != f"data:{news}":
+                    pass
+
+
+async def test_who_tails_through_tls_is_told_at_once(pki: Pki, tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, ssl_context=pki.server, sse_heartbeat_ms=3_600_000) as server,
+        over(server.url, pki, http2=False) as client,
+    ):
+        await news_comes_at_once(client, "/v1/stream/s")
+
+
+@pytest.mark.parametrize("http2", [True, False])
+async def test_who_tails_through_hypercorn_is_told_at_once(
+    secure_url: str, pki: Pki, http2: bool
+) -> None:
+    async with over(secure_url, pki, http2=http2) as client:
+        await news_comes_at_once(client, f"/v1/stream/news-{http2}")
 
 
 # -- snapshots, in and out in pieces ---------------------------------------------------------------

@@ -86,7 +86,9 @@ class SseReader(Reader):
         self.finished = change.stream.closed
         if sent and not self.finished:
             return True
-        return super().deliver(change, event)
+        # Its own task has to write the rest, and must not wait for the next heartbeat to do so.
+        self.wake()
+        return False
 
 
 class Hub:
