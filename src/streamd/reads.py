@@ -3,6 +3,7 @@ from the cold store what is only there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import trio
@@ -59,20 +60,22 @@ class Reads:
         The value is the machine's own and changes as the stream does: do not keep it across
         an await that matters, and never write to it.
         """
-        return await self._row(self._state.streams, keys.STREAM, key)
+        return await self._row(lambda: self._state.streams, keys.STREAM, key)
 
     async def bucket(self, name: bytes) -> Bucket | None:
         """A bucket, or None when there is none. As with `stream`, the value is the machine's."""
-        return await self._row(self._state.buckets, keys.BUCKET, name)
+        return await self._row(lambda: self._state.buckets, keys.BUCKET, name)
 
-    async def _row(self, table: Table[V], prefix: bytes, key: bytes) -> V | None:
-        while key not in table:
+    async def _row(self, table: Callable[[], Table[V]], prefix: bytes, key: bytes) -> V | None:
+        # Asked for after each wait: a snapshot that is installed meanwhile brings new tables, and
+        # a value of an old one would never change again.
+        while key not in table():
             flushes = self._state.flushes
             rows = await self._run_blocking(load_rows, self._store, [key], prefix)
             # A flush in between may have let go of a newer row than the one just read.
             if flushes == self._state.flushes:
-                return table.install(key, rows[key])
-        return table.get(key)
+                return table().install(key, rows[key])
+        return table().get(key)
 
     async def page(self, query: ListQuery, log_ms: int) -> Page:
         """A page of a bucket's streams, of what the store has.
@@ -91,6 +94,7 @@ class Reads:
         the stream, also when the stream was removed meanwhile; `OffsetGone` when it was trimmed;
         a `ColdError` when they are in the cold store only and cannot be had from there.
         """
+        flushes = self._state.flushes
         while True:
             if stream.snapshot is not None and at.record < stream.snapshot.record:
                 raise OffsetGone(stream.earliest)
@@ -98,7 +102,10 @@ class Reads:
             if recent is not None:
                 return recent
             stored = await self._run_blocking(read_from_store, self._store, stream, at, max_bytes)
-            self._keep(stream, stored)
+            # Only if `stream` is certainly the state's own still: kept for another, larger one that
+            # a snapshot brought, or that came from the store anew, they would leave a gap.
+            if flushes == self._state.flushes:
+                self._keep(stream, stored)
             found = stored.slice or await self._from_cold(stream, stored, at, max_bytes)
             if found is not None:
                 return self._prolonged(stream, found, max_bytes)
