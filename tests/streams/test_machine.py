@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from streamd.streams import keys
+from streamd.streams import keys, state
 from streamd.streams.commands import Append, Command, Create, CreateBucket, Delete, Result
 from streamd.streams.model import Bucket, ForkRequest, ProducerStamp, Settings
 from streamd.streams.offsets import START, Position
@@ -170,7 +170,7 @@ def test_the_last_write_is_remembered_and_a_close_is_no_write(driver: Driver) ->
     driver.append(b"x")
     driver.now_ms += 10
     driver.close()
-    stream = driver.stream()
+    stream = driver.find()
     assert (stream.created_ms, stream.last_write_ms) == (1_000_000, 1_000_010)
 
 
@@ -219,7 +219,7 @@ def test_a_refused_append_does_not_close(driver: Driver) -> None:
     driver.create()
     refused = driver.append(b"1", content_type=JSON, close=True)
     assert refused.result is Result.CONTENT_TYPE_DIFFERS
-    assert not driver.stream().closed
+    assert not driver.find().closed
 
 
 def test_closing_what_is_not_there(driver: Driver) -> None:
@@ -260,17 +260,17 @@ def test_a_deleted_stream_is_not_there_any_more(driver: Driver) -> None:
 def test_a_stream_made_anew_shows_nothing_of_its_former_life(driver: Driver) -> None:
     driver.create(body=b"old", ttl_ms=9000)
     driver.append(b"x", seq="9", producer=("p", 7, 0))
-    old_id = driver.stream().stream_id
+    old_id = driver.find().stream_id
     driver.delete()
     assert driver.create(content_type=JSON).result is Result.CREATED
-    assert driver.stream().stream_id > old_id
+    assert driver.find().stream_id > old_id
     assert driver.append(b"1", content_type=JSON, seq="1", producer=("p", 0, 0)).tail == (1, 2)
     assert driver.content() == b"1,"
 
 
 def test_what_a_deleted_stream_leaves_is_noted_for_removal(driver: Driver) -> None:
     driver.create(body=b"x")
-    stream_id = driver.stream().stream_id
+    stream_id = driver.find().stream_id
     driver.delete()
     driver.flush()
     assert keys.garbage_key(stream_id) in driver.store.rows
@@ -331,3 +331,20 @@ def test_what_is_refused_or_repeated_changes_nothing(
     applied, term, _, *counts = msgspec.msgpack.decode(before.pop(keys.HEADER))
     assert msgspec.msgpack.decode(header) == [applied + 1, term, driver.now_ms, *counts]
     assert driver.store.rows == before
+
+
+# -- what live readers are told -------------------------------------------------------------------
+
+
+def test_a_change_ends_at_the_tail_also_where_the_stream_left_memory_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state, "_STREAM_LIMIT", 0)
+    driver = Driver()
+    driver.create(body=b"zero")
+    driver.append(b"one")
+    driver.flush()
+    driver.append(b"two")
+    (change,) = driver.machine.take_changes().values()
+    assert (change.start.byte, change.parts) == (4, [b"one", b"two"])
+    assert change.stream.tail == driver.stream().tail

@@ -204,6 +204,9 @@ class Machine:
         change = self.changes.get(stream.stream_id)
         if change is None:
             change = self.changes[stream.stream_id] = Change(stream, stream.tail)
+        # Stored meanwhile, the value may have left memory and come back as another, and only
+        # that one's tail moves on with what is appended.
+        change.stream = stream
         return change
 
     # -- creating -----------------------------------------------------------------------------
