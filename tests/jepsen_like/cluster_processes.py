@@ -234,10 +234,10 @@ class ClusterProcesses:
             self.show_logs()
 
     def show_logs(self) -> None:
-        """Print the end of what each node has printed."""
+        """Print the end of what each node has printed, and where the whole of it is."""
         for node in self.nodes.values():
             if node.log_path.exists():
-                print(f"-- node {node.node_id}\n{node.output()[-6000:]}")
+                print(f"-- node {node.node_id}, {node.log_path}\n{node.output()[-6000:]}")
 
     # -- what can be waited for ---------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 
 from tests.jepsen_like import history
 from tests.jepsen_like.checker import check
@@ -26,6 +27,7 @@ from tests.jepsen_like.clients import (
     path_of,
 )
 from tests.jepsen_like.cluster_processes import ClusterProcesses, wait_until
+from tests.jepsen_like.deliveries import fault_in_delivery
 from tests.jepsen_like.findings import Report
 from tests.jepsen_like.hasty import Hasty
 from tests.jepsen_like.history import Operation, Recorder
@@ -146,7 +148,7 @@ class Workload:
         for follower in self.followers:
             wait_until(
                 lambda follower=follower: follower.offset == self._tail(follower.stream),
-                f"{follower.label} has seen all of {follower.stream}",
+                f"{follower.label}, at node {follower.node_id}, has seen all of {follower.stream}",
             )
 
     def stop(self) -> None:
@@ -217,26 +219,12 @@ class Workload:
         return max(later - one for one, later in pairwise(moments)) / 1e9
 
     def assert_delivered_once(self) -> None:
-        """What each follower was given is the stream, piece after piece, but for appends of unknown
-        outcome that came when it had left."""
-        final = {o.stream: o.data for o in self.operations if o.kind == "final_read"}
-        for follower in self.followers:
-            pieces = [
-                o.data
-                for o in self.operations
-                if o.kind == "deliver" and o.outcome == "ok" and o.client == follower.client
-            ]
-            delivered, whole = "".join(pieces), final[follower.stream]
-            assert whole.startswith(delivered), follower.label
-            missed = whole[len(delivered) :]
-            for o in self.operations:
-                if (o.kind, o.outcome, o.stream) == (
-                    "append",
-                    "unknown",
-                    follower.stream,
-                ) and o.data:
-                    missed = missed.replace(o.data, "", 1)
-            assert not missed, follower.label
+        """Each live reader was given the stream, piece after piece."""
+        faults = [
+            fault_in_delivery(self.operations, follower.client, follower.stream)
+            for follower in self.followers
+        ]
+        assert not any(faults), "\n".join(faults)
 
 
 @contextmanager
@@ -244,21 +232,29 @@ def under_load(cluster: ClusterProcesses) -> Iterator[Workload]:
     """Work inside, heal at the end, and judge: no finding, progress for each client, all nodes
     at one place, everything delivered live. The history stays in the cluster's directory."""
     path = cluster.directory / f"history{cluster.runs + 1}.jsonl"
-    with Recorder(path) as recorder:
-        workload = Workload(cluster, recorder)
-        try:
-            workload.start()
-            yield workload
-            cluster.links.heal()
-            recovery_s = workload.wait_progress()
-            workload.finish()
-        finally:
-            workload.stop()
-        assert not workload.shared.problems, workload.shared.problems
-        for node in cluster.nodes.values():
-            assert "Traceback" not in node.output(), f"node {node.node_id} broke inside"
-        cluster.wait_converged()
-        workload.read_finally()
+    try:
+        with Recorder(path) as recorder:
+            workload = Workload(cluster, recorder)
+            try:
+                workload.start()
+                yield workload
+                cluster.links.heal()
+                recovery_s = workload.wait_progress()
+                workload.finish()
+            finally:
+                workload.stop()
+            assert not workload.shared.problems, workload.shared.problems
+            for node in cluster.nodes.values():
+                assert "Traceback" not in node.output(), f"node {node.node_id} broke inside"
+            cluster.wait_converged()
+            workload.read_finally()
+        _judge(workload, path, recovery_s)
+    except BaseException:
+        print(f"the history is in {path}, beside all that the nodes printed")
+        raise
+
+
+def _judge(workload: Workload, path: Path, recovery_s: float) -> None:
     workload.operations = history.load([path])
     workload.report = report = check(workload.operations)
     _tell(report, workload.counts, recovery_s)
