@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+_ATTACH_TIMEOUT_S = 10.0
+_POLL_S = 0.01
 
 
 def can_trace() -> bool:
@@ -32,3 +38,44 @@ def injecting(syscall: str, fault: str, when: str, output: Path) -> list[str]:
         *("strace", "-f", "-qq", "-o", str(output)),
         *("-e", f"trace={syscall}", "-e", f"inject={syscall}:{fault}:when={when}"),
     ]
+
+
+@contextmanager
+def injecting_into(
+    pid: int, syscall: str, fault: str, files: Iterable[Path], output: Path
+) -> Iterator[None]:
+    """Bring `fault` about from now on at every such call of a running process to one of `files`.
+
+    Skips the test where only descendants may be traced.
+    """
+    paths = [word for file in files for word in ("-P", str(file))]
+    tracer = subprocess.Popen(
+        [
+            *("strace", "-f", "-qq", "-o", str(output), "-p", str(pid), *paths),
+            *("-e", f"trace={syscall}", "-e", f"inject={syscall}:{fault}:when=1+"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + _ATTACH_TIMEOUT_S
+        while not _is_traced(pid):
+            if tracer.poll() is not None:
+                assert tracer.stderr is not None
+                pytest.skip(f"strace may not attach to a process: {tracer.stderr.read()}")
+            assert time.monotonic() < deadline, f"strace did not attach to {pid}"
+            time.sleep(_POLL_S)
+        yield
+    finally:
+        tracer.terminate()
+        tracer.communicate()
+
+
+def _is_traced(pid: int) -> bool:
+    """Whether all threads of a process are traced."""
+    tasks = Path(f"/proc/{pid}/task")
+    try:
+        statuses = [(task / "status").read_text() for task in tasks.iterdir()]
+    except FileNotFoundError:
+        return False
+    return all("TracerPid:\t0\n" not in status for status in statuses)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.strace import injecting, needs_strace
+from tests.crash.strace import injecting, injecting_into, needs_strace
 from tests.jepsen_like.cluster_processes import (
     ClusterProcesses,
     NodeProcess,
@@ -135,6 +135,26 @@ def test_a_leader_whose_disk_fails_acknowledges_nothing_and_is_succeeded(
         failing.start()
         cluster.wait_ready()
     assert "Nothing was acknowledged after this" in failing.output()
+
+
+@needs_strace
+def test_a_leader_whose_disk_is_full_is_succeeded_and_goes_on_when_there_is_room(
+    cluster: ClusterProcesses, tmp_path: Path
+) -> None:
+    with under_load(cluster) as work:
+        work.work(PHASE_S / 2)
+        full = cluster.leader()
+        assert full.process is not None
+        files = list((full.data_dir / "log").iterdir())
+        trace = tmp_path / "trace"
+        with injecting_into(full.process.pid, "write", "error=ENOSPC", files, trace):
+            assert full.wait() == 1
+        cluster.leader(but=full.node_id)
+        work.wait_writes_elsewhere(full.node_id)
+        full.start()
+        cluster.wait_ready()
+    assert "No space left on device" in full.output()
+    assert "Nothing was acknowledged after this" in full.output()
 
 
 @needs_strace
