@@ -18,8 +18,9 @@ import trio
 from streamd.cluster import Cluster
 from streamd.cold.objects import ObjectStore
 from streamd.cold_store import Cold
-from streamd.config import ClusterConfig, ColdConfig
+from streamd.config import ClusterConfig, ColdConfig, ServerConfig
 from streamd.http.live import Hub
+from streamd.http.service import Service
 from streamd.metrics import Metrics
 from streamd.node import Node
 from streamd.stores import Stores
@@ -58,6 +59,7 @@ class Machine:
         self.on_call: Callable[[str], None] = lambda _: None
         self.disk_s = 0.001
         self.running: Node | None = None
+        self.hub = Hub(_clock_ms, 10)
         self._network = network
         self._store = store
         self._cold_config = cold_config
@@ -77,6 +79,11 @@ class Machine:
         assert self.running is not None
         return self.running
 
+    def service(self, server: ServerConfig) -> Service:
+        """The node, which must be up, as the handlers of requests see it."""
+        metrics = Metrics()
+        return Service(self.node, self.hub, server, metrics, _clock_ms, Random(self.node_id))
+
     @property
     def leads(self) -> bool:
         return self.running is not None and self.running.group.leads
@@ -89,6 +96,7 @@ class Machine:
         """Start the node, and return when it has been killed."""
         self._life, self._ended = trio.CancelScope(), trio.Event()
         self._network.power_on(self.node_id)
+        self.hub = Hub(_clock_ms, 10)
         stores = Stores.open(self.path, self.node_id, self._config)
         try:
             with self._life:
@@ -131,7 +139,7 @@ class Machine:
                 run_blocking=self._run_blocking,
                 clock_ms=_clock_ms,
                 random=Random(self.node_id),
-                audience=Hub(_clock_ms, 10),
+                audience=self.hub,
                 metrics=Metrics(),
                 cluster=cluster,
                 timing=self._config,
