@@ -170,7 +170,7 @@ def test_the_last_write_is_remembered_and_a_close_is_no_write(driver: Driver) ->
     driver.append(b"x")
     driver.now_ms += 10
     driver.close()
-    stream = driver.find()
+    stream = driver.stream()
     assert (stream.created_ms, stream.last_write_ms) == (1_000_000, 1_000_010)
 
 
@@ -219,7 +219,7 @@ def test_a_refused_append_does_not_close(driver: Driver) -> None:
     driver.create()
     refused = driver.append(b"1", content_type=JSON, close=True)
     assert refused.result is Result.CONTENT_TYPE_DIFFERS
-    assert not driver.find().closed
+    assert not driver.stream().closed
 
 
 def test_closing_what_is_not_there(driver: Driver) -> None:
@@ -252,7 +252,7 @@ def test_appends_without_stream_seq_are_not_compared(driver: Driver) -> None:
 def test_a_deleted_stream_is_not_there_any_more(driver: Driver) -> None:
     driver.create(body=b"x")
     assert driver.delete() is Result.DELETED
-    assert driver.find() is None
+    assert driver.stream() is None
     assert driver.delete() is Result.NOT_FOUND
     assert driver.append(b"y").result is Result.NOT_FOUND
 
@@ -260,17 +260,17 @@ def test_a_deleted_stream_is_not_there_any_more(driver: Driver) -> None:
 def test_a_stream_made_anew_shows_nothing_of_its_former_life(driver: Driver) -> None:
     driver.create(body=b"old", ttl_ms=9000)
     driver.append(b"x", seq="9", producer=("p", 7, 0))
-    old_id = driver.find().stream_id
+    old_id = driver.stream().stream_id
     driver.delete()
     assert driver.create(content_type=JSON).result is Result.CREATED
-    assert driver.find().stream_id > old_id
+    assert driver.stream().stream_id > old_id
     assert driver.append(b"1", content_type=JSON, seq="1", producer=("p", 0, 0)).tail == (1, 2)
     assert driver.content() == b"1,"
 
 
 def test_what_a_deleted_stream_leaves_is_noted_for_removal(driver: Driver) -> None:
     driver.create(body=b"x")
-    stream_id = driver.find().stream_id
+    stream_id = driver.stream().stream_id
     driver.delete()
     driver.flush()
     assert keys.garbage_key(stream_id) in driver.store.rows
