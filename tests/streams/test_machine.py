@@ -252,7 +252,7 @@ def test_appends_without_stream_seq_are_not_compared(driver: Driver) -> None:
 def test_a_deleted_stream_is_not_there_any_more(driver: Driver) -> None:
     driver.create(body=b"x")
     assert driver.delete() is Result.DELETED
-    assert driver.stream() is None
+    assert driver.find() is None
     assert driver.delete() is Result.NOT_FOUND
     assert driver.append(b"y").result is Result.NOT_FOUND
 
