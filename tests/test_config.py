@@ -90,6 +90,10 @@ def test_the_environment_speaks_text_and_is_typed_by_the_key() -> None:
         ('[cold]\ns3_session_token = "t"', "cold.s3_session_token needs cold.s3_access_key_id"),
         ("[cold]\npack_bytes = 1", "cold.pack_bytes"),
         ("[cold]\nhot_limit_bytes = 65536", "cold.hot_limit_bytes must be at least twice"),
+        (
+            '[server]\nmax_body_bytes = 41943041\n[cold]\nbackend = "fs"',
+            'server.max_body_bytes must be at most 41943040 with cold.backend = "fs"',
+        ),
         ("version = 2", "version"),
         ("[server", "not TOML"),
         ('[server]\ntls_key = "$STREAMD_TEST_ABSENT"', "server.tls_key: the environment variable"),
@@ -99,6 +103,10 @@ def test_a_mistake_in_the_file_is_named(text: str, message: str, tmp_path: Path)
     with pytest.raises(ConfigError) as raised:
         load(_file(tmp_path, text), {}, {})
     assert message in str(raised.value)
+
+
+def test_bodies_are_as_large_as_they_like_where_there_is_no_cold_store(tmp_path: Path) -> None:
+    assert load(_file(tmp_path, "[server]\nmax_body_bytes = 100_000_000"), {}, {})
 
 
 def test_a_list_in_the_environment_is_separated_by_commas() -> None:

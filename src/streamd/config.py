@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from streamd.cold.objects import MAX_OBJECT_BYTES
+
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveNumber = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -24,6 +26,11 @@ _URL = re.compile(r"https?://[^/?#@]+/?")
 _S3_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _S3_PREFIX = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*/?)*")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:\s\x00-\x1f]+):(?P<port>[0-9]{1,5})")
+
+
+# What is appended at once is in one pack and in one segment of the log's archive. There it takes up
+# to half as much again, for the lengths of many small messages, and is not alone.
+MAX_COLD_BODY_BYTES = MAX_OBJECT_BYTES * 5 // 8
 
 
 class ConfigError(Exception):
@@ -269,6 +276,11 @@ def _check(config: Config) -> None:
         raise ConfigError("server.max_buffered_bytes must be at least server.max_body_bytes")
     _check_cluster(config.cluster)
     _check_cold(config.cold, config.cluster)
+    if config.cold.backend != "none" and server.max_body_bytes > MAX_COLD_BODY_BYTES:
+        raise ConfigError(
+            f"server.max_body_bytes must be at most {MAX_COLD_BODY_BYTES} with cold.backend = "
+            f'"{config.cold.backend}": what is larger does not fit into an object there'
+        )
 
 
 def _check_cluster(cluster: ClusterConfig) -> None:
