@@ -143,7 +143,7 @@ class ColdGc:
         steps = (
             ("slices", self._drop_slices),
             ("dead packs", self._delete_dead),
-            ("sparse packs", self._compact),
+            ("sparse and small packs", self._compact),
             ("orphans", self._delete_orphans),
         )
         try:
@@ -231,12 +231,14 @@ class ColdGc:
         removed.deleted_packs += len(own)
         removed.deleted_bytes += sum(pack.size for pack in own)
 
-    # -- sparse packs -------------------------------------------------------------------------
+    # -- sparse and small packs ---------------------------------------------------------------
 
     async def _compact(self, lead: Lead, removed: Removed) -> None:
-        self._compaction.begin()
+        await self._compaction.begin()
         while moved := await self._compaction.move_some(lead):
             removed.compacted_packs += moved
+        while merged := await self._compaction.merge_some(lead):
+            removed.compacted_packs += merged
 
     # -- orphans ------------------------------------------------------------------------------
 
