@@ -34,3 +34,13 @@ async def in_thread(
 ) -> T:
     """`RunBlocking` on Trio's worker threads."""
     return await trio.to_thread.run_sync(call, *args, limiter=limiter)
+
+
+async def in_thread_or_left(
+    call: Callable[[*Args], T],
+    *args: *Args,
+    limiter: trio.CapacityLimiter | None = None,
+) -> T:
+    """As `in_thread`, but a cancelled caller leaves the call to end by itself: for calls that may
+    be repeated, and take as long as somebody else's machine likes. The limiter still counts it."""
+    return await trio.to_thread.run_sync(call, *args, limiter=limiter, abandon_on_cancel=True)

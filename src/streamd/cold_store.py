@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -132,13 +133,19 @@ class Cold:
             await self._run_blocking(digest.update, part, limiter=self._limiter)
         return digest.hexdigest(), size
 
-    async def check(self) -> None:
+    async def check(self, timeout_s: float = math.inf) -> None:
         """Write, read, list and delete a small object, as the start of a node does.
 
-        The message of what is raised says which of these failed, and where.
+        The message of what is raised says which of these failed, and where; `ColdUnavailable` also
+        when not all of it was done in time. `run_blocking` must leave calls that are cancelled, or
+        this waits for the one that does not end.
         """
         unique = f"{self._random.getrandbits(64):016x}"
-        await self._call(check_object_store, self._store, unique)
+        begun = ["reached"]
+        with trio.move_on_after(timeout_s):
+            await self._call(check_object_store, self._store, unique, begun)
+            return
+        raise ColdUnavailable(f"{self.place} cannot be {begun[-1]}: not within {timeout_s:g} s")
 
     def close(self) -> None:
         self._store.close()

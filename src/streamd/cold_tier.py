@@ -37,8 +37,9 @@ async def open_cold(
 ) -> Cold | None:
     """The cold store of the configuration, tried out; None when there is none.
 
-    One that does not answer may yet: that is a warning. Raises `ConfigError` for one that will
-    never do.
+    One that does not answer within `timeout_ms` may yet: that is a warning. Raises `ConfigError`
+    for one that will never do. `run_blocking` should leave calls that are cancelled: what hangs
+    must not hold up a node that ends.
     """
     try:
         store = await run_blocking(open_object_store, config, data_dir)
@@ -47,7 +48,7 @@ async def open_cold(
         cold = Cold(
             store, run_blocking=run_blocking, random=random, max_requests=config.max_requests
         )
-        await cold.check()
+        await cold.check(config.timeout_ms / 1000)
     except ColdUnavailable as error:
         log.warning("the cold store does not answer; old bytes stay here", error=str(error))
     except ColdError as error:

@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from streamd import __version__, cold_status, standing
-from streamd.blocking import in_thread
+from streamd.blocking import in_thread, in_thread_or_left
 from streamd.cluster import Cluster
 from streamd.cold_tier import open_cold
 from streamd.config import ClusterConfig, Config, ConfigError, ServerConfig
@@ -56,7 +56,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
     cold = None
     try:
         cold = await open_cold(
-            config.cold, stores.data_dir.path, run_blocking=in_thread, random=random
+            config.cold, stores.data_dir.path, run_blocking=in_thread_or_left, random=random
         )
         async with _cluster(config, stores, random) as cluster:
             metrics = Metrics()
