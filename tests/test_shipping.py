@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,34 @@ def test_a_follower_behind_the_log_gets_a_snapshot_piece_by_piece(play: Play) ->
         assert behind.calls["install"] == 1
         assert await content(behind) == await content(leader)
         assert not incoming(behind).exists()
+
+    play(scenario)
+
+
+def test_a_transfer_rests_while_others_write_and_hurries_when_nobody_does(play: Play) -> None:
+    async def ten_pieces_s(machines: Machines, writers: int) -> float:
+        leader, behind = await leave_behind(machines)
+
+        async def write_on() -> None:
+            for number in count():
+                await leader.node.group.propose(append("a", b"%d" % number))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(writers):
+                nursery.start_soon(write_on)
+            begun = after_pieces(behind, 1)
+            machines.start(behind)
+            await begun.wait()
+            started = trio.current_time()
+            await after_pieces(behind, 10).wait()
+            took_s = trio.current_time() - started
+            await wait_until(lambda: has_caught_up(behind, leader))
+            nursery.cancel_scope.cancel()
+        return took_s
+
+    async def scenario(machines: Machines) -> None:
+        alone_s = await ten_pieces_s(machines, writers=0)
+        assert await ten_pieces_s(machines, writers=8) > 1.2 * alone_s
 
     play(scenario)
 

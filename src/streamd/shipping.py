@@ -33,6 +33,10 @@ MAX_AT_ONCE = 2
 # How long the leader keeps a snapshot for a follower that has stopped answering.
 PATIENCE_S = 60.0
 RETRY_S = 0.5
+# While others write, the transfer rests this many times as long as a piece took: nobody waits for
+# the follower, and without rests it would share the writers' cores and disks evenly with them.
+_REST = 1.0
+_MAX_REST_S = 1.0
 # How long a follower keeps what it has of a snapshot when no more of it comes.
 KEPT_S = 2 * PATIENCE_S
 
@@ -150,8 +154,11 @@ class SnapshotSender:
             if answer.is_complete:
                 answer = await self._ask(peer_id, Finish(snapshot_id))
             else:
+                started, taken = trio.current_time(), self._group.writes_taken
                 piece = await self._run_blocking(source.piece, wanted)
                 answer = await self._ask(peer_id, Take(snapshot_id, piece))
+                if self._group.writes_taken > taken:
+                    await trio.sleep(min(_MAX_REST_S, _REST * (trio.current_time() - started)))
 
     async def _ask(self, peer_id: int, step: Begin | Take | Finish) -> Answer:
         """Raises `Unavailable`, `OutcomeUnknown`, `_Unwanted`."""
