@@ -142,6 +142,11 @@ class Host:
         node = self.node
         return node is not None and node.group.core.may_vote and node.stores.log.lost_below is None
 
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a process that was not told to stop."""
+        return self.life is not None and not self.life.stop.is_set()
+
     def clock_ms(self) -> int:
         return _EPOCH_MS + self.skew_ms + int(trio.current_time() * 1000 * self.drift)
 
@@ -149,8 +154,11 @@ class Host:
 
     async def run(self) -> None:
         """Start the process, unless it is up, and return when it has ended."""
-        if self.life is not None:
-            return
+        while self.life is not None:
+            if self.is_up:
+                return
+            # What stops it may be gone before it has stopped, and would not have started it again.
+            await self.life.ended.wait()
         life = self.life = Life(self.disk.path)
         self._network.power_on(self.node_id)
         self._counted["installs completed at start"] += (self.disk.path / "install").exists()

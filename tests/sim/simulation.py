@@ -121,9 +121,9 @@ class Simulation:
         return host
 
     def start(self, host: Host) -> None:
-        """Start a process that is down."""
+        """Start a process that is down, or once it is."""
         assert self.supervisor is not None
-        if host.life is None and not host.retired:
+        if not host.is_up and not host.retired:
             self.supervisor.start_soon(host.run)
 
     # -- the run ------------------------------------------------------------------------------
