@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,6 +16,7 @@ import trio
 
 from streamd import restore as restore_module
 from streamd.archived_objects import ArchivedObjects, list_all
+from streamd.backup import verify
 from streamd.blocking import in_thread
 from streamd.codec import time_of_batch
 from streamd.cold.errors import ColdError, ColdUnavailable, ObjectMissing
@@ -29,6 +31,7 @@ from streamd.stores import Stores
 from streamd.streams.commands import Delete, FlushCold, Result
 from tests.support.archived import (
     NOW_MS,
+    Quiet,
     Said,
     cold_in,
     log_of,
@@ -579,6 +582,31 @@ async def test_a_pack_that_only_the_log_knows_is_verified(tmp_path: Path) -> Non
     assert later.name in found.output
     later.write_bytes(content)
     assert (await streamd("backup", "verify", *store)).exit_code == 0
+
+
+async def test_what_a_cluster_removes_while_it_is_verified_is_not_missed(
+    tmp_path: Path, history: History
+) -> None:
+    shutil.copytree(history.place, tmp_path / "cold")
+
+    class Ageing(FlakyStore):
+        def get(self, name: str, offset: int, length: int) -> bytes:
+            """Before anything is read, the log up to the first snapshot is removed for age."""
+            through = min(path.name[:16] for path in (tmp_path / "cold").rglob("*.manifest"))
+            for segment in list((tmp_path / "cold").rglob("*.segment")):
+                _, last = segment.name.split("-")[:2]
+                if last <= through:
+                    segment.unlink()
+                    removed.append(segment.name)
+            return super().get(name, offset, length)
+
+    removed: list[str] = []
+    store = Ageing(tmp_path / "cold")
+    cold = Cold(store, run_blocking=in_thread, random=Random(1), max_requests=4)
+    found = await verify(cold, history.cluster_id, in_thread, Quiet())
+    assert removed
+    assert found.problems == []
+    assert 0 < found.entries < history.archived_index
 
 
 async def test_a_pack_that_the_log_never_took_is_not_missed(tmp_path: Path) -> None:

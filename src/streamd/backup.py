@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import msgspec
+import structlog
 
 from streamd.archived_objects import ArchivedObjects, list_all
 from streamd.blocking import RunBlocking
@@ -20,6 +21,10 @@ from streamd.storage.snapshots import whole_rows
 from streamd.streams import keys
 from streamd.streams.commands import FlushCold, MoveSlices
 from streamd.streams.model import Header, Pack
+
+log = structlog.get_logger("streamd.cold")
+
+_MAX_ATTEMPTS = 3
 
 _HEADER = msgspec.msgpack.Decoder(Header)
 # What an entry that makes a pack known has in it, so that others need not be decoded.
@@ -123,9 +128,17 @@ async def verify(
 ) -> Verified:
     """Read everything that a restore of the cluster could need, and prove it.
 
-    Raises `ColdUnavailable`, and `ColdRefused`; what is damaged or missing is noted.
+    A cluster that runs removes what is too old and merges segments. What it took away in the midst
+    of this is no damage, so all is read again then. Raises `ColdUnavailable`, and `ColdRefused`;
+    what is damaged or missing is noted.
     """
-    return await _Verification(cold, cluster_id, run_blocking, progress).run()
+    for _ in range(_MAX_ATTEMPTS):
+        verification = _Verification(cold, cluster_id, run_blocking, progress)
+        found = await verification.run()
+        if not found.problems or not await verification.has_lost_objects():
+            break
+        log.info("the cluster removed objects meanwhile; verifying again", cluster=cluster_id)
+    return found
 
 
 class _Verification:
@@ -141,9 +154,15 @@ class _Verification:
         self._places: dict[int, tuple[int, int, str]] = {}
         self._packs: set[str] = set()
         self._oldest_base = 0
+        self._names: set[str] = set()
+
+    async def has_lost_objects(self) -> bool:
+        """Whether any that were there as this began are not any more."""
+        return not self._names <= (await self._source.catalog()).names()
 
     async def run(self) -> Verified:
         catalog = await self._source.catalog()
+        self._names = catalog.names()
         found = self._found
         self._oldest_base = min(catalog.bases(), default=0)
         self._progress.stage("segments", sum(segment.size for segment in catalog.segments))

@@ -73,6 +73,10 @@ class Catalog:
         self.segments.sort(key=lambda one: (one.parsed.first_index, one.parsed.last_index))
         self.manifests.sort(key=lambda one: (one.parsed.log_index, one.parsed.snapshot_id))
 
+    def names(self) -> set[str]:
+        """Of all objects."""
+        return {one.name for kind in (self.segments, self.manifests, self.pieces) for one in kind}
+
     @property
     def begins_at_nothing(self) -> bool:
         """Whether the log is there from its first entry on, so that no snapshot is needed."""
