@@ -93,7 +93,11 @@ class Node:
         if cluster is not None:
             self.administration = Administration(self.group, cluster)
             self._sender = SnapshotSender(
-                self.group, cluster, run_blocking=run_blocking, random=random
+                self.group,
+                cluster,
+                only_hot=cold is not None,
+                run_blocking=run_blocking,
+                random=random,
             )
             sink = SnapshotSink(stores.data_dir.incoming)
             self._receiver = SnapshotReceiver(self.group, sink, run_blocking=run_blocking)

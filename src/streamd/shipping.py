@@ -81,8 +81,16 @@ class SnapshotSender:
     """Brings snapshots to followers that are behind the log's beginning."""
 
     def __init__(
-        self, group: Group, cluster: Cluster, *, run_blocking: RunBlocking, random: Random
+        self,
+        group: Group,
+        cluster: Cluster,
+        *,
+        only_hot: bool,
+        run_blocking: RunBlocking,
+        random: Random,
     ) -> None:
+        """With `only_hot` records are left out that the follower finds in the cold store."""
+        self._only_hot = only_hot
         self._group = group
         self._cluster = cluster
         self._run_blocking = run_blocking
@@ -119,7 +127,9 @@ class SnapshotSender:
     async def _snapshot(self) -> AsyncIterator[SnapshotSource]:
         """A snapshot as of now. Raises `SnapshotUnavailable`."""
         await self._group.flush()
-        source = await self._group.open_snapshot(self._random.getrandbits(64))
+        source = await self._group.open_snapshot(
+            self._random.getrandbits(64), only_hot=self._only_hot
+        )
         try:
             with self._group.retention.keeping_behind(source.meta.index):
                 yield source

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from streamd.config import ColdConfig
 from streamd.proposals import OutcomeUnknown, Unavailable
@@ -115,6 +116,34 @@ def on_call(machine: Machine, name: str, count: int) -> trio.Event:
     return happened
 
 
+def test_a_follower_far_behind_gets_no_records_that_it_finds_in_the_cold_store(
+    tmp_path: Path,
+) -> None:
+    """Others keep them for their readers: a snapshot with those would be as large as that."""
+
+    async def scenario(machines: Machines) -> None:
+        writer = Writer(machines)
+        await writer.begin()
+        leader = await machines.leader()
+        behind = next(machine for machine in machines.all if machine is not leader)
+        await behind.kill()
+        await writer.write(60)
+        header = leader.node.group.state.header
+        await wait_until(lambda: not header.hot_bytes and header.archived.index > 60)
+        for machine in machines.all:
+            if machine is not behind:
+                await machine.node.group.compact()
+        assert chunks(leader)
+        machines.start(behind)
+        await wait_until(lambda: behind.calls["install"] > 0 and behind.is_ready)
+        assert not chunks(behind)
+        for name in NAMES:
+            assert await read_all(behind.node, name, 50_000) == writer.expected[name]
+
+    keeping = replace(SETTINGS, hot_keep_bytes=1 << 30)
+    run_virtually(3, partial(play, scenario, tmp_path, keeping))
+
+
 def test_all_nodes_read_what_none_has_any_more(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         writer = Writer(machines)
@@ -203,11 +232,13 @@ def test_a_node_far_behind_gets_by_without_what_the_others_dropped(play: Play) -
         await behind.kill()
         await writer.write(60)
         up = [machine for machine in machines.all if machine is not behind]
+        archived = leader.node.group.state.header.archived
         await wait_until(lambda: not any(chunks(machine) for machine in up))
+        await wait_until(lambda: leader.node.group.state.header.archived.index > archived.index)
         for machine in up:
             await machine.node.group.compact()
         machines.start(behind)
-        await wait_until(lambda: behind.is_ready)
+        await wait_until(lambda: behind.calls["install"] > 0 and behind.is_ready)
         await writer.check()
 
     play(scenario)
