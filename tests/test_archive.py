@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -26,7 +27,7 @@ from streamd.raft.messages import Entry
 from streamd.streams.model import ArchivedPlace
 from tests.support.archived import NOW_MS, cold_in, log_of
 from tests.support.flaky_store import Away, FlakyStore
-from tests.support.nodes import Clock, append_to, create, running_node, wait_until
+from tests.support.nodes import Clock, append_to, create, read_all, running_node, wait_until
 
 HOUR_MS = 3_600_000
 
@@ -102,6 +103,21 @@ async def test_an_idle_node_archives_nothing(
             await a_round(node, "snapshot")
         assert node.group.core.applied_index == index
         assert await list_all(cold, "") == names
+
+
+async def test_an_entry_that_no_object_can_hold_is_reported_and_stops_only_the_archive(
+    tmp_path: Path, place: tuple[Cold, FlakyStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One from before there was a cold store: with one, none so large is taken."""
+    cold, _ = place
+    monkeypatch.setattr("streamd.cold.objects.MAX_OBJECT_BYTES", 10_000)
+    async with running_node(tmp_path / "data", cold=cold) as node:
+        await node.group.propose(create("a"))
+        await append_to(node, "a", Random(1).randbytes(20_000))
+        why = "more than an object may have"
+        await wait_until(lambda: why in (task(node, "archive").error or ""))
+        await append_to(node, "a", b"more")
+        assert (await read_all(node, "a"))[20_000:] == b"more"
 
 
 async def test_a_store_that_is_away_delays_the_archive_and_nothing_else(

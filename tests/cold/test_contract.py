@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamd.cold.check import check_object_store
-from streamd.cold.errors import ObjectCorrupt, ObjectMissing
+from streamd.cold.errors import ColdRefused, ObjectCorrupt, ObjectMissing
 from streamd.cold.fs import FsStore
 from streamd.cold.objects import MAX_OBJECT_BYTES, ObjectStore
 from tests.sim.objects import ObjectsOf, SimulatedObjects
@@ -116,7 +116,7 @@ def test_a_large_object_comes_back_as_it_was(store: ObjectStore) -> None:
 
 
 def test_an_object_that_is_too_large_is_a_bug(store: ObjectStore) -> None:
-    with pytest.raises(ValueError, match="more than an object may have"):
+    with pytest.raises(ColdRefused, match="more than an object may have"):
         store.put("a", bytes(MAX_OBJECT_BYTES + 1))
 
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from streamd.cold.errors import ColdRefused
+
 # Objects are written from memory in one call, which is what makes them appear whole or not at all.
 MAX_OBJECT_BYTES = 64 * 1024 * 1024
 # What S3 lists, and deletes, in one call.
@@ -76,6 +78,8 @@ def check_name(name: str) -> str:
 
 
 def check_put(name: str, content: bytes) -> None:
+    """Raises `ColdRefused` for what is too large: what was taken before there was a cold store need
+    not fit, and must not end whoever meets it."""
     check_name(name)
     if len(content) > MAX_OBJECT_BYTES:
-        raise ValueError(f"{name} has {len(content)} bytes, more than an object may have")
+        raise ColdRefused(f"{name} has {len(content)} bytes, more than an object may have")
