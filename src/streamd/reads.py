@@ -60,6 +60,9 @@ class Reads:
         The value is the machine's own and changes as the stream does: do not keep it across
         an await that matters, and never write to it.
         """
+        streams = self._state.streams
+        if key in streams:
+            return streams.get(key)
         return await self._row(lambda: self._state.streams, keys.STREAM, key)
 
     async def bucket(self, name: bytes) -> Bucket | None:

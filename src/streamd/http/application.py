@@ -87,6 +87,7 @@ RESOURCES: Mapping[type[Route], Resource] = {
     ),
     ListingRoute: Resource("listing", {"GET": buckets.list_streams, "HEAD": buckets.list_streams}),
 }
+_STREAMS = RESOURCES[StreamRoute]
 _ALL_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _WRITES = frozenset(("POST", "PUT", "DELETE"))
 _ALLOW = re.compile(rb"^allow: ([^\r]*)\r$", re.MULTILINE | re.IGNORECASE)
@@ -118,17 +119,31 @@ class StreamApplication:
     async def handle(self, request: Request) -> Response | LiveResponse:
         """Answer `request`. Raises `ClientGone` when a long-poll's client left."""
         route = resolve(request.path)
-        response = await self._answer(request, route)
-        self._service.metrics.request(_label(route), request.method, response.status)
+        resource = RESOURCES.get(type(route))
+        response = await self._answer(request, route, resource)
+        label = _label(route) if resource is None else resource.label
+        self._service.metrics.request(label, request.method, response.status)
         return response
 
-    async def _answer(self, request: Request, route: Route) -> Response | LiveResponse:
+    async def _answer(
+        self, request: Request, route: Route, resource: Resource | None
+    ) -> Response | LiveResponse:
+        # Each frame on the way to a handler costs every request: this one dispatches, too.
         try:
             if request.method in _WRITES and (elsewhere := self._redirect(request, route)):
                 return elsewhere
-            response = await self._dispatch(request, route)
-            if isinstance(response, Response) and not isinstance(route, StreamRoute):
-                # Streams know better what is worth it.
+            if resource is None:
+                response = await self._operate(request, route)
+            elif (handler := resource.handlers.get(request.method)) is None:
+                response = _other(request.method, route, resource)
+            elif request.method == "POST":
+                started = trio.current_time()
+                response = await handler(self._service, request, route)
+                self._service.metrics.append_latency.observe(trio.current_time() - started)
+            else:
+                response = await handler(self._service, request, route)
+            # Streams know better what is worth it.
+            if resource is not _STREAMS and isinstance(response, Response):
                 await self._service.compressor.compress_any(request, response)
             return response
         except BadRequest as error:
@@ -158,23 +173,9 @@ class StreamApplication:
         target = b"%b://%b%b%b" % (request.scheme, address.encode(), request.path, query)
         return Response(307, b"Location: %b\r\nCache-Control: no-store\r\n" % target)
 
-    async def _dispatch(self, request: Request, route: Route) -> Response | LiveResponse:
+    async def _operate(self, request: Request, route: Route) -> Response | LiveResponse:
         if isinstance(route, BadPath):
             return route.response()
-        if isinstance(route, OpsRoute):
-            return await self._operate(request)
-        resource = RESOURCES[type(route)]
-        handler = resource.handlers.get(request.method)
-        if handler is None:
-            return _other(request.method, route, resource)
-        if request.method != "POST":
-            return await handler(self._service, request, route)
-        started = trio.current_time()
-        response = await handler(self._service, request, route)
-        self._service.metrics.append_latency.observe(trio.current_time() - started)
-        return response
-
-    async def _operate(self, request: Request) -> Response:
         if request.method != "OPTIONS":
             return await self._ops(request)
         if request.path == b"*":
@@ -203,7 +204,5 @@ def _preflight(allowed: bytes) -> Response:
 
 
 def _label(route: Route) -> str:
-    if isinstance(route, BadPath):
-        return "none"
-    resource = RESOURCES.get(type(route))
-    return "ops" if resource is None else resource.label
+    """Of what is no resource of the protocol."""
+    return "none" if isinstance(route, BadPath) else "ops"

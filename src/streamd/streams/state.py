@@ -202,6 +202,10 @@ class State:
         for key in stream_keys(command):
             if key not in self.streams:
                 yield keys.STREAM + key
+        if type(command) in _WITH_OTHER_ROWS:
+            yield from self._missing_besides(command)
+
+    def _missing_besides(self, command: Command) -> Iterator[bytes]:
         for row in _other_rows(command):
             if row[1:] not in self._loaded_ahead[row[:1]]:
                 yield row
@@ -290,6 +294,9 @@ def stream_keys(command: Command) -> list[bytes]:
             return [each.owner for each in slices if keys.blob_in_owner(each.owner) is None]
         case _:
             return []
+
+
+_WITH_OTHER_ROWS = frozenset((FlushCold, DropSlices, MoveSlices))
 
 
 def _other_rows(command: Command) -> Iterator[bytes]:
