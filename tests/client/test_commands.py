@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.running import Shell, heard
-from tests.support.server_process import free_port
+from tests.support.ports import unused_port
 
 NOT_FOUND = "there is no such stream (404 STREAM_NOT_FOUND)"
 
@@ -174,14 +174,14 @@ def test_a_wrong_option_ends_with_status_2(streamd: Shell) -> None:
 
 
 def test_no_server_ends_with_status_3_at_once_and_says_where_it_was_sought() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://127.0.0.1:{unused_port()}"
     sentence = Shell(url).fails(3, "read", "anything")
     assert sentence.startswith(f"{url} cannot be reached:")
 
 
 def test_any_node_that_answers_will_do(streamd: Shell) -> None:
     streamd("create", "found")
-    nobody = f"http://127.0.0.1:{free_port()}"
+    nobody = f"http://127.0.0.1:{unused_port()}"
     url = streamd.environment["STREAMD_URL"]
     assert streamd("head", "found", "--url", f"{nobody},{url}").startswith(b"content type:")
 

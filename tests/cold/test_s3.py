@@ -13,8 +13,8 @@ from streamd.cold.errors import ColdRefused, ColdUnavailable, ObjectCorrupt, Obj
 from streamd.cold.s3 import S3Store
 from tests.cold.conftest import s3_store
 from tests.support.minio import MinioServer, minio_or_skip
+from tests.support.ports import unused_port
 from tests.support.s3_proxy import Fault, S3Proxy
-from tests.support.server_process import free_port
 
 CONTENT = bytes(range(256)) * 4_096
 
@@ -165,7 +165,7 @@ def test_a_key_that_may_only_read_is_told_so(minio: MinioServer, bucket: str) ->
 
 
 def test_no_store_at_the_endpoint_is_unavailable(minio: MinioServer, bucket: str) -> None:
-    nowhere = s3_store(minio, bucket, endpoint=f"http://127.0.0.1:{free_port()}")
+    nowhere = s3_store(minio, bucket, endpoint=f"http://127.0.0.1:{unused_port()}")
     with pytest.raises(ColdUnavailable, match="cannot be written"):
         check_object_store(nowhere, "1")
 

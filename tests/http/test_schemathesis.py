@@ -25,7 +25,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from streamd.http.openapi import build
-from tests.support.server_process import ServerProcess, free_port
+from tests.support.ports import unused_port
+from tests.support.server_process import ServerProcess
 
 # Others would be wrong here: HTTP wants unknown headers and parameters to be ignored, and whether
 # a valid request is granted depends on what was done before.
@@ -123,7 +124,7 @@ class Place:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     environment = {
         "STREAMD_CLUSTER_NAME": "alone",
-        "STREAMD_CLUSTER_LISTEN": f"127.0.0.1:{free_port()}",
+        "STREAMD_CLUSTER_LISTEN": f"127.0.0.1:{unused_port()}",
         "STREAMD_SERVER_LONG_POLL_TIMEOUT_MS": SHORT_MS,
         "STREAMD_SERVER_SSE_LIFETIME_MS": SHORT_MS,
     }

@@ -12,7 +12,8 @@ import jsonschema_rs
 import pytest
 
 from streamd.http.openapi import build
-from tests.support.server_process import ServerProcess, free_port
+from tests.support.ports import unused_port
+from tests.support.server_process import ServerProcess
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A cluster of one node."""
     environment = {
         "STREAMD_CLUSTER_NAME": "alone",
-        "STREAMD_CLUSTER_LISTEN": f"127.0.0.1:{free_port()}",
+        "STREAMD_CLUSTER_LISTEN": f"127.0.0.1:{unused_port()}",
     }
     data_dir: Path = tmp_path_factory.mktemp("alone") / "data"
     with (

@@ -5,9 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.jepsen_like.fault_proxy import FaultProxy, Links
+from tests.support.ports import unused_port
 
 ELECTION_TIMEOUT_S = 1.0
 # One election, and what a busy machine takes for it.
@@ -26,9 +25,6 @@ _DEADLINE_S = 45.0
 _POLL_S = 0.03
 _ASK_TIMEOUT_S = 2.0
 _ADMIN_TIMEOUT_S = 30.0
-# Below the ports the system gives to outgoing connections: one that a stopped node had, and
-# needs again, must not have been given away meanwhile.
-_FIRST_PORT, _LAST_PORT = 20_000, 32_000
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _DEADLINE_S) -> None:
@@ -37,18 +33,6 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _DEA
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
         time.sleep(_POLL_S)
-
-
-def unused_port() -> int:
-    """A port that nobody listens on, and no outgoing connection is given."""
-    while True:
-        port = random.SystemRandom().randrange(_FIRST_PORT, _LAST_PORT)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 class NodeProcess:

@@ -24,7 +24,7 @@ from trustme import LeafCert
 from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 
-from tests.support.server_process import free_port
+from tests.support.ports import unused_port
 
 MODULE = "github.com/minio/minio"
 # The last state of the official repository; pinned as Go pins what has no semantic version.
@@ -119,7 +119,7 @@ class MinioServer:
             certificate.private_key_pem.write_to_path(str(self._certificates / "private.key"))
             for blob in certificate.cert_chain_pems:
                 blob.write_to_path(str(self._certificates / "public.crt"), append=True)
-        self.port = free_port()
+        self.port = unused_port()
         self.endpoint = f"{'https' if self._has_tls else 'http'}://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 

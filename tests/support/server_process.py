@@ -13,16 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.ports import unused_port
+
 _DEADLINE_S = 30.0
 _POLL_S = 0.02
-
-
-def free_port() -> int:
-    """A port nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class ServerProcess:
@@ -40,7 +34,7 @@ class ServerProcess:
     ) -> None:
         """With `expect_death`, it may also end before it was `ready`."""
         self.data_dir = data_dir
-        self.port = port or free_port()
+        self.port = port or unused_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = [
             *wrapper,
