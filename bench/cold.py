@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,11 +18,11 @@ import click
 
 from bench import wrk
 from bench.client import Client
-from bench.errors import BenchError, RunFailed, ToolMissing
+from bench.errors import RunFailed, ToolMissing
+from bench.lines import Line, own_directory, report
 from bench.machine import Cores
 from bench.process import ServerProcess, free_port
 from bench.servers import Streamd
-from bench.snapshots import Line
 from bench.store import BUCKET, ObjectStore
 
 _MIB = 1024 * 1024
@@ -173,25 +172,18 @@ def main(
     duration_s: float, only: tuple[str, ...], minio: Path | None, megabytes: int, data_dir: Path
 ) -> None:
     """Measure the cold store of streamd; status 1 when a bar is missed."""
-    missed = False
-    try:
-        wrk.require()
+    with own_directory(data_dir, "cold-") as own:
         executable = minio or shutil.which("minio")
         if executable is None:
             raise ToolMissing("this needs a minio server: name it with --minio")
-        data_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="cold-", dir=data_dir) as own:
-            store = ObjectStore(Path(executable), Path(own))
-            bench = Bench(Path(own), duration_s, store, megabytes)
-            with store.running():
-                for name in only or ("appends", "small", "catch_up"):
-                    for line in getattr(bench, name)():
-                        click.echo(line)
-                        missed = missed or not line.met
-    except BenchError as error:
-        raise click.ClickException(str(error)) from None
-    if missed:
-        raise SystemExit(1)
+        store = ObjectStore(Path(executable), own)
+        bench = Bench(own, duration_s, store, megabytes)
+        with store.running():
+            report(
+                line
+                for name in only or ("appends", "small", "catch_up")
+                for line in getattr(bench, name)()
+            )
 
 
 if __name__ == "__main__":

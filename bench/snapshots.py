@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from bench import wrk
 from bench.client import Client
-from bench.errors import BenchError, RunFailed
+from bench.errors import RunFailed
+from bench.lines import Line, own_directory, report
 from bench.machine import Cores
 from bench.process import ServerProcess, free_port
 from bench.servers import Streamd
@@ -34,32 +33,6 @@ _APPEND_BYTES = 100
 _CONNECTIONS = 64
 _START = "0000000000000000_0000000000000000"
 _BYTES = "application/octet-stream"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One measured figure and the bar it has to reach, if there is one."""
-
-    title: str
-    value: float
-    unit: str
-    at_least: float | None = None
-    below: float | None = None
-
-    @property
-    def met(self) -> bool:
-        return (self.at_least is None or self.value >= self.at_least) and (
-            self.below is None or self.value < self.below
-        )
-
-    def __str__(self) -> str:
-        bar = ""
-        if self.at_least is not None:
-            bar = f"(bar: at least {self.at_least:g} {self.unit})"
-        elif self.below is not None:
-            bar = f"(bar: below {self.below:g} {self.unit})"
-        verdict = "" if self.met else " MISSED"
-        return f"{self.title:<58} {self.value:>9.1f} {self.unit:<5} {bar}{verdict}"
 
 
 class Bench:
@@ -210,20 +183,13 @@ def _known(value: float | None) -> float:
 )
 def main(duration_s: float, only: tuple[str, ...], data_dir: Path) -> None:
     """Measure snapshots and bootstraps of streamd; status 1 when a bar is missed."""
-    missed = False
-    try:
-        wrk.require()
-        data_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="snapshots-", dir=data_dir) as own:
-            bench = Bench(Path(own), duration_s)
-            for name in only or ("memory", "appends", "bootstrap"):
-                for line in getattr(bench, name)():
-                    click.echo(line)
-                    missed = missed or not line.met
-    except BenchError as error:
-        raise click.ClickException(str(error)) from None
-    if missed:
-        raise SystemExit(1)
+    with own_directory(data_dir, "snapshots-") as own:
+        bench = Bench(own, duration_s)
+        report(
+            line
+            for name in only or ("memory", "appends", "bootstrap")
+            for line in getattr(bench, name)()
+        )
 
 
 if __name__ == "__main__":
