@@ -79,13 +79,25 @@ def check(tmp_path: Path, data_dir: Path) -> None:
     trio.run(check_it)
 
 
+async def begin(machines: Machines) -> Machine:
+    """All nodes are up and there is a stream; the leader."""
+    leader = await machines.leader()
+    await wait_until(lambda: all(machine.is_ready for machine in machines.all))
+    await leader.node.group.propose(create("a"))
+    return leader
+
+
+async def copy(machine: Machine, to: Path) -> None:
+    """What a node has on its disk, with all that it has applied."""
+    await machine.node.group.flush()
+    shutil.copytree(machine.path, to)
+
+
 def test_each_leader_goes_on_where_the_last_one_ended(
     tmp_path: Path, store: FlakyStore, play: Callable[[Scenario], None]
 ) -> None:
     async def scenario(machines: Machines) -> None:
-        leader = await machines.leader()
-        await wait_until(lambda: all(machine.is_ready for machine in machines.all))
-        await leader.node.group.propose(create("a"))
+        leader = await begin(machines)
         for to in (*machines.all, *machines.all):
             await write(await machines.leader(), 20)
             if not to.leads:
@@ -96,8 +108,7 @@ def test_each_leader_goes_on_where_the_last_one_ended(
         await wait_until(
             lambda: len({m.node.group.state.header.archived for m in machines.all}) == 1
         )
-        await leader.node.group.flush()
-        shutil.copytree(leader.path, tmp_path / "copy")
+        await copy(leader, tmp_path / "copy")
 
     play(scenario)
     check(tmp_path, tmp_path / "copy")
@@ -107,9 +118,7 @@ def test_a_leader_whose_log_begins_too_late_has_others_archive_for_it(
     tmp_path: Path, store: FlakyStore, play: Callable[[Scenario], None]
 ) -> None:
     async def scenario(machines: Machines) -> None:
-        leader = await machines.leader()
-        await wait_until(lambda: all(machine.is_ready for machine in machines.all))
-        await leader.node.group.propose(create("a"))
+        leader = await begin(machines)
         await write(leader, 10)
         await archived(leader)
         behind = next(machine for machine in machines.all if machine is not leader)
@@ -134,8 +143,7 @@ def test_a_leader_whose_log_begins_too_late_has_others_archive_for_it(
         assert behind.node.archive.cut_unarchived_index == 0
         await write(behind, 5)
         await archived(behind)
-        await behind.node.group.flush()
-        shutil.copytree(behind.path, tmp_path / "copy")
+        await copy(behind, tmp_path / "copy")
 
     play(scenario)
     check(tmp_path, tmp_path / "copy")
@@ -145,9 +153,7 @@ def test_a_leader_that_lost_its_log_s_chain_continues_that_of_the_archive(
     tmp_path: Path, store: FlakyStore, play: Callable[[Scenario], None]
 ) -> None:
     async def scenario(machines: Machines) -> None:
-        leader = await machines.leader()
-        await wait_until(lambda: all(machine.is_ready for machine in machines.all))
-        await leader.node.group.propose(create("a"))
+        leader = await begin(machines)
         await write(leader, 10)
         await archived(leader)
         other = next(machine for machine in machines.all if machine is not leader)
@@ -161,8 +167,7 @@ def test_a_leader_that_lost_its_log_s_chain_continues_that_of_the_archive(
         await hand_over(machines, other)
         await write(other, 10)
         await archived(other)
-        await other.node.group.flush()
-        shutil.copytree(other.path, tmp_path / "copy")
+        await copy(other, tmp_path / "copy")
 
     play(scenario)
     check(tmp_path, tmp_path / "copy")
