@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from streamd.proposals import Unavailable
 from streamd.streams import keys
 from streamd.streams.commands import Delete, Result
 from streamd.streams.offsets import START
+from tests.support.directories import copy_in_use
 from tests.support.nodes import (
     Clock,
     Witness,
@@ -187,7 +187,7 @@ async def test_what_was_not_stored_before_a_crash_is_replayed_from_the_log(tmp_p
         await node.group.flush()
         await append_to(node, "a", b"only in the log")
         await node.group.propose(create("b"))
-        shutil.copytree(live, image, ignore=shutil.ignore_patterns("LOCK"))
+        copy_in_use(live, image)
     async with running_node(image) as again:
         assert await read_all(again, "a") == b"stored,only in the log"
         assert await again.reads.stream(key("b")) is not None

@@ -104,6 +104,8 @@ class Dropper:
         self._straddling = 0
         # By letter: between which keys rows were deleted since, and how many bytes, about.
         self._deleted: dict[bytes, tuple[bytes, bytes, int]] = {}
+        # Whether files of that are perhaps still there.
+        self._replaced_files = False
         # For operators.
         self.kept_bytes = 0
         self.dropped_bytes = 0
@@ -170,6 +172,9 @@ class Dropper:
                 _give_back, self._store, first, last, size
             ):
                 del self._deleted[letter]
+                self._replaced_files = True
+        if self._replaced_files and await self._run_blocking(self._store.remove_unused):
+            self._replaced_files = False
 
     def _begin_count(self) -> None:
         self._counting: Place | None = Place()

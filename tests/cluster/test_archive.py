@@ -17,6 +17,7 @@ from streamd.restore_base import Choice
 from streamd.storage.install import install
 from tests.sim.runtime import run_virtually
 from tests.support.archived import Quiet, cold_in, restored, state_in
+from tests.support.directories import copy_in_use
 from tests.support.flaky_store import Away, FlakyStore
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until
 from tests.support.nodes import append, create, read_all, running_node
@@ -90,7 +91,7 @@ async def begin(machines: Machines) -> Machine:
 async def copy(machine: Machine, to: Path) -> None:
     """What a node has on its disk, with all that it has applied."""
     await machine.node.group.flush()
-    shutil.copytree(machine.path, to)
+    copy_in_use(machine.path, to)
 
 
 def test_each_leader_goes_on_where_the_last_one_ended(

@@ -16,6 +16,7 @@ import plyvel
 
 from tests.sim.persisting import Crashed
 from tests.sim.watch import InvariantBroken
+from tests.support.directories import copy_in_use, sizes
 
 T = TypeVar("T")
 
@@ -139,8 +140,8 @@ class Disk:
             self._synced_bytes[new / file.relative_to(old)] = self._synced_bytes.pop(file)
 
     def _mark_synced(self, database: Path) -> None:
-        for file in database.glob("*.log"):
-            self._synced_bytes[file.relative_to(self.path)] = file.stat().st_size
+        for file, size in sizes(database, "*.log").items():
+            self._synced_bytes[file.relative_to(self.path)] = size
 
     # -- afterwards ---------------------------------------------------------------------------
 
@@ -152,7 +153,7 @@ class Disk:
         self._trap = None
         self._failed.clear()
         if old.exists():
-            _copy(old, self.path)
+            copy_in_use(old, self.path)
         if powerless:
             self._lose_unsynced()
 
@@ -202,25 +203,3 @@ def _places(content: bytes, synced: int) -> list[int]:
         places += [*range(at, at + 4), *range(at + 6, min(at + _HEAD_BYTES + length, synced))]
         at += _HEAD_BYTES + length
     return places
-
-
-def _copy(old: Path, new: Path) -> None:
-    """LevelDB may be tidying up in a thread of its own: take it between two changes."""
-    while True:
-        before = _listing(old)
-        try:
-            shutil.copytree(old, new)
-        except (shutil.Error, FileNotFoundError):
-            pass
-        else:
-            if _listing(old) == before:
-                return
-        shutil.rmtree(new, ignore_errors=True)
-
-
-def _listing(path: Path) -> list[tuple[Path, int]]:
-    while True:
-        try:
-            return sorted((file, file.stat().st_size) for file in path.rglob("*"))
-        except FileNotFoundError:
-            continue

@@ -12,7 +12,8 @@ from streamd.raft.messages import HardState
 from streamd.storage.errors import LogBelowFloor, LogCorrupt, StateBehindLog, StorageError
 from streamd.storage.floor import Floor, write_floor
 from streamd.storage.log_store import LogStore
-from tests.storage.images import copy_of, crash_image, entry, fill, open_log, read_all
+from tests.storage.images import copy_of, entry, fill, open_log, read_all
+from tests.support.directories import copy_in_use
 
 HARD_STATE = HardState(3, 2)
 
@@ -25,7 +26,7 @@ def damaged_image(tmp_path: Path) -> tuple[Path, Path]:
     log.sync_floor()
     for index in range(25, 31):
         log.append([entry(index, term=3)], None)
-    image = crash_image(tmp_path / "live", tmp_path / "image")
+    image = copy_in_use(tmp_path / "live", tmp_path / "image")
     log.close()
     (file,) = (image / "log").glob("*.log")
     return image, file
@@ -45,7 +46,7 @@ def test_a_log_cut_below_its_floor_is_opened_to_follow_but_not_believed(tmp_path
     image, file = damaged_image(tmp_path)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(StorageError):
-        open_log(crash_image(image, tmp_path / "single"))
+        open_log(copy_in_use(image, tmp_path / "single"))
     log = open_log(image, alone=False)
     assert 5 < assert_salvaged(log, 24) < 24
     assert (image / "log.damaged").is_dir()
@@ -123,7 +124,7 @@ def test_a_damaged_table_is_left_behind_with_what_was_in_it(tmp_path: Path) -> N
     content[len(content) // 3] ^= 0x40
     table.write_bytes(content)
     with pytest.raises(LogCorrupt):
-        open_log(crash_image(image, tmp_path / "single"))
+        open_log(copy_in_use(image, tmp_path / "single"))
     log = open_log(image, alone=False)
     left = assert_salvaged(log, 24)
     assert log.lost_below is not None
@@ -190,7 +191,7 @@ def test_another_log_under_the_same_floor_is_refused_in_a_cluster_too(tmp_path: 
 def test_a_salvage_cut_short_is_done_again_or_completed(step: str, tmp_path: Path) -> None:
     image, file = damaged_image(tmp_path)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    damaged = crash_image(image, tmp_path / "damaged")
+    damaged = copy_in_use(image, tmp_path / "damaged")
     log = open_log(image, alone=False)
     left = log.last_index
     log.close()
@@ -212,7 +213,7 @@ def test_votes_outlive_the_loss_of_the_log_that_held_them(tmp_path: Path) -> Non
     log = open_log(tmp_path / "live")
     fill(log, 3)
     log.sync_floor()
-    before_vote = crash_image(tmp_path / "live", tmp_path / "image")
+    before_vote = copy_in_use(tmp_path / "live", tmp_path / "image")
     log.append([], HardState(9, 3))
     log.close()
     (before_vote / "vote").write_bytes((tmp_path / "live" / "vote").read_bytes())

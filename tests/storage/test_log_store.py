@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from streamd.raft.messages import HardState
 from streamd.storage.errors import LogBelowFloor, LogCorrupt, StorageError, StorageFailed
-from tests.storage.images import crash_image, entry, fill, open_log, read_all
+from tests.storage.images import entry, fill, open_log, read_all
+from tests.support.directories import copy_in_use
 
 
 def test_a_new_log_is_empty(tmp_path: Path) -> None:
@@ -26,7 +27,7 @@ def test_entries_and_hard_state_come_back_after_a_crash(tmp_path: Path) -> None:
     entries = [entry(1), entry(2), entry(3, term=4)]
     log.append(entries[:2], HardState(1, 1))
     log.append(entries[2:], HardState(4, 2))
-    image = crash_image(tmp_path / "live", tmp_path / "image")
+    image = copy_in_use(tmp_path / "live", tmp_path / "image")
     log.close()
 
     again = open_log(image)
@@ -66,7 +67,7 @@ def test_a_replacement_below_the_floor_moves_the_floor_first(tmp_path: Path) -> 
     kept = fill(log, 10)[:2]
     log.sync_floor()
     log.append([entry(3, term=2)], HardState(2, 1))
-    image = crash_image(tmp_path / "live", tmp_path / "image")
+    image = copy_in_use(tmp_path / "live", tmp_path / "image")
     log.close()
     again = open_log(image)
     assert read_all(again) == [*kept, entry(3, term=2)]
@@ -160,7 +161,7 @@ def _damaged_log(tmp_path: Path) -> tuple[Path, Path]:
     log = open_log(tmp_path / "live")
     fill(log, 30)
     log.sync_floor()
-    image = crash_image(tmp_path / "live", tmp_path / "image")
+    image = copy_in_use(tmp_path / "live", tmp_path / "image")
     log.close()
     (file,) = (image / "log").glob("*.log")
     return image, file

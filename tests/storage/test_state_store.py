@@ -9,6 +9,7 @@ import pytest
 
 from streamd.storage.errors import StorageError
 from streamd.storage.state_store import StateStore
+from tests.support.directories import sizes
 
 
 def test_rows_are_written_together_and_read_in_order(tmp_path: Path) -> None:
@@ -47,26 +48,48 @@ def test_ranges_are_deleted_a_slice_at_a_time(tmp_path: Path) -> None:
 
 
 def on_disk(directory: Path) -> int:
-    return sum(file.stat().st_size for file in directory.glob("*.ldb"))
+    return sum(sizes(directory, "*.ldb").values())
 
 
-def test_what_was_deleted_is_given_back_to_the_disk(tmp_path: Path) -> None:
-    store = StateStore(tmp_path)
-    value, per_key = Random(1).randbytes(500_000), 500_000
+PER_KEY = 500_000
+
+
+def half_deleted(directory: Path) -> StateStore:
+    """A store of forty rows, of which those from 10 to 29 are deleted."""
+    store, value = StateStore(directory), Random(1).randbytes(PER_KEY)
     for number in range(40):
         store.write([(b"%02d" % number, value)])
     store.write([(b"%02d" % number, None) for number in range(10, 30)])
+    return store
+
+
+def test_what_was_deleted_is_given_back_to_the_disk(tmp_path: Path) -> None:
+    store = half_deleted(tmp_path)
     # What was written last is not in a table yet.
-    assert 20 * per_key < store.size_between(b"00", b"99") < 44 * per_key
+    assert 20 * PER_KEY < store.size_between(b"00", b"99") < 44 * PER_KEY
     # Now nothing would come of it, as the rows must stay.
     view = store.view()
     assert not store.compact(b"10", b"29")
-    assert on_disk(tmp_path) > 30 * per_key
+    assert on_disk(tmp_path) > 30 * PER_KEY
     view.close()
     assert store.compact(b"10", b"29")
-    assert store.size_between(b"10", b"29") < per_key
-    assert on_disk(tmp_path) < 25 * per_key
+    assert store.size_between(b"10", b"29") < PER_KEY
+    assert on_disk(tmp_path) < 25 * PER_KEY
     assert len(store.scan(b"", b"\xff", limit=99)) == 20
+    store.close()
+
+
+def test_what_a_reader_kept_on_the_disk_through_a_compaction_goes_behind_it(
+    tmp_path: Path,
+) -> None:
+    store = half_deleted(tmp_path)
+    with store._calling() as db, db.iterator() as rows:
+        next(rows)
+        assert store.compact(b"10", b"29")
+        assert not store.remove_unused()
+        assert on_disk(tmp_path) > 30 * PER_KEY
+    assert store.remove_unused()
+    assert on_disk(tmp_path) < 25 * PER_KEY
     store.close()
 
 

@@ -5,7 +5,6 @@ For `run_virtually`: blocking calls take no thread, but some virtual time.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from streamd.node import Node
 from streamd.stores import Stores
 from tests.sim.network import Network, Port, address_of
 from tests.sim.objects import ObjectsOf, SimulatedObjects
+from tests.support.directories import copy_in_use
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -113,7 +113,7 @@ class Machine:
         self.running = None
         self._lives += 1
         old, self.path = self.path, self.path.with_name(f"n{self.node_id}.{self._lives}")
-        shutil.copytree(old, self.path)
+        copy_in_use(old, self.path)
         self._network.end_of(self.node_id, powerless=False)
         self._life.cancel()
         await self._ended.wait()
