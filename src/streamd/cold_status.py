@@ -94,6 +94,7 @@ def _flush(node: Node) -> dict[str, object]:
         "passes": flusher.passes,
         "packs": flusher.packs,
         "bytes": flusher.bytes,
+        "stuck_bytes": flusher.stuck_bytes,
         "ago_ms": None if at_ms is None else max(0, node.group.now_ms() - at_ms),
     }
 
@@ -156,6 +157,8 @@ def export(node: Node, metrics: Metrics) -> None:
     gauge("cold_hot_bytes", "Not in the cold store yet.", lambda: header.header.hot_bytes)
     gauge("cold_bytes", "In the cold store, and needed.", lambda: header.header.cold_bytes)
     gauge("cold_backpressure", "Whether appends are refused.", lambda: node.group.is_full)
+    stuck = node.flusher
+    gauge("cold_stuck_bytes", "That no object can hold, as known.", lambda: stuck.stuck_bytes)
     held = node.dropper
     gauge("cold_kept_bytes", "In the store, and kept here too.", lambda: held.held_bytes or 0)
     gauge("cold_cache_bytes", "Read from the store, in memory.", lambda: tier.reads.size)

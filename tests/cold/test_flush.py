@@ -10,6 +10,7 @@ import pytest
 from streamd import cold_flush
 from streamd.cold.objects import MAX_OBJECT_BYTES
 from streamd.cold.packs import read_pack
+from streamd.cold_status import report
 from streamd.config import ColdConfig
 from streamd.node import Node
 from tests.support.archived import cold_in
@@ -80,6 +81,9 @@ async def test_a_record_that_no_object_can_hold_stops_no_other_stream(
         await append_to(node, "other", b"first")
         await only_cold(node, len(large))
         assert node.flusher.stuck_bytes == len(large)
+        reported = await report(node)
+        assert reported is not None
+        assert reported["flush"]["stuck_bytes"] == len(large)  # type: ignore[index]
         # It is no reason to flush what is young: for that nothing is due now.
         packs = node.flusher.packs
         await append_to(node, "large", b"behind")
