@@ -220,8 +220,7 @@ def test_live_readers_at_a_follower_are_woken_by_what_it_applies(
 
 
 def test_a_member_is_added_promoted_and_removed_by_command(cluster: ClusterProcesses) -> None:
-    newcomer = cluster.prepare_newcomer(4)
-    newcomer.start()
+    newcomer = cluster.start_newcomer(4)
     asked = cluster.followers(cluster.leader())[0]
     added = streamd(asked, "add", cluster.peer_address(4))
     assert added.returncode == 0, added.stderr

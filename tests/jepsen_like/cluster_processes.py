@@ -184,6 +184,13 @@ class ClusterProcesses:
         node.environment["STREAMD_CLUSTER_ROUTES"] = routes
         return node
 
+    def start_newcomer(self, node_id: int) -> NodeProcess:
+        """A node that can be added from now on: until it listens, nobody answers there."""
+        node = self.prepare_newcomer(node_id)
+        node.start()
+        wait_until(lambda: node.get("/healthz") is not None, f"node {node_id} serves")
+        return node
+
     def peer_address(self, node_id: int) -> str:
         """Where peers reach a node."""
         environment = self.nodes[node_id].environment
@@ -320,8 +327,7 @@ def administer(node: NodeProcess, operation: str, **wish: object) -> dict[str, o
 
 def add_voter(cluster: ClusterProcesses, node_id: int, via: NodeProcess) -> NodeProcess:
     """A new node, started, added as a learner and promoted."""
-    newcomer = cluster.prepare_newcomer(node_id)
-    newcomer.start()
+    newcomer = cluster.start_newcomer(node_id)
     answer = administer(via, "add", address=cluster.peer_address(node_id))
     assert answer["learners"] == [node_id]
 
