@@ -27,15 +27,15 @@ import trio
 from bench.store import ObjectStore as MinioStore
 from streamd.blocking import in_thread
 from streamd.cold.objects import ObjectStore
-from streamd.cold_store import Cold, open_object_store
 from streamd.config import ColdConfig
+from streamd.group.stores import Stores
 from streamd.http.live import Hub
 from streamd.metrics import Metrics
-from streamd.node import Node, wall_clock_ms
-from streamd.stores import Stores
+from streamd.node.node import Node, wall_clock_ms
 from streamd.streams.commands import Append, Create
 from streamd.streams.keys import stream_key
 from streamd.streams.model import Settings
+from streamd.tier.store import Cold, open_object_store
 
 STREAMS = 1_000
 MESSAGE_BYTES = 100

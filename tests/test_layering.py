@@ -14,16 +14,21 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "streamd"
 
-# From the inside out. What is named nowhere belongs to the shell, whose parts may use each other.
-SHELL = "the shell"
+# From the inside out. What is named nowhere is an aid, such as the configuration, to all that does
+# something; aids may use each other.
+AIDS = "aids"
 LAYERS = (
     {"raft", "streams"},
     {"codec"},
     {"storage", "cold", "transport"},
-    {SHELL},
+    {AIDS},
+    {"group"},
+    {"cluster", "tier"},
+    {"archive"},
+    {"restore"},
     {"node"},
-    {"standing", "cold_status"},
     {"http"},
+    {"commands", "client"},
     {"cli"},
     {"__main__"},
 )
@@ -54,7 +59,7 @@ def layer(part: str) -> int:
     for number, parts in enumerate(LAYERS):
         if part in parts:
             return number
-    return LAYERS.index({SHELL})
+    return LAYERS.index({AIDS})
 
 
 def breaches(module: str, source: str) -> list[str]:
@@ -93,7 +98,7 @@ def may_import(part: str, name: str) -> bool:
 def may_use(part: str, other: str) -> bool:
     if other == part or other == "__version__":
         return other == part or part not in PURE
-    neighbours = layer(other) == layer(part) == layer(SHELL)
+    neighbours = layer(other) == layer(part) == layer(AIDS)
     return neighbours or layer(other) < layer(part)
 
 
@@ -128,12 +133,17 @@ def test_no_module_reaches_beyond_its_layer() -> None:
         ("raft.log", "import streamd.storage.log_store"),
         ("codec", "from streamd import config"),
         ("streams.state", "from ..storage import state_store"),
-        ("storage.log_store", "from streamd.group import Group"),
-        ("transport.links", "from streamd.group import Group"),
+        ("storage.log_store", "from streamd.group.group import Group"),
+        ("transport.links", "from streamd.group.group import Group"),
         ("transport.links", "from streamd.storage.data_dir import DataDir"),
-        ("group", "from streamd.node import Node"),
-        ("group", "if True:\n    from streamd.http.messages import Request"),
-        ("node", "from streamd.cli import main"),
+        ("group.group", "from streamd.node.node import Node"),
+        ("config", "from streamd.group.group import Group"),
+        ("group.group", "from streamd.cluster.cluster import Cluster"),
+        ("tier.flush", "from streamd.cluster.cluster import Cluster"),
+        ("tier.gc", "from streamd.archive.archive import Archive"),
+        ("archive.archive", "from streamd.restore.restore import restore"),
+        ("group.group", "if True:\n    from streamd.http.messages import Request"),
+        ("node.node", "from streamd.cli import main"),
         ("http.sse", "import streamd.cli"),
         ("raft.core", "from streamd import __version__"),
     ],
@@ -169,13 +179,13 @@ def test_a_clock_io_randomness_or_waiting_in_a_pure_part_is_a_breach(
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("group", "import plyvel"),
+        ("group.group", "import plyvel"),
         ("http.front_door", "from plyvel import DB"),
         ("storage.log_store", "import minio"),
-        ("node", "import httptools"),
+        ("node.node", "import httptools"),
         ("cli", "from quart import Quart"),
         ("cli", "import quart_trio"),
-        ("node", "from hypercorn.trio import serve"),
+        ("node.node", "from hypercorn.trio import serve"),
         ("cold.audit", "import pyspark"),
     ],
 )
@@ -191,8 +201,8 @@ def test_a_library_outside_its_home_is_a_breach(module: str, source: str) -> Non
         ("codec", "from streamd.streams.commands import Command"),
         ("storage.log_store", "import plyvel, os\nfrom streamd.raft.messages import Entry"),
         ("transport.wire", "import trio, ssl\nfrom streamd.raft.messages import Message"),
-        ("group", "import trio\nfrom streamd.metrics import Metrics"),
-        ("http.asgi", "import quart\nfrom streamd.node import Node\nasync def f(): pass"),
+        ("group.group", "import trio\nfrom streamd.metrics import Metrics"),
+        ("http.asgi", "import quart\nfrom streamd.node.node import Node\nasync def f(): pass"),
         ("cli", "import time\nfrom streamd.http import asgi\nfrom streamd import __version__"),
     ],
 )

@@ -13,7 +13,7 @@ import click
 from streamd import __version__
 
 if TYPE_CHECKING:
-    from streamd.recovery import Recovered
+    from streamd.cluster.recovery import Recovered
 
 EXIT_STORAGE = 1
 EXIT_CONFIG = 2
@@ -22,19 +22,19 @@ EXIT_CONFIG = 2
 # other, and a command starts as fast as it can.
 _ELSEWHERE = {
     "append": "streamd.client.writing:append",
-    "backup": "streamd.backup_cli:backup",
+    "backup": "streamd.commands.backup:backup",
     "bootstrap": "streamd.client.snapshots:bootstrap",
     "close": "streamd.client.managing:close",
-    "cluster": "streamd.cluster_cli:cluster",
-    "cold": "streamd.cold_cli:cold",
-    "completion": "streamd.completion_cli:completion",
+    "cluster": "streamd.commands.cluster:cluster",
+    "cold": "streamd.commands.cold:cold",
+    "completion": "streamd.commands.completion:completion",
     "create": "streamd.client.managing:create",
     "delete": "streamd.client.managing:delete",
     "fork": "streamd.client.managing:fork",
     "head": "streamd.client.managing:head",
     "list": "streamd.client.managing:list_streams",
     "read": "streamd.client.reading:read",
-    "restore": "streamd.backup_cli:restore_command",
+    "restore": "streamd.commands.backup:restore_command",
     "snapshot": "streamd.client.snapshots:snapshot",
     "tail": "streamd.client.reading:tail",
 }
@@ -79,7 +79,7 @@ def serve(
     """
     import trio
 
-    from streamd.cluster import FormationError
+    from streamd.cluster.cluster import FormationError
     from streamd.config import ConfigError, load
     from streamd.heap import share_one_heap
     from streamd.http.server import serve as serve_node
@@ -123,8 +123,8 @@ def recover(file: Path | None, offline: bool, accept_data_loss: bool, **flags: o
     The node becomes the only voter of a NEW cluster; nodes of the old one are refused by it.
     Choose the survivor with the longest log, recover only that one, then add fresh nodes.
     """
+    from streamd.cluster.recovery import recover_alone
     from streamd.config import ConfigError, load
-    from streamd.recovery import recover_alone
     from streamd.storage.errors import StorageError
 
     given = {key: value for key, value in flags.items() if value is not None}

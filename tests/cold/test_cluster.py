@@ -11,7 +11,7 @@ import trio
 from msgspec.structs import replace
 
 from streamd.config import ColdConfig
-from streamd.proposals import OutcomeUnknown, Unavailable
+from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.streams import keys
 from streamd.streams.commands import FlushCold, Result
 from tests.sim.runtime import run_virtually

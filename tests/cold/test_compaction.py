@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from streamd.config import ColdConfig
-from streamd.node import Node
+from streamd.node.node import Node
 from streamd.streams import keys
 from streamd.streams.commands import Result
 from streamd.streams.model import Pack

@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from streamd import cold_flush
 from streamd.cold.objects import MAX_OBJECT_BYTES
 from streamd.cold.packs import read_pack
-from streamd.cold_status import report
 from streamd.config import ColdConfig
-from streamd.node import Node
+from streamd.node.cold_status import report
+from streamd.node.node import Node
+from streamd.tier import flush
 from tests.support.archived import cold_in
 from tests.support.nodes import append, append_to, create, read_all, running_node, wait_until
 
@@ -47,7 +47,7 @@ async def test_a_record_larger_than_a_pack_gets_one_of_its_own(tmp_path: Path) -
 async def test_small_messages_take_more_than_their_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold_flush, "_PACK_MAX_BYTES", 100_000)
+    monkeypatch.setattr(flush, "_PACK_MAX_BYTES", 100_000)
     cold, _ = cold_in(tmp_path / "cold")
     # Both are gathered for one pack, and it is by the lengths only that they do not fit.
     settings = msgspec.structs.replace(SETTINGS, pack_bytes=64 * 1024, flush_after_ms=100_000)
@@ -68,8 +68,8 @@ async def test_small_messages_take_more_than_their_bytes(
 async def test_a_record_that_no_object_can_hold_stops_no_other_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert cold_flush._PACK_MAX_BYTES < MAX_OBJECT_BYTES
-    monkeypatch.setattr(cold_flush, "_PACK_MAX_BYTES", 2 * MIB)
+    assert flush._PACK_MAX_BYTES < MAX_OBJECT_BYTES
+    monkeypatch.setattr(flush, "_PACK_MAX_BYTES", 2 * MIB)
     cold, _ = cold_in(tmp_path / "cold")
     large = b"x" * 2 * MIB
     async with running_node(tmp_path / "data", cold=cold, cold_config=SETTINGS) as node:

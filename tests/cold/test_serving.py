@@ -14,9 +14,9 @@ import httpx
 import pytest
 import trio
 
-from streamd import cold_drop
 from streamd.config import ColdConfig
 from streamd.streams import keys
+from streamd.tier import drop
 from tests.http.serving import Serving, serving, until
 from tests.support.directories import sizes
 from tests.support.minio import MinioServer
@@ -96,7 +96,7 @@ async def all_of(http: httpx.AsyncClient, path: str, max_bytes: int = 10_000) ->
 async def test_what_a_node_drops_is_given_back_to_its_disk(
     tmp_path: Path, cold: ColdConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold_drop, "COMPACT_BYTES", 1024 * 1024)
+    monkeypatch.setattr(drop, "COMPACT_BYTES", 1024 * 1024)
     bodies = [Random(number).randbytes(512 * 1024) for number in range(24)]
     async with serving(tmp_path, cold=cold) as server, server.client() as http:
         await write(http, "/v1/stream/large", bodies, "application/octet-stream")

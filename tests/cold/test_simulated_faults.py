@@ -13,9 +13,9 @@ import trio.testing
 from streamd.cold.errors import ColdUnavailable, ObjectCorrupt
 from streamd.cold.names import check_digest
 from streamd.cold.packs import Pack, PackWriter, chunks_of
-from streamd.cold_reads import ColdReads
-from streamd.cold_store import Cold
 from streamd.streams.chunks import Chunk
+from streamd.tier.reads import ColdReads
+from streamd.tier.store import Cold
 from tests.sim.objects import ObjectsOf, SimulatedObjects
 
 T = TypeVar("T")

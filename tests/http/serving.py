@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import httpx
 import trio
 
-from streamd import standing
 from streamd.blocking import in_thread
-from streamd.cold_tier import open_cold
 from streamd.config import ColdConfig, ServerConfig
+from streamd.group.stores import Stores
 from streamd.http.application import StreamApplication
 from streamd.http.asgi_bridge import call_asgi
 from streamd.http.front_door import FrontDoor
@@ -27,8 +26,9 @@ from streamd.http.messages import Request, Response
 from streamd.http.ops import create_ops_app
 from streamd.http.service import Service
 from streamd.metrics import Metrics
-from streamd.node import Node, wall_clock_ms
-from streamd.stores import Stores
+from streamd.node import standing
+from streamd.node.node import Node, wall_clock_ms
+from streamd.tier.tier import open_cold
 
 # How long anything here may take before the test fails: far more than it ever needs.
 PATIENCE_S = 15.0

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import trio
 
-from streamd.reclaim import reclaim_some
+from streamd.group.reclaim import reclaim_some
 from tests.http.serving import serving, until
 from tests.http.test_snapshots import JSON, START, STREAM, TEXT, Client, prepared, refused
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import trio
 
-from streamd import storing
+from streamd.group import storing
 from tests.http.serving import Serving, serving, until
 
 TEXT = {"Content-Type": "text/plain"}

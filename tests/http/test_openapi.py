@@ -23,7 +23,7 @@ from streamd.metrics import Metrics
 from tests.http.serving import serving
 
 HTTP = Path(__file__).parents[2] / "src" / "streamd" / "http"
-ADMINISTRATION = HTTP.parent / "administration.py"
+ADMINISTRATION = HTTP.parent / "cluster" / "administration.py"
 DOCUMENT = build()
 METHODS = {"get", "head", "post", "put", "delete", "options", "patch", "trace"}
 # What frames a request, rather than being a parameter of it; OpenAPI has other places for those.

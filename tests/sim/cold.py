@@ -189,7 +189,7 @@ def small_packs(seed: int) -> Iterator[None]:
     """Slices and packs so small that a few appends fill them."""
     random = Random(f"packs {seed}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamd.cold_flush.SLICE_BYTES", random.choice((300, 2_000, 1 << 20)))
-        patch.setattr("streamd.cold_flush.MAX_SLICES", random.choice((2, 10, 1_000)))
-        patch.setattr("streamd.cold_gc.ORPHANS_INTERVAL_S", 5.0)
+        patch.setattr("streamd.tier.flush.SLICE_BYTES", random.choice((300, 2_000, 1 << 20)))
+        patch.setattr("streamd.tier.flush.MAX_SLICES", random.choice((2, 10, 1_000)))
+        patch.setattr("streamd.tier.gc.ORPHANS_INTERVAL_S", 5.0)
         yield

@@ -12,19 +12,19 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from streamd.cluster import Cluster
-from streamd.cold_store import Cold
+from streamd.cluster.cluster import Cluster
 from streamd.config import ClusterConfig, ServerConfig
+from streamd.group.stores import Stores
 from streamd.http.application import StreamApplication
 from streamd.http.live import Hub
 from streamd.http.messages import Request, Response, error_response
 from streamd.http.service import Service
 from streamd.metrics import Metrics
-from streamd.node import Node
+from streamd.node.node import Node
 from streamd.raft.messages import Message
 from streamd.storage.errors import StorageError
 from streamd.storage.install import install
-from streamd.stores import Stores
+from streamd.tier.store import Cold
 from tests.sim.cold import ColdStore
 from tests.sim.disk import Disk, Trap
 from tests.sim.network import Network, Port, address_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from streamd.administration import (
+from streamd.cluster.administration import (
     Add,
     Promote,
     Refused,
@@ -16,8 +16,8 @@ from streamd.administration import (
     Transfer,
     Wish,
 )
-from streamd.node import Node
-from streamd.proposals import OutcomeUnknown, Unavailable
+from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.node.node import Node
 from tests.sim.host import ConnectionLost, Host, NotThere
 from tests.sim.network import address_of
 

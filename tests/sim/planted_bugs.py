@@ -13,22 +13,22 @@ from typing import Any
 import plyvel
 import pytest
 
-from streamd import group, stores
-from streamd.group import Group
-from streamd.proposals import (
+from streamd.group import group, stores
+from streamd.group.group import Group
+from streamd.group.proposals import (
     OutcomeUnknown,
     Proposal,
     Unavailable,
     decode_answers,
     encode_proposals,
 )
+from streamd.group.storing import Storing
 from streamd.raft.core import Ready, SoftState
 from streamd.raft.messages import Entry, HardState
 from streamd.storage import install
 from streamd.storage.floor import Floor
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
-from streamd.storing import Storing
 from streamd.streams import keys
 from streamd.streams.state import State
 from tests.sim.faults import Faults

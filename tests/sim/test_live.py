@@ -13,9 +13,9 @@ import pytest
 import trio
 
 from streamd.config import ServerConfig
+from streamd.group.proposals import Unavailable
 from streamd.http.application import StreamApplication
 from streamd.http.messages import Buffer, LiveResponse, Request, Response, error_response
-from streamd.proposals import Unavailable
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until
 from tests.support.nodes import append, create, read_all

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from streamd.node import Node
+from streamd.node.node import Node
 from streamd.raft.core import Core, Role
 from streamd.raft.invariants import Checker, InvariantBroken
 from streamd.raft.messages import HardState, Message

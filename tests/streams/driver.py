@@ -7,9 +7,6 @@ from collections.abc import Sequence
 import msgspec
 
 from streamd.cold.packs import decode_slice
-from streamd.cold_drop import Place, drop_some
-from streamd.cold_flush import gather_pack
-from streamd.cold_records import ref_of
 from streamd.streams import keys
 from streamd.streams.chunks import AnyChunk, Chunk, Limit, Slice
 from streamd.streams.commands import (
@@ -48,6 +45,9 @@ from streamd.streams.reading import (
 )
 from streamd.streams.snapshots import find_boundary
 from streamd.streams.state import State
+from streamd.tier.drop import Place, drop_some
+from streamd.tier.flush import gather_pack
+from streamd.tier.records import ref_of
 from tests.streams.memory_store import MemoryStore
 
 TEXT = "text/plain"

@@ -11,11 +11,10 @@ import trio
 
 from streamd.blocking import in_thread
 from streamd.codec import decode_batch
-from streamd.cold_store import Cold
 from streamd.config import ColdConfig, Config, ServerConfig
 from streamd.raft.messages import Entry, EntryKind
-from streamd.restore import Restored, restore
-from streamd.restore_base import Choice
+from streamd.restore.base import Choice
+from streamd.restore.restore import Restored, restore
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
@@ -24,6 +23,7 @@ from streamd.streams.machine import Machine
 from streamd.streams.model import Header
 from streamd.streams.state import State
 from streamd.streams.tables import KeyValue
+from streamd.tier.store import Cold
 from tests.streams.memory_store import MemoryStore
 from tests.support.flaky_store import FlakyStore
 

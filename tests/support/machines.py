@@ -14,15 +14,15 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from streamd.cluster import Cluster
+from streamd.cluster.cluster import Cluster
 from streamd.cold.objects import ObjectStore
-from streamd.cold_store import Cold
 from streamd.config import ClusterConfig, ColdConfig, ServerConfig
+from streamd.group.stores import Stores
 from streamd.http.live import Hub
 from streamd.http.service import Service
 from streamd.metrics import Metrics
-from streamd.node import Node
-from streamd.stores import Stores
+from streamd.node.node import Node
+from streamd.tier.store import Cold
 from tests.sim.network import Network, Port, address_of
 from tests.sim.objects import ObjectsOf, SimulatedObjects
 from tests.support.directories import copy_in_use

@@ -10,12 +10,12 @@ import msgspec
 
 from streamd.cold.names import check_digest
 from streamd.cold.packs import decode_slice
-from streamd.cold_records import ref_of
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import Blob, ColdSlice, Header, Pack, Stream
 from streamd.streams.reading import LocatedSlice
 from streamd.streams.tables import KeyValue
+from streamd.tier.records import ref_of
 
 T = TypeVar("T")
 _ALL = 10**6

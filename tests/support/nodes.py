@@ -10,16 +10,16 @@ from random import Random
 import trio
 
 from streamd.blocking import in_thread
-from streamd.cold_store import Cold
 from streamd.config import ColdConfig
+from streamd.group.stores import Stores
 from streamd.metrics import Metrics
-from streamd.node import Node, wall_clock_ms
-from streamd.stores import Stores
+from streamd.node.node import Node, wall_clock_ms
 from streamd.streams.commands import Append, Change, Create, Outcome
 from streamd.streams.content import split_body
 from streamd.streams.keys import stream_key
 from streamd.streams.model import Settings
 from streamd.streams.offsets import START
+from streamd.tier.store import Cold
 
 TEXT = "text/plain"
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import trio
 
 from streamd.cold.errors import ColdError, ObjectCorrupt, ObjectMissing
+from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.http import batches, bootstrap, buckets, reading, snapshots, writes
 from streamd.http.fields import BadRequest
 from streamd.http.messages import LiveResponse, Request, Response, error_response
@@ -27,7 +28,6 @@ from streamd.http.routing import (
     resolve,
 )
 from streamd.http.service import Service
-from streamd.proposals import OutcomeUnknown, Unavailable
 
 Handler = Callable[[Service, Request, Any], Awaitable[Response | LiveResponse]]
 

@@ -10,13 +10,13 @@ from quart import Response, jsonify, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from streamd import cold_status, standing
-from streamd.administration import Add, Promote, Refused, Remove, Transfer, Wish
+from streamd.cluster.administration import Add, Promote, Refused, Remove, Transfer, Wish
 from streamd.config import ConfigError, split_address
+from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.http.openapi import document
 from streamd.metrics import Metrics
-from streamd.node import Node
-from streamd.proposals import OutcomeUnknown, Unavailable
+from streamd.node import cold_status, standing
+from streamd.node.node import Node
 
 Answer = tuple[Response, int]
 

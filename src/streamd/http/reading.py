@@ -13,7 +13,7 @@ from streamd.http.messages import Buffer, ClientGone, LiveResponse, Request, Res
 from streamd.http.routing import StreamRoute
 from streamd.http.service import NOT_FOUND, TOO_MANY_READERS, Service, offset_gone
 from streamd.http.tailing import tail_by_sse
-from streamd.reads import OffsetGone
+from streamd.node.reads import OffsetGone
 from streamd.streams.chunks import OffsetMismatch, Slice
 from streamd.streams.content import is_json
 from streamd.streams.etags import range_tag, state_tag

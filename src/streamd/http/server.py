@@ -14,11 +14,11 @@ from random import Random
 import structlog
 import trio
 
-from streamd import __version__, cold_status, standing
+from streamd import __version__
 from streamd.blocking import in_thread, in_thread_or_left
-from streamd.cluster import Cluster
-from streamd.cold_tier import open_cold
+from streamd.cluster.cluster import Cluster
 from streamd.config import ClusterConfig, Config, ConfigError, ServerConfig
+from streamd.group.stores import Stores
 from streamd.http.application import StreamApplication
 from streamd.http.asgi import AsgiApplication
 from streamd.http.asgi_bridge import call_asgi
@@ -30,10 +30,11 @@ from streamd.http.messages import Request, Response
 from streamd.http.ops import create_ops_app
 from streamd.http.service import Service
 from streamd.metrics import Metrics
-from streamd.node import Node, wall_clock_ms
+from streamd.node import cold_status, standing
+from streamd.node.node import Node, wall_clock_ms
 from streamd.raft.core import RaftViolation
 from streamd.storage.errors import StorageError
-from streamd.stores import Stores
+from streamd.tier.tier import open_cold
 from streamd.transport.network import TcpNetwork, ssl_contexts
 
 log = structlog.get_logger("streamd.server")

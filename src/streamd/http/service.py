@@ -11,7 +11,7 @@ from streamd.http.live import Hub
 from streamd.http.messages import Response, error_response
 from streamd.http.routing import StreamRoute
 from streamd.metrics import Metrics
-from streamd.node import Node
+from streamd.node.node import Node
 from streamd.streams.commands import Sweep
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position

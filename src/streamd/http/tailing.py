@@ -12,7 +12,7 @@ from streamd.http.messages import Channel, ClientGone, LiveResponse, Response
 from streamd.http.routing import StreamRoute
 from streamd.http.service import TOO_MANY_READERS, Service, offset_gone
 from streamd.http.sse import HEARTBEAT, control_event, data_event
-from streamd.reads import OffsetGone
+from streamd.node.reads import OffsetGone
 from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.content import is_text
 from streamd.streams.model import Stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from streamd.administration import Add, Promote, Remove, Transfer
+from streamd.cluster.administration import Add, Promote, Remove, Transfer
 from streamd.http.batches import BatchBody
 from streamd.http.buckets import BucketBody, ListingBody
 from streamd.http.messages import ErrorBody

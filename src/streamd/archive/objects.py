@@ -1,0 +1,158 @@
+"""The archive's objects of a cluster, fetched whole and checked, a bounded number at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.cold.catalog import Catalog, StoredManifest, StoredSegment, read_catalog
+from streamd.cold.errors import ColdError, ObjectCorrupt
+from streamd.cold.names import (
+    LOG,
+    PIECES,
+    SNAPSHOTS,
+    check_digest,
+    cluster_folder,
+    cluster_of,
+    group_folder,
+)
+from streamd.cold.objects import ObjectInfo
+from streamd.cold.segments import HEAD_BYTES, SegmentHead, read_segment_head
+from streamd.cold.snapshots import Manifest, read_manifest, read_piece
+from streamd.tier.store import Cold
+
+# How many objects are fetched at once, and how much ahead of who uses it.
+_AHEAD = 4
+_AHEAD_BYTES = 32 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+async def list_all(cold: Cold, prefix: str) -> list[ObjectInfo]:
+    """All objects whose names begin with `prefix`. Raises `ColdError`."""
+    found: list[ObjectInfo] = []
+    while page := await cold.page(prefix, after=found[-1].name if found else ""):
+        found += page
+    return found
+
+
+async def list_clusters(cold: Cold) -> list[str]:
+    """The ids of the clusters that have a folder. Raises `ColdError`."""
+    found: list[str] = []
+    after = ""
+    while page := await cold.page("", after=after, limit=1):
+        first = page[0].name
+        cluster_id = cluster_of(first)
+        if cluster_id is not None:
+            found.append(cluster_id)
+        # What comes next behind a folder: "0" follows the slash.
+        after = first.partition("/")[0] + "0" if "/" in first else first
+    return found
+
+
+class ArchivedObjects:
+    """Of one group of one cluster. Calls raise `ColdError`."""
+
+    def __init__(
+        self, cold: Cold, cluster_id: str, run_blocking: RunBlocking, group_id: int = 0
+    ) -> None:
+        self._cold = cold
+        self._run_blocking = run_blocking
+        self.cluster_id = cluster_id
+        self.folder = cluster_folder(cluster_id)
+        self.group_id = group_id
+
+    async def catalog(self) -> Catalog:
+        """What there is now."""
+        listed: list[ObjectInfo] = []
+        for kind in (LOG, PIECES, SNAPSHOTS):
+            listed += await list_all(self._cold, self.folder + group_folder(kind, self.group_id))
+        return read_catalog(self.group_id, listed, self.folder)
+
+    async def whole(self, name: str, size: int) -> bytes:
+        """An object, of the digest that its name has."""
+        return await self._read(name, size, partial(_whole, name))
+
+    async def manifest(self, stored: StoredManifest) -> Manifest:
+        return read_manifest(await self.whole(stored.name, stored.size))
+
+    async def rows(self, manifest: Manifest, number: int) -> bytes:
+        """The rows in a piece of a snapshot."""
+        name, size = manifest.piece_name(number), manifest.pieces[number].size
+        return await self._read(name, size, partial(read_piece, manifest, number))
+
+    async def _read(self, name: str, size: int, check: Callable[[bytes], bytes]) -> bytes:
+        """What is in an object. Bytes that are wrong are asked for once more, as they may have
+        been damaged on their way."""
+        try:
+            return await self._run_blocking(check, await self._get(name, size))
+        except ObjectCorrupt:
+            return await self._run_blocking(check, await self._get(name, size))
+
+    async def _get(self, name: str, size: int) -> bytes:
+        return await self._cold.get(self.folder + name, 0, size)
+
+    async def head(self, stored: StoredSegment) -> SegmentHead:
+        content = await self._cold.get(self.folder + stored.name, 0, min(HEAD_BYTES, stored.size))
+        return read_segment_head(content)
+
+    async def segments(self, wanted: Sequence[StoredSegment]) -> AsyncIterator[bytes]:
+        """Whole segments in the order given, the next ones fetched while one is used."""
+        for some in _by_fours(wanted):
+            fetched: dict[str, bytes] = {}
+
+            async def fetch(one: StoredSegment, into: dict[str, bytes] = fetched) -> None:
+                into[one.name] = await self.whole(one.name, one.size)
+
+            await for_each(some, fetch)
+            for one in some:
+                yield fetched.pop(one.name)
+
+
+def _whole(name: str, content: bytes) -> bytes:
+    check_digest(name, content)
+    return content
+
+
+async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    """Do some work on all items, a few at a time. Raises the first `ColdError` there is."""
+    limiter = trio.CapacityLimiter(_AHEAD)
+
+    async def do(item: T) -> None:
+        async with limiter:
+            await work(item)
+
+    failure: ColdError | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            for item in items:
+                nursery.start_soon(do, item)
+    except* ColdError as errors:
+        failure = next(_leaves(errors))
+    if failure is not None:
+        raise failure
+
+
+def _leaves(errors: BaseExceptionGroup[ColdError]) -> Iterator[ColdError]:
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def _by_fours(wanted: Iterable[StoredSegment]) -> Iterable[list[StoredSegment]]:
+    """Few enough at a time for their bytes to be in memory."""
+    some: list[StoredSegment] = []
+    for one in wanted:
+        size = sum(other.size for other in some) + one.size
+        if some and (len(some) == _AHEAD or size > _AHEAD_BYTES):
+            yield some
+            some = []
+        some.append(one)
+    if some:
+        yield some

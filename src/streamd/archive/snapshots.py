@@ -1,0 +1,293 @@
+"""Snapshots of the state beside the archived log, so that a restore need not replay all of it;
+and removal of what is older than anybody wants to restore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import Random
+
+import structlog
+import trio
+from msgspec.structs import astuple
+
+from streamd.archive.objects import ArchivedObjects, list_all
+from streamd.blocking import RunBlocking
+from streamd.cold.catalog import Catalog, StoredManifest
+from streamd.cold.errors import ColdUnavailable
+from streamd.cold.names import PIECES, cluster_folder, group_folder
+from streamd.cold.segments import LogPlace, next_place
+from streamd.cold.snapshots import SnapshotOf, SnapshotWriter
+from streamd.config import ColdConfig
+from streamd.group.committed_log import EntriesGone
+from streamd.group.group import Group
+from streamd.group.proposals import Unavailable
+from streamd.raft.messages import Entry
+from streamd.storage.snapshots import SnapshotSource, SnapshotUnavailable
+from streamd.streams.model import ArchivedPlace
+from streamd.tier.fence import Fence
+from streamd.tier.store import Cold
+from streamd.tier.tier import Lead
+
+log = structlog.get_logger("streamd.cold")
+
+# Of rows, before they are compressed.
+_PIECE_BYTES = 16 * 1024 * 1024
+_READ_BYTES = 1024 * 1024
+# How often it is asked whether a snapshot is due.
+ROUND_S = 5.0
+_ARCHIVE_TIMEOUT_S = 60.0
+# How often the store is asked what can be restored, besides when that is known to have changed.
+_LOOK_S = 900.0
+
+
+class ArchiveTarget:
+    """Where a node's group archives, and what that takes."""
+
+    def __init__(
+        self,
+        cold: Cold,
+        group: Group,
+        cluster_id: Callable[[], str],
+        run_blocking: RunBlocking,
+        group_id: int = 0,
+    ) -> None:
+        """The id of the cluster may come only when the node joins it."""
+        self.cold = cold
+        self.group = group
+        self.cluster_id = cluster_id
+        self.run_blocking = run_blocking
+        self.group_id = group_id
+        self.fence = Fence(cold, cluster_id)
+        # What a snapshot waits for: a log that is archived up to there.
+        self.wanted_index = 0
+
+    @property
+    def folder(self) -> str:
+        return cluster_folder(self.cluster_id())
+
+    @property
+    def objects(self) -> ArchivedObjects:
+        return ArchivedObjects(self.cold, self.cluster_id(), self.run_blocking, self.group_id)
+
+
+class StateSnapshots:
+    """The leader's. What is known of the store is looked at anew when the lead changes."""
+
+    def __init__(self, target: ArchiveTarget, config: ColdConfig, *, random: Random) -> None:
+        self._target = target
+        self._group = target.group
+        self._random = random
+        self._interval_ms = config.snapshot_interval_minutes * 60_000
+        self._retention_ms = config.archive_retention_hours * 3_600_000
+        self._times: dict[str, int] = {}
+        # The newest snapshot's place, 0 when there is none; None before a look.
+        self.newest: ArchivedPlace | None = None
+        self._lead: Lead | None = None
+        self._look_at = 0.0
+        # What is missing between two ranges of entries that can be restored; None before a look.
+        self.gaps: list[tuple[int, int]] | None = None
+
+    # -- making -------------------------------------------------------------------------------
+
+    async def make_round(self, lead: Lead) -> float:
+        """Make a snapshot if one is due, and remove what is too old.
+
+        Raises `ColdError`, `StorageError`, `Unavailable`.
+        """
+        if lead is not self._lead:
+            self._lead, self.newest, self.gaps = lead, None, None
+        if self.newest is None or trio.current_time() >= self._look_at:
+            self.newest = await self._look()
+        archived = self._group.state.header.archived
+        if self._is_due(archived, self.newest):
+            try:
+                await self._make(archived)
+            except EntriesGone as gone:
+                raise Unavailable(str(gone)) from gone
+            await self.remove_old()
+            await self._look()
+        return ROUND_S
+
+    def _is_due(self, archived: ArchivedPlace, newest: ArchivedPlace) -> bool:
+        # In an idle cluster the newest one goes on being the state of now.
+        has_news = archived.index > newest.index
+        return has_news and self._group.now_ms() - newest.time_ms >= self._interval_ms
+
+    async def begin_archive(self) -> ArchivedPlace:
+        """Make a snapshot that the archive can go on behind; returns its place.
+
+        Raises `ColdError`, `StorageError`.
+        """
+        async with self._source() as source:
+            meta = source.meta
+            place = LogPlace(meta.index, meta.term, meta.chain, source.log_ms)
+            await self._upload(source, place)
+        # What was there before it is another range from now on.
+        await self._look()
+        return ArchivedPlace(*astuple(place))
+
+    async def _look(self) -> ArchivedPlace:
+        """See what can be restored; returns the place of the newest snapshot."""
+        catalog = await self._target.objects.catalog()
+        if gaps := catalog.gaps():
+            # Segments that were merged while names were listed are missing only in the list.
+            again = await self._target.objects.catalog()
+            gaps = [gap for gap in gaps if gap in again.gaps()]
+        self.gaps = gaps
+        self._look_at = trio.current_time() + _LOOK_S
+        if not catalog.manifests:
+            return ArchivedPlace()
+        of = (await self._target.objects.manifest(catalog.manifests[-1])).of
+        return ArchivedPlace(of.index, of.term, of.chain, of.time_ms)
+
+    async def _make(self, archived: ArchivedPlace) -> None:
+        async with self._source() as source:
+            place = await self._place_of(source, archived)
+            await self._upload(source, place, behind_archive=False)
+
+    @asynccontextmanager
+    async def _source(self) -> AsyncIterator[SnapshotSource]:
+        await self._group.flush()
+        try:
+            source = await self._group.open_snapshot(self._random.getrandbits(64), only_hot=True)
+        except SnapshotUnavailable as gone:
+            raise ColdUnavailable(str(gone)) from gone
+        try:
+            yield source
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._target.run_blocking(source.close)
+
+    async def _place_of(self, source: SnapshotSource, archived: ArchivedPlace) -> LogPlace:
+        """The snapshot's place in the chain of the archive, which need not be that of this
+        node's log."""
+        place = LogPlace(*astuple(archived))
+        while place.index < source.meta.index:
+            entries = await self._group.committed.behind(place.index, _READ_BYTES)
+            wanted = [entry for entry in entries if entry.index <= source.meta.index]
+            place = await self._target.run_blocking(_follow, place, self._target.group_id, wanted)
+        if place.index != source.meta.index:
+            raise EntriesGone(f"the state is as of entry {source.meta.index}, behind the archive")
+        return place
+
+    async def _upload(
+        self, source: SnapshotSource, place: LogPlace, *, behind_archive: bool = True
+    ) -> None:
+        """Put a snapshot: its pieces, then what makes them one.
+
+        Unless it is `behind_archive`, which will go on from it, the log is there up to it first:
+        what can be restored has no gap. Raises `ColdError`, `Unavailable`.
+        """
+        meta = source.meta
+        writer = SnapshotWriter(
+            SnapshotOf(
+                self._target.cluster_id(),
+                self._target.group_id,
+                place.index,
+                place.term,
+                place.chain,
+                place.time_ms,
+                meta.snapshot_id,
+                meta.configuration,
+            )
+        )
+        folder, put = self._target.folder, set()
+        async for rows in self._rows(source):
+            piece = await self._target.run_blocking(writer.piece, rows)
+            await self._target.cold.put_verified(folder + piece.name, piece.content)
+            put.add(folder + piece.name)
+        if not behind_archive:
+            await self._archived_through(place.index)
+        await self._target.fence.check(fresh=True)
+        await self._check_all_there(meta.index, put)
+        manifest = writer.manifest()
+        await self._target.cold.put_verified(folder + manifest.name, manifest.content)
+        self.newest = ArchivedPlace(*astuple(place))
+        log.info("a snapshot of the state is in the cold store", index=meta.index, pieces=len(put))
+
+    async def _archived_through(self, index: int) -> None:
+        self._target.wanted_index = index
+        state = self._group.state
+        if not await self._group.wait_for(
+            lambda: state.header.archived.index >= index, _ARCHIVE_TIMEOUT_S
+        ):
+            raise Unavailable(f"the log is not archived up to entry {index}")
+
+    async def _rows(self, source: SnapshotSource) -> AsyncIterator[bytes]:
+        """The state's rows, a piece at a time."""
+        number, gathered, size = 0, list[bytes](), 0
+        while True:
+            try:
+                piece = await self._target.run_blocking(source.piece, number)
+            except SnapshotUnavailable as gone:
+                raise ColdUnavailable(str(gone)) from gone
+            gathered.append(piece.rows)
+            size += len(piece.rows)
+            if piece.is_last or size >= _PIECE_BYTES:
+                yield b"".join(gathered)
+                gathered, size = [], 0
+            if piece.is_last:
+                return
+            number += 1
+
+    async def _check_all_there(self, index: int, names: set[str]) -> None:
+        """A leader that was deposed long ago must not complete what its successor removed."""
+        prefix = f"{self._target.folder}{group_folder(PIECES, self._target.group_id)}{index:016x}-"
+        found = {info.name for info in await list_all(self._target.cold, prefix)}
+        if names - found:
+            raise ColdUnavailable("pieces of the snapshot were removed meanwhile")
+
+    # -- removing -----------------------------------------------------------------------------
+
+    async def remove_old(self) -> None:
+        """Remove what lies before the oldest restore point that is kept. Raises `ColdError`.
+
+        That is the newest snapshot that is as old as the retention: from it on everything can be
+        restored. Removed in an order in which nothing that is left lacks what it needs.
+        """
+        catalog = await self._target.objects.catalog()
+        kept = await self._oldest_kept(catalog)
+        if kept is None:
+            return
+        manifests = [one.name for one in catalog.manifests if one.log_index < kept.log_index]
+        pieces = [one.name for one in catalog.pieces if one.parsed.log_index < kept.log_index]
+        segments = [one.name for one in catalog.segments if one.parsed.last_index <= kept.log_index]
+        for names in (manifests, pieces, segments):
+            if names:
+                await self._target.fence.check(fresh=True)
+                await self._target.cold.delete([self._target.folder + name for name in names])
+        if manifests:
+            log.info(
+                "old restore points were removed",
+                snapshots=len(manifests),
+                segments=len(segments),
+                oldest_index=kept.log_index,
+            )
+
+    async def _oldest_kept(self, catalog: Catalog) -> StoredManifest | None:
+        """The newest snapshot that is not younger than the retention; None when all are."""
+        until_ms = self._group.now_ms() - self._retention_ms
+        for stored in reversed(catalog.manifests):
+            if await self._time_of(stored) <= until_ms:
+                return stored
+        return None
+
+    async def _time_of(self, stored: StoredManifest) -> int:
+        if stored.name not in self._times:
+            self._times[stored.name] = (await self._target.objects.manifest(stored)).of.time_ms
+        return self._times[stored.name]
+
+
+def _follow(place: LogPlace, group_id: int, entries: list[Entry]) -> LogPlace:
+    for entry in entries:
+        place = next_place(place, group_id, entry)
+    return place
+
+
+async def oldest_base(cold: Cold, cluster_id: str, run_blocking: RunBlocking) -> int | None:
+    """The entry of the oldest state that a restore may begin with, 0 for the empty one; None when
+    nothing can be restored. Packs that died behind it are still needed. Raises `ColdError`."""
+    bases = (await ArchivedObjects(cold, cluster_id, run_blocking).catalog()).bases()
+    return bases[0] if bases else None

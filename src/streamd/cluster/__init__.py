@@ -1,0 +1,1 @@
+"""A node among its peers: founding and joining, members, snapshots, and the lost majority."""

@@ -1,0 +1,279 @@
+"""What operators do to a cluster: look at it, change its members, hand over the lead.
+
+An operator may ask any node; what only the leader can do is passed on to it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+from streamd.cluster.cluster import Cluster
+from streamd.group.group import Group
+from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.raft.core import (
+    ChangeInProgress,
+    Core,
+    InvalidConfiguration,
+    InvalidTransfer,
+    NotLeader,
+    Overloaded,
+    Role,
+    TransferInProgress,
+)
+from streamd.raft.messages import Configuration
+from streamd.transport import errors as transport_errors
+
+_MEET_TIMEOUT_S = 5.0
+_CHANGE_TIMEOUT_S = 10.0
+# A learner this close to the leader's log is a voter that slows nobody down.
+_CAUGHT_UP_ENTRIES = 1000
+
+
+# As in the configuration, and not more than wishes can carry from node to node.
+NodeId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+
+
+class Refused(Exception):
+    """What an operator asked for cannot be done as asked."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Add(msgspec.Struct, frozen=True, tag="add"):
+    """Have the node at a peer address receive the log, as a learner."""
+
+    address: str
+
+
+class Promote(msgspec.Struct, frozen=True, tag="promote"):
+    """Make a learner a voter, in the place of another voter if one is named."""
+
+    node_id: NodeId
+    replacing: NodeId | None = None
+
+
+class Remove(msgspec.Struct, frozen=True, tag="remove"):
+    """Take a node out of the cluster; its id is not to be used again."""
+
+    node_id: NodeId
+
+
+class Transfer(msgspec.Struct, frozen=True, tag="transfer"):
+    """Hand the lead to a voter, or to the one that is furthest."""
+
+    node_id: NodeId | None = None
+
+
+Wish = Add | Promote | Remove | Transfer
+
+_ENCODER = msgspec.json.Encoder()
+_WISH = msgspec.json.Decoder(Wish)
+
+
+class _Reply(msgspec.Struct):
+    result: dict[str, Any] = {}
+    code: str | None = None
+    message: str = ""
+
+
+_REPLY = msgspec.json.Decoder(_Reply)
+
+
+class Administration:
+    """Carries out wishes, here or at the leader."""
+
+    def __init__(self, group: Group, cluster: Cluster) -> None:
+        self._group = group
+        self._cluster = cluster
+        self._one_at_a_time = trio.Lock()
+
+    async def perform(self, wish: Wish) -> dict[str, Any]:
+        """Have a wish carried out; returns what is so now.
+
+        Raises `Refused`, `Unavailable` when no leader takes it in time, `OutcomeUnknown`.
+        """
+        give_up_at = trio.current_time() + _CHANGE_TIMEOUT_S
+        while True:
+            asked = self._group.core.leader_id
+            try:
+                return await self._ask_leader(wish)
+            except Unavailable:
+                left_s = give_up_at - trio.current_time()
+                core = self._group.core
+                if not await self._group.wait_for(
+                    lambda: core.leader_id not in (0, asked),  # noqa: B023 - awaited at once
+                    left_s,
+                ):
+                    raise
+
+    async def _ask_leader(self, wish: Wish) -> dict[str, Any]:
+        leader_id = self._group.core.leader_id
+        if not leader_id:
+            raise Unavailable("no leader is known")
+        if leader_id == self._group.core.node_id:
+            return await self._carry_out(wish)
+        payload = await self._cluster.ask_to_administer(leader_id, _ENCODER.encode(wish))
+        reply = _REPLY.decode(payload)
+        if reply.code is not None:
+            raise Refused(reply.code, reply.message)
+        return reply.result
+
+    async def administer(self, payload: bytes) -> bytes:
+        """Carry out an encoded wish that another node passed on. Raises `Unavailable`."""
+        try:
+            return _ENCODER.encode(_Reply(await self._carry_out(_WISH.decode(payload))))
+        except Refused as error:
+            return _ENCODER.encode(_Reply(code=error.code, message=str(error)))
+
+    async def _carry_out(self, wish: Wish) -> dict[str, Any]:
+        if self._group.core.role != Role.LEADER:
+            raise Unavailable("this node does not lead")
+        async with self._one_at_a_time:
+            match wish:
+                case Add(address=address):
+                    await self._add(address)
+                case Promote(node_id=node_id, replacing=replacing):
+                    await self._promote(node_id, replacing)
+                case Remove(node_id=node_id):
+                    await self._remove(node_id)
+                case Transfer(node_id=wanted):
+                    await self._transfer(wanted)
+        configuration = self._group.core.configuration
+        return {
+            "leader_id": self._group.core.leader_id or None,
+            "voters": sorted(configuration.voters),
+            "learners": sorted(configuration.learners),
+        }
+
+    # -- members ------------------------------------------------------------------------------
+
+    async def _add(self, address: str) -> None:
+        hello = await self._cluster.meet(address, _MEET_TIMEOUT_S)
+        if hello is None:
+            raise Refused("NO_ANSWER", f"no node of this cluster's name answers at {address}")
+        current = self._group.core.configuration
+        if hello.node_id in current.members():
+            raise Refused("MEMBER_ALREADY", f"node {hello.node_id} is a member already")
+        if not hello.log_is_empty:
+            raise Refused("NOT_EMPTY", f"node {hello.node_id} at {address} has data already")
+        try:
+            await self._cluster.invite(hello.node_id)
+        except (
+            transport_errors.NotSent,
+            transport_errors.OutcomeUnknown,
+            transport_errors.RequestRefused,
+        ) as error:
+            raise Refused("NOT_JOINED", f"node {hello.node_id} did not join: {error}") from error
+        newcomer = (hello.node_id, hello.peer_address, hello.client_address)
+        known = [one for one in current.addresses if one[0] != hello.node_id]
+        await self._change(
+            replace(
+                current,
+                learners=(*current.learners, hello.node_id),
+                addresses=tuple(sorted([*known, newcomer])),
+            )
+        )
+
+    async def _promote(self, node_id: int, replacing: int | None) -> None:
+        current = self._group.core.configuration
+        if node_id not in current.learners:
+            raise Refused("NOT_A_LEARNER", f"node {node_id} is no learner")
+        if replacing is not None and replacing not in current.voters:
+            raise Refused("NOT_A_VOTER", f"node {replacing} is no voter")
+        behind = self._group.core.last_index - self._group.core.peers()[node_id].match_index
+        if behind > _CAUGHT_UP_ENTRIES:
+            raise Refused("NOT_CAUGHT_UP", f"node {node_id} is {behind} entries behind")
+        leaving = {replacing}
+        await self._change(
+            replace(
+                current,
+                voters=tuple(sorted({*current.voters, node_id} - leaving)),
+                learners=tuple(one for one in current.learners if one != node_id),
+                addresses=tuple(one for one in current.addresses if one[0] not in leaving),
+            )
+        )
+
+    async def _remove(self, node_id: int) -> None:
+        current = self._group.core.configuration
+        if node_id not in current.members():
+            raise Refused("NOT_A_MEMBER", f"node {node_id} is no member")
+        if current.voters == (node_id,):
+            raise Refused("LAST_VOTER", "the last voter cannot be removed")
+        if node_id == self._group.core.node_id:
+            # Whoever leads afterwards does it; a leader that removes itself could not say so.
+            await self._transfer(None)
+            raise Unavailable("the lead was handed over")
+        await self._change(
+            replace(
+                current,
+                voters=tuple(one for one in current.voters if one != node_id),
+                learners=tuple(one for one in current.learners if one != node_id),
+                addresses=tuple(one for one in current.addresses if one[0] != node_id),
+            )
+        )
+
+    async def _change(self, target: Configuration) -> None:
+        """Propose a configuration and wait until it alone is in force and committed."""
+        core = self._group.core
+        index = await self._propose(target)
+        self._group.wake()
+
+        def settled() -> bool:
+            configuration = core.configuration
+            final = not configuration.voters_outgoing and configuration.voters == target.voters
+            return core.commit_index >= index and final
+
+        if not await self._group.wait_for(settled, _CHANGE_TIMEOUT_S):
+            raise OutcomeUnknown("the change is not committed yet; look at the cluster's status")
+
+    async def _propose(self, target: Configuration) -> int:
+        """Append a configuration as soon as the one before it is settled; returns its index."""
+        core = self._group.core
+        give_up_at = trio.current_time() + _CHANGE_TIMEOUT_S
+        while True:
+            committed = core.commit_index
+            try:
+                return core.propose_configuration(target)
+            except ChangeInProgress as error:
+                left_s = give_up_at - trio.current_time()
+                if not await self._group.wait_for(partial(_beyond, core, committed), left_s):
+                    raise Refused("CHANGE_IN_PROGRESS", str(error)) from error
+            except InvalidConfiguration as error:
+                raise Refused("INVALID_CONFIGURATION", str(error)) from error
+            except (NotLeader, Overloaded, TransferInProgress) as error:
+                raise Unavailable(str(error)) from error
+
+    # -- the lead -----------------------------------------------------------------------------
+
+    async def _transfer(self, wanted: int | None) -> None:
+        core = self._group.core
+        others = [one for one in core.configuration.voters if one != core.node_id]
+        if wanted == core.node_id:
+            return
+        if not others:
+            raise Refused("NOT_A_VOTER", "there is no other voter")
+        peers = core.peers()
+        to = wanted if wanted is not None else max(others, key=lambda one: peers[one].match_index)
+        try:
+            core.transfer(to)
+        except NotLeader as error:
+            raise Unavailable(str(error)) from error
+        except InvalidTransfer as error:
+            raise Refused("NOT_A_VOTER", str(error)) from error
+        self._group.wake()
+        await self._group.wait_for(
+            lambda: core.leader_id not in (0, core.node_id), _CHANGE_TIMEOUT_S
+        )
+        if core.leader_id != to:
+            raise Refused("NOT_TRANSFERRED", f"node {to} did not take over the lead")
+
+
+def _beyond(core: Core, index: int) -> bool:
+    return core.commit_index > index

@@ -1,0 +1,334 @@
+"""A node among its peers: how they find each other, and what they ask of one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from random import Random
+from typing import Protocol
+
+import structlog
+import trio
+from msgspec.structs import replace
+
+from streamd.blocking import RunBlocking
+from streamd.config import ClusterConfig
+from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.raft.core import RaftViolation
+from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
+from streamd.raft.messages import Configuration, Message
+from streamd.storage.data_dir import DataDir
+from streamd.storage.errors import StorageError
+from streamd.storage.log_store import LogStore
+from streamd.transport import Hello, Limits, Network, PeerConnection, Transport
+from streamd.transport import errors as transport_errors
+
+log = structlog.get_logger("streamd.cluster")
+
+_JOIN_TIMEOUT_S = 5.0
+_FORWARD_TIMEOUT_S = 15.0
+_RETRY_S = 0.5
+# A packet must take the largest body a client may send, and what the log adds to it.
+_OVERHEAD_BYTES = 1024 * 1024
+
+
+class RequestKind(IntEnum):
+    """What nodes ask of each other besides Raft."""
+
+    JOIN = 1  # payload: the cluster's id; remember it before anything else
+    FORWARD = 2  # payload: commands to propose; the answer: what became of them
+    ADMIN = 3  # payload: an operator's wish, for the leader
+    SNAPSHOT = 4  # payload: a step of sending a snapshot
+    ARCHIVE = 5  # payload: the archive's end; archive what is behind it, and answer the new end
+
+
+class FormationError(Exception):
+    """The cluster cannot be founded by this node; the message says why and what helps."""
+
+
+class Member(Protocol):
+    """The group and its surroundings as peers may use them."""
+
+    def step(self, messages: Sequence[Message]) -> None: ...
+
+    async def propose_forwarded(self, payload: bytes) -> bytes: ...
+
+    async def administer(self, payload: bytes) -> bytes: ...
+
+    async def take_snapshot_step(self, payload: bytes) -> bytes: ...
+
+    async def archive_for(self, payload: bytes) -> bytes: ...
+
+    def send_snapshots(self, members: Sequence[int]) -> None: ...
+
+
+class Cluster:
+    """The handler of a node's transport, and its group's way to the peers.
+
+    Until a `member` is set, Raft messages are let go: their senders repeat them.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        data_dir: DataDir,
+        log_store: LogStore,
+        *,
+        client_address: str,
+        max_body_bytes: int,
+        network: Network,
+        random: Random,
+        run_blocking: RunBlocking,
+    ) -> None:
+        assert config.name is not None
+        self._config = config
+        self._name = config.name
+        self._data_dir = data_dir
+        self._log_store = log_store
+        self._client_address = client_address
+        self._run_blocking = run_blocking
+        self._joining = trio.Lock()
+        self._met: dict[int, Hello] = {}
+        self._someone_new = trio.lowlevel.ParkingLot()
+        self._configuration = Configuration()
+        self._leaving: dict[int, str] = {}
+        self._leave_at = 0.0
+        self._farewell_s = 2 * config.election_timeout_ms / 1000
+        self.member: Member | None = None
+        defaults = Limits()
+        packet_bytes = max(defaults.max_packet_bytes, max_body_bytes + _OVERHEAD_BYTES)
+        self.transport = Transport(
+            self,
+            network=network,
+            random=random,
+            limits=replace(defaults, max_packet_bytes=packet_bytes),
+            fatal=(StorageError, RaftViolation),
+        )
+        for route in config.other_routes:
+            self.transport.add_route(route)
+
+    @property
+    def node_id(self) -> int:
+        return self._data_dir.identity.node_id
+
+    @property
+    def may_found(self) -> bool:
+        """Whether it is on this node to found the cluster, which has not been done yet."""
+        return self._is_new and self.node_id == self._config.bootstrap_node_id
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether this node never had data. An empty log is not enough: it may be all that is
+        left of one that was damaged, which this node knows to get back from the others."""
+        kept = self._log_store
+        if kept.last_index > 0 or kept.lost_below is not None:
+            return False
+        # The vote is written first, so a crash may have left that of the first entry alone.
+        return kept.hard_state.term <= BOOTSTRAP_HARD_STATE.term
+
+    # -- founding -----------------------------------------------------------------------------
+
+    async def found(self) -> None:
+        """Found the cluster once all routes lead to nodes that are ready for it.
+
+        Every node first remembers the cluster's id, durably; from then on, one that has none is
+        known to have lost its data. Only then the log gets its first entry.
+        Raises `FormationError` when a node there belongs to a cluster already.
+        """
+        routes = self._config.other_routes
+        log.info("founding the cluster", name=self._name, waiting_for=routes)
+        while len(self._met) < len(routes) or not await self._all_joined():
+            with trio.move_on_after(_RETRY_S):
+                await self._someone_new.park()
+        hellos = [self.hello(), *self._met.values()]
+        addresses = tuple(
+            (hello.node_id, hello.peer_address, hello.client_address)
+            for hello in sorted(hellos, key=lambda hello: hello.node_id)
+        )
+        entry = bootstrap_entry([hello.node_id for hello in hellos], addresses)
+        await self._run_blocking(self._log_store.append, [entry], BOOTSTRAP_HARD_STATE)
+        log.info("founded the cluster", name=self._name, voters=[a[0] for a in addresses])
+
+    async def _all_joined(self) -> bool:
+        cluster_id = self._data_dir.identity.cluster_id
+        for hello in self._met.values():
+            if not hello.log_is_empty or hello.cluster_id not in ("", cluster_id):
+                raise FormationError(
+                    f"node {hello.node_id} at {hello.peer_address} has data of a cluster already, "
+                    f"but this node, which would found it, has none. If node {self.node_id} lost "
+                    "its disk, remove it from that cluster and add it under an id never used "
+                    "before"
+                )
+        try:
+            for node_id in self._met:
+                await self.invite(node_id)
+        except (transport_errors.NotSent, transport_errors.OutcomeUnknown):
+            return False
+        return True
+
+    async def invite(self, node_id: int) -> None:
+        """Have a node remember this cluster's id, which it may have done before.
+
+        Raises `NotSent`, `OutcomeUnknown` or `RequestRefused` of the transport.
+        """
+        cluster_id = self._data_dir.identity.cluster_id.encode()
+        kind = RequestKind.JOIN
+        await self.transport.request(node_id, kind, cluster_id, timeout_s=_JOIN_TIMEOUT_S)
+
+    async def meet(self, address: str, timeout_s: float) -> Hello | None:
+        """Dial an address until the node there can be asked; None when that takes too long."""
+        self.transport.add_route(address)
+        with trio.move_on_after(timeout_s):
+            while (hello := self._at(address)) is None:
+                with trio.move_on_after(_RETRY_S):
+                    await self._someone_new.park()
+            return hello
+        return None
+
+    def _at(self, address: str) -> Hello | None:
+        """Who is at an address, if there is a connection to it."""
+        connections = self.transport.peers()
+        for node_id, hello in self._met.items():
+            connection = connections.get(node_id)
+            if hello.peer_address == address and connection is not None and connection.connected:
+                return hello
+        return None
+
+    # -- the transport's handler --------------------------------------------------------------
+
+    def hello(self) -> Hello:
+        return Hello(
+            cluster_name=self._name,
+            cluster_id=self._data_dir.identity.cluster_id,
+            node_id=self.node_id,
+            peer_address=self._config.address,
+            client_address=self._client_address,
+            log_is_empty=self._is_new,
+        )
+
+    def check(self, peer: Hello) -> None:
+        """Raises `Refusal` for a member that comes back without its data."""
+        if peer.node_id in self._configuration.members() and not peer.cluster_id:
+            raise transport_errors.Refusal(
+                "DATA_LOST",
+                f"node {peer.node_id} is a member of cluster {self._name}, but its data is gone: "
+                "remove it from the cluster and add it under an id never used before",
+            )
+
+    def on_peer(self, peer: Hello) -> None:
+        self._met[peer.node_id] = peer
+        # Who is not dialled cannot be answered.
+        self.transport.add_route(peer.peer_address)
+        self._someone_new.unpark_all()
+
+    def on_messages(self, peer_id: int, messages: list[Message]) -> None:
+        if self.member is not None:
+            self.member.step(messages)
+
+    async def on_request(self, peer_id: int, kind: int, payload: bytes) -> bytes:
+        if kind == RequestKind.JOIN:
+            return await self._join(payload.decode())
+        if self.member is None:
+            raise transport_errors.RequestRefused("NOT_READY", "the node is starting")
+        try:
+            match kind:
+                case RequestKind.FORWARD:
+                    return await self.member.propose_forwarded(payload)
+                case RequestKind.ADMIN:
+                    return await self.member.administer(payload)
+                case RequestKind.SNAPSHOT:
+                    return await self.member.take_snapshot_step(payload)
+                case RequestKind.ARCHIVE:
+                    return await self.member.archive_for(payload)
+        except Unavailable as error:
+            raise transport_errors.RequestRefused("UNAVAILABLE", str(error)) from error
+        raise transport_errors.RequestRefused("UNKNOWN_REQUEST", f"request kind {kind}")
+
+    async def _join(self, cluster_id: str) -> bytes:
+        async with self._joining:
+            if self._data_dir.identity.cluster_id not in ("", cluster_id):
+                raise transport_errors.RequestRefused(
+                    "CLUSTER_ID", "the node is a member of another cluster"
+                )
+            await self._run_blocking(self._data_dir.join, cluster_id)
+        return b""
+
+    # -- the group's peers --------------------------------------------------------------------
+
+    def send(self, messages: Sequence[Message]) -> None:
+        self._part_with_who_left()
+        by_peer: dict[int, list[Message]] = {}
+        for message in messages:
+            by_peer.setdefault(message.to, []).append(message)
+        for peer_id, theirs in by_peer.items():
+            self.transport.send(peer_id, theirs)
+
+    async def forward(self, leader_id: int, payload: bytes) -> bytes:
+        return await self._ask(leader_id, RequestKind.FORWARD, payload)
+
+    async def ask_to_administer(self, leader_id: int, payload: bytes) -> bytes:
+        """Have the leader do what an operator wants. Raises as `forward` does."""
+        return await self._ask(leader_id, RequestKind.ADMIN, payload)
+
+    async def ask_snapshot(self, peer_id: int, payload: bytes) -> bytes:
+        """Have a follower take a step of a snapshot. Raises as `forward` does."""
+        return await self._ask(peer_id, RequestKind.SNAPSHOT, payload)
+
+    async def ask_to_archive(self, peer_id: int, payload: bytes) -> bytes:
+        """Have a member archive what this node does not have. Raises as `forward` does."""
+        return await self._ask(peer_id, RequestKind.ARCHIVE, payload)
+
+    async def _ask(self, peer_id: int, kind: RequestKind, payload: bytes) -> bytes:
+        try:
+            return await self.transport.request(
+                peer_id, kind, payload, timeout_s=_FORWARD_TIMEOUT_S
+            )
+        except (transport_errors.NotSent, transport_errors.RequestRefused) as error:
+            raise Unavailable(str(error)) from error
+        except transport_errors.OutcomeUnknown as error:
+            raise OutcomeUnknown(f"the connection to node {peer_id} broke: {error}") from error
+
+    def configured(self, configuration: Configuration) -> None:
+        self._tell_if_removed(configuration)
+        before, self._configuration = self._configuration, configuration
+        if not configuration.members():
+            return
+        # Whoever leaves is to hear of it: the core goes on sending to it for a while.
+        members = configuration.members()
+        gone = {i: peer for i, peer, _ in before.addresses if i not in members}
+        if gone:
+            self._leaving, self._leave_at = gone, trio.current_time() + self._farewell_s
+        self._dial_members()
+
+    def _dial_members(self) -> None:
+        members = {node_id: peer for node_id, peer, _ in self._configuration.addresses}
+        self.transport.set_peers({**self._leaving, **members})
+
+    def _part_with_who_left(self) -> None:
+        if self._leaving and trio.current_time() >= self._leave_at:
+            self._leaving = {}
+            self._dial_members()
+
+    def _tell_if_removed(self, configuration: Configuration) -> None:
+        members = configuration.members()
+        if members and self.node_id in self._configuration.members() - members:
+            log.warning(
+                "this node has been removed from the cluster: stop it, and do not use its id again",
+                node_id=self.node_id,
+                members=sorted(members),
+            )
+
+    def snapshots_wanted(self, members: Sequence[int]) -> None:
+        assert self.member is not None
+        self.member.send_snapshots(members)
+
+    def connections(self) -> Mapping[int, PeerConnection]:
+        """How things stand with each peer, by node id."""
+        return self.transport.peers()
+
+    def client_address_of(self, node_id: int) -> str | None:
+        """Where clients reach a member."""
+        for member_id, _, client_address in self._configuration.addresses:
+            if member_id == node_id:
+                return client_address
+        return None

@@ -1,0 +1,82 @@
+"""The last resort: a cluster that lost its majority for good goes on from one node's data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from streamd.config import Config
+from streamd.group.stores import Stores
+from streamd.raft.membership import encode_configuration
+from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
+from streamd.streams.state import State
+
+
+class Recovered(msgspec.Struct):
+    """What the new cluster begins with, and what it may lack."""
+
+    cluster_id: str
+    former_cluster_id: str
+    last_index: int
+    last_term: int
+    applied_index: int
+    former_voters: list[int]
+    lost_below_index: int | None
+
+
+def recover_alone(config: Config) -> Recovered:
+    """Make a stopped node the only voter of a new cluster with what its log holds. Blocks.
+
+    Entries that only the lost nodes had are lost, and entries in this log that were never
+    committed will be. The cluster gets a new id first: from then on the nodes of the old one are
+    refused, which could otherwise bring back a history that this one contradicts.
+    Raises `StorageError`.
+    """
+    server, cluster = config.server, config.cluster
+    stores = Stores.open(Path(server.data_dir), server.node_id, cluster)
+    try:
+        former_id = stores.data_dir.identity.cluster_id
+        header = State(stores.state).header
+        log = stores.log
+        log.fit_to_state(header.applied_index, header.applied_term)
+        lost = log.lost_below
+        cluster_id = stores.data_dir.renew()
+        former = _configuration(stores, header.configuration)
+        term = log.hard_state.term + 1
+        advertised = server.advertise or server.listen
+        alone = Configuration(
+            voters=(server.node_id,), addresses=((server.node_id, cluster.address, advertised),)
+        )
+        kind = EntryKind.CONFIGURATION
+        entry = Entry(log.last_index + 1, term, kind, encode_configuration(alone))
+        report = Recovered(
+            cluster_id,
+            former_id,
+            log.last_index,
+            log.term(log.last_index),
+            header.applied_index,
+            sorted(former.voters),
+            None if lost is None else lost.index,
+        )
+        log.append([entry], HardState(term))
+        if lost is not None:
+            log.note_regained()
+        return report
+    finally:
+        stores.close()
+
+
+def _configuration(stores: Stores, applied: bytes) -> Configuration:
+    """The last configuration in the state or, behind it, in the log."""
+    decoder = msgspec.msgpack.Decoder(Configuration)
+    found = decoder.decode(applied) if applied else Configuration()
+    log = stores.log
+    index = log.first_index
+    while index <= log.last_index:
+        entries = log.entries(index, log.last_index + 1, 4 * 1024 * 1024)
+        for entry in entries:
+            if entry.kind == EntryKind.CONFIGURATION:
+                found = decoder.decode(entry.payload)
+        index = entries[-1].index + 1
+    return found

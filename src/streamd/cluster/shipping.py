@@ -1,0 +1,248 @@
+"""Snapshots on their way between nodes: the leader's side and the follower's.
+
+Each step is a request with an answer, so at most one piece is under way, and the follower's
+answer says which piece it wants next. After a break the same snapshot is offered again, and the
+transfer goes on where it was; both sides keep what they have for that, for a bounded time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import msgspec
+import structlog
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.cluster.cluster import Cluster
+from streamd.group.group import Group
+from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
+from streamd.storage.snapshots import (
+    Piece,
+    SnapshotMeta,
+    SnapshotSource,
+    SnapshotUnavailable,
+)
+
+log = structlog.get_logger("streamd.snapshots")
+
+MAX_AT_ONCE = 2
+# How long the leader keeps a snapshot for a follower that has stopped answering.
+PATIENCE_S = 60.0
+RETRY_S = 0.5
+# While others write, the transfer rests this many times as long as a piece took: nobody waits for
+# the follower, and without rests it would share the writers' cores and disks evenly with them.
+_REST = 1.0
+_MAX_REST_S = 1.0
+# How long a follower keeps what it has of a snapshot when no more of it comes.
+KEPT_S = 2 * PATIENCE_S
+
+
+class Begin(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A snapshot is offered. The answer: the number of the piece wanted, or nothing of it."""
+
+    meta: SnapshotMeta
+
+
+class Take(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """A piece of the snapshot that was begun last."""
+
+    snapshot_id: int
+    piece: Piece
+
+
+class Finish(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """All pieces have been taken: install them."""
+
+    snapshot_id: int
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """`wanted` is the next piece; none when the follower needs nothing more. With `is_complete`
+    it has all pieces, and waits to hear that it may install them."""
+
+    wanted: int | None = None
+    is_complete: bool = False
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_STEP = msgspec.msgpack.Decoder(Begin | Take | Finish)
+_ANSWER = msgspec.msgpack.Decoder(Answer)
+
+
+class _Unwanted(Exception):
+    """The follower is none of this node's any more."""
+
+
+class SnapshotSender:
+    """Brings snapshots to followers that are behind the log's beginning."""
+
+    def __init__(
+        self,
+        group: Group,
+        cluster: Cluster,
+        *,
+        only_hot: bool,
+        run_blocking: RunBlocking,
+        random: Random,
+    ) -> None:
+        """With `only_hot` records are left out that the follower finds in the cold store."""
+        self._only_hot = only_hot
+        self._group = group
+        self._cluster = cluster
+        self._run_blocking = run_blocking
+        self._random = random
+        self._at_once = trio.CapacityLimiter(MAX_AT_ONCE)
+        self._receiving: set[int] = set()
+
+    async def send(self, peer_id: int) -> None:
+        """Bring a snapshot to a follower, and tell the core how that went, whatever happens.
+
+        Does nothing for a follower that is receiving one: how that goes will be told.
+        Raises `StorageError`.
+        """
+        if peer_id in self._receiving:
+            return
+        self._receiving.add(peer_id)
+        index = None
+        try:
+            async with self._at_once, self._snapshot() as source:
+                await self._deliver(source, peer_id)
+                index = source.meta.index
+                log.info("a snapshot was delivered", to=peer_id, index=index)
+        except (Unavailable, OutcomeUnknown, SnapshotUnavailable, _Unwanted) as error:
+            log.warning("a snapshot was not delivered", to=peer_id, error=str(error))
+        finally:
+            self._receiving.remove(peer_id)
+            if index is None:
+                self._group.core.snapshot_failed(peer_id)
+            else:
+                self._group.core.snapshot_sent(peer_id, index)
+            self._group.wake()
+
+    @asynccontextmanager
+    async def _snapshot(self) -> AsyncIterator[SnapshotSource]:
+        """A snapshot as of now. Raises `SnapshotUnavailable`."""
+        await self._group.flush()
+        source = await self._group.open_snapshot(
+            self._random.getrandbits(64), only_hot=self._only_hot
+        )
+        try:
+            with self._group.retention.keeping_behind(source.meta.index):
+                yield source
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._run_blocking(source.close)
+
+    async def _deliver(self, source: SnapshotSource, peer_id: int) -> None:
+        """Send a snapshot, and go on after each break, until the follower has it or has made no
+        progress for long. Raises `Unavailable`, `OutcomeUnknown`, `SnapshotUnavailable`."""
+        meta = source.meta
+        log.info("sending a snapshot", to=peer_id, index=meta.index, snapshot=meta.snapshot_id)
+        furthest, give_up_at = -1, trio.current_time() + PATIENCE_S
+        while True:
+            try:
+                async for wanted in self._send(source, peer_id):
+                    if wanted > furthest:
+                        furthest, give_up_at = wanted, trio.current_time() + PATIENCE_S
+                return
+            except (Unavailable, OutcomeUnknown) as error:
+                if trio.current_time() >= give_up_at:
+                    raise
+                log.info("a snapshot's transfer is interrupted", to=peer_id, error=str(error))
+            await trio.sleep(RETRY_S)
+
+    async def _send(self, source: SnapshotSource, peer_id: int) -> AsyncIterator[int]:
+        """Offer a snapshot, and send its pieces until no more is wanted; the numbers of these."""
+        snapshot_id = source.meta.snapshot_id
+        answer = await self._ask(peer_id, Begin(source.meta))
+        while (wanted := answer.wanted) is not None:
+            yield wanted
+            if answer.is_complete:
+                answer = await self._ask(peer_id, Finish(snapshot_id))
+            else:
+                started, taken = trio.current_time(), self._group.writes_taken
+                piece = await self._run_blocking(source.piece, wanted)
+                answer = await self._ask(peer_id, Take(snapshot_id, piece))
+                if self._group.writes_taken > taken:
+                    await trio.sleep(min(_MAX_REST_S, _REST * (trio.current_time() - started)))
+
+    async def _ask(self, peer_id: int, step: Begin | Take | Finish) -> Answer:
+        """Raises `Unavailable`, `OutcomeUnknown`, `_Unwanted`."""
+        if peer_id not in self._group.core.peers():
+            raise _Unwanted("this node does not lead it any more")
+        answer = await self._cluster.ask_snapshot(peer_id, _ENCODER.encode(step))
+        try:
+            return _ANSWER.decode(answer)
+        except msgspec.DecodeError as error:
+            raise Unavailable(f"not an answer to a step of a snapshot: {error}") from error
+
+
+class SnapshotReceiver:
+    """Takes a leader's snapshot and installs it."""
+
+    def __init__(self, group: Group, sink: SnapshotSink, *, run_blocking: RunBlocking) -> None:
+        self._group = group
+        self._sink = sink
+        self._run_blocking = run_blocking
+        self._meta: SnapshotMeta | None = None
+        self._one_at_a_time = trio.Lock()
+        self._last_step_at = trio.current_time()
+
+    async def tidy_forever(self) -> None:
+        """Remove what is there of a snapshot whose sender does not come back.
+
+        Raises `StorageError`.
+        """
+        while True:
+            await trio.sleep_until(self._last_step_at + KEPT_S)
+            async with self._one_at_a_time:
+                if trio.current_time() < self._last_step_at + KEPT_S or self._group.is_installing:
+                    continue
+                self._meta = None
+                await self._run_blocking(self._sink.discard)
+                self._last_step_at = trio.current_time()
+
+    async def take_step(self, payload: bytes) -> bytes:
+        """Take one step and encode the answer. Raises `Unavailable` when it cannot be taken."""
+        try:
+            step = _STEP.decode(payload)
+        except msgspec.DecodeError as error:
+            raise Unavailable(f"not a step of a snapshot: {error}") from error
+        async with self._one_at_a_time:
+            self._last_step_at = trio.current_time()
+            try:
+                return _ENCODER.encode(await self._take(step))
+            except SnapshotDamaged as error:
+                raise Unavailable(str(error)) from error
+
+    async def _take(self, step: Begin | Take | Finish) -> Answer:
+        if self._group.is_installing:
+            # Whoever asked for that has lost patience; what is received must stay as it is.
+            raise Unavailable("a snapshot is being installed")
+        if isinstance(step, Begin):
+            return await self._begin(step.meta)
+        if self._meta is None or step.snapshot_id != self._meta.snapshot_id:
+            raise Unavailable("another snapshot is being received, or none")
+        if isinstance(step, Take):
+            wanted = await self._run_blocking(self._sink.take, step.piece)
+            return Answer(wanted, self._sink.is_complete)
+        if not self._sink.is_complete:
+            raise Unavailable("pieces of the snapshot are missing")
+        self._meta = None
+        meta = await self._run_blocking(self._sink.finish)
+        if not await self._group.install(meta):
+            await self._run_blocking(self._sink.discard)
+        return Answer()
+
+    async def _begin(self, meta: SnapshotMeta) -> Answer:
+        if meta.index <= self._group.core.commit_index:
+            self._meta = None
+            await self._run_blocking(self._sink.discard)
+            return Answer()
+        self._meta = meta
+        wanted = await self._run_blocking(self._sink.begin, meta)
+        return Answer(wanted, self._sink.is_complete)

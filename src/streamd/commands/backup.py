@@ -1,0 +1,331 @@
+"""``streamd backup`` and ``streamd restore``: what the cold store can bring back, and doing so.
+
+Both work on the store alone; no node need be running, or exist.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any, NoReturn, TypeVar
+
+import click
+import msgspec
+import trio
+from msgspec.structs import replace
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from streamd.archive.objects import list_clusters
+from streamd.blocking import in_thread
+from streamd.cold.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMissing
+from streamd.config import Config, ConfigError, load
+from streamd.heap import share_one_heap
+from streamd.logs import set_up_logging
+from streamd.restore.backup import Standing, Verified, look, verify
+from streamd.restore.base import Choice, RestoreRefused
+from streamd.restore.restore import Restored, restore
+from streamd.storage.errors import StorageError
+from streamd.tier.store import Cold, open_object_store
+
+EXIT_WRONG = 1
+EXIT_CONFIG = 2
+EXIT_UNREACHABLE = 3
+
+_S3 = re.compile(r"s3://(?P<bucket>[^/]+)(/(?P<prefix>.*))?")
+
+T = TypeVar("T")
+
+
+class Bar:
+    """A progress bar on standard error, a line of its own for each stage."""
+
+    def __init__(self) -> None:
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not sys.stderr.isatty(),
+        )
+        self._task: Any = None
+
+    def stage(self, name: str, total: int) -> None:
+        self._task = self._bars.add_task(name, total=total)
+
+    def advance(self, amount: int) -> None:
+        self._bars.advance(self._task, amount)
+
+    def __enter__(self) -> Bar:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+
+def _place(given: str | None) -> dict[str, object]:
+    """The keys of `[cold]` that ``--from`` stands for."""
+    if given is None:
+        return {}
+    if given.startswith("fs:") and given != "fs:":
+        return {"backend": "fs", "fs_path": given.removeprefix("fs:")}
+    match = _S3.fullmatch(given)
+    if match is None:
+        raise ConfigError(f"--from {given!r} is neither s3://bucket/prefix nor fs:path")
+    return {"backend": "s3", "s3_bucket": match["bucket"], "s3_prefix": match["prefix"] or ""}
+
+
+def _configured(file: Path | None, given: str | None, server: dict[str, object]) -> Config:
+    """The configuration for a place in a store. Raises `ConfigError`."""
+    config = load(file, os.environ, {"cold": _place(given), "server": server})
+    # Standard output is for what was asked; of the log only what matters besides.
+    set_up_logging(replace(config.log, level="warning"))
+    if config.cold.backend == "none":
+        raise ConfigError("name the store: --from, or [cold] in the configuration")
+    return config
+
+
+def _use(config: Config, work: Callable[[Cold], Awaitable[T]]) -> T:
+    """Do some work on the configured store."""
+    share_one_heap()
+
+    async def run() -> T:
+        store = open_object_store(config.cold, Path(config.server.data_dir))
+        assert store is not None
+        cold = Cold(
+            store,
+            run_blocking=in_thread,
+            random=Random(),
+            max_requests=config.cold.max_requests,
+        )
+        try:
+            return await work(cold)
+        finally:
+            cold.close()
+
+    return trio.run(run)
+
+
+@contextmanager
+def _failures_told() -> Iterator[None]:
+    try:
+        yield
+    except* (ConfigError, ColdRefused) as errors:
+        _end(errors, EXIT_CONFIG)
+    except* (RestoreRefused, StorageError, ObjectMissing, ObjectCorrupt) as errors:
+        _end(errors, EXIT_WRONG)
+    except* ColdError as errors:
+        _end(errors, EXIT_UNREACHABLE)
+
+
+def _end(errors: BaseExceptionGroup[BaseException], status: int) -> NoReturn:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    print(f"streamd: {error}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _store_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What says which store, and which cluster in it."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="As JSON, for machines."),
+        click.option("--cluster", "cluster_id", metavar="ID", help="Only this cluster."),
+        click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file."),
+        click.option(
+            "--from",
+            "place",
+            metavar="PLACE",
+            help="s3://bucket/prefix or fs:path, instead of what [cold] says.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def backup() -> None:
+    """Look at what a cold store can restore. No node is asked."""
+
+
+@backup.command()
+@_store_options
+def status(file: Path | None, place: str | None, cluster_id: str | None, as_json: bool) -> None:
+    """Say which clusters there are, and to when each can be restored.
+
+    Exits with 1 when there is nothing to restore, or a gap.
+    """
+
+    async def work(cold: Cold) -> list[Standing]:
+        return [await look(cold, one, in_thread) for one in await _clusters(cold, cluster_id)]
+
+    with _failures_told():
+        found = _use(_configured(file, place, {}), work)
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(found), indent=2))
+    else:
+        for standing in found:
+            _tell_standing(standing)
+    if not found or any(standing.gaps or not standing.ranges for standing in found):
+        sys.exit(EXIT_WRONG)
+
+
+@backup.command("verify")
+@_store_options
+def verify_command(
+    file: Path | None, place: str | None, cluster_id: str | None, as_json: bool
+) -> None:
+    """Read everything that a restore would need, and prove that it is whole.
+
+    Exits with 1 when something is damaged or missing.
+    """
+
+    async def work(cold: Cold) -> list[Verified]:
+        with Bar() as bar:
+            return [
+                await verify(cold, one, in_thread, bar) for one in await _clusters(cold, cluster_id)
+            ]
+
+    with _failures_told():
+        found = _use(_configured(file, place, {}), work)
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(found), indent=2))
+    else:
+        for verified in found:
+            _tell_verified(verified)
+    if not found or any(verified.problems for verified in found):
+        sys.exit(EXIT_WRONG)
+
+
+async def _clusters(cold: Cold, wanted: str | None) -> list[str]:
+    return [one for one in await list_clusters(cold) if wanted in (None, one)]
+
+
+@click.command("restore")
+@click.option("--from", "place", metavar="PLACE", help="s3://bucket/prefix or fs:path.")
+@click.option("--cluster", "cluster_id", metavar="ID", help="The cluster, if there are several.")
+@click.option("--at", "at", metavar="TIME", help="Log time, 2026-01-31T12:00:00Z or ms of epoch.")
+@click.option("--index", type=int, metavar="N", help="The state as of log entry N.")
+@click.option("--data-dir", required=True, help="A directory that is not there yet.")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="The new node's TOML file.")
+@click.option("--node-id", type=int, help="The new node's id.")
+@click.option("--no-fence", is_flag=True, help="For a drill: leave the old cluster alone.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for machines.")
+def restore_command(
+    place: str | None,
+    cluster_id: str | None,
+    at: str | None,
+    index: int | None,
+    data_dir: str,
+    file: Path | None,
+    node_id: int | None,
+    no_fence: bool,
+    as_json: bool,
+) -> None:
+    """Build a new cluster of one node from the cold store alone.
+
+    By default as of the last archived entry. The old cluster is fenced: it stops writing to the
+    store. Given again after an interruption, it goes on where it was.
+    """
+    if at is not None and index is not None:
+        raise click.UsageError("--at and --index exclude each other")
+    choice = Choice(cluster_id, index, None if at is None else _milliseconds(at))
+    server: dict[str, object] = {"data_dir": data_dir}
+    if node_id is not None:
+        server["node_id"] = node_id
+
+    async def work(cold: Cold) -> Restored:
+        with Bar() as bar:
+            return await restore(
+                cold,
+                config,
+                choice,
+                run_blocking=in_thread,
+                clock_ms=lambda: time.time_ns() // 1_000_000,
+                progress=bar,
+                fencing=not no_fence,
+            )
+
+    with _failures_told():
+        config = _configured(file, place, server)
+        done = _use(config, work)
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(done), indent=2))
+    else:
+        _tell_restored(done, data_dir, fenced=not no_fence)
+
+
+def _milliseconds(text: str) -> int:
+    """A time as milliseconds since the epoch; without a zone it is UTC."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time", param_hint="--at") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def _time(time_ms: int) -> str:
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _tell_standing(standing: Standing) -> None:
+    print(f"cluster {standing.cluster_id}")
+    for point in standing.restore_points:
+        print(
+            f"  snapshot as of entry {point.index}, {_time(point.time_ms)}: "
+            f"{point.pieces} pieces, {point.size} bytes"
+        )
+    print(f"  log: {standing.segments} segments, {standing.segment_bytes} bytes")
+    for found in standing.ranges:
+        print(
+            f"  can be restored to entries {found.first_index} to {found.last_index}, "
+            f"{_time(found.first_time_ms)} to {_time(found.last_time_ms)}"
+        )
+    if not standing.ranges:
+        print("  CANNOT BE RESTORED: there is no snapshot, nor the log from its beginning")
+    for gap in standing.gaps:
+        print(f"  GAP: entries {gap.first_index} to {gap.last_index} are missing")
+    for cluster_id in standing.fenced_by:
+        print(f"  FENCED: cluster {cluster_id} was restored from it")
+
+
+def _tell_verified(verified: Verified) -> None:
+    print(
+        f"cluster {verified.cluster_id}: {verified.entries} entries in {verified.segments} "
+        f"segments, {verified.snapshots} snapshots, {verified.packs} packs, "
+        f"{verified.size} bytes read"
+    )
+    for problem in verified.problems:
+        print(f"  DAMAGE: {problem}")
+    if not verified.problems:
+        print("  all of it is whole")
+
+
+def _tell_restored(done: Restored, data_dir: str, *, fenced: bool) -> None:
+    print(f"cluster {done.cluster_id} is restored in {data_dir}, from {done.former_cluster_id}")
+    print(f"as of entry {done.last_index} (term {done.last_term}), {_time(done.time_ms)};")
+    for name, why in done.given_up.items():
+        print(f"WARNING: {name} is damaged ({why}): an older state and the log were taken.")
+    print(f"{done.packs} packs of the old cluster are referred to, and were read and compared.")
+    print("Start the node with this directory and the same [cold] store, then add others under new")
+    print("ids.")
+    if fenced:
+        print("The old cluster is fenced: stop its nodes. Keep its folder in the store.")
+    else:
+        print("The old cluster is NOT fenced and may delete what this one needs: a drill's only.")

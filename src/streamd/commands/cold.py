@@ -1,0 +1,218 @@
+"""``streamd cold``: an operator's view of the cold tier, and what it may be asked to do now."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import httpx
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.table import Table
+
+from streamd.commands.cluster import EXIT_REFUSED, Api, end, url_option
+
+_POLL_S = 0.3
+# How long a leader may be looked for while work goes on elsewhere.
+_PATIENCE_S = 30.0
+
+Answer = dict[str, Any]
+
+
+class Leader:
+    """The leader's routes, whoever that is by now."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def look(self) -> Answer:
+        """What the leader says; what the node says that was asked, if the leader is not there."""
+        answer: Answer = self._api.get("/cluster/cold")
+        if answer["leader_address"] is None:
+            return answer
+        return self._api.elsewhere(answer["leader_address"], "/cluster/cold") or answer
+
+    def order(self, work: str) -> Answer:
+        """Have the leader begin with something; says what to wait for.
+
+        Asked again for some time while there is none, or it is about to be another one.
+        """
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                response = self._api.order(f"/cluster/cold/{work}")
+                if response.status_code != 503 or time.monotonic() > deadline:
+                    return dict(self._api.decoded(response))
+            except httpx.HTTPError as failure:
+                if time.monotonic() > deadline:
+                    self._api.unreachable(failure)
+            time.sleep(_POLL_S)
+
+    def watch(
+        self, work: str, timeout_s: float, show: Callable[[Answer, Answer], bool]
+    ) -> tuple[Answer, Answer]:
+        """Order work and look until `show`, given the order and the latest look, says done.
+
+        Ordered anew when another leader has come. Ends the process when time runs out.
+        """
+        deadline = time.monotonic() + timeout_s
+        order = self.order(work)
+        while True:
+            answer = self.look()
+            if answer["leads"]:
+                if answer["term"] != order["term"]:
+                    order = self.order(work)
+                elif show(order, answer):
+                    return order, answer
+            if time.monotonic() > deadline:
+                end(f"not done within {timeout_s:g} s{_why(answer)}", EXIT_REFUSED)
+            time.sleep(_POLL_S)
+
+
+def _why(answer: Answer) -> str:
+    error = answer.get("last_error")
+    return f"; last error: {error['message']}" if error else ""
+
+
+@click.group()
+@url_option
+@click.pass_context
+def cold(context: click.Context, url: str) -> None:
+    """Look at the cold tier, have it flush or tidy up now."""
+    context.obj = Api(url)
+
+
+@cold.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for machines.")
+@click.pass_obj
+def status(api: Api, as_json: bool) -> None:
+    """What is hot, what is cold, how far the archive is, and what is wrong.
+
+    What only the leader knows it is asked for, if it can be reached from here.
+    """
+    answer = Leader(api).look()
+    if as_json:
+        print(json.dumps(answer, indent=2))
+        return
+    table = Table(box=None, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, text in _rows(answer):
+        table.add_row(name, text)
+    Console().print(table)
+
+
+_timeout = click.option(
+    "--timeout", "timeout_s", default=600.0, show_default=True, help="Seconds to wait."
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="No progress; the end as JSON.")
+
+
+@cold.command()
+@_timeout
+@_as_json
+@click.pass_obj
+def flush(api: Api, timeout_s: float, as_json: bool) -> None:
+    """Move to the store all that is hot now, and return when it is there."""
+    with _progress(as_json) as progress:
+        task = progress.add_task("flushing", total=None)
+
+        def is_done(order: Answer, answer: Answer) -> bool:
+            total = order["hot_bytes"]
+            progress.update(task, total=total, completed=max(0, total - answer["hot_bytes"]))
+            return bool(answer["flush"]["passes"] >= order["pass"])
+
+        order, answer = Leader(api).watch("flush", timeout_s, is_done)
+    _tell(as_json, {"flushed_bytes": order["hot_bytes"], "hot_bytes": answer["hot_bytes"]})
+
+
+@cold.command()
+@_timeout
+@_as_json
+@click.pass_obj
+def gc(api: Api, timeout_s: float, as_json: bool) -> None:
+    """Remove now what nothing needs any more, and say what that was.
+
+    Grace periods and the archive's retention hold as they always do.
+    """
+    with _progress(as_json) as progress:
+        task = progress.add_task("removing", total=None)
+
+        def is_done(order: Answer, answer: Answer) -> bool:
+            progress.update(task, description=f"removing: {answer['gc']['doing']}")
+            return bool(answer["gc"]["rounds"] >= order["round"])
+
+        _, answer = Leader(api).watch("gc", timeout_s, is_done)
+    _tell(as_json, answer["gc"]["last"])
+
+
+def _progress(as_json: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    return Progress(
+        *columns,
+        console=Console(stderr=True),
+        disable=as_json,
+        transient=True,
+        refresh_per_second=5,
+    )
+
+
+def _tell(as_json: bool, result: Answer) -> None:
+    if as_json:
+        print(json.dumps(result, indent=2))
+        return
+    for name, value in result.items():
+        print(f"{name.replace('_', ' ')}: {value}")
+
+
+def _rows(answer: Answer) -> list[tuple[str, str]]:
+    """What a person wants to see first, in that order."""
+    limit = answer["hot_limit_bytes"]
+    flushed, archive, error = answer["flush"], answer["archive"], answer["last_error"]
+    return [
+        ("store", answer["place"]),
+        ("told by", f"node {answer['node_id']}" + ("" if answer["leads"] else ", not the leader")),
+        ("not in the store", f"{_size(answer['hot_bytes'])} of {_size(limit)} allowed"),
+        ("oldest of it", "none" if answer["lag_ms"] is None else f"{_time(answer['lag_ms'])} old"),
+        ("in the store", f"{_size(answer['cold_bytes'])} in {answer['packs']} packs"),
+        ("their size", f"{_size(answer['pack_bytes'])}; {answer['dead_packs']} packs dead"),
+        (
+            "last flush",
+            "none that this node knows" if flushed["ago_ms"] is None else _flush(flushed),
+        ),
+        ("archive", "off" if archive is None else _archive(archive)),
+        ("appends", answer["backpressure"] or "taken"),
+        ("last error", "none" if error is None else f"{error['task']}: {error['message']}"),
+    ]
+
+
+def _flush(flushed: Answer) -> str:
+    return f"{_size(flushed['bytes'])} in {flushed['packs']} packs, {_time(flushed['ago_ms'])} ago"
+
+
+def _archive(archive: Answer) -> str:
+    told = f"through entry {archive['archived_index']}, {archive['lag_entries']} behind"
+    for first, last in archive["gaps"] or []:
+        told += f"; GAP: entries {first} to {last} are missing"
+    if archive["log_cut_unarchived_index"]:
+        told += f"; ALARM: the log is cut up to entry {archive['log_cut_unarchived_index']}"
+    return told
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return "unknown"
+    size, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def _time(milliseconds: int) -> str:
+    seconds = milliseconds / 1000
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,499 @@
+"""One Raft group at work: what waits is proposed, written, applied, answered.
+
+The loop around the two pure hearts. A write takes this way:
+
+1. `propose` puts the command on the pending list and parks its task.
+2. When the log writer is free, `_turn` makes everything pending one log entry.
+3. One synced batch puts it on disk, in a thread; the next entry gathers meanwhile.
+4. The core commits it, the machine applies it, and the parked tasks get their outcomes.
+5. Live readers of the touched streams are told, once the answers have gone out.
+
+The machine's state is stored afterwards, many entries at a time: what a crash loses of it, the
+log replays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import outcome
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.codec import Batch, decode_batch, encode_batch
+from streamd.group.barriers import ReadBarriers
+from streamd.group.committed_log import CommittedLog
+from streamd.group.peers import Audience, NoPeers, Peers
+from streamd.group.proposals import (
+    Gathering,
+    Intake,
+    OutcomeUnknown,
+    PendingEntry,
+    Proposal,
+    Unavailable,
+    decode_answers,
+    decode_proposals,
+    encode_answers,
+    encode_proposals,
+    give_up,
+)
+from streamd.group.retention import Retention
+from streamd.group.storing import Storing
+from streamd.group.sweeping import Sweeper
+from streamd.metrics import Metrics
+from streamd.raft import interface as raft
+from streamd.raft.core import Core, Ready, Role, SoftState
+from streamd.raft.membership import decode_configuration
+from streamd.raft.messages import Configuration, Entry, EntryKind, Message
+from streamd.storage.data_dir import DataDir
+from streamd.storage.install import install
+from streamd.storage.log_store import LogStore
+from streamd.storage.snapshots import SnapshotMeta, SnapshotSource
+from streamd.storage.state_store import StateStore
+from streamd.streams.commands import Command, Outcome, brings_bytes
+from streamd.streams.machine import Machine
+from streamd.streams.state import load_rows
+
+MAX_BATCH_COMMANDS = 1024
+MAX_BATCH_BYTES = 1024 * 1024
+MAX_PENDING_COMMANDS = 50_000
+MAX_PENDING_BYTES = 256 * 1024 * 1024
+# How long a write may wait for a leader to take it, a read for one to confirm it.
+PROPOSE_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 10.0
+MAX_FORWARDS = 16
+TICK_S = 0.1
+
+
+class Group:
+    """The replicated machine of one group. `run` must be running for anything else to happen."""
+
+    def __init__(
+        self,
+        core: Core,
+        log: LogStore,
+        machine: Machine,
+        store: StateStore,
+        data_dir: DataDir,
+        *,
+        run_blocking: RunBlocking,
+        clock_ms: Callable[[], int],
+        metrics: Metrics,
+        audience: Audience,
+        peers: Peers | None = None,
+        tick_s: float = TICK_S,
+    ) -> None:
+        self.core = core
+        self.machine = machine
+        self.state = machine.state
+        self._log = log
+        self._store = store
+        self._data_dir = data_dir
+        self._run_blocking = run_blocking
+        self._clock_ms = clock_ms
+        self._metrics = metrics
+        self._audience = audience
+        self._peers = peers or NoPeers()
+        self.tick_s = tick_s
+        # Without a cold store there is none.
+        self.hot_limit_bytes = math.inf
+        self._intake = Intake(MAX_PENDING_COMMANDS, MAX_PENDING_BYTES)
+        self._forwards = 0
+        self._batches: dict[int, PendingEntry] = {}
+        self._writes: deque[Ready] = deque()
+        self._writing = False
+        self._work = trio.lowlevel.ParkingLot()
+        self._stirred = trio.lowlevel.ParkingLot()
+        self._news = trio.lowlevel.ParkingLot()
+        self._turned = trio.lowlevel.ParkingLot()
+        self._roles = trio.lowlevel.ParkingLot()
+        self.retention = Retention(core, tick_s)
+        self._storing = Storing(
+            self.state, store, log, self.retention, run_blocking=run_blocking, due=self.wake
+        )
+        # While it is held, nothing is written to the state's store, and nobody replaces it.
+        self.storing_nothing = self._storing.exclusive
+        self._sweeper = Sweeper(self, store, run_blocking)
+        self._barriers = ReadBarriers(core, self.wake)
+        self._configuration: Configuration | None = None
+        self._writer = trio.CapacityLimiter(1)
+        self.committed = CommittedLog(log, core, run_blocking=run_blocking, writer=self._writer)
+        self._installing: SnapshotMeta | None = None
+
+    # -- for the layers above -----------------------------------------------------------------
+
+    async def propose(self, command: Command, size: int = 0) -> Outcome:
+        """Have `command` take effect and wait for its outcome; `size` is its payload in bytes.
+
+        Cancelled, the caller learns nothing: the command may still take effect.
+        Raises `Unavailable` when it will not, `OutcomeUnknown` when nobody can tell.
+        """
+        self._admit(command)
+        proposal = Proposal(command, size, trio.current_time() + PROPOSE_TIMEOUT_S)
+        self._intake.add(proposal)
+        self._work.unpark()
+        return await proposal.settled()
+
+    async def propose_forwarded(self, payload: bytes) -> bytes:
+        """Propose what another node forwarded, and answer when all of it is settled.
+
+        Raises `Unavailable` when this node does not lead: nothing was proposed.
+        """
+        if not self.leads:
+            raise Unavailable("this node does not lead")
+        proposals = decode_proposals(payload, trio.current_time() + PROPOSE_TIMEOUT_S)
+        gathering = Gathering(proposals)
+        for proposal in proposals:
+            try:
+                self._admit(proposal.command)
+                self._intake.add(proposal)
+            except Unavailable as error:
+                proposal.settle(outcome.Error(error))
+        self._work.unpark()
+        await gathering.wait()
+        return encode_answers(gathering.settled)
+
+    def _admit(self, command: Command) -> None:
+        """Raises `Unavailable` for more bytes, on the leader, while there is no room for them."""
+        if self.is_full and self.leads and brings_bytes(command):
+            raise Unavailable(
+                "the hot tier is full: the cold store does not take what is to be moved there"
+            )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits for the cold store than may."""
+        return self.state.header.hot_bytes > self.hot_limit_bytes
+
+    def step(self, messages: Sequence[Message]) -> None:
+        """Take messages from peers. Raises `RaftViolation`: the process must end."""
+        for message in messages:
+            self.core.step(message)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the loop look at what was put into the core."""
+        self._work.unpark()
+        self._stirred.unpark()
+
+    async def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for something that the loop's turns bring about; False when time ran out."""
+        with trio.move_on_after(timeout_s):
+            while not condition():
+                await self._turned.park()
+            return True
+        return False
+
+    async def role_changed(self) -> None:
+        """Wait until the node's role, its leader or its term is another."""
+        await self._roles.park()
+
+    @property
+    def leads(self) -> bool:
+        return self.core.role == Role.LEADER
+
+    def may_read(self) -> bool:
+        """Whether a read of the state as it is now is linearizable without asking anyone."""
+        return self.core.local_read_index() is not None
+
+    async def read_barrier(self, timeout_s: float = READ_TIMEOUT_S) -> None:
+        """Return once the state includes everything acknowledged before the call.
+
+        Raises `Unavailable` when no leader confirms it in time.
+        """
+        if not await self._barriers.wait(timeout_s):
+            raise Unavailable("no leader confirmed that the state is up to date")
+
+    async def stored(self) -> int:
+        """Wait until the store has all that was applied before the call; returns log time then."""
+        log_ms = self.state.header.log_ms
+        await self._storing.stored(self.state.header.applied_index)
+        return log_ms
+
+    def touch(self, key: bytes, stream_id: int) -> None:
+        """Note that a stream with a sliding window was read; the log hears of it soon."""
+        self._sweeper.touches[key] = (stream_id, self.now_ms())
+
+    async def have_room(self) -> None:
+        """Return once little waits to be stored. Who brings much waits here between two parts,
+        rather than make all writes wait at the limit. Raises `Unavailable`."""
+        if self._storing.has_room:
+            return
+        if not await self.wait_for(lambda: self._storing.has_room, PROPOSE_TIMEOUT_S):
+            raise Unavailable("too much waits to be stored")
+
+    @property
+    def writes_taken(self) -> int:
+        """How many writes of this node went on their way so far."""
+        return self._intake.taken
+
+    def abandon_upload(self, upload_id: int) -> None:
+        """Have the log forget an upload, some time soon."""
+        self._sweeper.abandoned.append(upload_id)
+
+    def touched_ms(self, key: bytes, stream_id: int) -> int:
+        """The latest read of a stream that the log has not heard of yet, or 0."""
+        noted = self._sweeper.touches.get(key)
+        return noted[1] if noted is not None and noted[0] == stream_id else 0
+
+    def now_ms(self) -> int:
+        """Log time as of now: the wall clock, but never before an entry already stamped."""
+        return max(self._clock_ms(), self.state.header.log_ms)
+
+    # -- the loop -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises `StorageError` when a disk fails, `RaftViolation` when
+        something happened that cannot: the process must end."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_loop, nursery)
+            nursery.start_soon(self._turn_loop, nursery)
+            nursery.start_soon(self._publish_loop)
+            nursery.start_soon(self._storing.run)
+            nursery.start_soon(self._sweeper.run)
+            nursery.start_soon(self._tick_loop)
+
+    async def _tick_loop(self) -> None:
+        while True:
+            await trio.sleep(self.tick_s)
+            self.core.tick()
+            self._barriers.tick()
+            self._intake.expire(trio.current_time())
+            self.wake()
+
+    async def _turn_loop(self, nursery: trio.Nursery) -> None:
+        """Take turns while the writer waits for the disk: a slow disk must not look like a dead
+        node to its peers."""
+        while True:
+            await self._stirred.park()
+            self._turn(nursery)
+
+    async def _write_loop(self, nursery: trio.Nursery) -> None:
+        while True:
+            self._turn(nursery)
+            if self._writes:
+                self._writing = True
+                await self._write(self._writes.popleft())
+                self._writing = False
+            elif self._installing is not None:
+                await self._install(self._installing)
+            elif (duty := self._storing.next_duty()) is not None:
+                await self._run_blocking(duty, limiter=self._writer)
+            elif self._log.lost_below is not None and self.core.may_vote:
+                await self._run_blocking(self._log.note_regained, limiter=self._writer)
+            else:
+                await self._work.park()
+
+    async def _write(self, ready: Ready) -> None:
+        """Put a `Ready`'s hard state and entries on disk, and load what applying will need."""
+        wanted = self._rows_wanted(ready.entries)
+        flushes = self.state.flushes
+        started = trio.current_time()
+        rows = await self._run_blocking(self._write_blocking, ready, wanted, limiter=self._writer)
+        self._metrics.fsync_latency.observe(trio.current_time() - started)
+        # A row read before a flush ended may be older than one the flush let go of.
+        if flushes == self.state.flushes:
+            for row, raw in rows.items():
+                self.state.install(row, raw)
+        self._storing.log_grew(sum(len(entry.payload) for entry in ready.entries))
+        self._peers.send(ready.messages_after_store)
+        self.core.stored(*ready.completion)
+
+    def _write_blocking(self, ready: Ready, wanted: list[bytes]) -> dict[bytes, bytes | None]:
+        rows = load_rows(self._store, wanted, b"")
+        self._log.append(ready.entries, ready.hard_state)
+        return rows
+
+    def _rows_wanted(self, entries: Sequence[Entry]) -> list[bytes]:
+        """Rows that the entries will look at and that are not in memory."""
+        wanted: list[bytes] = []
+        for entry in entries:
+            if entry.kind == EntryKind.COMMANDS:
+                for command in self._batch(entry).commands:
+                    wanted += self.state.missing(command)
+        return wanted
+
+    def _batch(self, entry: Entry) -> PendingEntry:
+        """The commands of an entry, as proposed here or as another leader sent them."""
+        batch = self._batches.get(entry.index)
+        if batch is not None and batch.term == entry.term:
+            return batch
+        if batch is not None:
+            batch.give_up(Unavailable("another leader's entry took its place"))
+        decoded = decode_batch(entry.payload)
+        batch = self._batches[entry.index] = PendingEntry(
+            entry.term, decoded.now_ms, decoded.commands
+        )
+        return batch
+
+    def _turn(self, nursery: trio.Nursery) -> None:
+        """Do all that can be done without waiting."""
+        if self._intake:
+            self._pass_on(nursery)
+        self._barriers.ask()
+        applied = False
+        while (ready := self.core.ready()) is not None:
+            if ready.soft_state is not None:
+                self._role_changed(ready.soft_state)
+            if ready.messages:
+                self._peers.send(ready.messages)
+            if ready.must_store:
+                self._writes.append(ready)
+            for entry in ready.committed:
+                self._apply(entry)
+                applied = True
+            if ready.reads:
+                self._barriers.answer(ready.reads)
+            if ready.snapshots:
+                self._peers.snapshots_wanted(ready.snapshots)
+        self._barriers.applied(self.core.applied_index)
+        if self.core.configuration is not self._configuration:
+            self._configuration = self.core.configuration
+            self._peers.configured(self._configuration)
+        self._turned.unpark_all()
+        if applied:
+            if self._audience.present:
+                self._news.unpark()
+            else:
+                self.machine.take_changes()
+            self._storing.changed()
+
+    def _pass_on(self, nursery: trio.Nursery) -> None:
+        """Propose what is pending, or have the leader propose it."""
+        if self.leads:
+            # While the disk is busy the next batch gathers.
+            if not self._writes and not self._writing:
+                self._propose_pending()
+        elif self.core.leader_id and self._forwards < MAX_FORWARDS:
+            proposals = self._intake.take(MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
+            self._forwards += 1
+            nursery.start_soon(self._forward, self.core.leader_id, proposals)
+
+    async def _forward(self, leader_id: int, proposals: list[Proposal]) -> None:
+        try:
+            answers = await self._peers.forward(leader_id, encode_proposals(proposals))
+            for proposal, settled in zip(proposals, decode_answers(answers), strict=True):
+                proposal.settle(settled)
+        except Unavailable:
+            # Nothing was proposed there. Tried again at the next tick, when there may be
+            # another leader; each proposal until its deadline.
+            self._intake.put_back(proposals)
+        except OutcomeUnknown as error:
+            give_up(proposals, error)
+        finally:
+            self._forwards -= 1
+
+    def _role_changed(self, state: SoftState) -> None:
+        """Another role, leader or term: nobody may wait for what only the old one could do."""
+        self._barriers.ask_again()
+        self._roles.unpark_all()
+        if state.role == Role.LEADER:
+            return
+        error = OutcomeUnknown("the leader changed before the write was committed")
+        for batch in self._batches.values():
+            batch.give_up(error)
+
+    def _propose_pending(self) -> None:
+        """Make all that is pending one entry, as far as one entry may hold it."""
+        if self._storing.is_behind:
+            return
+        proposals = self._intake.take(MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
+        commands = [proposal.command for proposal in proposals]
+        if self._sweeper.touches:
+            commands.insert(0, self._sweeper.take_touches())
+            proposals.insert(0, Proposal(commands[0], 0, 0.0))
+        now_ms = self.now_ms()
+        payload = encode_batch(Batch(now_ms, commands))
+        try:
+            indexes = self.core.propose([payload])
+        except raft.Refused as error:
+            give_up(proposals, Unavailable(str(error)))
+            return
+        self._batches[indexes[0]] = PendingEntry(self.core.term, now_ms, commands, proposals)
+        self._metrics.commit_batch.observe(len(proposals))
+
+    def _apply(self, entry: Entry) -> None:
+        if entry.kind == EntryKind.COMMANDS:
+            batch = self._batch(entry)
+            outcomes = self.machine.apply(entry.index, entry.term, batch.now_ms, batch.commands)
+            for proposal, result in zip(batch.proposals, outcomes, strict=False):
+                proposal.settle(outcome.Value(result))
+        else:
+            if entry.kind == EntryKind.CONFIGURATION:
+                self.state.header.configuration = entry.payload
+            self.machine.apply(entry.index, entry.term, 0, [])
+            stale = self._batches.get(entry.index)
+            if stale is not None:
+                stale.give_up(Unavailable("another leader's entry took its place"))
+        self._batches.pop(entry.index, None)
+        self.core.applied(entry.index)
+
+    async def _publish_loop(self) -> None:
+        """Tell live readers what changed, after those who changed it.
+
+        A stream with a thousand readers costs the loop some milliseconds an append. The tasks
+        that got their outcome in the same turn run before this one goes on.
+        """
+        while True:
+            while not self.machine.changes:
+                await self._news.park()
+            await trio.lowlevel.checkpoint()
+            self._audience.publish(self.machine.take_changes())
+
+    # -- behind the writes --------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Store all changes made so far."""
+        await self._storing.flush()
+
+    async def compact(self) -> int:
+        """Store the state and cut the log behind it; returns the log's first entry then."""
+        through = await self._storing.compact()
+        await self.wait_for(lambda: self._log.first_index > through, READ_TIMEOUT_S)
+        return self._log.first_index
+
+    # -- snapshots ----------------------------------------------------------------------------
+
+    async def open_snapshot(self, snapshot_id: int, *, only_hot: bool = False) -> SnapshotSource:
+        """A snapshot of the state as stored; see there. Raises `SnapshotUnavailable`."""
+        args = (self._store, self._log, snapshot_id, only_hot)
+        return await self._run_blocking(SnapshotSource.open, *args, limiter=self._writer)
+
+    @property
+    def is_installing(self) -> bool:
+        """Whether a snapshot is taking the place of state and log."""
+        return self._installing is not None
+
+    async def install(self, meta: SnapshotMeta) -> bool:
+        """Put a received snapshot in the place of state and log, between two writes.
+
+        False when it is not wanted any more.
+        """
+        if self._installing is not None or not self.core.begin_restore(meta.index, meta.term):
+            return False
+        self._installing = meta
+        self.wake()
+        while self._installing is not None:
+            await self._turned.park()
+        return True
+
+    async def _install(self, meta: SnapshotMeta) -> None:
+        async with self._storing.exclusive:
+            await self._run_blocking(
+                install, self._data_dir, self._log, self._store, meta, limiter=self._writer
+            )
+            self.state.load()
+            self.machine.take_changes()
+            configuration = decode_configuration(meta.configuration)
+            restored = self.core.restore(meta.index, meta.term, configuration)
+            assert restored, meta
+        unknown = OutcomeUnknown("a snapshot took the place of the log")
+        for batch in self._batches.values():
+            batch.give_up(unknown)
+        self._batches = {}
+        self._storing.restarted(meta.index)
+        self._installing = None
+        self._audience.start_over()
+        self._turned.unpark_all()

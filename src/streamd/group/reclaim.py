@@ -1,0 +1,70 @@
+"""Removal of what streams and blobs leave behind, a little at a time, on this node alone.
+
+The machine only notes the id of a removed stream or blob, or up to which record a stream was
+trimmed. Nothing new can come to read the rows that a note speaks of, so taking them away needs
+no agreement with other nodes; what is still being sent out from before is pinned. Slices of the
+cold store are not a node's own: the leader has the log drop them (`DropSlices`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.group.pins import Pins
+from streamd.storage.state_store import StateStore
+from streamd.streams import keys
+
+RECLAIM_INTERVAL_S = 5.0
+_NOTES_PER_SLICE = 64
+_KEYS_PER_SLICE = 2_000
+# What deleted rows of one id may take on the disk before it is given back at once; of smaller
+# ones, as other rows are written.
+_COMPACT_BYTES = 16 * 1024 * 1024
+_Range = tuple[bytes, bytes]
+
+_ROWS_OF_AN_ID = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART, keys.DROPPED)
+
+
+async def reclaim_forever(store: StateStore, run_blocking: RunBlocking, pins: Pins) -> None:
+    """Remove the rows that notes speak of, and then the notes."""
+    while True:
+        for letter in (keys.GARBAGE, keys.TRIM):
+            start: bytes | None = letter
+            while start is not None:
+                start = await run_blocking(reclaim_some, store, start, pins.held())
+        await trio.sleep(RECLAIM_INTERVAL_S)
+
+
+def reclaim_some(store: StateStore, start: bytes, pinned: Set[int]) -> bytes | None:
+    """Remove one slice of rows; returns the note to go on with, or None behind the last one."""
+    stop = bytes([start[0] + 1])
+    notes = store.scan(start, stop, limit=_NOTES_PER_SLICE)
+    budget = _KEYS_PER_SLICE
+    for note, _ in notes:
+        stream_id, ranges, slices = _noted(note)
+        if stream_id in pinned:
+            continue
+        for first, last in ranges:
+            budget -= store.delete_range(first, last, max_keys=budget)
+            if budget <= 0:
+                return note
+            if store.size_between(first, last) >= _COMPACT_BYTES:
+                store.compact(first, last)
+        # The leader goes by the note as well, to have the slices dropped on all nodes.
+        if not store.scan(*slices, limit=1):
+            store.write([(note, None)])
+    return notes[-1][0] + b"\0" if len(notes) == _NOTES_PER_SLICE else None
+
+
+def _noted(note: bytes) -> tuple[int, list[_Range], _Range]:
+    """The id that a note is about, the ranges of rows that may go, and that of the slices for
+    whose sake the note stays."""
+    if note[:1] == keys.TRIM:
+        stream_id, chunks = keys.trimmed_chunks(note)
+        return stream_id, [chunks], keys.trimmed_slices(note)
+    stream_id = keys.id_in(note)
+    ranges = [keys.id_range(letter, stream_id) for letter in _ROWS_OF_AN_ID]
+    return stream_id, ranges, keys.id_range(keys.SLICE, stream_id)

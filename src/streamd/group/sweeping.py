@@ -1,0 +1,87 @@
+"""What only time brings about: renewals by reads, streams that expire, uploads left lying."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.storage.state_store import StateStore
+from streamd.streams.commands import Command, DropUploads, Outcome, Sweep, Touch
+from streamd.streams.state import due_for_sweep, idle_uploads
+
+SWEEP_INTERVAL_S = 0.5
+SWEEP_BATCH = 256
+# How long nothing may be added to an upload. Its server adds what it has every few seconds, so
+# this only ends uploads whose server is gone.
+UPLOAD_IDLE_MS = 120_000
+_MAX_ABANDONED = 10_000
+
+
+class _Group(Protocol):
+    @property
+    def leads(self) -> bool: ...
+
+    def now_ms(self) -> int: ...
+
+    @property
+    def propose(self) -> Callable[[Command], Awaitable[Outcome]]: ...
+
+
+class Sweeper:
+    """Proposes these things twice a second; reads are noted here until then."""
+
+    def __init__(self, group: _Group, store: StateStore, run_blocking: RunBlocking) -> None:
+        self._group = group
+        self._store = store
+        self._run_blocking = run_blocking
+        self.touches: dict[bytes, tuple[int, int]] = {}
+        self.abandoned: list[int] = []
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises `StorageError`."""
+        while True:
+            await trio.sleep(SWEEP_INTERVAL_S)
+            try:
+                await self._sweep()
+            except (Unavailable, OutcomeUnknown):
+                continue  # It comes round again.
+
+    def take_touches(self) -> Touch:
+        """The reads since the last time."""
+        reads = [(key, *noted) for key, noted in self.touches.items()]
+        self.touches = {}
+        return Touch(reads)
+
+    async def _sweep(self) -> None:
+        await self._drop_abandoned()
+        if not self._group.leads:
+            if self.touches:
+                await self._group.propose(self.take_touches())
+            return
+        due, idle = await self._run_blocking(_due, self._store, self._group.now_ms())
+        if due or self.touches:
+            await self._group.propose(Sweep(due))
+        if idle:
+            await self._group.propose(DropUploads(idle, UPLOAD_IDLE_MS))
+
+    async def _drop_abandoned(self) -> None:
+        # Should more than these come together, time will take the others.
+        dropped, self.abandoned = self.abandoned[:_MAX_ABANDONED], []
+        if dropped:
+            try:
+                await self._group.propose(DropUploads(dropped))
+            except BaseException:
+                self.abandoned += dropped
+                raise
+
+
+def _due(store: StateStore, now_ms: int) -> tuple[list[bytes], list[int]]:
+    """Streams that may have expired, and uploads that were left lying. Blocks."""
+    return (
+        due_for_sweep(store, now_ms, SWEEP_BATCH),
+        idle_uploads(store, now_ms - UPLOAD_IDLE_MS, SWEEP_BATCH),
+    )

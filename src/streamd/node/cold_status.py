@@ -1,0 +1,232 @@
+"""How a node's cold tier stands, for those who look at it: as a report and as metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+import trio
+
+from streamd.archive.archive import Archive
+from streamd.cold.objects import MAX_PAGE
+from streamd.metrics import Metrics
+from streamd.node.node import Node
+from streamd.storage.state_store import StateStore
+from streamd.streams import keys
+from streamd.streams.model import Pack
+from streamd.tier.tier import ColdTier, Lead, Rounds
+
+_PACK = msgspec.msgpack.Decoder(Pack)
+
+
+class Packs(NamedTuple):
+    """How many objects with slices there are, how large, and how many of them nothing needs."""
+
+    objects: int
+    size: int
+    dead: int
+
+
+async def report(node: Node) -> dict[str, object] | None:
+    """What ``/cluster/cold`` says; None without a cold tier. Raises `StorageFailed`.
+
+    Bytes, packs and the archive are replicated. What is under way or went wrong only who does it
+    knows: the leader, or for its own disk each node.
+    """
+    tier = node.cold_tier
+    if tier is None:
+        return None
+    core, header, config = node.group.core, node.group.state.header, node.cold_config
+    packs = await node.run_blocking(_sum_up, node.stores.state)
+    oldest_ms = await node.run_blocking(_oldest_hot_ms, node.stores.state)
+    return {
+        "place": tier.cold.place,
+        "node_id": core.node_id,
+        "leads": node.group.leads,
+        "leader_id": core.leader_id or None,
+        "leader_address": node.leader_address(),
+        "term": core.term,
+        "hot_bytes": header.hot_bytes,
+        "hot_limit_bytes": config.hot_limit_bytes,
+        "lag_ms": _lag_ms(node, oldest_ms),
+        "flushed_bytes": header.flushed_bytes,
+        "cold_bytes": header.cold_bytes,
+        "packs": packs.objects,
+        "pack_bytes": packs.size,
+        "dead_packs": packs.dead,
+        "local_bytes": node.dropper.held_bytes,
+        "backpressure": backpressure(node),
+        "flush": _flush(node),
+        "gc": _gc(node),
+        "archive": None if node.archive is None else node.archive.report(),
+        "tasks": {task.name: _task(task) for task in tasks(tier)},
+        "last_error": _last_error(tier),
+    }
+
+
+def backpressure(node: Node) -> str | None:
+    """Why the leader refuses appends at the moment; None when they are taken."""
+    group = node.group
+    if not group.is_full:
+        return None
+    return (
+        f"refused: {group.state.header.hot_bytes} bytes wait for the cold store, more than "
+        f"cold.hot_limit_bytes ({node.cold_config.hot_limit_bytes})"
+    )
+
+
+def tasks(tier: ColdTier) -> list[Rounds[[]] | Rounds[[Lead]]]:
+    """All that the tier does, on this node and for all."""
+    return [*tier.node_tasks, *tier.leader_tasks]
+
+
+def _lag_ms(node: Node, oldest_ms: int | None) -> int | None:
+    """For how long, about, something has been waiting for the store."""
+    return None if oldest_ms is None else max(0, node.group.now_ms() - oldest_ms)
+
+
+def _flush(node: Node) -> dict[str, object]:
+    flusher = node.flusher
+    at_ms = flusher.flushed_ms
+    return {
+        "passes": flusher.passes,
+        "packs": flusher.packs,
+        "bytes": flusher.bytes,
+        "stuck_bytes": flusher.stuck_bytes,
+        "ago_ms": None if at_ms is None else max(0, node.group.now_ms() - at_ms),
+    }
+
+
+def _gc(node: Node) -> dict[str, object]:
+    gc = node.cold_gc
+    return {
+        "rounds": gc.ended,
+        "doing": gc.doing,
+        "last": msgspec.to_builtins(gc.last),
+        "total": msgspec.to_builtins(gc.total),
+    }
+
+
+def _task(task: Rounds[[]] | Rounds[[Lead]]) -> dict[str, object]:
+    return {"error": task.error, "failures": task.failures, "ago_ms": _ago_ms(task)}
+
+
+def _ago_ms(task: Rounds[[]] | Rounds[[Lead]]) -> int | None:
+    """Since a round of the task last went well."""
+    return None if task.done_at is None else round((trio.current_time() - task.done_at) * 1000)
+
+
+def _last_error(tier: ColdTier) -> dict[str, object] | None:
+    for task in tasks(tier):
+        if task.error is not None:
+            return {"task": task.name, "message": task.error}
+    return None
+
+
+def _sum_up(store: StateStore) -> Packs:
+    """Blocks."""
+    objects = size = dead = 0
+    start, stop = keys.PACK, bytes([keys.PACK[0] + 1])
+    while rows := store.scan(start, stop, limit=MAX_PAGE):
+        packs = [_PACK.decode(value) for _, value in rows]
+        objects += len(packs)
+        size += sum(pack.size for pack in packs)
+        dead += sum(not pack.live for pack in packs)
+        start = rows[-1][0] + b"\0"
+    return Packs(objects, size, dead)
+
+
+def _oldest_hot_ms(store: StateStore) -> int | None:
+    """Blocks."""
+    rows = store.scan(keys.HOT, bytes([keys.HOT[0] + 1]), limit=1)
+    return keys.hot_in(rows[0][0])[0] if rows else None
+
+
+def export(node: Node, metrics: Metrics) -> None:
+    """Have the cold tier scraped, if there is one."""
+    tier = node.cold_tier
+    if tier is None:
+        return
+    gauge, header = metrics.gauge, node.group.state
+
+    def of_each(value: Callable[[Rounds[[]] | Rounds[[Lead]]], float]) -> Values:
+        return lambda: {task.name: value(task) for task in tasks(tier)}
+
+    gauge("cold_hot_bytes", "Not in the cold store yet.", lambda: header.header.hot_bytes)
+    gauge("cold_bytes", "In the cold store, and needed.", lambda: header.header.cold_bytes)
+    gauge("cold_backpressure", "Whether appends are refused.", lambda: node.group.is_full)
+    stuck = node.flusher
+    gauge("cold_stuck_bytes", "That no object can hold, as known.", lambda: stuck.stuck_bytes)
+    held = node.dropper
+    gauge("cold_kept_bytes", "In the store, and kept here too.", lambda: held.held_bytes or 0)
+    gauge("cold_cache_bytes", "Read from the store, in memory.", lambda: tier.reads.size)
+    metrics.counter_by("task", "cold_failures", "Rounds that failed.", of_each(_failures))
+    metrics.gauge_by("task", "cold_failing", "Whether the last round failed.", of_each(_fails))
+    metrics.counter_by("what", "cold", "What the tier did on this node.", lambda: _counts(node))
+    if node.archive is not None:
+        _export_archive(node.archive, metrics)
+
+
+def _export_archive(archive: Archive, metrics: Metrics) -> None:
+    """Have the archive scraped. What only the leader knows is no number on the other nodes."""
+    gauge = metrics.gauge
+    gauge("archive_index", "The last log entry archived.", lambda: archive.archived.index)
+    gauge("archive_lag_entries", "Applied, not archived yet.", lambda: archive.lag_entries)
+    gauge("archive_lag_bytes", "Of the log, not archived yet.", lambda: archive.lag_bytes)
+    gauge("archive_lag_seconds", "From there to the last entry.", lambda: archive.lag_ms / 1000)
+    gauge(
+        "archive_last_segment_time_seconds",
+        "When the last entry archived was written.",
+        lambda: archive.archived.time_ms / 1000,
+    )
+    gauge(
+        "archive_last_snapshot_time_seconds",
+        "Of when the newest snapshot of the state is.",
+        lambda: _snapshot_time_s(archive),
+    )
+    metrics.gauge_by("alarm", "archive_alarm", "What cannot be restored.", lambda: _alarms(archive))
+
+
+def _snapshot_time_s(archive: Archive) -> float:
+    newest = archive.newest_snapshot
+    return math.nan if newest is None else newest.time_ms / 1000
+
+
+def _alarms(archive: Archive) -> dict[str, float]:
+    return {
+        "log_cut": archive.cut_unarchived_index > 0,
+        "gap": math.nan if archive.gaps is None else len(archive.gaps) > 0,
+        "fenced": archive.target.fence.restored_cluster_id is not None,
+    }
+
+
+Values = Callable[[], dict[str, float]]
+
+
+def _failures(task: Rounds[[]] | Rounds[[Lead]]) -> float:
+    return task.failures
+
+
+def _fails(task: Rounds[[]] | Rounds[[Lead]]) -> float:
+    return task.error is not None
+
+
+def _counts(node: Node) -> dict[str, float]:
+    tier, gc = node.cold_tier, node.cold_gc.total
+    assert tier is not None
+    return {
+        "flushed_packs": node.flusher.packs,
+        "flushed_bytes": node.flusher.bytes,
+        "dropped_bytes": node.dropper.dropped_bytes,
+        "differing_slices": node.dropper.differing,
+        "read_slices": tier.reads.misses,
+        "cached_slices": tier.reads.hits,
+        "damaged_reads": tier.records.damaged,
+        "retried_requests": tier.cold.retries,
+        "deleted_packs": gc.deleted_packs,
+        "deleted_orphans": gc.deleted_orphans,
+        "compacted_packs": gc.compacted_packs,
+        "dropped_slices": gc.dropped_slices,
+    }

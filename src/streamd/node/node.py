@@ -1,0 +1,229 @@
+"""A node: its stores and its group, brought up and down in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+
+import trio
+
+from streamd.archive.archive import Archive
+from streamd.archive.merging import Merger
+from streamd.archive.snapshots import ArchiveTarget, StateSnapshots
+from streamd.blocking import RunBlocking
+from streamd.cluster.administration import Administration
+from streamd.cluster.cluster import Cluster
+from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
+from streamd.config import ClusterConfig, ColdConfig
+from streamd.group.group import Group
+from streamd.group.peers import Audience
+from streamd.group.pins import Pins
+from streamd.group.proposals import Unavailable
+from streamd.group.reclaim import reclaim_forever
+from streamd.group.stores import Stores, open_core
+from streamd.metrics import Metrics
+from streamd.node.anchors import Anchors
+from streamd.node.blobs import Blobs
+from streamd.node.reads import Reads
+from streamd.raft.messages import Message
+from streamd.storage.incoming import SnapshotSink
+from streamd.streams.machine import Machine
+from streamd.streams.state import State
+from streamd.tier.drop import Dropper
+from streamd.tier.flush import Flusher
+from streamd.tier.gc import ColdGc
+from streamd.tier.reads import ColdReads
+from streamd.tier.records import ColdRecords
+from streamd.tier.store import Cold
+from streamd.tier.tier import ColdTier, Rounds
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Node:
+    """One member of the group, over its open stores; with a `cluster`, one of several."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        *,
+        run_blocking: RunBlocking,
+        clock_ms: Callable[[], int],
+        random: Random,
+        audience: Audience,
+        metrics: Metrics,
+        cluster: Cluster | None = None,
+        timing: ClusterConfig | None = None,
+        cold: Cold | None = None,
+        cold_config: ColdConfig | None = None,
+    ) -> None:
+        """Blocks for a read or two. Raises `StorageError` when the stores do not fit together."""
+        timing = timing or ClusterConfig()
+        state = State(stores.state)
+        self.stores = stores
+        self.metrics = metrics
+        self.cluster = cluster
+        self.run_blocking = run_blocking
+        self.group = Group(
+            open_core(stores, state, random, timing),
+            stores.log,
+            Machine(state),
+            stores.state,
+            stores.data_dir,
+            run_blocking=run_blocking,
+            clock_ms=clock_ms,
+            metrics=metrics,
+            audience=audience,
+            peers=cluster,
+            tick_s=timing.heartbeat_interval_ms / 1000,
+        )
+        self.pins = Pins()
+        self.archive: Archive | None = None
+        self.cold_config = cold_config or ColdConfig()
+        self.cold_tier = self._cold_tier(cold, self.cold_config, random)
+        records = ColdRecords(None) if self.cold_tier is None else self.cold_tier.records
+        self.reads = Reads(state, stores.state, records, run_blocking)
+        self.anchors = Anchors(self.group, self.reads)
+        self.blobs = Blobs(state, stores.state, records, run_blocking)
+        self.administration: Administration | None = None
+        if cluster is not None:
+            self.administration = Administration(self.group, cluster)
+            self._sender = SnapshotSender(
+                self.group,
+                cluster,
+                only_hot=cold is not None,
+                run_blocking=run_blocking,
+                random=random,
+            )
+            sink = SnapshotSink(stores.data_dir.incoming)
+            self._receiver = SnapshotReceiver(self.group, sink, run_blocking=run_blocking)
+        self._nursery: trio.Nursery | None = None
+
+    def _cold_tier(self, cold: Cold | None, config: ColdConfig, random: Random) -> ColdTier | None:
+        """The cold tier over a cold store, if there is one."""
+        if cold is None:
+            return None
+        self.group.hot_limit_bytes = config.hot_limit_bytes
+        reads = ColdReads(cold, cache_bytes=config.cache_bytes)
+        self.flusher = Flusher(
+            self.group,
+            self.stores.state,
+            cold,
+            config,
+            self._cluster_id,
+            run_blocking=self.run_blocking,
+        )
+        self.dropper = Dropper(
+            self.group.state,
+            self.stores.state,
+            self.group.storing_nothing,
+            self.group.stored,
+            keep_bytes=config.hot_keep_bytes,
+            run_blocking=self.run_blocking,
+        )
+        target = ArchiveTarget(cold, self.group, self._cluster_id, self.run_blocking)
+        snapshots = StateSnapshots(target, config, random=random)
+        ask_member = None if self.cluster is None else self.cluster.ask_to_archive
+        self.archive = Archive(target, snapshots, config, ask_member=ask_member)
+        unfenced = target.fence.unfenced
+        self.cold_gc = ColdGc(
+            self.group,
+            self.stores.state,
+            cold,
+            reads,
+            self.pins,
+            target.fence,
+            config,
+            self._cluster_id,
+            run_blocking=self.run_blocking,
+        )
+        return ColdTier(
+            self.group,
+            cold,
+            reads,
+            ColdRecords(reads),
+            node_tasks=[Rounds("drop", self.dropper.round)],
+            leader_tasks=[
+                Rounds("flush", unfenced(self.flusher.round)),
+                Rounds("archive", unfenced(self.archive.make_round)),
+                Rounds("snapshot", unfenced(snapshots.make_round)),
+                Rounds("merge", unfenced(Merger(target).make_round)),
+                self.cold_gc.task,
+            ],
+        )
+
+    def _cluster_id(self) -> str:
+        """The id of the node's cluster, which it may get only when it joins."""
+        return self.stores.data_dir.identity.cluster_id
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the node. Inside, one by itself has recovered and serves; one of several may still
+        be looking for its leader. Raises `StorageError`, `RaftViolation`."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self.group.run)
+            if self.cluster is not None:
+                self.cluster.configured(self.group.core.configuration)
+                self.cluster.member = self
+                nursery.start_soon(self._receiver.tidy_forever)
+            else:
+                await self.group.read_barrier()
+            nursery.start_soon(reclaim_forever, self.stores.state, self.run_blocking, self.pins)
+            if self.cold_tier is not None:
+                nursery.start_soon(self.cold_tier.run)
+            yield
+            if self.cluster is not None:
+                self.cluster.member = None
+            await self.group.flush()
+            nursery.cancel_scope.cancel()
+
+    # -- what peers ask -----------------------------------------------------------------------
+
+    def step(self, messages: Sequence[Message]) -> None:
+        self.group.step(messages)
+
+    async def propose_forwarded(self, payload: bytes) -> bytes:
+        return await self.group.propose_forwarded(payload)
+
+    async def administer(self, payload: bytes) -> bytes:
+        assert self.administration is not None
+        return await self.administration.administer(payload)
+
+    async def take_snapshot_step(self, payload: bytes) -> bytes:
+        return await self._receiver.take_step(payload)
+
+    async def archive_for(self, payload: bytes) -> bytes:
+        if self.archive is None:
+            raise Unavailable("this node has no cold store")
+        return await self.archive.archive_for(payload)
+
+    def send_snapshots(self, members: Sequence[int]) -> None:
+        assert self._nursery is not None
+        for member in members:
+            self._nursery.start_soon(self._sender.send, member)
+
+    # -- for clients and operators -------------------------------------------------------------
+
+    def leader_address(self) -> str | None:
+        """Where clients reach the leader when that is another node, as far as it is known."""
+        core = self.group.core
+        if self.cluster is None or core.leader_id in (0, core.node_id):
+            return None
+        return self.cluster.client_address_of(core.leader_id)
+
+    def is_in_contact(self) -> bool:
+        """Whether the group has voters and the leader, as far as known, is in reach."""
+        core = self.group.core
+        if self.cluster is None or core.leader_id == core.node_id:
+            return bool(core.configuration.voters)
+        connection = self.cluster.connections().get(core.leader_id)
+        return connection is not None and connection.connected
+
+    def is_ready(self) -> bool:
+        """Whether the node leads or follows, and its state is as new as it can be."""
+        return self.group.core.is_caught_up

@@ -1,0 +1,190 @@
+"""Reading streams: from memory where the records are recent, else from the store in a thread, and
+from the cold store what is only there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.storage.state_store import StateStore
+from streamd.streams import keys
+from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, Slice
+from streamd.streams.listing import ListQuery, Page, list_streams
+from streamd.streams.model import Bucket, Stream
+from streamd.streams.offsets import Position
+from streamd.streams.reading import (
+    RecordSlice,
+    StoredRead,
+    find_record,
+    finder,
+    gather,
+    home,
+    read_from_store,
+)
+from streamd.streams.state import State, load_rows
+from streamd.streams.tables import Table
+from streamd.tier.records import ColdRecords
+
+# Pages of buckets read at once; whoever lists in a loop must not take every thread there is.
+_LISTINGS_AT_ONCE = 2
+
+V = TypeVar("V")
+
+
+class OffsetGone(Exception):
+    """A position lies before a stream's snapshot; `earliest` is the first that can be read."""
+
+    def __init__(self, earliest: Position) -> None:
+        super().__init__(earliest.token().decode())
+        self.earliest = earliest
+
+
+class Reads:
+    """The state as readers see it. What is returned is as of the moment of the return."""
+
+    def __init__(
+        self, state: State, store: StateStore, cold: ColdRecords, run_blocking: RunBlocking
+    ) -> None:
+        self._state = state
+        self._store = store
+        self._cold = cold
+        self._run_blocking = run_blocking
+        self._listings = trio.CapacityLimiter(_LISTINGS_AT_ONCE)
+
+    async def stream(self, key: bytes) -> Stream | None:
+        """A stream's metadata, deleted and expired ones included; None when there is none.
+
+        The value is the machine's own and changes as the stream does: do not keep it across
+        an await that matters, and never write to it.
+        """
+        streams = self._state.streams
+        if key in streams:
+            return streams.get(key)
+        return await self._row(lambda: self._state.streams, keys.STREAM, key)
+
+    async def bucket(self, name: bytes) -> Bucket | None:
+        """A bucket, or None when there is none. As with `stream`, the value is the machine's."""
+        return await self._row(lambda: self._state.buckets, keys.BUCKET, name)
+
+    async def _row(self, table: Callable[[], Table[V]], prefix: bytes, key: bytes) -> V | None:
+        # Asked for after each wait: a snapshot that is installed meanwhile brings new tables, and
+        # a value of an old one would never change again.
+        while key not in table():
+            flushes = self._state.flushes
+            rows = await self._run_blocking(load_rows, self._store, [key], prefix)
+            # A flush in between may have let go of a newer row than the one just read.
+            if flushes == self._state.flushes:
+                return table().install(key, rows[key])
+        return table().get(key)
+
+    async def page(self, query: ListQuery, log_ms: int) -> Page:
+        """A page of a bucket's streams, of what the store has.
+
+        By a log time that the store has not reached, a stream would look expired whose renewal
+        is not stored yet.
+        """
+        return await self._run_blocking(
+            list_streams, self._store, query, log_ms, limiter=self._listings
+        )
+
+    async def read(self, stream: Stream, at: Position, max_bytes: int) -> Slice:
+        """Records of `stream` from `at` on, at most about `max_bytes` but at least one.
+
+        Empty only at the tail. Raises `OffsetMismatch` when `at` is not a record boundary of
+        the stream, also when the stream was removed meanwhile; `OffsetGone` when it was trimmed;
+        a `ColdError` when they are in the cold store only and cannot be had from there.
+        """
+        flushes = self._state.flushes
+        while True:
+            if stream.snapshot is not None and at.record < stream.snapshot.record:
+                raise OffsetGone(stream.earliest)
+            recent = self._state.read_recent(stream, at, max_bytes)
+            if recent is not None:
+                return recent
+            stored = await self._run_blocking(read_from_store, self._store, stream, at, max_bytes)
+            # Only if `stream` is certainly the state's own still: kept for another, larger one that
+            # a snapshot brought, or that came from the store anew, they would leave a gap.
+            if flushes == self._state.flushes:
+                self._keep(stream, stored)
+            found = stored.slice or await self._from_cold(stream, stored, at, max_bytes)
+            if found is not None:
+                return self._prolonged(stream, found, max_bytes)
+            if self._state.read_recent(stream, at, max_bytes) is None:
+                if at.record < stream.earliest.record:
+                    raise OffsetGone(stream.earliest)
+                raise OffsetMismatch
+
+    async def records(self, stream: Stream, at: Position, max_bytes: int) -> RecordSlice:
+        """As `read`, with the records' lengths, for streams as they once were.
+
+        `stream` is a copy whose ids are pinned: what was trimmed since can still be read.
+        Nothing of it is kept in memory. Raises `OffsetMismatch`, and as `read` a `ColdError`.
+        """
+        recent = self._state.read_recent_records(stream, at, max_bytes)
+        if recent is not None:
+            return recent
+        lengths: list[int] = []
+        stored = await self._run_blocking(
+            read_from_store, self._store, stream, at, max_bytes, lengths
+        )
+        found = stored.slice or await self._from_cold(stream, stored, at, max_bytes, lengths)
+        if found is not None:
+            return RecordSlice(found, lengths)
+        # A flush may have moved it from memory to the store between the two looks.
+        recent = self._state.read_recent_records(stream, at, max_bytes)
+        if recent is None:
+            raise OffsetMismatch
+        return recent
+
+    async def chunk_at(self, stream: Stream, record: int) -> tuple[AnyChunk, Limit]:
+        """A chunk with `record`, and how far the stream reads in it. Appends are whole in it.
+
+        Raises `OffsetMismatch` when there is none, and as `read` a `ColdError`.
+        """
+        stream_id, limit = home(stream, record)
+        for _ in range(2):
+            recent = self._state.tails.find(stream_id, record)
+            if recent is not None:
+                return recent, limit
+            store = self._store
+            stored, cold = await self._run_blocking(find_record, store, stream_id, record)
+            found = stored or (await self._cold.chunks(cold) if cold else [])
+            if found:
+                return found[0], limit
+            # A flush may have moved it from memory to the store between the two looks.
+        raise OffsetMismatch
+
+    async def _from_cold(
+        self,
+        stream: Stream,
+        stored: StoredRead,
+        at: Position,
+        max_bytes: int,
+        lengths: list[int] | None = None,
+    ) -> Slice | None:
+        """Records that the store knows to be in the cold store; None when it knows of none."""
+        if not stored.cold:
+            return None
+        chunks = await self._cold.chunks(stored.cold)
+        return gather(stream, at, max_bytes, finder(stored.stream_id, chunks), lengths)
+
+    def _keep(self, stream: Stream, stored: StoredRead) -> None:
+        """Keep chunks that reach to the stream's end: its next reader will want them too."""
+        if not stored.chunks or stored.stream_id != stream.stream_id:
+            return
+        if stored.chunks[-1].end_record == stream.records:
+            self._state.tails.install(stream.stream_id, list(stored.chunks))
+
+    def _prolonged(self, stream: Stream, found: Slice, max_bytes: int) -> Slice:
+        """What was found in the store, and what follows it in memory: a short stream is one piece.
+
+        Some clients take the first piece for everything.
+        """
+        left = max_bytes - found.size
+        recent = self._state.read_recent(stream, found.end, left) if left > 0 else None
+        if recent is None or recent.size > left:
+            return found
+        return Slice([*found.parts, *recent.parts], recent.end, found.size + recent.size)

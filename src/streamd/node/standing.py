@@ -1,0 +1,139 @@
+"""Where a node stands in its group, for those who look at it: as a report and as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from streamd.cluster.cluster import Cluster
+from streamd.metrics import Metrics
+from streamd.node.node import Node
+from streamd.raft.interface import PeerStatus
+from streamd.transport import PeerConnection
+
+
+def report(node: Node) -> dict[str, object]:
+    """What ``/cluster/status`` says. Raises `StorageFailed`."""
+    core = node.group.core
+    configuration = core.configuration
+    identity = node.stores.data_dir.identity
+    found: dict[str, object] = {
+        "cluster_id": identity.cluster_id,
+        "cluster_name": identity.cluster_name or None,
+        "node_id": core.node_id,
+        "role": core.role.name.lower(),
+        "leader_id": core.leader_id or None,
+        "term": core.term,
+        "commit_index": core.commit_index,
+        "last_applied": core.applied_index,
+        "last_log_index": core.last_index,
+        "first_log_index": core.first_index,
+        "voters": sorted(configuration.voters),
+        "learners": sorted(configuration.learners),
+        "streams": node.group.state.header.streams,
+    }
+    if node.cluster is not None:
+        found["members"] = _members(node, node.cluster)
+    return found
+
+
+def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
+    """What this node knows of each member; lag and contact only the leader knows."""
+    core = node.group.core
+    configuration = core.configuration
+    progress = core.peers()
+    connections = cluster.connections()
+    members: list[dict[str, object]] = []
+    for node_id, peer_address, client_address in configuration.addresses:
+        member: dict[str, object] = {
+            "node_id": node_id,
+            "peer_address": peer_address,
+            "client_address": client_address,
+            "voter": configuration.is_voter(node_id),
+        }
+        if node_id in progress:
+            peer = progress[node_id]
+            member["match_index"] = peer.match_index
+            member["behind_entries"] = core.last_index - peer.match_index
+            member["behind_bytes"] = _behind_bytes(node, peer)
+            member["flow"] = peer.state
+            member["last_contact_ms"] = _last_contact_ms(node, peer)
+        if node_id in connections:
+            member["connected"] = connections[node_id].connected
+        members.append(member)
+    return members
+
+
+def _behind_bytes(node: Node, peer: PeerStatus) -> int:
+    """About how many bytes of entries a follower lacks; those of the log only, when some that it
+    lacks are gone from there and a snapshot will replace them."""
+    return node.stores.log.size_behind(max(peer.match_index, node.group.core.first_index - 1))
+
+
+def _last_contact_ms(node: Node, peer: PeerStatus) -> int:
+    return round(peer.ticks_since_heard * node.group.tick_s * 1000)
+
+
+def export(node: Node, metrics: Metrics) -> None:
+    """Have the node's standing scraped, and how things are with each peer."""
+    core, gauge = node.group.core, metrics.gauge
+    gauge("raft_term", "The node's Raft term.", lambda: core.term)
+    gauge("raft_role", "0 follower, 1 or 2 candidate, 3 leader.", lambda: core.role)
+    gauge("raft_commit_index", "The last committed log entry.", lambda: core.commit_index)
+    gauge("raft_applied_index", "The last applied log entry.", lambda: core.applied_index)
+    gauge("streams", "Streams that exist.", lambda: node.group.state.header.streams)
+    if node.cluster is not None:
+        _export_progress(node, metrics)
+        _export_connections(node.cluster, metrics)
+
+
+def _export_progress(node: Node, metrics: Metrics) -> None:
+    core = node.group.core
+
+    def of_each(value: Callable[[PeerStatus], float]) -> Callable[[], Mapping[str, float]]:
+        return lambda: {str(node_id): value(peer) for node_id, peer in core.peers().items()}
+
+    metrics.gauge_by(
+        "peer",
+        "peer_behind_entries",
+        "Log entries that a follower lacks; on the leader only.",
+        of_each(lambda peer: core.last_index - peer.match_index),
+    )
+    metrics.gauge_by(
+        "peer",
+        "peer_behind_bytes",
+        "Bytes of log entries that a follower lacks, about; on the leader only.",
+        of_each(lambda peer: _behind_bytes(node, peer)),
+    )
+    metrics.gauge_by(
+        "peer",
+        "peer_last_contact_seconds",
+        "Since a follower last said something; on the leader only.",
+        of_each(lambda peer: _last_contact_ms(node, peer) / 1000),
+    )
+
+
+def _export_connections(cluster: Cluster, metrics: Metrics) -> None:
+    def of_each(value: Callable[[PeerConnection], float]) -> Callable[[], Mapping[str, float]]:
+        return lambda: {str(peer): value(link) for peer, link in cluster.connections().items()}
+
+    metrics.gauge_by(
+        "peer",
+        "peer_connected",
+        "Whether this node's connection to a peer stands.",
+        of_each(lambda link: link.connected),
+    )
+    metrics.counter_by(
+        "peer", "peer_sent_bytes", "Bytes sent to a peer.", of_each(lambda link: link.sent_bytes)
+    )
+    metrics.counter_by(
+        "peer",
+        "peer_received_bytes",
+        "Bytes received from a peer.",
+        of_each(lambda link: link.received_bytes),
+    )
+    metrics.counter_by(
+        "peer",
+        "peer_dropped_messages",
+        "Raft messages to a peer that were let go because too many waited.",
+        of_each(lambda link: link.dropped_messages),
+    )

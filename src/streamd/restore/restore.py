@@ -1,0 +1,406 @@
+"""A cluster restored from the cold store alone, to any entry or time that is archived.
+
+1. The plan is made and written down: which cluster, from which snapshot, how far. A data
+   directory with a plan is served by nobody. It is changed when the snapshot turns out damaged.
+2. A fence in the old cluster's folder stops its nodes from changing what is about to be read.
+3. The snapshot's rows become the state; the log behind it is replayed, proved by its chain.
+4. All packs that the state refers to are read and compared with their digests.
+5. The log begins behind the last entry replayed, with this node as the only voter of a new
+   cluster. The plan is removed.
+
+A step that a crash cut short is taken again, or gone on with, when the same is asked again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+from streamd.archive.objects import ArchivedObjects, for_each, list_clusters
+from streamd.blocking import RunBlocking
+from streamd.cold.catalog import Catalog
+from streamd.cold.errors import ObjectCorrupt, ObjectMissing
+from streamd.cold.segments import LogPlace
+from streamd.cold.snapshots import Manifest
+from streamd.config import Config
+from streamd.raft.membership import encode_configuration
+from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
+from streamd.restore.base import Base, Choice, RestoreRefused, choose_base, give_up
+from streamd.restore.replay import Replay, Wanted, become_another
+from streamd.storage.data_dir import DataDir
+from streamd.storage.errors import StorageFailed
+from streamd.storage.files import read_checked, remove_durably, write_checked
+from streamd.storage.floor import Floor
+from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
+from streamd.storage.install import recover_install
+from streamd.storage.log_store import LogStore
+from streamd.storage.snapshots import Piece, SnapshotMeta, piece_crc
+from streamd.storage.state_store import StateStore
+from streamd.streams import keys
+from streamd.streams.model import Pack
+from streamd.tier.fence import FenceNote, put_fence
+from streamd.tier.store import Cold
+
+_DONE = "restored"
+_ROWS_AT_ONCE = 1000
+_PACK_DECODER = msgspec.msgpack.Decoder(Pack)
+# What there is before the plan is: a first try may have been cut off.
+_OURS = {"LOCK", "identity.json", "identity.json.new", "restore.new"}
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a data directory is being made of. `reached` is set when the state is there.
+
+    `given_up` are damaged snapshots, and what is wrong with each.
+    """
+
+    place: str
+    choice: Choice
+    former_cluster_id: str
+    base_index: int
+    manifest: str
+    until_index: int
+    reached: LogPlace | None = None
+    given_up: dict[str, str] = {}
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What there is now. `time_ms` is the log's time as of its last entry.
+
+    `given_up` are newer snapshots that it could have begun with, were they not damaged, and what
+    is wrong with each.
+    """
+
+    cluster_id: str
+    former_cluster_id: str
+    last_index: int
+    last_term: int
+    time_ms: int
+    base_index: int
+    packs: int
+    given_up: dict[str, str] = {}
+
+
+class _Done(msgspec.Struct, frozen=True):
+    """Kept in the directory, so that who asks again what was done is told the same."""
+
+    place: str
+    choice: Choice
+    restored: Restored
+
+
+class Progress(Protocol):
+    """Who shows how far it is."""
+
+    def stage(self, name: str, total: int) -> None:
+        """Hear that so much of something is to be done now."""
+
+    def advance(self, amount: int) -> None: ...
+
+
+async def restore(
+    cold: Cold,
+    config: Config,
+    choice: Choice,
+    *,
+    run_blocking: RunBlocking,
+    clock_ms: Callable[[], int],
+    progress: Progress,
+    fencing: bool = True,
+) -> Restored:
+    """Restore into `config.server.data_dir`, or go on with that.
+
+    Raises `RestoreRefused`, `ColdError`, `StorageError`.
+    """
+    path = Path(config.server.data_dir)
+    earlier = await run_blocking(_check_usable, path)
+    if earlier is not None and (earlier.place, earlier.choice) == (cold.place, choice):
+        return earlier.restored
+    if earlier is not None:
+        raise RestoreRefused(f"{path} holds another restore, which is finished")
+    data_dir = await run_blocking(_open, path, config)
+    try:
+        plan = await _plan(cold, data_dir, choice, run_blocking)
+        if fencing:
+            note = FenceNote(data_dir.identity.cluster_id, clock_ms())
+            await put_fence(cold, plan.former_cluster_id, note)
+        source = ArchivedObjects(cold, plan.former_cluster_id, run_blocking)
+        work = _Restoration(source, data_dir, plan, run_blocking, progress)
+        reached = plan.reached or await work.bring_state()
+        plan = work.plan
+        packs = await work.verify_packs(cold)
+        restored = Restored(
+            data_dir.identity.cluster_id,
+            plan.former_cluster_id,
+            reached.index,
+            reached.term,
+            reached.time_ms,
+            plan.base_index,
+            packs,
+            plan.given_up,
+        )
+        done = _Done(cold.place, choice, restored)
+        await run_blocking(_found_cluster, data_dir, config, reached, done)
+        return restored
+    finally:
+        data_dir.close()
+
+
+def _check_usable(path: Path) -> _Done | None:
+    """Only a new directory will do, or one with a restore under way; what was done there when
+    that is finished. Raises `RestoreRefused`, `StorageError`."""
+    if not path.exists() or (path / "restore").exists():
+        return None
+    if path.is_dir() and (done := read_checked(path / _DONE, _Done)) is not None:
+        return done
+    if not path.is_dir() or {file.name for file in path.iterdir()} - _OURS:
+        raise RestoreRefused(f"{path} is not empty: name a directory that is not there yet")
+    return None
+
+
+def _open(path: Path, config: Config) -> DataDir:
+    return DataDir.open(path, config.server.node_id, cluster_name=config.cluster.name or "")
+
+
+# -- the plan -----------------------------------------------------------------------------------
+
+
+async def _plan(cold: Cold, data_dir: DataDir, choice: Choice, run_blocking: RunBlocking) -> Plan:
+    """The plan that is there already, or one that is made and written down now."""
+    known = await run_blocking(read_checked, data_dir.restoring, Plan)
+    if known is not None:
+        if (known.place, known.choice) != (cold.place, choice):
+            raise RestoreRefused(
+                f"{data_dir.path} holds an unfinished restore of cluster "
+                f"{known.former_cluster_id} from {known.place}: ask for the same again, or name "
+                "another directory"
+            )
+        return known
+    cluster_id = await _choose_cluster(cold, choice)
+    source = ArchivedObjects(cold, cluster_id, run_blocking)
+    base = await choose_base(source, await source.catalog(), choice, {})
+    plan = _begin_with(base, Plan(cold.place, choice, cluster_id, 0, "", 0))
+    await run_blocking(write_checked, data_dir.restoring, plan)
+    return plan
+
+
+def _begin_with(base: Base, plan: Plan) -> Plan:
+    return replace(
+        plan,
+        base_index=base.index,
+        manifest="" if base.manifest is None else base.manifest.name,
+        until_index=base.until_index,
+        given_up=dict(base.given_up),
+    )
+
+
+async def _choose_cluster(cold: Cold, choice: Choice) -> str:
+    clusters = await list_clusters(cold)
+    if choice.cluster_id is not None:
+        if choice.cluster_id not in clusters:
+            raise RestoreRefused(f"{cold.place} has nothing of cluster {choice.cluster_id}")
+        return choice.cluster_id
+    if not clusters:
+        raise RestoreRefused(f"{cold.place} has nothing of any cluster")
+    if len(clusters) > 1:
+        raise RestoreRefused(
+            f"{cold.place} has several clusters, name one with --cluster: {', '.join(clusters)}"
+        )
+    return clusters[0]
+
+
+# -- the work -----------------------------------------------------------------------------------
+
+
+class _Restoration:
+    def __init__(
+        self,
+        source: ArchivedObjects,
+        data_dir: DataDir,
+        plan: Plan,
+        run_blocking: RunBlocking,
+        progress: Progress,
+    ) -> None:
+        self._source = source
+        self._data_dir = data_dir
+        self.plan = plan
+        self._run_blocking = run_blocking
+        self._progress = progress
+
+    async def bring_state(self) -> LogPlace:
+        """Have the state as of where the plan ends; returns that place."""
+        catalog = await self._source.catalog()
+        begin = await self._bring_base(catalog)
+        store = await self._run_blocking(StateStore, self._data_dir.state)
+        try:
+            reached = await self._replay(store, catalog, begin)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._run_blocking(store.close)
+        done = replace(self.plan, reached=reached)
+        await self._run_blocking(write_checked, self._data_dir.restoring, done)
+        return reached
+
+    async def _bring_base(self, catalog: Catalog) -> LogPlace:
+        """Have a state to begin with, the planned one or an older one; returns its place."""
+        while self.plan.manifest:
+            try:
+                return await self._bring_snapshot(catalog)
+            except (ObjectCorrupt, ObjectMissing, SnapshotDamaged) as damage:
+                await self._begin_with_another(catalog, damage)
+        return LogPlace()
+
+    async def _begin_with_another(self, catalog: Catalog, damage: Exception) -> None:
+        """Give up the planned snapshot. Raises `RestoreRefused` when nothing else serves: then
+        all are tried again when the same is asked again, as they may have been repaired."""
+        await self._run_blocking(_forget_base, self._data_dir)
+        given_up = give_up(self.plan.given_up, self.plan.manifest, damage)
+        try:
+            base = await choose_base(self._source, catalog, self.plan.choice, given_up)
+        except RestoreRefused:
+            anew = replace(self.plan, given_up={})
+            await self._run_blocking(write_checked, self._data_dir.restoring, anew)
+            raise
+        self.plan = _begin_with(base, self.plan)
+        await self._run_blocking(write_checked, self._data_dir.restoring, self.plan)
+
+    async def _bring_snapshot(self, catalog: Catalog) -> LogPlace:
+        """Have the snapshot's rows as the state, unless they are it already."""
+        stored = next((one for one in catalog.manifests if one.name == self.plan.manifest), None)
+        if stored is None:
+            raise ObjectMissing(f"{self.plan.manifest} is gone")
+        manifest = await self._source.manifest(stored)
+        of = manifest.of
+        meta = SnapshotMeta(of.index, of.term, of.chain, of.configuration, of.snapshot_id)
+        await self._run_blocking(recover_install, self._data_dir)
+        if not self._data_dir.state.exists():
+            await self._receive(manifest, meta)
+            await self._run_blocking(write_checked, self._data_dir.install_marker, meta)
+            await self._run_blocking(recover_install, self._data_dir)
+        return LogPlace(of.index, of.term, of.chain, of.time_ms)
+
+    async def _receive(self, manifest: Manifest, meta: SnapshotMeta) -> None:
+        sink = SnapshotSink(self._data_dir.incoming)
+        try:
+            await self._fill(sink, manifest, meta)
+            await self._run_blocking(sink.finish)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._run_blocking(sink.close)
+
+    async def _fill(self, sink: SnapshotSink, manifest: Manifest, meta: SnapshotMeta) -> None:
+        """Put all pieces there that are not yet."""
+        sizes = [piece.rows_size for piece in manifest.pieces]
+        self._progress.stage("snapshot", sum(sizes))
+        wanted = await self._run_blocking(sink.begin, meta)
+        self._progress.advance(sum(sizes[:wanted]))
+        while not sink.is_complete:
+            rows = await self._source.rows(manifest, wanted)
+            is_last = wanted == len(sizes) - 1
+            crc = piece_crc(meta, wanted, rows, is_last)
+            wanted = await self._run_blocking(sink.take, Piece(wanted, crc, rows, is_last))
+            self._progress.advance(len(rows))
+
+    async def _replay(self, store: StateStore, catalog: Catalog, begin: LogPlace) -> LogPlace:
+        plan = self.plan
+        wanted = Wanted(plan.until_index, plan.choice.at_ms)
+        replay = await self._run_blocking(Replay, store, wanted, begin)
+        self._progress.stage("entries", plan.until_index - begin.index)
+        self._progress.advance(replay.place.index - begin.index)
+        path = catalog.path(replay.place.index, plan.until_index)
+        async for segment in self._source.segments([] if replay.ended else path):
+            before = replay.place.index
+            await self._run_blocking(replay.apply, segment)
+            self._progress.advance(replay.place.index - before)
+            if replay.ended:
+                break
+        if replay.place.index < plan.until_index and not replay.ended:
+            raise RestoreRefused(
+                f"the archive ends at entry {replay.place.index}, before {plan.until_index}"
+            )
+        return replay.place
+
+    async def verify_packs(self, cold: Cold) -> int:
+        """Read every pack that the state refers to, and compare; returns how many there are.
+
+        Raises `ObjectCorrupt`, `ObjectMissing`.
+        """
+        packs = await self._run_blocking(_packs_of, self._data_dir)
+        self._progress.stage("packs", len(packs))
+
+        async def check(pack: Pack) -> None:
+            await check_pack(cold, pack.name)
+            self._progress.advance(1)
+
+        await for_each(packs, check)
+        return len(packs)
+
+
+async def check_pack(cold: Cold, name: str) -> int:
+    """Read a whole pack; returns its size. Raises `ObjectCorrupt` when it is another than the one
+    that was put under that name, `ObjectMissing`, `ColdError`."""
+    digest, size = await cold.digest(name)
+    if not name.endswith(f"-{digest}.pack"):
+        raise ObjectCorrupt(f"{name} does not have the digest that it is named by")
+    return size
+
+
+def _forget_base(data_dir: DataDir) -> None:
+    """Remove what a snapshot has left, whichever it was. Raises `StorageFailed`."""
+    try:
+        data_dir.install_marker.unlink(missing_ok=True)
+        for directory in (data_dir.incoming, data_dir.state):
+            if directory.exists():
+                shutil.rmtree(directory)
+    except OSError as error:
+        raise StorageFailed(f"{data_dir.path} cannot be cleared: {error}") from error
+
+
+def _packs_of(data_dir: DataDir) -> list[Pack]:
+    """The packs that a state's slices are in."""
+    store = StateStore(data_dir.state)
+    found: list[Pack] = []
+    try:
+        start: bytes | None = keys.PACK
+        while start is not None:
+            rows = store.scan(start, bytes([keys.PACK[0] + 1]), limit=_ROWS_AT_ONCE)
+            packs = [_PACK_DECODER.decode(value) for _, value in rows]
+            found += [pack for pack in packs if pack.live]
+            start = rows[-1][0] + b"\0" if len(rows) == _ROWS_AT_ONCE else None
+    finally:
+        store.close()
+    return found
+
+
+def _found_cluster(data_dir: DataDir, config: Config, place: LogPlace, done: _Done) -> None:
+    """Have the log go on behind the state, with this node alone; then the directory is whole."""
+    store = StateStore(data_dir.state)
+    try:
+        become_another(store)
+    finally:
+        store.close()
+    LogStore.reset_closed(data_dir.log, data_dir.floor, Floor(place.index, place.term, place.chain))
+    server = config.server
+    advertised = server.advertise or server.listen
+    alone = Configuration(
+        voters=(server.node_id,),
+        addresses=((server.node_id, config.cluster.address, advertised),),
+    )
+    term = place.term + 1
+    entry = Entry(place.index + 1, term, EntryKind.CONFIGURATION, encode_configuration(alone))
+    log = LogStore.open(data_dir.log, data_dir.floor)
+    try:
+        log.append([entry], HardState(term))
+    finally:
+        log.close()
+    try:
+        write_checked(data_dir.path / _DONE, done)
+        remove_durably(data_dir.restoring)
+    except OSError as error:
+        raise StorageFailed(f"{data_dir.path} cannot be written: {error}") from error

@@ -1,0 +1,100 @@
+"""Whether another cluster has been restored from this one.
+
+Then the archive and the packs in this cluster's folder are that one's as well: nothing may be
+deleted there any more, and what this cluster would add is a history that goes on elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec
+
+import msgspec
+import structlog
+import trio
+
+from streamd.cold.errors import ColdError
+from streamd.cold.names import FENCE, cluster_folder, fence_name
+from streamd.tier.store import Cold
+
+log = structlog.get_logger("streamd.cold")
+
+# Looked at by tasks that come round every second; one request in so long is enough for them.
+_GOOD_FOR_S = 10.0
+
+
+P = ParamSpec("P")
+
+
+class FenceNote(msgspec.Struct, frozen=True):
+    """What a fence says: who was restored, as of which entry at most, and when by its clock."""
+
+    cluster_id: str
+    at_ms: int
+
+
+class Fenced(ColdError):
+    """Another cluster was restored from this one, which therefore leaves the store as it is."""
+
+
+class Fence:
+    """Ask `check` before every round of writing to, or deleting from, the cluster's folder."""
+
+    def __init__(self, cold: Cold, cluster_id: Callable[[], str]) -> None:
+        """The id of the cluster may come only when the node joins it."""
+        self._cold = cold
+        self._cluster_id = cluster_id
+        self._looked_at = 0.0
+        self._looked = False
+        self.restored_cluster_id: str | None = None
+
+    @property
+    def _folder(self) -> str:
+        return cluster_folder(self._cluster_id())
+
+    async def check(self, *, fresh: bool = False) -> None:
+        """Raises `Fenced` when there is a fence, and `ColdError` when nobody can tell.
+
+        What was found is believed for some seconds; `fresh`, for who deletes, looks again.
+        """
+        stale = trio.current_time() - self._looked_at >= _GOOD_FOR_S
+        if fresh or stale or not self._looked or self.restored_cluster_id is not None:
+            await self._look()
+        if self.restored_cluster_id is not None:
+            raise Fenced(
+                f"cluster {self.restored_cluster_id} was restored from this one: nothing is "
+                "flushed, archived or deleted any more. Stop these nodes; if that restore was a "
+                f"mistake, delete {self._folder}{fence_name(self.restored_cluster_id)}"
+            )
+
+    def unfenced(self, make_round: Callable[P, Awaitable[float]]) -> Callable[P, Awaitable[float]]:
+        """A round that is only made while there is no fence; else it raises `Fenced`."""
+
+        async def make(*args: P.args, **kwargs: P.kwargs) -> float:
+            await self.check()
+            return await make_round(*args, **kwargs)
+
+        return make
+
+    def forget(self) -> None:
+        """Look anew the next time."""
+        self._looked = False
+
+    async def _look(self) -> None:
+        prefix = f"{self._folder}{FENCE}"
+        found = await self._cold.page(prefix, limit=1)
+        before = self.restored_cluster_id
+        self.restored_cluster_id = found[0].name.removeprefix(prefix) if found else None
+        self._looked_at, self._looked = trio.current_time(), True
+        if self.restored_cluster_id and before is None:
+            log.error(
+                "FENCED: another cluster was restored from this one; flushing, archiving and "
+                "deleting have stopped",
+                restored_cluster_id=self.restored_cluster_id,
+            )
+
+
+async def put_fence(cold: Cold, cluster_id: str, note: FenceNote) -> None:
+    """Fence a cluster off its folder; a repetition does nothing. Raises `ColdError`."""
+    name = f"{cluster_folder(cluster_id)}{fence_name(note.cluster_id)}"
+    await cold.put_verified(name, msgspec.json.encode(note))

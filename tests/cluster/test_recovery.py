@@ -1,0 +1,71 @@
+"""A survivor of a lost majority goes on alone, as a new cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from streamd.cli import main
+from streamd.cluster.recovery import recover_alone
+from streamd.codec import Batch, encode_batch
+from streamd.config import ClusterConfig, Config, ServerConfig
+from streamd.group.stores import Stores
+from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
+from streamd.raft.messages import Entry, EntryKind, HardState
+from tests.support.nodes import append, create, read_all, running_node
+
+CLUSTER = ClusterConfig(name="lost")
+
+
+@pytest.fixture
+def survivor(tmp_path: Path) -> Path:
+    """The data of one of three nodes; the last entry never reached another."""
+    stores = Stores.open(tmp_path / "data", 1, CLUSTER)
+    addresses = ((1, "a:1", "a:2"), (2, "b:1", "b:2"), (3, "c:1", "c:2"))
+    stores.log.append([bootstrap_entry([1, 2, 3], addresses)], BOOTSTRAP_HARD_STATE)
+    for index, command in ((2, create("a")), (3, append("a", b"kept"))):
+        payload = encode_batch(Batch(1_000, [command]))
+        stores.log.append([Entry(index, 7, EntryKind.COMMANDS, payload)], HardState(7, 2))
+    stores.close()
+    return tmp_path / "data"
+
+
+async def test_a_survivor_serves_what_its_log_holds(survivor: Path) -> None:
+    config = Config(server=ServerConfig(data_dir=str(survivor)), cluster=CLUSTER)
+    report = recover_alone(config)
+    assert report.former_voters == [1, 2, 3]
+    assert (report.last_index, report.last_term) == (3, 7)
+    async with running_node(survivor) as node:
+        assert await read_all(node, "a") == b"kept"
+        assert node.group.core.configuration.voters == (1,)
+        assert node.group.core.configuration.addresses == ((1, "127.0.0.1:4438", "127.0.0.1:4437"),)
+
+
+def test_the_recovered_cluster_is_another_one(survivor: Path) -> None:
+    config = Config(server=ServerConfig(data_dir=str(survivor)), cluster=CLUSTER)
+    first = recover_alone(config)
+    again = recover_alone(config)
+    assert len({first.former_cluster_id, first.cluster_id, again.cluster_id}) == 3
+    assert again.former_cluster_id == first.cluster_id
+    assert again.former_voters == [1]
+
+
+def test_the_command_wants_to_hear_that_data_is_lost(survivor: Path) -> None:
+    runner = CliRunner()
+    arguments = ["recover", "--offline", "--data-dir", str(survivor)]
+    refused = runner.invoke(main, arguments)
+    assert refused.exit_code == 2
+    assert "--accept-data-loss" in refused.output
+    done = runner.invoke(main, [*arguments, "--accept-data-loss"])
+    assert done.exit_code == 0, done.output
+    assert "log ends at entry 3 (term 7)" in done.output
+
+
+def test_a_running_node_is_not_touched(survivor: Path) -> None:
+    stores = Stores.open(survivor, 1, CLUSTER)
+    arguments = ["recover", "--offline", "--accept-data-loss", "--data-dir", str(survivor)]
+    refused = CliRunner().invoke(main, arguments)
+    stores.close()
+    assert refused.exit_code == 1

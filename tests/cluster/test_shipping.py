@@ -1,0 +1,279 @@
+"""A snapshot on its way to a follower: it gets there, or the leader hears that it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+import trio
+
+from streamd.cluster import shipping
+from streamd.cluster.administration import Remove
+from tests.sim.runtime import run_virtually
+from tests.support.machines import Machine, Machines, Scenario, play, wait_until
+from tests.support.nodes import append, create, read_all
+
+_PIECE_BYTES = 2_000
+_RECORDS = 40
+_BOUND_S = 60.0
+
+Play = Callable[[Scenario], None]
+
+
+@pytest.fixture(name="play")
+def _play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Plays a scenario with three machines whose snapshots have small pieces."""
+    monkeypatch.setattr("streamd.storage.snapshots.PIECE_BYTES", _PIECE_BYTES)
+    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
+
+
+async def leave_behind(machines: Machines) -> tuple[Machine, Machine]:
+    """The leader, and a follower that is down and needs what the log no longer has."""
+    leader = await machines.leader()
+    behind = next(machine for machine in machines.all if machine is not leader)
+    await wait_until(lambda: all(machine.is_ready for machine in machines.all))
+    await behind.kill()
+    await leader.node.group.propose(create("a"))
+    for number in range(_RECORDS):
+        await leader.node.group.propose(append("a", b"%0500d" % number))
+    for machine in machines.all:
+        if machine is not behind:
+            await machine.node.group.compact()
+    return leader, behind
+
+
+def flow(leader: Machine, follower: Machine) -> str:
+    return leader.node.group.core.peers()[follower.node_id].state
+
+
+def has_caught_up(follower: Machine, leader: Machine) -> bool:
+    if follower.running is None:
+        return False
+    return follower.node.group.core.applied_index == leader.node.group.core.commit_index
+
+
+def incoming(machine: Machine) -> Path:
+    return machine.path / "incoming"
+
+
+async def content(machine: Machine) -> bytes:
+    return await read_all(machine.node, "a")
+
+
+def after_pieces(behind: Machine, count: int) -> trio.Event:
+    """Set when the follower has stored that many more pieces."""
+    until = behind.calls["take"] + count
+    reached = trio.Event()
+
+    def on_call(call: str) -> None:
+        if call == "take" and behind.calls["take"] == until:
+            reached.set()
+
+    behind.on_call = on_call
+    return reached
+
+
+def test_a_follower_behind_the_log_gets_a_snapshot_piece_by_piece(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, behind = await leave_behind(machines)
+        machines.start(behind)
+        await wait_until(lambda: has_caught_up(behind, leader))
+        assert behind.calls["take"] > 5
+        assert behind.calls["install"] == 1
+        assert await content(behind) == await content(leader)
+        assert not incoming(behind).exists()
+
+    play(scenario)
+
+
+def test_a_transfer_rests_while_others_write_and_hurries_when_nobody_does(play: Play) -> None:
+    async def ten_pieces_s(machines: Machines, writers: int) -> float:
+        leader, behind = await leave_behind(machines)
+
+        async def write_on() -> None:
+            for number in count():
+                await leader.node.group.propose(append("a", b"%d" % number))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(writers):
+                nursery.start_soon(write_on)
+            begun = after_pieces(behind, 1)
+            machines.start(behind)
+            await begun.wait()
+            started = trio.current_time()
+            await after_pieces(behind, 10).wait()
+            took_s = trio.current_time() - started
+            await wait_until(lambda: has_caught_up(behind, leader))
+            nursery.cancel_scope.cancel()
+        return took_s
+
+    async def scenario(machines: Machines) -> None:
+        alone_s = await ten_pieces_s(machines, writers=0)
+        assert await ten_pieces_s(machines, writers=8) > 1.2 * alone_s
+
+    play(scenario)
+
+
+def test_after_a_broken_connection_the_transfer_goes_on_with_the_piece_that_is_wanted(
+    play: Play,
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, behind = await leave_behind(machines)
+        machines.start(behind)
+        breaks = 0
+        while not behind.calls["install"]:
+            breaks += 1
+            assert breaks < 30, "it does not come nearer to its end"
+            with trio.move_on_after(30):
+                await after_pieces(behind, 1).wait()
+            machines.part(leader, behind)
+            # Longer than a connection stands silence.
+            await trio.sleep(8)
+            machines.heal()
+        await wait_until(lambda: has_caught_up(behind, leader))
+        assert leader.calls["open"] == 1, "one snapshot, whatever became of the connections"
+        assert leader.calls["piece"] <= 2 * behind.calls["take"]
+        assert leader.calls["close"] == 1
+        assert await content(behind) == await content(leader)
+
+    play(scenario)
+
+
+def test_a_follower_that_restarts_goes_on_with_what_its_disk_has(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, behind = await leave_behind(machines)
+        machines.start(behind)
+        for _ in range(2):
+            await after_pieces(behind, 3).wait()
+            await behind.kill()
+            await trio.sleep(2)
+            machines.start(behind)
+        await wait_until(lambda: has_caught_up(behind, leader))
+        assert leader.calls["open"] == 1
+        pieces = len(await content(leader)) // _PIECE_BYTES
+        assert leader.calls["piece"] < 2 * pieces
+        assert await content(behind) == await content(leader)
+
+    play(scenario)
+
+
+def test_a_follower_that_vanishes_is_given_up_and_gets_another_when_it_is_back(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, behind = await leave_behind(machines)
+        machines.start(behind)
+        await after_pieces(behind, 2).wait()
+        await behind.kill()
+        assert flow(leader, behind) == "snapshot"
+        await wait_until(lambda: flow(leader, behind) != "snapshot", shipping.PATIENCE_S + _BOUND_S)
+        assert leader.calls["close"] == 1, "a snapshot that is held takes up disk"
+        machines.start(behind)
+        await wait_until(lambda: has_caught_up(behind, leader))
+        assert leader.calls["open"] == 2
+        assert await content(behind) == await content(leader)
+
+    play(scenario)
+
+
+def test_a_follower_that_is_removed_gets_no_more_of_it(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, behind = await leave_behind(machines)
+        machines.start(behind)
+        await after_pieces(behind, 2).wait()
+        machines.part(leader, behind)
+        administration = leader.node.administration
+        assert administration is not None
+        await administration.perform(Remove(behind.node_id))
+        await wait_until(lambda: leader.calls["close"] == 1, shipping.RETRY_S + 20)
+        machines.heal()
+        await trio.sleep(5)
+        assert leader.calls["open"] == 1
+
+    play(scenario)
+
+
+def test_a_deposed_leader_stops_sending_and_its_successor_begins_anew(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, behind = await leave_behind(machines)
+        third = next(m for m in machines.all if m not in (leader, behind))
+        machines.start(behind)
+        await after_pieces(behind, 2).wait()
+        leader.node.group.core.transfer(third.node_id)
+        leader.node.group.wake()
+        await wait_until(lambda: third.leads)
+        await wait_until(lambda: has_caught_up(behind, third))
+        assert leader.calls["close"] == 1
+        assert behind.calls["install"] == 1
+        assert await content(behind) == await content(third)
+
+    play(scenario)
+
+
+def test_an_installation_that_takes_longer_than_the_leader_waits_is_not_disturbed(
+    play: Play,
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, behind = await leave_behind(machines)
+        machines.start(behind)
+
+        def on_call(call: str) -> None:
+            if call == "finish":
+                behind.disk_s = 20.0
+            elif call == "install":
+                behind.disk_s = 0.001
+
+        behind.on_call = on_call
+        await wait_until(lambda: has_caught_up(behind, leader), 200)
+        assert behind.calls["install"] == 1
+        assert leader.calls["open"] == 1
+        assert await content(behind) == await content(leader)
+
+    play(scenario)
+
+
+def test_what_a_sender_that_never_came_back_has_left_is_removed(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, behind = await leave_behind(machines)
+        machines.start(behind)
+        await after_pieces(behind, 2).wait()
+        await behind.kill()
+        assert incoming(behind).exists()
+        await leader.kill()
+        # Nobody leads, so nobody begins another one.
+        third = next(m for m in machines.all if m not in (leader, behind))
+        await third.kill()
+        machines.start(behind)
+        await trio.sleep(shipping.KEPT_S / 2)
+        assert incoming(behind).exists(), "the sender may yet come back"
+        await wait_until(lambda: not incoming(behind).exists(), shipping.KEPT_S + _BOUND_S)
+
+    play(scenario)
+
+
+def test_the_log_is_kept_for_a_follower_whose_snapshot_takes_longer_than_the_log_is_long(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would need another one as soon as it has this one, for ever."""
+    monkeypatch.setattr("streamd.group.storing.CHECKPOINT_BYTES", 8_000)
+
+    async def scenario(machines: Machines) -> None:
+        leader, behind = await leave_behind(machines)
+        behind.disk_s = 0.5
+        machines.start(behind)
+        await after_pieces(behind, 1).wait()
+        began_at = leader.node.group.core.first_index
+        while not behind.calls["install"]:
+            await leader.node.group.propose(append("a", bytes(400)))
+            await trio.sleep(0.1)
+        behind.disk_s = 0.001
+        await wait_until(lambda: has_caught_up(behind, leader))
+        assert leader.calls["open"] == 1
+        assert await content(behind) == await content(leader)
+        # What nobody needs is cut as before.
+        for _ in range(60):
+            await leader.node.group.propose(append("a", bytes(400)))
+        await wait_until(lambda: leader.node.group.core.first_index > began_at)
+
+    play(scenario)

@@ -1,0 +1,287 @@
+"""The loop around the hearts: batching, backpressure, cancellation, storing, recovery."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from streamd.group import group, storing
+from streamd.group.proposals import Unavailable
+from streamd.node.node import Node
+from streamd.streams import keys
+from streamd.streams.commands import Delete, Result
+from streamd.streams.offsets import START
+from tests.support.directories import copy_in_use
+from tests.support.nodes import (
+    Clock,
+    Witness,
+    append,
+    append_to,
+    create,
+    key,
+    read_all,
+    running_node,
+    wait_until,
+)
+
+
+async def _append_together(node: Node, name: str, count: int, size: int = 20) -> None:
+    async def one(number: int) -> None:
+        outcome = await append_to(node, name, b"%0*d" % (size, number))
+        assert outcome.result is Result.APPENDED
+
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(one, number)
+
+
+# -- batching -------------------------------------------------------------------------------------
+
+
+async def test_appends_that_wait_together_share_log_entries(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+        before = node.group.core.last_index
+        await _append_together(node, "a", 500)
+        assert node.group.core.last_index - before <= 3
+        content = await read_all(node, "a")
+    assert len(content) == 500 * 20
+    assert {int(content[i : i + 20]) for i in range(0, len(content), 20)} == set(range(500))
+
+
+async def test_one_entry_holds_a_bounded_number_of_commands_and_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "MAX_BATCH_COMMANDS", 10)
+    monkeypatch.setattr(group, "MAX_BATCH_BYTES", 1000)
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+        before = node.group.core.last_index
+        await _append_together(node, "a", 40, size=20)
+        assert node.group.core.last_index - before >= 4
+        before = node.group.core.last_index
+        await _append_together(node, "a", 10, size=400)
+        assert node.group.core.last_index - before >= 5
+        before = node.group.core.last_index
+        await append_to(node, "a", b"x" * 5000)
+        assert node.group.core.last_index - before == 1, "a large one goes alone, but goes"
+
+
+# -- backpressure and cancellation ----------------------------------------------------------------
+
+
+async def test_more_waiting_writes_than_the_limit_are_refused_and_have_no_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "MAX_PENDING_COMMANDS", 10)
+    refused = 0
+
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+
+        async def one() -> None:
+            nonlocal refused
+            try:
+                await append_to(node, "a", b"x")
+            except Unavailable:
+                refused += 1
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(30):
+                nursery.start_soon(one)
+        assert refused == 20
+        assert len(await read_all(node, "a")) == 10
+
+
+async def test_a_caller_that_gives_up_harms_nobody(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+        for number in range(50):
+            with trio.move_on_after(0):
+                await append_to(node, "a", b"<given up>")
+            await append_to(node, "a", b"<%d>" % number)
+        content = await read_all(node, "a")
+    assert content.replace(b"<given up>", b"") == b"".join(b"<%d>" % n for n in range(50))
+
+
+# -- telling live readers -------------------------------------------------------------------------
+
+
+async def test_writers_are_answered_before_live_readers_are_told(tmp_path: Path) -> None:
+    witness = Witness()
+    async with running_node(tmp_path, audience=witness) as node:
+        await node.group.propose(create("a"))
+        await append_to(node, "a", b"news")
+        assert not witness.told
+        await wait_until(lambda: len(witness.told) == 1)
+        (change,) = witness.told[0].values()
+        assert change.parts == [b"news"]
+
+
+async def test_without_an_audience_changes_are_not_kept(tmp_path: Path) -> None:
+    witness = Witness()
+    witness.present = False
+    async with running_node(tmp_path, audience=witness) as node:
+        await node.group.propose(create("a"))
+        await append_to(node, "a", b"news")
+        assert not node.group.machine.changes
+        witness.present = True
+        await append_to(node, "a", b"more")
+        await wait_until(lambda: bool(witness.told))
+        (change,) = witness.told[0].values()
+        assert change.parts == [b"more"]
+
+
+# -- time -----------------------------------------------------------------------------------------
+
+
+async def test_log_time_never_goes_back_when_the_clock_does(tmp_path: Path) -> None:
+    clock = Clock(5_000_000)
+    async with running_node(tmp_path, clock=clock) as node:
+        await node.group.propose(create("a"))
+        clock.now_ms = 1_000_000
+        await append_to(node, "a", b"x")
+        stream = await node.reads.stream(key("a"))
+        assert stream is not None
+        assert stream.last_write_ms == 5_000_000
+        assert node.group.now_ms() == 5_000_000
+
+
+async def test_an_expired_stream_is_removed_without_anyone_asking(tmp_path: Path) -> None:
+    clock = Clock()
+    async with running_node(tmp_path, clock=clock) as node:
+        await node.group.propose(create("short", ttl_ms=10_000))
+        await node.group.propose(create("long", ttl_ms=1_000_000))
+        await node.group.flush()
+        clock.now_ms += 10_000
+        await wait_until(lambda: node.group.state.header.streams == 1)
+        assert await node.reads.stream(key("short")) is None
+        assert await node.reads.stream(key("long")) is not None
+
+
+async def test_a_read_renews_the_window_through_the_log(tmp_path: Path) -> None:
+    clock = Clock()
+    async with running_node(tmp_path, clock=clock) as node:
+        await node.group.propose(create("a", ttl_ms=10_000))
+        stream = await node.reads.stream(key("a"))
+        assert stream is not None
+        clock.now_ms += 8_000
+        node.group.touch(key("a"), stream.stream_id)
+        read_at = clock.now_ms
+        assert node.group.touched_ms(key("a"), stream.stream_id) == read_at
+        await wait_until(lambda: stream.touched_ms == read_at)
+        clock.now_ms += 8_000
+        assert (await append_to(node, "a", b"x")).result is Result.APPENDED
+
+
+# -- storing and recovery -------------------------------------------------------------------------
+
+
+async def test_what_was_not_stored_before_a_crash_is_replayed_from_the_log(tmp_path: Path) -> None:
+    live, image = tmp_path / "live", tmp_path / "image"
+    async with running_node(live) as node:
+        await node.group.propose(create("a"))
+        await append_to(node, "a", b"stored,")
+        await node.group.flush()
+        await append_to(node, "a", b"only in the log")
+        await node.group.propose(create("b"))
+        copy_in_use(live, image)
+    async with running_node(image) as again:
+        assert await read_all(again, "a") == b"stored,only in the log"
+        assert await again.reads.stream(key("b")) is not None
+
+
+async def test_a_stored_log_is_cut_and_the_rest_is_enough_to_start_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "CHECKPOINT_BYTES", 10_000)
+    monkeypatch.setattr(storing, "FLUSH_INTERVAL_S", 0.01)
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+        written = 0
+        with trio.fail_after(20):
+            while node.stores.log.first_index < 10:
+                await append_to(node, "a", b"x" * 1000)
+                written += 1000
+        core = node.group.core
+        assert node.stores.log.first_index <= core.applied_index
+    async with running_node(tmp_path) as again:
+        assert len(await read_all(again, "a")) == written
+        await append_to(again, "a", b"more")
+        assert (await read_all(again, "a")).endswith(b"xmore")
+
+
+async def test_what_is_stored_and_what_is_not_yet_are_read_in_one_piece(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("s"))
+        await append_to(node, "s", b"one ")
+    async with running_node(tmp_path) as node:
+        await append_to(node, "s", b"two")
+        stream = await node.reads.stream(key("s"))
+        assert stream is not None
+        found = await node.reads.read(stream, START, 7)
+        assert (b"".join(found.parts), found.end) == (b"one two", stream.tail)
+
+
+async def test_restarts_repeat_nothing_and_lose_nothing(tmp_path: Path) -> None:
+    expected = b""
+    for number in range(5):
+        async with running_node(tmp_path) as node:
+            if number == 0:
+                await node.group.propose(create("a"))
+            assert await read_all(node, "a", max_bytes=7) == expected
+            for part in (b"<%d>" % number, b"<%d again>" % number):
+                await append_to(node, "a", part)
+                expected += part
+
+
+@pytest.mark.parametrize("max_bytes", [1, 5, 11, 25, 1000])
+async def test_a_piece_ends_before_a_record_that_does_not_fit_whichever_chunk_it_is_in(
+    max_bytes: int, tmp_path: Path
+) -> None:
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+        for chunk in range(3):
+            for record in range(3):
+                await append_to(node, "a", b"<%d %d %s>" % (chunk, record, b"." * record))
+            await node.group.flush()
+        from_memory = await read_all(node, "a", max_bytes)
+    async with running_node(tmp_path) as again:
+        assert await read_all(again, "a", max_bytes) == from_memory
+    assert from_memory.count(b">") == 9
+
+
+async def test_the_rows_of_a_deleted_stream_are_reclaimed(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("gone"))
+        await node.group.propose(create("kept"))
+        for _ in range(3):
+            await append_to(node, "gone", b"x" * 1000)
+            await append_to(node, "kept", b"y" * 1000)
+            await node.group.flush()
+        gone = await node.reads.stream(key("gone"))
+        assert gone is not None
+        await node.group.propose(Delete(key("gone")))
+
+        def rows(stream_id: int) -> int:
+            start, stop = keys.id_range(keys.CHUNK, stream_id)
+            return len(node.stores.state.scan(start, stop, limit=100))
+
+        assert rows(gone.stream_id)
+        await wait_until(lambda: rows(gone.stream_id) == 0)
+        assert await read_all(node, "kept") == b"y" * 3000
+
+
+async def test_commands_of_one_entry_see_each_other(tmp_path: Path) -> None:
+    results: list[Result] = []
+    async with running_node(tmp_path) as node:
+
+        async def ask(command: object) -> None:
+            outcome = await node.group.propose(command)  # type: ignore[arg-type]
+            results.append(outcome.result)
+
+        for command in (create("a"), append("a", b"1"), Delete(key("a")), append("a", b"2")):
+            await ask(command)
+    assert results == [Result.CREATED, Result.APPENDED, Result.DELETED, Result.NOT_FOUND]

@@ -1,0 +1,74 @@
+"""Reads beside what changes while they wait for the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple
+
+import trio
+
+from streamd.node.reads import Reads
+from streamd.streams.offsets import START
+from streamd.tier.records import ColdRecords
+from tests.streams.driver import Driver, key
+from tests.streams.memory_store import MemoryStore
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+
+async def test_a_read_under_way_when_the_state_is_replaced_sees_what_came_after() -> None:
+    store = MemoryStore()
+    driver = Driver(store)
+    driver.create(body=b"zero")
+    driver.flush()
+    driver.reopen()
+    # After each look into the store, before its result has come back.
+    meanwhile = iter([driver.state.load, lambda: driver.append(b"one")])
+
+    async def run_blocking(
+        call: Callable[[*Args], T],
+        *args: *Args,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> T:
+        rows = call(*args)
+        next(meanwhile)()
+        return rows
+
+    reads = Reads(driver.state, store, ColdRecords(None), run_blocking)
+    stream = await reads.stream(key("s"))
+    assert stream is driver.stream()
+    assert stream.size == len(b"zeroone")
+
+
+async def test_what_is_read_while_the_state_is_replaced_is_not_kept_for_the_new_one() -> None:
+    store = MemoryStore()
+    driver = Driver(store)
+    driver.create(body=b"zero")
+    driver.flush()
+    driver.reopen()
+
+    def replace() -> None:
+        """As a snapshot does that has another append."""
+        ahead = Driver(store)
+        ahead.append(b"one")
+        ahead.flush()
+        driver.state.load()
+
+    meanwhile = iter([replace])
+
+    async def run_blocking(
+        call: Callable[[*Args], T],
+        *args: *Args,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> T:
+        found = call(*args)
+        next(meanwhile)()
+        return found
+
+    before = driver.stream()
+    reads = Reads(driver.state, store, ColdRecords(None), run_blocking)
+    assert b"".join((await reads.read(before, START, 100)).parts) == b"zero"
+    driver.append(b"two")
+    driver.flush()
+    assert driver.content() == b"zeroonetwo"
