@@ -158,7 +158,7 @@ def state_is_not_synced_before_the_log_is_cut(patch: pytest.MonkeyPatch) -> None
     patch.setattr(StateStore, "write", write)
 
 
-@bug(Focus({Faults.compact_and_crash: 1}, limits={"storing.FLUSH_BYTES": 1 << 22}))
+@bug(Focus({Faults.compact_and_crash: 1}, limits={"group.storing.FLUSH_BYTES": 1 << 22}))
 def log_is_cut_behind_what_is_applied_but_not_stored(patch: pytest.MonkeyPatch) -> None:
     async def compact(self: Storing) -> int:
         self._compact_through = self._state.header.applied_index
@@ -171,7 +171,7 @@ def log_is_cut_behind_what_is_applied_but_not_stored(patch: pytest.MonkeyPatch) 
 @bug(
     Focus(
         {Faults.keep_the_only_copy_damaged: 1},
-        limits={"storing.FLUSH_INTERVAL_S": 4.0, "storing.FLUSH_BYTES": 1 << 22},
+        limits={"group.storing.FLUSH_INTERVAL_S": 4.0, "group.storing.FLUSH_BYTES": 1 << 22},
     )
 )
 def node_that_lost_entries_votes(patch: pytest.MonkeyPatch) -> None:

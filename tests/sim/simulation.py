@@ -201,14 +201,14 @@ def run_seed(
         test = "test_planted_bugs" if focus is not None else "test_simulation"
         test = "test_cold" if cold else test
         replay = f"SEED={seed} .venv/bin/python -m pytest tests/sim/{test}.py"
-        raise InvariantBroken(f"{_innermost(error)!r}\nreplay with: {replay}") from error
+        raise InvariantBroken(f"{innermost(error)!r}\nreplay with: {replay}") from error
     finally:
         if kept := os.environ.get("SIM_KEEP"):
             shutil.copytree(base, f"{kept}/{seed}", dirs_exist_ok=True)
         shutil.rmtree(base, ignore_errors=True)
 
 
-def _innermost(error: BaseException) -> BaseException:
+def innermost(error: BaseException) -> BaseException:
     """What went wrong, without the groups that nurseries put around it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

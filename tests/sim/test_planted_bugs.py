@@ -14,10 +14,12 @@ import pytest
 
 from tests.sim.focus import Focus
 from tests.sim.planted_bugs import PLANTED, Planted
-from tests.sim.simulation import run_seed
+from tests.sim.simulation import innermost, run_seed
 from tests.sim.watch import InvariantBroken
 
 MAX_SEEDS = 8
+# Of the test's own code: a setting that is no more, say. They are no finding.
+MISTAKES = (ImportError, NameError, AttributeError, TypeError)
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.plant.__name__)
@@ -27,6 +29,8 @@ def test_faults_made_for_it_find(
     planted.plant(monkeypatch)
     with pytest.raises(InvariantBroken) as found:
         run_seeds(planted.focus)
+    assert found.value.__cause__ is not None
+    assert not isinstance(innermost(found.value.__cause__), MISTAKES)
     text = re.sub(r"\s+", " ", str(found.value))
     summary(f"{planted.plant.__name__:52} {text[:110]}")
 
