@@ -6,16 +6,19 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import pytest
+from msgspec.structs import replace
 
+from streamd import cold_compaction
 from streamd.config import ColdConfig
 from streamd.node.node import Node
 from streamd.streams import keys
-from streamd.streams.commands import Result
+from streamd.streams.commands import Delete, Result
 from streamd.streams.model import Pack
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, play, wait_until
 from tests.support.manifest import Manifest
-from tests.support.nodes import append, create, read_all
+from tests.support.nodes import append, create, key, read_all
 
 NAMES = ("a", "b", "c", "d", "e")
 FLUSHES = 200
@@ -130,3 +133,32 @@ def test_a_pack_that_cannot_be_read_stays_and_the_others_are_merged(tmp_path: Pa
         assert machines.objects.counts["get"] - before < 10
 
     run_virtually(3, partial(play, scenario, tmp_path, SETTINGS))
+
+
+def test_sparse_packs_that_fit_into_no_one_object_together_are_moved_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As with packs of 48 MiB: what is alive of two of them is less than a pack, of three more
+    # than an object.
+    monkeypatch.setattr(cold_compaction, "_MAX_LIVING_BYTES", SETTINGS.pack_bytes * 60 // 48)
+
+    async def scenario(machines: Machines) -> None:
+        leader = await machines.leader()
+        group = leader.node.group
+        for number in range(6):
+            for name, size in ((f"kept{number}", 28_000), (f"doomed{number}", 35_000)):
+                await group.propose(create(name))
+                outcome = await group.propose(append(name, bytes([number]) * size), size)
+                assert outcome.result is Result.APPENDED
+            await wait_until(lambda: group.state.header.hot_bytes == 0)
+        await group.flush()
+        assert len(living_packs(leader.node)) == 6
+        for number in range(6):
+            await group.propose(Delete(key(f"doomed{number}")))
+        await rounds(leader, 4)
+        assert len(living_packs(leader.node)) == 3
+        for number in range(6):
+            assert await read_all(leader.node, f"kept{number}", 50_000) == bytes([number]) * 28_000
+
+    settings = replace(SETTINGS, gc_grace_ms=500)
+    run_virtually(3, partial(play, scenario, tmp_path, settings))

@@ -121,13 +121,15 @@ class Compaction:
             for one in packs:
                 if one.looks_sparse and one not in self._dense and one not in self._left:
                     if not self._has_room(living, one.pack.live):
-                        break
+                        # It is the first of the next pack. Looked at again for this one, which
+                        # may still be smaller than packs should be, it would never fit.
+                        await self._move(lead, living)
+                        return emptied
                     found = await self._sparse(one)
                     living += found
                     emptied += bool(found)
                 self._start = keys.pack_key(*one.place) + b"\0"
-            else:
-                self._start = following
+            self._start = following
         if living:
             await self._move(lead, living)
         return emptied
