@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from random import Random
+from struct import pack
 
 import pytest
+import zstandard
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.codec import Batch, encode_batch
 from streamd.cold.errors import ObjectCorrupt
+from streamd.cold.framing import Head
 from streamd.cold.names import check_digest, parse_segment_name
 from streamd.cold.segments import (
     HEAD_BYTES,
@@ -140,3 +145,18 @@ def test_memory_holds_the_compressed_entries_only() -> None:
         writer.add(Entry(index, 1, EntryKind.COMMANDS, payload))
     assert writer.entries_size > 30_000_000
     assert len(writer.finish().content) < 1_000_000
+
+
+def test_an_entry_that_says_to_be_far_larger_than_it_is_takes_no_memory() -> None:
+    entry = pack(">QBII", 1, EntryKind.NOOP, 0, 2**32 - 1) + b"not as much"
+    body = zstandard.ZstdCompressor().compress(entry)
+    head = Head(b"SDLG", 1, "IQQIQQQQQIQQQI", "a log segment").pack(
+        *(0, 0, 0, 0, 0), *(1, 0), *(1, 1, 0, 0), 2**40, len(body), crc32c(body)
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(ObjectCorrupt, match="shorter inside"):
+            list(entries_of(head + body))
+        assert tracemalloc.get_traced_memory()[1] < 64 * 1024 * 1024
+    finally:
+        tracemalloc.stop()

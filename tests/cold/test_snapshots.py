@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from typing import Any
+
+import msgspec
 import pytest
+import zstandard
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.cold.errors import ObjectCorrupt
-from streamd.cold.names import check_digest, parse_manifest_name, parse_piece_name
-from streamd.cold.snapshots import SnapshotOf, SnapshotWriter, read_manifest, read_piece
+from streamd.cold.framing import Head
+from streamd.cold.names import check_digest, digest_of, parse_manifest_name, parse_piece_name
+from streamd.cold.snapshots import (
+    Manifest,
+    PieceRef,
+    SnapshotOf,
+    SnapshotWriter,
+    read_manifest,
+    read_piece,
+)
 from tests.cold.damage import cut, flipped
 
 OF = SnapshotOf("c1", 0, 42, 3, 0xABCD, 1_700_000_000_000, 99, b"configuration")
@@ -65,3 +79,35 @@ def test_pieces_do_not_stand_for_one_another() -> None:
     manifest = read_manifest(writer.manifest().content)
     with pytest.raises(ObjectCorrupt):
         read_piece(manifest, 1, first.content)
+
+
+def test_a_piece_that_holds_far_more_than_it_says_takes_no_memory() -> None:
+    body = zstandard.ZstdCompressor().compress(bytes(256 * 1024 * 1024))
+    head = Head(b"SDSP", 1, "QQIIII", "a piece").pack(
+        OF.snapshot_id, 0, 100, crc32c(bytes(100)), len(body), crc32c(body)
+    )
+    piece = head + body
+    manifest = Manifest(OF, [PieceRef(digest_of(piece), len(piece), 100)])
+    tracemalloc.start()
+    try:
+        with pytest.raises(ObjectCorrupt):
+            read_piece(manifest, 0, piece)
+        assert tracemalloc.get_traced_memory()[1] < 64 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        ("../../../another/object", 100, 100),
+        ("a" * 64, 2**62, 100),
+        ("a" * 64, -1, 100),
+        ("a" * 64, 100, 2**62),
+    ],
+)
+def test_a_manifest_of_what_can_be_no_piece_is_damaged(piece: tuple[Any, ...]) -> None:
+    encoded = msgspec.msgpack.encode((OF, [piece]))
+    head = Head(b"SDSM", 1, "II", "a manifest").pack(len(encoded), crc32c(encoded))
+    with pytest.raises(ObjectCorrupt):
+        read_manifest(head + encoded)

@@ -261,6 +261,25 @@ async def test_damage_is_found_and_nothing_is_served(tmp_path: Path, copy: Copy)
     assert await copy.is_found_damaged()
 
 
+async def test_an_object_larger_than_any_may_be_is_damage_and_takes_no_memory(copy: Copy) -> None:
+    os.truncate(copy.objects("log")[-1], 1 << 40)
+    assert await copy.is_found_damaged()
+
+
+async def test_a_snapshot_under_the_name_of_another_is_not_taken_for_it(
+    tmp_path: Path, copy: Copy
+) -> None:
+    older, newer = copy.objects("snapshots")
+    as_older = f"{older.name[:33]}{newer.name[33:]}"
+    newer.rename(older.with_name(as_older))
+    older.unlink()
+    assert await copy.is_found_damaged()
+    wanted = int(older.name[:16], 16) + 1
+    found = await copy.restore(tmp_path / "new", "--index", str(wanted))
+    assert found.exit_code == 0, found.output
+    assert f"as of entry {wanted} " in found.output
+
+
 @pytest.mark.parametrize("how", ["damaged", "missing"])
 @pytest.mark.parametrize("kind", ["pieces", "snapshots"])
 async def test_damage_of_the_newest_snapshot_makes_an_older_one_serve(

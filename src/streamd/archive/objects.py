@@ -20,7 +20,7 @@ from streamd.cold.names import (
     cluster_of,
     group_folder,
 )
-from streamd.cold.objects import ObjectInfo
+from streamd.cold.objects import MAX_OBJECT_BYTES, ObjectInfo
 from streamd.cold.segments import HEAD_BYTES, SegmentHead, read_segment_head
 from streamd.cold.snapshots import Manifest, read_manifest, read_piece
 from streamd.tier.store import Cold
@@ -78,7 +78,14 @@ class ArchivedObjects:
         return await self._read(name, size, partial(_whole, name))
 
     async def manifest(self, stored: StoredManifest) -> Manifest:
-        return read_manifest(await self.whole(stored.name, stored.size))
+        manifest = read_manifest(await self.whole(stored.name, stored.size))
+        of, named = manifest.of, stored.parsed
+        said = (of.cluster_id, of.group_id, of.index, of.snapshot_id)
+        if said != (self.cluster_id, named.group_id, named.log_index, named.snapshot_id):
+            raise ObjectCorrupt(f"{stored.name} is the manifest of another snapshot: of {said}")
+        if not manifest.pieces:
+            raise ObjectCorrupt(f"{stored.name} is the manifest of a snapshot without pieces")
+        return manifest
 
     async def rows(self, manifest: Manifest, number: int) -> bytes:
         """The rows in a piece of a snapshot."""
@@ -94,6 +101,8 @@ class ArchivedObjects:
             return await self._run_blocking(check, await self._get(name, size))
 
     async def _get(self, name: str, size: int) -> bytes:
+        if size > MAX_OBJECT_BYTES:
+            raise ObjectCorrupt(f"{name} has {size} bytes, more than an object may have")
         return await self._cold.get(self.folder + name, 0, size)
 
     async def head(self, stored: StoredSegment) -> SegmentHead:

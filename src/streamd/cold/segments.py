@@ -37,6 +37,8 @@ _ENTRY = Struct(">QBII")
 _LEVEL = 3
 # What a reader of a damaged or hostile frame may be made to allocate.
 _MAX_WINDOW_BYTES = 8 * 1024 * 1024
+# As much memory as is asked for is taken before any of it is read.
+_READ_BYTES = 1024 * 1024
 
 
 class LogPlace(msgspec.Struct, frozen=True):
@@ -181,7 +183,7 @@ class _Exactly:
         self.left -= size
         while size:
             try:
-                part = self._reader.read(size)
+                part = self._reader.read(min(size, _READ_BYTES))
             except zstandard.ZstdError as error:
                 raise ObjectCorrupt(f"a log segment cannot be uncompressed: {error}") from error
             if not part:

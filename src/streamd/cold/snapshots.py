@@ -12,6 +12,8 @@ them was interrupted.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 import zstandard
 from crc32c import crc32c
@@ -19,6 +21,7 @@ from crc32c import crc32c
 from streamd.cold.errors import ObjectCorrupt
 from streamd.cold.framing import Head
 from streamd.cold.names import NamedObject, check_digest, digest_of, manifest_name, piece_name
+from streamd.cold.objects import MAX_OBJECT_BYTES
 
 VERSION = 1
 # Of rows, before they are compressed.
@@ -50,9 +53,9 @@ class SnapshotOf(msgspec.Struct, frozen=True, array_like=True):
 class PieceRef(msgspec.Struct, frozen=True, array_like=True):
     """A piece's object: its digest, in hexadecimal, its size, and the size of the rows in it."""
 
-    digest: str
-    size: int
-    rows_size: int
+    digest: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    size: Annotated[int, msgspec.Meta(ge=0, le=MAX_OBJECT_BYTES)]
+    rows_size: Annotated[int, msgspec.Meta(ge=0, le=MAX_PIECE_BYTES)]
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
@@ -125,7 +128,10 @@ def read_piece(manifest: Manifest, number: int, content: bytes) -> bytes:
     if len(body) != body_size or crc32c(body) != body_crc or rows_size > MAX_PIECE_BYTES:
         raise ObjectCorrupt("a piece of a snapshot is damaged")
     try:
-        rows = zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_PIECE_BYTES)
+        # As much memory as the frame says is taken before any of it is read.
+        if zstandard.frame_content_size(body) != rows_size:
+            raise ObjectCorrupt("a piece of a snapshot holds more or less than it says")
+        rows = zstandard.ZstdDecompressor().decompress(body)
     except zstandard.ZstdError as error:
         raise ObjectCorrupt("a piece of a snapshot cannot be uncompressed") from error
     if len(rows) != rows_size or crc32c(rows) != rows_crc:
