@@ -361,6 +361,27 @@ async def test_snapshots_come_at_intervals_and_go_with_age(
         assert oldest[-1] > oldest[0]
 
 
+async def test_a_clock_that_was_ahead_and_is_put_right_does_not_end_the_snapshots(
+    tmp_path: Path, place: tuple[Cold, FlakyStore]
+) -> None:
+    cold, _ = place
+    clock = Clock(NOW_MS + 24 * HOUR_MS)
+    config = ColdConfig(backend="fs", snapshot_interval_minutes=0.001)
+    async with running_node(tmp_path / "data", cold=cold, clock=clock, cold_config=config) as node:
+        source = await objects(node, cold)
+        await append_to(node, "a", b"ahead")
+        await archived(node)
+        await a_round(node, "snapshot")
+        clock.now_ms = NOW_MS
+        for number in range(3):
+            await append_to(node, "a", b"%d" % number)
+            written = node.group.core.applied_index
+            await archived(node)
+            with trio.fail_after(20):
+                while (await source.catalog()).manifests[-1].log_index < written:
+                    await a_round(node, "snapshot")
+
+
 async def test_a_fenced_cluster_leaves_the_store_alone_and_serves_on(
     tmp_path: Path, place: tuple[Cold, FlakyStore]
 ) -> None:

@@ -82,8 +82,10 @@ class StateSnapshots:
         self._interval_ms = config.snapshot_interval_minutes * 60_000
         self._retention_ms = config.archive_retention_hours * 3_600_000
         self._times: dict[str, int] = {}
-        # The newest snapshot's place, 0 when there is none; None before a look.
+        # The newest snapshot's place, 0 when there is none; None before a look. And since when it
+        # is that, on Trio's clock.
         self.newest: ArchivedPlace | None = None
+        self._newest_at = 0.0
         self._lead: Lead | None = None
         self._look_at = 0.0
         # What is missing between two ranges of entries that can be restored; None before a look.
@@ -99,9 +101,9 @@ class StateSnapshots:
         if lead is not self._lead:
             self._lead, self.newest, self.gaps = lead, None, None
         if self.newest is None or trio.current_time() >= self._look_at:
-            self.newest = await self._look()
+            self._note_newest(await self._look())
         archived = self._group.state.header.archived
-        if self._is_due(archived, self.newest):
+        if self._is_due(archived):
             try:
                 await self._make(archived)
             except EntriesGone as gone:
@@ -110,10 +112,19 @@ class StateSnapshots:
             await self._look()
         return ROUND_S
 
-    def _is_due(self, archived: ArchivedPlace, newest: ArchivedPlace) -> bool:
+    def _is_due(self, archived: ArchivedPlace) -> bool:
         # In an idle cluster the newest one goes on being the state of now.
-        has_news = archived.index > newest.index
-        return has_news and self._group.now_ms() - newest.time_ms >= self._interval_ms
+        if self.newest is None or archived.index <= self.newest.index:
+            return False
+        # Log time stands still for as long as a clock was ahead that is put right.
+        has_stood_ms = (trio.current_time() - self._newest_at) * 1000
+        age_ms = self._group.now_ms() - self.newest.time_ms
+        return max(age_ms, has_stood_ms) >= self._interval_ms
+
+    def _note_newest(self, place: ArchivedPlace) -> None:
+        if self.newest is None or place.index != self.newest.index:
+            self._newest_at = trio.current_time()
+        self.newest = place
 
     async def begin_archive(self) -> ArchivedPlace:
         """Make a snapshot that the archive can go on behind; returns its place.
@@ -204,7 +215,7 @@ class StateSnapshots:
         await self._check_all_there(meta.index, put)
         manifest = writer.manifest()
         await self._target.cold.put_verified(folder + manifest.name, manifest.content)
-        self.newest = ArchivedPlace(*astuple(place))
+        self._note_newest(ArchivedPlace(*astuple(place)))
         log.info("a snapshot of the state is in the cold store", index=meta.index, pieces=len(put))
 
     async def _archived_through(self, index: int) -> None:
