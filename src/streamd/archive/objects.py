@@ -28,6 +28,8 @@ from streamd.tier.store import Cold
 # How many objects are fetched at once, and how much ahead of who uses it.
 _AHEAD = 4
 _AHEAD_BYTES = 32 * 1024 * 1024
+# How often names are listed again while some of them go.
+_MAX_LISTS = 5
 
 T = TypeVar("T")
 
@@ -67,7 +69,21 @@ class ArchivedObjects:
         self.group_id = group_id
 
     async def catalog(self) -> Catalog:
-        """What there is now."""
+        """What there is now.
+
+        Segments that a cluster merges while names are listed may be missing only in the list: the
+        parts gone, the whole among names that were passed already. Then that is made again.
+        """
+        found = await self._list()
+        for _ in range(_MAX_LISTS):
+            if found.is_without_gap:
+                break
+            before, found = found, await self._list()
+            if before.names() <= found.names():
+                break
+        return found
+
+    async def _list(self) -> Catalog:
         listed: list[ObjectInfo] = []
         for kind in (LOG, PIECES, SNAPSHOTS):
             listed += await list_all(self._cold, self.folder + group_folder(kind, self.group_id))

@@ -142,11 +142,7 @@ class StateSnapshots:
     async def _look(self) -> ArchivedPlace:
         """See what can be restored; returns the place of the newest snapshot."""
         catalog = await self._target.objects.catalog()
-        if gaps := catalog.gaps():
-            # Segments that were merged while names were listed are missing only in the list.
-            again = await self._target.objects.catalog()
-            gaps = [gap for gap in gaps if gap in again.gaps()]
-        self.gaps = gaps
+        self.gaps = catalog.gaps()
         self._look_at = trio.current_time() + _LOOK_S
         if not catalog.manifests:
             return ArchivedPlace()

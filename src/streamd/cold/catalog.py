@@ -121,6 +121,13 @@ class Catalog:
                 found.append(Range(base, self.reach(base)))
         return found
 
+    @property
+    def is_without_gap(self) -> bool:
+        """Whether all segments, up to the last one, are reached from the first base."""
+        last = max((one.parsed.last_index for one in self.segments), default=0)
+        ranges = self.ranges()
+        return not last or (len(ranges) == 1 and ranges[0].last >= last)
+
     def gaps(self) -> list[tuple[int, int]]:
         """The first and the last entry of what is missing between two ranges, in order."""
         return [(before.last + 1, behind.first) for before, behind in pairwise(self.ranges())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 
 import msgspec
 import structlog
@@ -84,8 +85,18 @@ class Verified(msgspec.Struct):
 
 
 async def look(cold: Cold, cluster_id: str, run_blocking: RunBlocking) -> Standing:
-    """How things stand with one cluster. Raises `ColdError`."""
+    """How things stand with one cluster, which may merge and remove objects meanwhile.
+
+    Raises `ColdError`.
+    """
     source = ArchivedObjects(cold, cluster_id, run_blocking)
+    for _ in range(_MAX_ATTEMPTS - 1):
+        with suppress(ObjectMissing):
+            return await _look(cold, source)
+    return await _look(cold, source)
+
+
+async def _look(cold: Cold, source: ArchivedObjects) -> Standing:
     catalog = await source.catalog()
     points: list[RestorePoint] = []
     for stored in catalog.manifests:
@@ -97,7 +108,7 @@ async def look(cold: Cold, cluster_id: str, run_blocking: RunBlocking) -> Standi
     ranges = await _ranges(source, catalog, points)
     fences = await list_all(cold, source.folder + FENCE)
     return Standing(
-        cluster_id,
+        source.cluster_id,
         points,
         ranges,
         [

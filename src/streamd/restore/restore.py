@@ -313,18 +313,31 @@ class _Restoration:
         replay = await self._run_blocking(Replay, store, wanted, begin)
         self._progress.stage("entries", plan.until_index - begin.index)
         self._progress.advance(replay.place.index - begin.index)
-        path = catalog.path(replay.place.index, plan.until_index)
-        async for segment in self._source.segments([] if replay.ended else path):
-            before = replay.place.index
-            await self._run_blocking(replay.apply, segment)
-            self._progress.advance(replay.place.index - before)
-            if replay.ended:
+        while not replay.ended:
+            try:
+                await self._replay_along(replay, catalog)
                 break
+            except ObjectMissing:
+                # A cluster that goes on merges segments: the same entries are in others then.
+                before, catalog = catalog, await self._source.catalog()
+                is_gone = not before.names() <= catalog.names()
+                if not is_gone or catalog.reach(replay.place.index) < plan.until_index:
+                    raise
         if replay.place.index < plan.until_index and not replay.ended:
             raise RestoreRefused(
                 f"the archive ends at entry {replay.place.index}, before {plan.until_index}"
             )
         return replay.place
+
+    async def _replay_along(self, replay: Replay, catalog: Catalog) -> None:
+        """Replay the segments that lead on. Raises `ObjectMissing` where one of them is gone."""
+        path = catalog.path(replay.place.index, self.plan.until_index)
+        async for segment in self._source.segments(path):
+            before = replay.place.index
+            await self._run_blocking(replay.apply, segment)
+            self._progress.advance(replay.place.index - before)
+            if replay.ended:
+                return
 
     async def verify_packs(self, cold: Cold) -> int:
         """Read every pack that the state refers to, and compare; returns how many there are.
