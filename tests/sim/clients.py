@@ -284,7 +284,9 @@ class Client:
         pending.ok()
         path.incarnation, path.exists, path.offsets = incarnation + 1, False, [_START]
         for attempt in range(20):
-            await Client(self.workload, f"{self.name}/creator{incarnation}.{attempt}").create(path)
+            # Who was never answered may not be asked again, by whatever path.
+            name = f"{self.name}/creator.{path.name}.{incarnation}.{attempt}"
+            await Client(self.workload, name).create(path)
             if path.exists:
                 path.given_up = False
                 self.workload.counted["streams made anew"] += 1

@@ -140,6 +140,8 @@ class Disk:
             self._synced_bytes[new / file.relative_to(old)] = self._synced_bytes.pop(file)
 
     def _mark_synced(self, database: Path) -> None:
+        if self.path not in database.parents:
+            return  # It was left, by a process that is being killed: nobody comes back to it.
         for file, size in sizes(database, "*.log").items():
             self._synced_bytes[file.relative_to(self.path)] = size
 
