@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,29 @@ def test_what_could_not_be_written_is_not_there_and_may_be_tried_again(
 def test_what_an_interrupted_write_left_is_removed_at_the_end(tmp_path: Path) -> None:
     store = FsStore(tmp_path)
     store.put("a", b"x")
-    (tmp_path / ".tmp" / "left").write_bytes(b"half of someth")
+    left = tmp_path / ".tmp" / "left"
+    left.write_bytes(b"half of someth")
+    yesterday = time.time() - 86_400
+    os.utime(left, (yesterday, yesterday))
     assert [found.name for found in store.page("")] == ["a"]
     store.close()
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_who_looks_at_a_directory_takes_nothing_from_who_writes_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, rename = FsStore(tmp_path), os.rename
+
+    def look_and_rename(source: Path, target: Path) -> None:
+        other = FsStore(tmp_path)
+        assert other.page("") == []
+        other.close()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", look_and_rename)
+    store.put("a", CONTENT)
+    assert store.get("a", 0, len(CONTENT)) == CONTENT
 
 
 def test_a_place_that_is_no_directory_is_for_the_operator(tmp_path: Path) -> None:

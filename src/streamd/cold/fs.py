@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -21,6 +21,8 @@ from streamd.cold.objects import MAX_PAGE, ObjectInfo, check_name, check_put
 
 # No name begins with a dot, so nothing of this is ever listed.
 _TEMPORARY = ".tmp"
+# A file of so many seconds there nobody writes any more.
+_LEFT_S = 3600.0
 # What an operator must put right; a full or failing disk may get better by itself.
 _REFUSALS = {
     errno.EACCES,
@@ -99,8 +101,13 @@ class FsStore:
                 _sync(parent)
 
     def close(self) -> None:
-        """Remove what interrupted writes have left."""
-        shutil.rmtree(self._root / _TEMPORARY, ignore_errors=True)
+        """Remove what interrupted writes have left: what is younger another process may be at."""
+        folder, until_s = self._root / _TEMPORARY, time.time() - _LEFT_S
+        with suppress(OSError):
+            for left in list(folder.iterdir()):
+                if left.stat().st_mtime < until_s:
+                    left.unlink()
+            folder.rmdir()
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
         """Objects of a folder (empty, or ending with a slash) in the order of their names.
