@@ -38,9 +38,10 @@ class Merger:
         The parts go when the whole is there, and what is deleted is contained in it. Who has listed
         the parts before, and misses them, lists again.
         """
-        catalog = await self._target.objects.catalog()
-        for run in runs(catalog):
-            await self._merge(run, catalog)
+        async with self._target.removing:
+            catalog = await self._target.objects.catalog()
+            for run in runs(catalog):
+                await self._merge(run, catalog)
         return ROUND_S
 
     async def _merge(self, run: Sequence[StoredSegment], catalog: Catalog) -> None:

@@ -62,6 +62,9 @@ class ArchiveTarget:
         self.fence = Fence(cold, cluster_id)
         # What a snapshot waits for: a log that is archived up to there.
         self.wanted_index = 0
+        # Held while objects are taken away for others that say the same, or for age. What was
+        # removed for age would come back in a segment that was merged of it meanwhile.
+        self.removing = trio.Lock()
 
     @property
     def folder(self) -> str:
@@ -254,6 +257,10 @@ class StateSnapshots:
         That is the newest snapshot that is as old as the retention: from it on everything can be
         restored. Removed in an order in which nothing that is left lacks what it needs.
         """
+        async with self._target.removing:
+            await self._remove_old()
+
+    async def _remove_old(self) -> None:
         catalog = await self._target.objects.catalog()
         kept = await self._oldest_kept(catalog)
         if kept is None:

@@ -1,0 +1,67 @@
+"""Segments that are merged while others of the archive's objects are removed for age."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import trio
+
+from streamd.archive_merging import Merger, runs
+from streamd.archive_snapshots import StateSnapshots
+from streamd.cold_tier import Lead
+from streamd.config import ColdConfig
+from tests.sim.runtime import run_virtually
+from tests.support.machines import Machine, Machines, play, wait_until
+from tests.support.nodes import append, create
+
+SETTINGS = ColdConfig(
+    backend="s3",
+    s3_bucket="simulated",
+    flush_after_ms=100_000_000,
+    snapshot_interval_minutes=1_000_000,
+    archive_retention_hours=10 / 3600,
+)
+
+
+async def archive_in_small_segments(leader: Machine, count: int) -> None:
+    group = leader.node.group
+    await group.propose(create("a"))
+    for number in range(count):
+        await group.propose(append("a", b"%d" % number))
+        written = group.core.applied_index
+        await wait_until(lambda: group.state.header.archived.index >= written)  # noqa: B023
+
+
+def test_a_merge_brings_nothing_back_that_was_removed_for_age_meanwhile(tmp_path: Path) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader = await machines.leader()
+        await archive_in_small_segments(leader, 30)
+        archive, group = leader.node.archive, leader.node.group
+        assert archive is not None
+        target = archive.target
+        snapshots = StateSnapshots(target, SETTINGS, random=Random(5))
+        kept = await snapshots.begin_archive()
+        # The snapshot becomes as old as all that is kept.
+        await trio.sleep(20)
+        [run] = runs(await target.objects.catalog())
+        added, all_added = leader.calls["_add"], trio.Event()
+
+        def linger(call: str) -> None:
+            """Take long to add the last part."""
+            if leader.calls["_add"] == added + len(run) and not all_added.is_set():
+                leader.disk_s = 5.0
+                all_added.set()
+
+        leader.on_call = linger
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Merger(target).make_round, Lead(group.core.term))
+            await all_added.wait()
+            leader.disk_s = 0.001
+            await snapshots.remove_old()
+        catalog = await target.objects.catalog()
+        assert catalog.bases() == [kept.index]
+        assert not catalog.segments
+
+    run_virtually(3, partial(play, scenario, tmp_path, SETTINGS))
