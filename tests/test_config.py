@@ -86,6 +86,7 @@ def test_the_environment_speaks_text_and_is_typed_by_the_key() -> None:
         ),
         ('[cold]\ns3_prefix = "/a"', "cold.s3_prefix"),
         ('[cold]\ns3_prefix = "a/../b"', "cold.s3_prefix"),
+        ('[cold]\ns3_prefix = "streamd-production-cluster-in-eu-west-1 "', "cold.s3_prefix"),
         ('[cold]\ns3_access_key_id = "k"', "cold.s3_access_key_id and cold.s3_secret_access_key"),
         ('[cold]\ns3_session_token = "t"', "cold.s3_session_token needs cold.s3_access_key_id"),
         ("[cold]\npack_bytes = 1", "cold.pack_bytes"),

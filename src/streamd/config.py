@@ -24,7 +24,8 @@ _REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
 _URL = re.compile(r"https?://[^/?#@]+/?")
 # What every S3 takes as a bucket's name, and what may stand before the names of our objects.
 _S3_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_S3_PREFIX = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*/?)*")
+# Parts are told apart by their slashes alone: else a long wrong one is tried in all ways to cut it.
+_S3_PREFIX = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*(/|\Z))*")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:\s\x00-\x1f]+):(?P<port>[0-9]{1,5})")
 
 
