@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from struct import pack
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 import trio
 
@@ -20,6 +22,7 @@ from streamd.codec import time_of_batch
 from streamd.cold.errors import ColdError, ColdUnavailable, ObjectMissing
 from streamd.cold.objects import MAX_PAGE, ObjectInfo
 from streamd.cold.segments import SegmentWriter, entries_of, read_segment_head
+from streamd.cold.snapshots import SnapshotOf, SnapshotWriter
 from streamd.config import ColdConfig
 from streamd.group.stores import Stores
 from streamd.raft.messages import Entry, EntryKind
@@ -265,6 +268,27 @@ async def test_damage_is_found_and_nothing_is_served(tmp_path: Path, copy: Copy)
 
 async def test_an_object_larger_than_any_may_be_is_damage_and_takes_no_memory(copy: Copy) -> None:
     os.truncate(copy.objects("log")[-1], 1 << 40)
+    assert await copy.is_found_damaged()
+
+
+@pytest.mark.parametrize(
+    ("row", "value"),
+    [
+        (keys.HEADER, b"\xc1"),
+        (keys.pack_key(1, 1), b"\xc1"),
+        (keys.pack_key(1, 1), msgspec.msgpack.encode(Pack("../../another/place.pack", 1, 1))),
+    ],
+)
+async def test_rows_that_can_be_no_state_s_are_damage(copy: Copy, row: bytes, value: bytes) -> None:
+    of = SnapshotOf(copy.cluster_id, 0, 5, 1, 0, NOW_MS, 7, b"")
+    writer = SnapshotWriter(of)
+    header = msgspec.msgpack.encode(Header(applied_index=5))
+    rows = b"".join(
+        pack(">II", len(key), len(value)) + key + value
+        for key, value in [(keys.HEADER, header), (row, value)]
+    )
+    for made in (writer.piece(rows), writer.manifest()):
+        (copy.path / copy.cluster_id / made.name).write_bytes(made.content)
     assert await copy.is_found_damaged()
 
 

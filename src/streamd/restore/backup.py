@@ -292,6 +292,13 @@ class _Rows:
         self.packs: set[str] = set()
 
     def add(self, data: bytes) -> None:
+        """Look at more of them. Raises `ObjectCorrupt` for those that no state has."""
+        try:
+            self._add(data)
+        except msgspec.DecodeError as error:
+            raise ObjectCorrupt(f"a row is not one of a state: {error}") from error
+
+    def _add(self, data: bytes) -> None:
         data = self._begun + data
         used = 0
         for key, value, end in whole_rows(data):

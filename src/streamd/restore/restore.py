@@ -26,6 +26,7 @@ from streamd.archive.objects import ArchivedObjects, for_each, list_clusters
 from streamd.blocking import RunBlocking
 from streamd.cold.catalog import Catalog
 from streamd.cold.errors import ObjectCorrupt, ObjectMissing
+from streamd.cold.names import cluster_folder, cluster_of, parse_pack_name
 from streamd.cold.segments import LogPlace
 from streamd.cold.snapshots import Manifest
 from streamd.config import Config
@@ -358,6 +359,9 @@ class _Restoration:
 async def check_pack(cold: Cold, name: str) -> int:
     """Read a whole pack; returns its size. Raises `ObjectCorrupt` when it is another than the one
     that was put under that name, `ObjectMissing`, `ColdError`."""
+    cluster_id = cluster_of(name)
+    if cluster_id is None or not parse_pack_name(name.removeprefix(cluster_folder(cluster_id))):
+        raise ObjectCorrupt(f"{name!r} is referred to, which can be no pack")
     digest, size = await cold.digest(name)
     if not name.endswith(f"-{digest}.pack"):
         raise ObjectCorrupt(f"{name} does not have the digest that it is named by")
