@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from struct import pack
 from typing import Any, NamedTuple
 
 import msgspec
@@ -284,7 +284,7 @@ async def test_rows_that_can_be_no_state_s_are_damage(copy: Copy, row: bytes, va
     writer = SnapshotWriter(of)
     header = msgspec.msgpack.encode(Header(applied_index=5))
     rows = b"".join(
-        pack(">II", len(key), len(value)) + key + value
+        struct.pack(">II", len(key), len(value)) + key + value
         for key, value in [(keys.HEADER, header), (row, value)]
     )
     for made in (writer.piece(rows), writer.manifest()):
@@ -551,6 +551,7 @@ async def test_a_fence_is_left_and_told_of(tmp_path: Path, history: History) -> 
         (("--from", "ftp://x"), 2, "neither s3://bucket/prefix nor fs:path"),
         (("--at", "5", "--index", "7"), 2, "exclude each other"),
         (("--at", "yesterday"), 2, "is no time"),
+        (("--at", "9" * 20, "--from", "{history}"), 2, "is no time"),
         ((), 2, "name the store"),
         (("--from", "fs:{empty}"), 1, "has nothing of any cluster"),
         (("--from", "{history}", "--index", "99999"), 1, "cannot be restored to then"),

@@ -41,6 +41,8 @@ EXIT_WRONG = 1
 EXIT_CONFIG = 2
 EXIT_UNREACHABLE = 3
 
+# The last millisecond that log time can be.
+_MAX_MS = 2**63 - 1
 _S3 = re.compile(r"s3://(?P<bucket>[^/]+)(/(?P<prefix>.*))?")
 
 T = TypeVar("T")
@@ -268,7 +270,7 @@ def restore_command(
 
 def _milliseconds(text: str) -> int:
     """A time as milliseconds since the epoch; without a zone it is UTC."""
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and int(text) <= _MAX_MS:
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
