@@ -65,6 +65,29 @@ async def test_small_messages_take_more_than_their_bytes(
     assert sum(sizes) > 100_000
 
 
+async def test_a_pack_holds_what_is_said_of_it_however_close_it_comes_to_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold, _ = cold_in(tmp_path / "cold")
+    settings = msgspec.structs.replace(SETTINGS, pack_bytes=64 * 1024, flush_after_ms=10**9)
+    async with running_node(tmp_path / "data", cold=cold, cold_config=settings) as node:
+        for name in ("first", "second"):
+            await node.group.propose(create(name))
+            await append_to(node, name, b"x" * 30_000)
+        await node.group.flush()
+        counts = set()
+        for limit in range(60_000, 60_300):
+            monkeypatch.setattr(cold_flush, "_PACK_MAX_BYTES", limit)
+            now_ms = node.group.now_ms()
+            found = cold_flush.gather_pack(node.stores.state, now_ms, settings.pack_bytes, 1, 1)
+            assert [(one.stream_id, one.offset) for one in found.slices] == [
+                (ref.stream_id, ref.offset) for ref in read_pack(found.content).slices
+            ]
+            assert not found.stuck
+            counts.add(len(found.slices))
+        assert counts == {1, 2}
+
+
 async def test_a_record_that_no_object_can_hold_stops_no_other_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,8 +41,10 @@ MAX_SLICES = 1_000
 _LOOK_EVERY_S = 0.5
 # The footer and the end of a pack with as many slices take less than what is left here.
 _PACK_MAX_BYTES = MAX_OBJECT_BYTES - 1024 * 1024
-# What the length of a record, or of an append, takes at most besides its bytes.
+# What the length of a record, or of an append, takes at most besides its bytes; and what a slice
+# takes at most besides these: its head, two positions, and the lengths of two lists and the bytes.
 _MAX_LENGTH_BYTES = 5
+_MAX_HEAD_BYTES = 64
 # What a slice takes of the log entry, about.
 _COMMAND_BYTES = 160
 
@@ -244,7 +246,8 @@ def gather_pack(
 
 def _fits(writer: PackWriter, chunk: Chunk, pack_bytes: int) -> bool:
     """Whether a chunk may join others: small ones always, so that packs come near their size."""
-    size = chunk.size + _MAX_LENGTH_BYTES * (len(chunk.lengths) + len(chunk.appends))
+    lengths = len(chunk.lengths) + len(chunk.appends)
+    size = chunk.size + _MAX_LENGTH_BYTES * lengths + _MAX_HEAD_BYTES
     return chunk.size < pack_bytes and writer.size + size <= _PACK_MAX_BYTES
 
 
