@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from streamd import cold_compaction
 from streamd.config import ColdConfig
 from streamd.node.node import Node
 from streamd.streams import keys
 from streamd.streams.commands import Delete, Result
 from streamd.streams.model import Pack
+from streamd.tier import compaction
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, play, wait_until
 from tests.support.manifest import Manifest
@@ -140,7 +140,7 @@ def test_sparse_packs_that_fit_into_no_one_object_together_are_moved_one_after_t
 ) -> None:
     # As with packs of 48 MiB: what is alive of two of them is less than a pack, of three more
     # than an object.
-    monkeypatch.setattr(cold_compaction, "_MAX_LIVING_BYTES", SETTINGS.pack_bytes * 60 // 48)
+    monkeypatch.setattr(compaction, "_MAX_LIVING_BYTES", SETTINGS.pack_bytes * 60 // 48)
 
     async def scenario(machines: Machines) -> None:
         leader = await machines.leader()

@@ -77,9 +77,9 @@ async def test_a_pack_holds_what_is_said_of_it_however_close_it_comes_to_the_lim
         await node.group.flush()
         counts = set()
         for limit in range(60_000, 60_300):
-            monkeypatch.setattr(cold_flush, "_PACK_MAX_BYTES", limit)
+            monkeypatch.setattr(flush, "_PACK_MAX_BYTES", limit)
             now_ms = node.group.now_ms()
-            found = cold_flush.gather_pack(node.stores.state, now_ms, settings.pack_bytes, 1, 1)
+            found = flush.gather_pack(node.stores.state, now_ms, settings.pack_bytes, 1, 1)
             assert [(one.stream_id, one.offset) for one in found.slices] == [
                 (ref.stream_id, ref.offset) for ref in read_pack(found.content).slices
             ]

@@ -32,7 +32,9 @@ from streamd.restore.base import Choice, RestoreRefused
 from streamd.restore.replay import Replay
 from streamd.storage.errors import RestoreUnfinished
 from streamd.storage.incoming import SnapshotSink
+from streamd.streams import keys
 from streamd.streams.commands import Delete, FlushCold, Result
+from streamd.streams.model import Header, Pack
 from streamd.tier.store import Cold
 from tests.archive.test_archive import a_round, archived
 from tests.support.archived import (

@@ -8,10 +8,10 @@ from random import Random
 
 import trio
 
-from streamd.archive_merging import Merger, runs
-from streamd.archive_snapshots import StateSnapshots
-from streamd.cold_tier import Lead
+from streamd.archive.merging import Merger, runs
+from streamd.archive.snapshots import StateSnapshots
 from streamd.config import ColdConfig
+from streamd.tier.tier import Lead
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, play, wait_until
 from tests.support.nodes import append, create
