@@ -31,12 +31,20 @@ from tests.transport.peers import (
     wait_until,
 )
 
+
+def _nested(encoded: bytes) -> bytes:
+    """An encoded struct with a field of a later version behind its own, nested beyond any depth
+    that a decoder follows."""
+    return bytes((encoded[0] + 1,)) + encoded[1:] + b"\x91" * 3900 + b"\xc0"
+
+
 GARBAGE = [
     b"GET / HTTP/1.1\r\nHost: node\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
     frame(FrameKind.HELLO, b"\xc1"),
     frame(FrameKind.HELLO, b"\x91\x01"),
     frame(FrameKind.HELLO, bytes(4097)),
+    frame(FrameKind.HELLO, _nested(encode_hello(Node(9).hello()))),
     frame(FrameKind.PING),
     frame(FrameKind.MESSAGES, messages_payload([])),
 ]
@@ -66,6 +74,7 @@ NONSENSE = {
     "length": b"\xff\xff\xff\xff" + bytes(5),
     "kind": frame(FrameKind.PING)[:-1] + b"\x30",
     "messages": frame(FrameKind.MESSAGES, b"\0\0\0\0\x91\xc0"),
+    "nesting": frame(FrameKind.MESSAGES, messages_payload([_nested(_encoded(9)[0])])),
     "another's name": frame(FrameKind.MESSAGES, messages_payload(_encoded(9, 2))),
     "group": frame(FrameKind.MESSAGES, b"\0\0\0\1\x90"),
     "request": frame(FrameKind.REQUEST, b"short"),
@@ -91,6 +100,7 @@ async def test_nonsense_ends_the_connection_and_reaches_nobody(data: bytes) -> N
         frame(FrameKind.REPLY, b"short"),
         frame(FrameKind.REPLY, reply_payload(Reply(1, 77, b""))),
         frame(FrameKind.REPLY, reply_payload(Reply(1, 1, b"\xc1"))),
+        frame(FrameKind.REPLY, reply_payload(Reply(1, 1, _nested(b"\x92\xa1a\xa1b")))),
         frame(FrameKind.MESSAGES, messages_payload(_encoded(2))),
     ],
 )
@@ -108,7 +118,14 @@ async def test_nonsense_from_a_dialled_peer_ends_the_connection(data: bytes) -> 
         assert node.messages == []
 
 
-@pytest.mark.parametrize("answer", [frame(FrameKind.PONG), frame(FrameKind.REFUSED, b"\xc1")])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        frame(FrameKind.PONG),
+        frame(FrameKind.REFUSED, b"\xc1"),
+        frame(FrameKind.REFUSED, _nested(b"\x92\xa1a\xa1b")),
+    ],
+)
 async def test_an_answer_to_the_handshake_that_is_none_ends_the_connection(answer: bytes) -> None:
     async def behave(caller: Stranger) -> None:
         await caller.stream.send_all(answer)

@@ -6,6 +6,10 @@ from enum import StrEnum
 
 import msgspec
 
+# What decoding may raise, whatever was sent. A field of a later version is skipped, however deep
+# it is nested, and the interpreter's stack is the limit of that.
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 
 class NotSent(Exception):
     """A request certainly never reached the peer."""

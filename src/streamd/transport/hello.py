@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from streamd.transport.errors import ProtocolError, Refusal, RefusalCode, Refused
+from streamd.transport.errors import UNDECODABLE, ProtocolError, Refusal, RefusalCode, Refused
 
 PROTOCOL_VERSION = 1
 MAX_HELLO_BYTES = 4096
@@ -89,7 +89,7 @@ def parse_hello(payload: bytes) -> Hello:
     """Raises `ProtocolError`."""
     try:
         return _HELLO.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise ProtocolError(f"its introduction does not decode: {error}") from error
 
 
@@ -102,6 +102,6 @@ def parse_refusal(payload: bytes) -> Refusal:
     """Raises `ProtocolError`."""
     try:
         refused = _REFUSED.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise ProtocolError(f"its refusal does not decode: {error}") from error
     return Refusal(refused.code, refused.message)

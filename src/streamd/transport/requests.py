@@ -9,6 +9,7 @@ import structlog
 import trio
 
 from streamd.transport.errors import (
+    UNDECODABLE,
     NotSent,
     OutcomeUnknown,
     ProtocolError,
@@ -128,7 +129,7 @@ class Asking:
         if reply.status != ReplyStatus.DONE:
             try:
                 _REFUSED.decode(reply.payload)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except UNDECODABLE as error:
                 raise ProtocolError(f"it sent a refusal that does not decode: {error}") from error
         call = self._calls.pop(reply.request_id, None)
         if call is not None:

@@ -18,7 +18,7 @@ import trio
 from crc32c import crc32c
 
 from streamd.raft.messages import Message
-from streamd.transport.errors import ConnectionEnded, ProtocolError
+from streamd.transport.errors import UNDECODABLE, ConnectionEnded, ProtocolError
 from streamd.transport.interface import Limits
 
 GROUP_ID = 0
@@ -132,7 +132,7 @@ def parse_messages(payload: bytes) -> list[Message]:
     _check_group(payload)
     try:
         return _MESSAGES.decode(memoryview(payload)[_GROUP.size :])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise ProtocolError(f"it sent messages that do not decode: {error}") from error
 
 
