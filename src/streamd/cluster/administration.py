@@ -5,6 +5,7 @@ An operator may ask any node; what only the leader can do is passed on to it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from streamd.raft.core import (
     TransferInProgress,
 )
 from streamd.raft.messages import Configuration
+from streamd.transport import Hello
 from streamd.transport import errors as transport_errors
 
 _MEET_TIMEOUT_S = 5.0
@@ -133,9 +135,8 @@ class Administration:
             return _ENCODER.encode(_Reply(code=error.code, message=str(error)))
 
     async def _carry_out(self, wish: Wish) -> dict[str, Any]:
-        if self._group.core.role != Role.LEADER:
-            raise Unavailable("this node does not lead")
         async with self._one_at_a_time:
+            self._must_lead()
             match wish:
                 case Add(address=address):
                     await self._add(address)
@@ -158,9 +159,7 @@ class Administration:
         hello = await self._cluster.meet(address, _MEET_TIMEOUT_S)
         if hello is None:
             raise Refused("NO_ANSWER", f"no node of this cluster's name answers at {address}")
-        current = self._group.core.configuration
-        if hello.node_id in current.members():
-            raise Refused("MEMBER_ALREADY", f"node {hello.node_id} is a member already")
+        _with_learner(self._group.core.configuration, hello)
         if not hello.log_is_empty:
             raise Refused("NOT_EMPTY", f"node {hello.node_id} at {address} has data already")
         try:
@@ -171,76 +170,71 @@ class Administration:
             transport_errors.RequestRefused,
         ) as error:
             raise Refused("NOT_JOINED", f"node {hello.node_id} did not join: {error}") from error
-        newcomer = (hello.node_id, hello.peer_address, hello.client_address)
-        known = [one for one in current.addresses if one[0] != hello.node_id]
-        await self._change(
-            replace(
-                current,
-                learners=(*current.learners, hello.node_id),
-                addresses=tuple(sorted([*known, newcomer])),
-            )
-        )
+        await self._change(lambda current: _with_learner(current, hello))
 
     async def _promote(self, node_id: int, replacing: int | None) -> None:
-        current = self._group.core.configuration
-        if node_id not in current.learners:
-            raise Refused("NOT_A_LEARNER", f"node {node_id} is no learner")
-        if replacing is not None and replacing not in current.voters:
-            raise Refused("NOT_A_VOTER", f"node {replacing} is no voter")
-        behind = self._group.core.last_index - self._group.core.peers()[node_id].match_index
-        if behind > _CAUGHT_UP_ENTRIES:
-            raise Refused("NOT_CAUGHT_UP", f"node {node_id} is {behind} entries behind")
-        leaving = {replacing}
-        await self._change(
-            replace(
-                current,
-                voters=tuple(sorted({*current.voters, node_id} - leaving)),
-                learners=tuple(one for one in current.learners if one != node_id),
-                addresses=tuple(one for one in current.addresses if one[0] not in leaving),
-            )
-        )
+        def promoted(current: Configuration) -> Configuration:
+            if node_id not in current.learners:
+                raise Refused("NOT_A_LEARNER", f"node {node_id} is no learner")
+            if replacing is not None and replacing not in current.voters:
+                raise Refused("NOT_A_VOTER", f"node {replacing} is no voter")
+            behind = self._group.core.last_index - self._group.core.peers()[node_id].match_index
+            if behind > _CAUGHT_UP_ENTRIES:
+                raise Refused("NOT_CAUGHT_UP", f"node {node_id} is {behind} entries behind")
+            voters = tuple(sorted({*current.voters, node_id} - {replacing}))
+            learners = tuple(one for one in current.learners if one != node_id)
+            return replace(current, voters=voters, learners=learners)
+
+        await self._change(promoted)
 
     async def _remove(self, node_id: int) -> None:
         current = self._group.core.configuration
         if node_id not in current.members():
             raise Refused("NOT_A_MEMBER", f"node {node_id} is no member")
-        if current.voters == (node_id,):
-            raise Refused("LAST_VOTER", "the last voter cannot be removed")
-        if node_id == self._group.core.node_id:
+        if node_id == self._group.core.node_id and current.voters != (node_id,):
             # Whoever leads afterwards does it; a leader that removes itself could not say so.
             await self._transfer(None)
             raise Unavailable("the lead was handed over")
-        await self._change(
-            replace(
-                current,
-                voters=tuple(one for one in current.voters if one != node_id),
-                learners=tuple(one for one in current.learners if one != node_id),
-                addresses=tuple(one for one in current.addresses if one[0] != node_id),
-            )
-        )
 
-    async def _change(self, target: Configuration) -> None:
-        """Propose a configuration and wait until it alone is in force and committed."""
+        def without(current: Configuration) -> Configuration:
+            if current.voters == (node_id,):
+                raise Refused("LAST_VOTER", "the last voter cannot be removed")
+            voters = tuple(one for one in current.voters if one != node_id)
+            learners = tuple(one for one in current.learners if one != node_id)
+            return replace(current, voters=voters, learners=learners)
+
+        await self._change(without)
+
+    async def _change(self, change: Callable[[Configuration], Configuration]) -> None:
+        """Propose what `change` makes of the configuration, and wait until it alone is in force
+        and committed."""
         core = self._group.core
-        index = await self._propose(target)
+        index, target = await self._propose(change)
         self._group.wake()
 
         def settled() -> bool:
-            configuration = core.configuration
-            final = not configuration.voters_outgoing and configuration.voters == target.voters
-            return core.commit_index >= index and final
+            found = core.configuration
+            final = not found.voters_outgoing and found.voters == target.voters
+            # Another leader may have put something else in the entry's place.
+            return core.commit_index >= index and final and found.learners == target.learners
 
         if not await self._group.wait_for(settled, _CHANGE_TIMEOUT_S):
             raise OutcomeUnknown("the change is not committed yet; look at the cluster's status")
 
-    async def _propose(self, target: Configuration) -> int:
-        """Append a configuration as soon as the one before it is settled; returns its index."""
+    async def _propose(
+        self, change: Callable[[Configuration], Configuration]
+    ) -> tuple[int, Configuration]:
+        """Append a changed configuration as soon as the one before it is settled; returns its
+        index and what it leads to. What is changed is what is in force then: whatever was so
+        before a wait, another wish or another leader may have changed."""
         core = self._group.core
         give_up_at = trio.current_time() + _CHANGE_TIMEOUT_S
         while True:
+            self._must_lead()
             committed = core.commit_index
+            target = _of_members_only(change(core.configuration))
             try:
-                return core.propose_configuration(target)
+                return core.propose_configuration(target), target
             except ChangeInProgress as error:
                 left_s = give_up_at - trio.current_time()
                 if not await self._group.wait_for(partial(_beyond, core, committed), left_s):
@@ -249,6 +243,10 @@ class Administration:
                 raise Refused("INVALID_CONFIGURATION", str(error)) from error
             except (NotLeader, Overloaded, TransferInProgress) as error:
                 raise Unavailable(str(error)) from error
+
+    def _must_lead(self) -> None:
+        if self._group.core.role != Role.LEADER:
+            raise Unavailable("this node does not lead")
 
     # -- the lead -----------------------------------------------------------------------------
 
@@ -273,6 +271,27 @@ class Administration:
         )
         if core.leader_id != to:
             raise Refused("NOT_TRANSFERRED", f"node {to} did not take over the lead")
+
+
+def _with_learner(current: Configuration, newcomer: Hello) -> Configuration:
+    """Raises `Refused` when the newcomer is a member already."""
+    node_id = newcomer.node_id
+    if node_id in current.members():
+        raise Refused("MEMBER_ALREADY", f"node {node_id} is a member already")
+    address = (node_id, newcomer.peer_address, newcomer.client_address)
+    known = [one for one in current.addresses if one[0] != node_id]
+    return replace(
+        current,
+        learners=tuple(sorted((*current.learners, node_id))),
+        addresses=tuple(sorted((*known, address))),
+    )
+
+
+def _of_members_only(target: Configuration) -> Configuration:
+    """With the addresses of those who stay; in a joint configuration others have one too."""
+    members = {*target.voters, *target.learners}
+    addresses = tuple(one for one in target.addresses if one[0] in members)
+    return replace(target, addresses=addresses)
 
 
 def _beyond(core: Core, index: int) -> bool:

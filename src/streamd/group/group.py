@@ -180,7 +180,7 @@ class Group:
 
     async def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait for something that the loop's turns bring about; False when time ran out."""
-        with trio.move_on_after(timeout_s):
+        with trio.move_on_after(max(0.0, timeout_s)):
             while not condition():
                 await self._turned.park()
             return True

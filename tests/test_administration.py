@@ -1,0 +1,176 @@
+"""Wishes of operators that meet each other, or a change of the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from streamd.administration import Add, Remove, Transfer, Wish
+from streamd.proposals import OutcomeUnknown, Unavailable
+from streamd.raft.messages import Configuration
+from tests.sim.network import address_of
+from tests.sim.runtime import run_virtually
+from tests.support.machines import Machine, Machines, Scenario, play, wait_until
+from tests.support.nodes import create
+
+Play = Callable[[Scenario], None]
+
+
+@pytest.fixture(name="play")
+def _play(tmp_path: Path) -> Play:
+    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
+
+
+async def begin(machines: Machines) -> tuple[Machine, Machine, Machine]:
+    """The leader and the two others, all ready."""
+    leader = await machines.leader()
+    await wait_until(lambda: all(machine.is_ready for machine in machines.all))
+    second, third = (machine for machine in machines.all if machine is not leader)
+    return leader, second, third
+
+
+def newcomer(machines: Machines) -> Machine:
+    """A fourth machine, which is no member."""
+    machine = Machine(4, machines.all[0].path.parent, machines.network)
+    machines.start(machine)
+    return machine
+
+
+async def have(machine: Machine, wish: Wish) -> dict[str, Any]:
+    administration = machine.node.administration
+    assert administration is not None
+    return await administration.perform(wish)
+
+
+def configuration(machine: Machine) -> Configuration:
+    return machine.node.group.core.configuration
+
+
+async def hand_over(leader: Machine, to: Machine) -> None:
+    """Have another lead, with no operator's turn taken for it."""
+    leader.node.group.core.transfer(to.node_id)
+    leader.node.group.wake()
+    await wait_until(lambda: to.leads and to.is_ready)
+
+
+def isolate(machines: Machines, one: Machine) -> None:
+    """Nothing goes between one founder and the two others."""
+    others = [machine for machine in machines.all if machine is not one]
+    machines.network.cut(
+        [(one.node_id, other.node_id) for other in others]
+        + [(other.node_id, one.node_id) for other in others]
+    )
+
+
+def test_a_wish_whose_turn_comes_when_the_lead_is_gone_is_carried_out_by_the_new_leader(
+    play: Play,
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, _ = await begin(machines)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(have, leader, Transfer(second.node_id))
+            while not leader.node.group.core.transferring:  # noqa: ASYNC110 - it is soon over
+                await trio.lowlevel.checkpoint()
+            answer = await have(leader, Transfer())
+        assert answer["leader_id"] not in (None, second.node_id)
+
+    play(scenario)
+
+
+def test_a_wish_whose_time_has_passed_when_its_turn_comes_is_unavailable(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, third = await begin(machines)
+        isolate(machines, leader)
+        ended: list[type[Exception]] = []
+
+        async def wish() -> None:
+            try:
+                await have(leader, Transfer())
+            except Exception as error:
+                ended.append(type(error))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(wish)
+        assert ended[1:] == [Unavailable, Unavailable]
+
+    play(scenario)
+
+
+def test_a_wish_waits_for_a_change_that_nobody_waits_for_any_more(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, third = await begin(machines)
+        fourth = newcomer(machines)
+        await wait_until(lambda: fourth.running is not None)
+        second.disk_s = third.disk_s = 0.1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(have, leader, Remove(third.node_id))
+            await wait_until(lambda: bool(configuration(leader).voters_outgoing))
+            nursery.cancel_scope.cancel()
+        assert configuration(leader).voters_outgoing
+        answer = await have(leader, Add(address_of(fourth.node_id)))
+        assert answer["voters"] == sorted((leader.node_id, second.node_id))
+        assert answer["learners"] == [fourth.node_id]
+
+    play(scenario)
+
+
+def test_a_member_removed_by_another_leader_meanwhile_stays_removed(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, third = await begin(machines)
+        fourth = newcomer(machines)
+        await wait_until(lambda: fourth.running is not None)
+        fourth.disk_s = 4.0
+        answers: list[dict[str, Any]] = []
+
+        async def add() -> None:
+            answers.append(await have(leader, Add(address_of(fourth.node_id))))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(add)
+            await wait_until(lambda: fourth.calls["join"] == 1)
+            await hand_over(leader, second)
+            await have(second, Remove(third.node_id))
+            await hand_over(second, leader)
+            assert not answers, "the newcomer has joined too early"
+        assert answers[0]["voters"] == sorted((leader.node_id, second.node_id))
+        assert answers[0]["learners"] == [fourth.node_id]
+
+    play(scenario)
+
+
+def test_nobody_is_told_of_a_change_that_a_new_leader_has_undone(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, third = await begin(machines)
+        fourth = newcomer(machines)
+        await wait_until(lambda: fourth.running is not None)
+        ended: list[Exception] = []
+
+        async def add() -> None:
+            try:
+                await have(leader, Add(address_of(fourth.node_id)))
+            except OutcomeUnknown as error:
+                ended.append(error)
+
+        def on_call(call: str) -> None:
+            if call == "join":
+                isolate(machines, leader)
+
+        fourth.on_call = on_call
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(add)
+            await wait_until(lambda: second.leads or third.leads)
+            successor = second if second.leads else third
+            assert fourth.node_id in configuration(leader).learners
+            for number in range(5):
+                await successor.node.group.propose(create(str(number)))
+            machines.heal()
+        assert fourth.node_id not in configuration(leader).members()
+        assert ended
+
+    play(scenario)
