@@ -402,8 +402,8 @@ class Group:
         proposals = self._intake.take(MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
         commands = [proposal.command for proposal in proposals]
         if self._sweeper.touches:
-            commands.insert(0, self._sweeper.take_touches())
-            proposals.insert(0, Proposal(commands[0], 0, 0.0))
+            proposals.insert(0, self._sweeper.touching())
+            commands.insert(0, proposals[0].command)
         now_ms = self.now_ms()
         payload = encode_batch(Batch(now_ms, commands))
         try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+import outcome
 import trio
 
 from streamd.blocking import RunBlocking
-from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.group.proposals import OutcomeUnknown, Proposal, Settled, Unavailable
 from streamd.storage.state_store import StateStore
 from streamd.streams.commands import Command, DropUploads, Outcome, Sweep, Touch
 from streamd.streams.state import due_for_sweep, idle_uploads
@@ -19,6 +20,8 @@ SWEEP_BATCH = 256
 # this only ends uploads whose server is gone.
 UPLOAD_IDLE_MS = 120_000
 _MAX_ABANDONED = 10_000
+# How many renewals that no leader has taken are kept for the next time.
+_MAX_TOUCHES_KEPT = 100_000
 
 
 class _Group(Protocol):
@@ -50,23 +53,47 @@ class Sweeper:
             except (Unavailable, OutcomeUnknown):
                 continue  # It comes round again.
 
-    def take_touches(self) -> Touch:
-        """The reads since the last time."""
+    def touching(self) -> Proposal:
+        """The reads since the last time, to be proposed. They come back if that fails."""
+        touch = self._take_touches()
+
+        def tell(value: Settled) -> None:
+            if isinstance(value, outcome.Error):
+                self._put_back(touch)
+
+        return Proposal(touch, 0, 0.0, tell)
+
+    def _take_touches(self) -> Touch:
         reads = [(key, *noted) for key, noted in self.touches.items()]
         self.touches = {}
         return Touch(reads)
+
+    def _put_back(self, touch: Touch) -> None:
+        """A read renews from when it was, so late is soon enough; a later one counts instead."""
+        for key, stream_id, at_ms in touch.reads:
+            if len(self.touches) >= _MAX_TOUCHES_KEPT:
+                return
+            self.touches.setdefault(key, (stream_id, at_ms))
 
     async def _sweep(self) -> None:
         await self._drop_abandoned()
         if not self._group.leads:
             if self.touches:
-                await self._group.propose(self.take_touches())
+                await self._pass_touches_on()
             return
         due, idle = await self._run_blocking(_due, self._store, self._group.now_ms())
         if due or self.touches:
             await self._group.propose(Sweep(due))
         if idle:
             await self._group.propose(DropUploads(idle, UPLOAD_IDLE_MS))
+
+    async def _pass_touches_on(self) -> None:
+        touch = self._take_touches()
+        try:
+            await self._group.propose(touch)
+        except (Unavailable, OutcomeUnknown):
+            self._put_back(touch)
+            raise
 
     async def _drop_abandoned(self) -> None:
         # Should more than these come together, time will take the others.

@@ -1,0 +1,77 @@
+"""What followers pass on to the leader, and what becomes of it when there is none, or another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.sim.runtime import run_virtually
+from tests.support.machines import Machine, Machines, Scenario, play, wait_until
+from tests.support.nodes import create, key
+
+Play = Callable[[Scenario], None]
+_TTL_MS = 600_000
+
+
+@pytest.fixture(name="play")
+def _play(tmp_path: Path) -> Play:
+    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
+
+
+async def begin(machines: Machines) -> tuple[Machine, Machine, Machine]:
+    """The leader and the two others, all ready, with a stream that has a sliding window."""
+    leader = await machines.leader()
+    await wait_until(lambda: all(machine.is_ready for machine in machines.all))
+    await leader.node.group.propose(create("a", ttl_ms=_TTL_MS))
+    second, third = (machine for machine in machines.all if machine is not leader)
+    created = leader.node.group.core.commit_index
+    await wait_until(lambda: all(m.node.group.core.applied_index >= created for m in machines.all))
+    return leader, second, third
+
+
+async def read(machine: Machine) -> int:
+    """Read the stream at a node; returns when, in log time."""
+    group = machine.node.group
+    stream = await machine.node.reads.stream(key("a"))
+    assert stream is not None
+    group.touch(key("a"), stream.stream_id)
+    return group.touched_ms(key("a"), stream.stream_id)
+
+
+async def renewed(machine: Machine, read_ms: int) -> None:
+    """Wait until the log has heard at a node of that read or a later one."""
+    stream = await machine.node.reads.stream(key("a"))
+    assert stream is not None
+    await wait_until(lambda: stream.touched_ms >= read_ms)
+
+
+def test_a_read_renews_a_window_though_no_leader_hears_of_it_for_long(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, third = await begin(machines)
+        machines.network.cut(
+            [(one.node_id, other.node_id) for one in machines.all for other in machines.all]
+        )
+        read_ms = await read(second)
+        # Longer than a write waits for a leader.
+        await trio.sleep(30)
+        machines.heal()
+        await renewed(third, read_ms)
+
+    play(scenario)
+
+
+def test_a_read_renews_a_window_though_the_leader_is_handing_over(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, _ = await begin(machines)
+        await second.kill()
+        leader.node.group.core.transfer(second.node_id)
+        read_ms = await read(leader)
+        await wait_until(lambda: not leader.node.group.core.transferring)
+        assert leader.leads
+        await renewed(leader, read_ms)
+
+    play(scenario)
