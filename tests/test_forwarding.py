@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
+from streamd.proposals import OutcomeUnknown
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until
-from tests.support.nodes import create, key
+from tests.support.nodes import append, create, key
 
 Play = Callable[[Scenario], None]
 _TTL_MS = 600_000
@@ -51,7 +53,7 @@ async def renewed(machine: Machine, read_ms: int) -> None:
 
 def test_a_read_renews_a_window_though_no_leader_hears_of_it_for_long(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, second, third = await begin(machines)
+        _, second, third = await begin(machines)
         machines.network.cut(
             [(one.node_id, other.node_id) for one in machines.all for other in machines.all]
         )
@@ -73,5 +75,23 @@ def test_a_read_renews_a_window_though_the_leader_is_handing_over(play: Play) ->
         await wait_until(lambda: not leader.node.group.core.transferring)
         assert leader.leads
         await renewed(leader, read_ms)
+
+    play(scenario)
+
+
+def test_an_answer_of_the_leader_that_is_not_understood_leaves_the_outcome_unknown(
+    play: Play,
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, _ = await begin(machines)
+
+        async def as_another_release(_: bytes) -> bytes:
+            return msgspec.msgpack.encode([[None, False, "heard-of-nowhere"]])
+
+        leader.node.group.propose_forwarded = as_another_release  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown):
+            await second.node.group.propose(append("a", b"x"))
+        del leader.node.group.propose_forwarded
+        await second.node.group.propose(append("a", b"y"))
 
     play(scenario)

@@ -33,11 +33,11 @@ from streamd.group.proposals import (
     PendingEntry,
     Proposal,
     Unavailable,
-    decode_answers,
     decode_proposals,
     encode_answers,
     encode_proposals,
     give_up,
+    take_answers,
 )
 from streamd.group.retention import Retention
 from streamd.group.storing import Storing
@@ -374,8 +374,7 @@ class Group:
     async def _forward(self, leader_id: int, proposals: list[Proposal]) -> None:
         try:
             answers = await self._peers.forward(leader_id, encode_proposals(proposals))
-            for proposal, settled in zip(proposals, decode_answers(answers), strict=True):
-                proposal.settle(settled)
+            take_answers(proposals, answers)
         except Unavailable:
             # Nothing was proposed there. Tried again at the next tick, when there may be
             # another leader; each proposal until its deadline.

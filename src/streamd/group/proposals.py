@@ -176,6 +176,19 @@ def decode_answers(payload: bytes) -> list[Settled]:
     return [answer.settled() for answer in _ANSWERS.decode(payload)]
 
 
+def take_answers(proposals: Sequence[Proposal], payload: bytes) -> None:
+    """Settle each with its answer. Raises `OutcomeUnknown` for answers that are not understood:
+    the leader may run another release."""
+    try:
+        answers = decode_answers(payload)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise OutcomeUnknown(f"the leader's answer is not understood: {error}") from error
+    if len(answers) != len(proposals):
+        raise OutcomeUnknown("the leader's answer is to something else")
+    for proposal, settled in zip(proposals, answers, strict=True):
+        proposal.settle(settled)
+
+
 class Intake:
     """Proposals that wait to become log entries, or to be forwarded to who makes them such.
 
