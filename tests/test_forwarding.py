@@ -11,9 +11,10 @@ import pytest
 import trio
 
 from streamd.proposals import OutcomeUnknown
+from streamd.streams.commands import Result
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until
-from tests.support.nodes import append, create, key
+from tests.support.nodes import append, append_to, create, key
 
 Play = Callable[[Scenario], None]
 _TTL_MS = 600_000
@@ -93,5 +94,19 @@ def test_an_answer_of_the_leader_that_is_not_understood_leaves_the_outcome_unkno
             await second.node.group.propose(append("a", b"x"))
         del leader.node.group.propose_forwarded
         await second.node.group.propose(append("a", b"y"))
+
+    play(scenario)
+
+
+def test_the_largest_body_that_is_allowed_reaches_the_leader(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 65 * 1024 * 1024
+    monkeypatch.setattr(Machine, "max_body_bytes", size)
+
+    async def scenario(machines: Machines) -> None:
+        _, second, _ = await begin(machines)
+        result = await append_to(second.node, "a", bytes(size))
+        assert result.result is Result.APPENDED
 
     play(scenario)

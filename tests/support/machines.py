@@ -45,6 +45,8 @@ class Machine:
     """A directory, and a node that comes and goes. `calls` counts what the node had done with
     its disk, by the name of the call; `disk_s` is how long such a call takes, in seconds."""
 
+    max_body_bytes = 1024 * 1024
+
     def __init__(
         self,
         node_id: int,
@@ -125,7 +127,7 @@ class Machine:
             stores.data_dir,
             stores.log,
             client_address=address_of(self.node_id),
-            max_body_bytes=1024 * 1024,
+            max_body_bytes=self.max_body_bytes,
             network=Port(self._network, self.node_id),
             random=Random(self.node_id),
             run_blocking=self._run_blocking,

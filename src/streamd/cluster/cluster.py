@@ -28,7 +28,7 @@ log = structlog.get_logger("streamd.cluster")
 _JOIN_TIMEOUT_S = 5.0
 _FORWARD_TIMEOUT_S = 15.0
 _RETRY_S = 0.5
-# A packet must take the largest body a client may send, and what the log adds to it.
+# A packet and a request must take the largest body a client may send, and what the log adds to it.
 _OVERHEAD_BYTES = 1024 * 1024
 
 
@@ -101,7 +101,11 @@ class Cluster:
             self,
             network=network,
             random=random,
-            limits=replace(defaults, max_packet_bytes=packet_bytes),
+            limits=replace(
+                defaults,
+                max_packet_bytes=packet_bytes,
+                max_request_bytes=max(defaults.max_request_bytes, packet_bytes),
+            ),
             fatal=(StorageError, RaftViolation),
         )
         for route in config.other_routes:
