@@ -179,3 +179,16 @@ def test_nobody_is_told_of_a_change_that_a_new_leader_has_undone(play: Play) -> 
         assert ended
 
     play(scenario)
+
+
+def test_the_lead_for_anybody_goes_to_one_who_is_there(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, third = await begin(machines)
+        # As far as its log goes, the one that is gone would do as well, and has the lower id.
+        gone, there = sorted((second, third), key=lambda machine: machine.node_id)
+        await gone.kill()
+        await trio.sleep(10)
+        answer = await have(leader, Transfer())
+        assert answer["leader_id"] == there.node_id
+
+    play(scenario)

@@ -34,6 +34,8 @@ _MEET_TIMEOUT_S = 5.0
 _CHANGE_TIMEOUT_S = 10.0
 # A learner this close to the leader's log is a voter that slows nobody down.
 _CAUGHT_UP_ENTRIES = 1000
+# Whoever is there answers each heartbeat. The log of one that is gone may be as long as any.
+_SILENT_TICKS = 5
 
 
 # As in the configuration, and not more than wishes can carry from node to node.
@@ -258,7 +260,12 @@ class Administration:
         if not others:
             raise Refused("NOT_A_VOTER", "there is no other voter")
         peers = core.peers()
-        to = wanted if wanted is not None else max(others, key=lambda one: peers[one].match_index)
+
+        def fitness(voter: int) -> tuple[bool, int]:
+            peer = peers[voter]
+            return peer.ticks_since_heard < _SILENT_TICKS, peer.match_index
+
+        to = wanted if wanted is not None else max(others, key=fitness)
         try:
             core.transfer(to)
         except NotLeader as error:
