@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamd.raft.messages import HardState
+from streamd.raft.messages import Entry, HardState
+from streamd.storage import log_store
 from streamd.storage.errors import LogBelowFloor, LogCorrupt, StorageError, StorageFailed
 from tests.storage.images import entry, fill, open_log, read_all
 from tests.support.directories import copy_in_use
@@ -150,6 +152,37 @@ def test_a_log_may_be_cut_to_its_end(tmp_path: Path) -> None:
     assert again.term(3) == 1
     assert read_all(again) == []
     fill(again, 1)
+    again.close()
+
+
+def test_a_cut_takes_nothing_from_a_reader_that_has_looked_where_the_log_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_store, "_RECENT_BYTES", 1)
+    log = open_log(tmp_path)
+    entries = fill(log, 8)
+    in_memory = log._recent.entries
+
+    def cut_meanwhile(lo: int, hi: int, max_bytes: int) -> list[Entry] | None:
+        # So far the writer's thread may get while the event loop is between two steps.
+        with ThreadPoolExecutor(1) as writer:
+            writer.submit(log.begin_cut, 5).result()
+        return in_memory(lo, hi, max_bytes)
+
+    monkeypatch.setattr(log._recent, "entries", cut_meanwhile)
+    first = log.first_index
+    assert log.entries(first, first + 4, 1000) == entries[:4]
+    assert log.first_index == first
+    assert log.term(first) == 1
+    monkeypatch.undo()
+
+    assert log.cut()
+    assert (log.first_index, log.term(5)) == (6, 1)
+    log.remove_cut()
+    assert not log.cut()
+    assert read_all(log) == entries[5:]
+    again = _reopened(log, tmp_path)
+    assert read_all(again) == entries[5:]
     again.close()
 
 

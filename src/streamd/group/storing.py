@@ -167,11 +167,14 @@ class Storing:
         return through
 
     def next_duty(self) -> Callable[[], None] | None:
-        """Something that the log needs done, to be called once, on the log's thread."""
+        """Something that the log needs done, to be called once, on the log's thread, and done
+        before the next is asked for."""
+        if self._log.cut():
+            return self._log.remove_cut
         if self._floor_due:
             self._floor_due = False
             return self._log.sync_floor
         if self._compact_through:
             through, self._compact_through = self._compact_through, 0
-            return lambda: self._log.compact(through)
+            return lambda: self._log.begin_cut(through)
         return None

@@ -48,6 +48,9 @@ class LogStore:
         self.hard_state = HardState()
         self.lost_below: Floor | None = None
         self._base = Floor()
+        # What takes the base's place, and the first entry whose row is there: a cut in progress.
+        self._coming_base: Floor | None = None
+        self._first_kept = 1
         self._last = Floor()
         self._floor = Floor()
         self._recent = Recent(_RECENT_BYTES)
@@ -118,7 +121,7 @@ class LogStore:
 
         Raises `LogCorrupt`, `StorageFailed`.
         """
-        assert self.first_index <= lo < hi <= self._last.index + 1, (lo, hi)
+        assert self._first_kept <= lo < hi <= self._last.index + 1, (lo, hi)
         recent = self._recent.entries(lo, hi, max_bytes)
         if recent is not None:
             return recent
@@ -173,10 +176,19 @@ class LogStore:
             self.hard_state = hard_state
 
     def compact(self, through_index: int) -> None:
-        """Remove the entries up to and including `through_index`.
+        """Remove the entries up to and including `through_index`, with nobody reading beside.
 
-        A crash in between leaves some of them, which the next start removes: the base is moved
-        first. Raises `StorageFailed`.
+        Raises `StorageFailed`.
+        """
+        self.begin_cut(through_index)
+        if self.cut():
+            self.remove_cut()
+
+    def begin_cut(self, through_index: int) -> None:
+        """Make durable that the log begins behind `through_index`; readers see that with `cut`.
+
+        A crash in between leaves some of the entries, which the next start removes. Raises
+        `StorageFailed`.
         """
         if through_index <= self._base.index:
             return
@@ -187,11 +199,27 @@ class LogStore:
             batch = self._db.write_batch(sync=True)
             self._rows.put_base(batch, base)
             batch.write()
-            first, self._base = self._base.index + 1, base
+            self._coming_base = base
+
+    def cut(self) -> bool:
+        """Let the log begin where `begin_cut` said; then `remove_cut` is due, else it is not.
+
+        To be called by the thread that reads beside the writer's, and does not block: where the
+        log begins must not move between its look there and its reading.
+        """
+        if self._coming_base is None:
+            return False
+        self._base, self._coming_base = self._coming_base, None
+        return True
+
+    def remove_cut(self) -> None:
+        """Remove the entries before the log's beginning. Raises `StorageFailed`."""
+        with self._fail_stop.guarding():
+            first, self._first_kept = self._first_kept, self._base.index + 1
             # Their indexes are known: looking for them would read all the entries' payloads.
-            for lo in range(first, through_index + 1, _KEYS_PER_DELETE):
-                self._delete(range(lo, min(lo + _KEYS_PER_DELETE, through_index + 1)))
-        self._recent.forget_through(through_index)
+            for lo in range(first, self._first_kept, _KEYS_PER_DELETE):
+                self._delete(range(lo, min(lo + _KEYS_PER_DELETE, self._first_kept)))
+        self._recent.forget_through(self._first_kept - 1)
 
     def reset(self, index: int, term: int, chain: int) -> None:
         """Make the log empty, to go on behind an entry that is only in the state.
@@ -209,6 +237,7 @@ class LogStore:
                 batch.delete(self._rows.key(stale))
             batch.write()
             self._base = self._last = self._floor = base
+            self._coming_base, self._first_kept = None, index + 1
             self._recent = Recent(_RECENT_BYTES)
             self._delete_slices(0, index + 1)
 
@@ -277,6 +306,7 @@ class LogStore:
         self._base = self._rows.base()
         self._floor = read_floor(self._files.floor)
         self._delete_slices(0, self._base.index + 1)
+        self._first_kept = self._base.index + 1
         self._last = self._base
         for entry, place in self._rows.following(self._base):
             self._recent.remember([entry])
@@ -303,7 +333,8 @@ class LogStore:
         self.hard_state = stored if kept is None or stored.term > kept.term else kept
 
     def _place(self, index: int) -> Floor:
-        return self._base if index == self._base.index else self._rows.place(index)
+        base = self._base
+        return base if index == base.index else self._rows.place(index)
 
     def _remove_from(self, index: int, batch: plyvel.WriteBatch) -> None:
         """Remove the log's end, entry `index` included, as part of `batch`.
