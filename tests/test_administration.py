@@ -13,6 +13,7 @@ import trio
 from streamd.administration import Add, Refused, Remove, Transfer, Wish
 from streamd.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.messages import Configuration
+from streamd.transport import Limits
 from tests.sim.network import address_of
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until
@@ -190,5 +191,18 @@ def test_the_lead_for_anybody_goes_to_one_who_is_there(play: Play) -> None:
         await trio.sleep(10)
         answer = await have(leader, Transfer())
         assert answer["leader_id"] == there.node_id
+
+    play(scenario)
+
+
+def test_addresses_where_nobody_answered_are_in_nobody_s_way(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, _, _ = await begin(machines)
+        for number in range(Limits().max_routes):
+            with pytest.raises(Refused, match="no node"):
+                await have(leader, Add(address_of(100 + number)))
+        fourth = newcomer(machines)
+        answer = await have(leader, Add(address_of(fourth.node_id)))
+        assert answer["learners"] == [fourth.node_id]
 
     play(scenario)

@@ -187,6 +187,9 @@ class Cluster:
                 with trio.move_on_after(_RETRY_S):
                     await self._someone_new.park()
             return hello
+        # There is room for so many only; one mistyped must not keep a newcomer out for ever.
+        if address not in self._config.other_routes:
+            self.transport.drop_route(address)
         return None
 
     def _at(self, address: str) -> Hello | None:

@@ -108,6 +108,12 @@ class Transport:
             return
         self._routes[address] = self._dial(address, 0)
 
+    def drop_route(self, address: str) -> None:
+        """Dial an address no more where nobody has answered; one that is connected stays."""
+        route = self._routes.get(address)
+        if route is not None and not route.connected:
+            self._stop(route)
+
     def _dial(self, address: str, peer_id: int) -> Link:
         link = Link(address, peer_id, self._surroundings, self._identify)
         if self._nursery is not None:
