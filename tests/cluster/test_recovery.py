@@ -14,6 +14,7 @@ from streamd.config import ClusterConfig, Config, ServerConfig
 from streamd.group.stores import Stores
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind, HardState
+from streamd.storage.errors import NothingToRecover
 from tests.support.nodes import append, create, read_all, running_node
 
 CLUSTER = ClusterConfig(name="lost")
@@ -69,3 +70,23 @@ def test_a_running_node_is_not_touched(survivor: Path) -> None:
     refused = CliRunner().invoke(main, arguments)
     stores.close()
     assert refused.exit_code == 1
+
+
+def test_where_no_node_s_data_is_nothing_is_recovered_and_nothing_left_behind(
+    tmp_path: Path,
+) -> None:
+    mistyped = tmp_path / "mistyped"
+    config = Config(server=ServerConfig(data_dir=str(mistyped)), cluster=CLUSTER)
+    with pytest.raises(NothingToRecover, match="mistyped"):
+        recover_alone(config)
+    assert not mistyped.exists()
+
+
+def test_a_node_that_never_was_a_member_is_not_recovered(tmp_path: Path) -> None:
+    Stores.open(tmp_path, 1, CLUSTER).close()
+    config = Config(server=ServerConfig(data_dir=str(tmp_path)), cluster=CLUSTER)
+    with pytest.raises(NothingToRecover):
+        recover_alone(config)
+    stores = Stores.open(tmp_path, 1, CLUSTER)
+    assert stores.log.last_index == 0
+    stores.close()

@@ -10,6 +10,8 @@ from streamd.config import Config
 from streamd.group.stores import Stores
 from streamd.raft.membership import encode_configuration
 from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
+from streamd.storage.data_dir import IDENTITY
+from streamd.storage.errors import NothingToRecover
 from streamd.streams.state import State
 
 
@@ -31,9 +33,12 @@ def recover_alone(config: Config) -> Recovered:
     Entries that only the lost nodes had are lost, and entries in this log that were never
     committed will be. The cluster gets a new id first: from then on the nodes of the old one are
     refused, which could otherwise bring back a history that this one contradicts.
-    Raises `StorageError`.
+    Raises `NothingToRecover` when that is nothing, as with a mistyped directory, and other
+    `StorageError`.
     """
     server, cluster = config.server, config.cluster
+    if not (Path(server.data_dir) / IDENTITY).exists():
+        raise _nothing(server.data_dir)
     stores = Stores.open(Path(server.data_dir), server.node_id, cluster)
     try:
         former_id = stores.data_dir.identity.cluster_id
@@ -41,8 +46,10 @@ def recover_alone(config: Config) -> Recovered:
         log = stores.log
         log.fit_to_state(header.applied_index, header.applied_term)
         lost = log.lost_below
-        cluster_id = stores.data_dir.renew()
         former = _configuration(stores, header.configuration)
+        if not former.members():
+            raise _nothing(server.data_dir)
+        cluster_id = stores.data_dir.renew()
         term = log.hard_state.term + 1
         advertised = server.advertise or server.listen
         alone = Configuration(
@@ -65,6 +72,13 @@ def recover_alone(config: Config) -> Recovered:
         return report
     finally:
         stores.close()
+
+
+def _nothing(data_dir: str) -> NothingToRecover:
+    return NothingToRecover(
+        f"{Path(data_dir).absolute()} holds no data of a member of a cluster: nothing was changed. "
+        "Name the survivor's data directory, and delete nothing before that"
+    )
 
 
 def _configuration(stores: Stores, applied: bytes) -> Configuration:

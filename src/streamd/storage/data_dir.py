@@ -15,6 +15,8 @@ from streamd.storage.files import write_durably
 
 FORMAT_VERSION = 1
 
+IDENTITY = "identity.json"
+
 
 class Identity(msgspec.Struct, frozen=True):
     """Whose data this is. A node id is never used for two data directories of a cluster.
@@ -139,7 +141,7 @@ def _identify(path: Path, node_id: int, cluster_name: str, joining: bool) -> Ide
 
 
 def _read_identity(path: Path) -> Identity | None:
-    file = path / "identity.json"
+    file = path / IDENTITY
     if not file.exists():
         return None
     try:
@@ -154,4 +156,4 @@ def _read_identity(path: Path) -> Identity | None:
 
 
 def _write_identity(path: Path, identity: Identity) -> None:
-    write_durably(path / "identity.json", msgspec.json.encode(identity))
+    write_durably(path / IDENTITY, msgspec.json.encode(identity))

@@ -35,6 +35,10 @@ class RestoreUnfinished(StorageError):
     """The data directory is being restored from the cold store, and not whole yet."""
 
 
+class NothingToRecover(StorageError):
+    """A cluster is to go on from data that are not there."""
+
+
 class IdentityMismatch(StorageError):
     """The data directory belongs to another node, or to another version's format."""
 
