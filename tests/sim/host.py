@@ -144,8 +144,9 @@ class Host:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a process that was not told to stop."""
-        return self.life is not None and not self.life.stop.is_set()
+        """Whether there is a process that goes on: not told to stop, and not stopping by itself."""
+        life = self.life
+        return life is not None and not (life.stop.is_set() or life.has_failed_disk)
 
     def clock_ms(self) -> int:
         return _EPOCH_MS + self.skew_ms + int(trio.current_time() * 1000 * self.drift)
