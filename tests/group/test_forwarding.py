@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import trio
 
-from streamd.proposals import OutcomeUnknown
+from streamd.group.proposals import OutcomeUnknown
 from streamd.streams.commands import Result
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until

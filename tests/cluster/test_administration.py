@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from streamd.administration import Add, Refused, Remove, Transfer, Wish
-from streamd.proposals import OutcomeUnknown, Unavailable
+from streamd.cluster.administration import Add, Refused, Remove, Transfer, Wish
+from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.messages import Configuration
 from streamd.transport import Limits
 from tests.sim.network import address_of
