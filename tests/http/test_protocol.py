@@ -323,6 +323,14 @@ async def test_no_cache_keeps_bytes_past_their_expiry(tmp_path: Path) -> None:
 # -- expiry ---------------------------------------------------------------------------------------
 
 
+async def test_a_stream_whose_end_was_before_1970_is_made_and_over(tmp_path: Path) -> None:
+    for _ in range(2):  # the second time from the log of the first
+        async with serving(tmp_path) as server, server.client() as client:
+            end = {"Stream-Expires-At": "1969-12-31T23:59:59Z"}
+            assert (await client.put("/v1/stream/old", headers=end)).status_code == 201
+            assert (await client.get("/v1/stream/old")).status_code == 404
+
+
 async def test_an_expired_stream_is_not_found(tmp_path: Path) -> None:
     in_a_minute = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
     async with serving(tmp_path) as server, server.client() as client:

@@ -181,6 +181,17 @@ def test_live_readers_are_told_of_the_end(driver: Driver) -> None:
     assert driver.machine.take_changes()[stream_id].ended
 
 
+@pytest.mark.parametrize("end", [-1, -62_135_596_800_000], ids=["1969", "year 1"])
+def test_an_end_before_1970_is_over_at_once(driver: Driver, end: int) -> None:
+    assert driver.create(expires_at_ms=end).result is Result.CREATED
+    assert due(driver) == [key("s")]
+    sweep(driver, "s")
+    assert driver.find() is None
+    assert due(driver) == []
+    driver.create(expires_at_ms=end)
+    assert driver.append(b"x").result is Result.NOT_FOUND
+
+
 # -- sweeping ---------------------------------------------------------------------------------
 
 

@@ -95,6 +95,7 @@ def producer_key(stream_id: int, producer_id: str) -> bytes:
 
 
 def expiry_key(at_ms: int, key: bytes) -> bytes:
+    at_ms = max(0, at_ms)  # An end may lie before 1970; by then it is due, whenever it was.
     return _PAIR.pack(EXPIRY, at_ms) + key
 
 
