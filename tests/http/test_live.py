@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from streamd.client.sse import parse_events
 from tests.http.serving import RawClient, Serving, serving, until
 
 TEXT = {"Content-Type": "text/plain"}
@@ -179,6 +180,14 @@ async def test_sse_carries_json_as_an_array_of_messages(tmp_path: Path) -> None:
         answer = await client.get(SSE)
         assert "stream-sse-data-encoding" not in answer.headers
         assert json.loads(events(answer.content)[0][1]) == [1, {"a": [2]}]
+
+
+async def test_sse_keeps_the_space_at_the_beginning_of_a_line(tmp_path: Path) -> None:
+    text = b" one\n  two\n\nthree \n four"
+    async with serving(tmp_path) as server, server.client() as client:
+        await make(server, text, {**TEXT, "Stream-Closed": "true"})
+        answer = await client.get(SSE)
+        assert next(parse_events([answer.content])) == ("data", text)
 
 
 async def test_sse_beats_while_there_is_no_news(tmp_path: Path) -> None:

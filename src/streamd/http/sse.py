@@ -12,11 +12,14 @@ from streamd.streams.offsets import Position
 
 HEARTBEAT = b":\n\n"
 
-_LINE_END = re.compile(rb"\r\n|\n|\r")
+_NEXT_LINE = re.compile(rb"(?:\r\n|\n|\r)( ?)")
 
 
 def data_event(content_type: str, parts: Sequence[Buffer]) -> bytes:
-    """Records as one data event. No space follows ``data:``: clients need not strip one."""
+    """Records as one data event.
+
+    Clients strip one space behind ``data:``, so only a line that begins with a space gets one.
+    """
     payload = b"".join(parts)
     if is_json(content_type):
         payload = b"[" + payload[:-1] + b"]"
@@ -27,7 +30,9 @@ def data_event(content_type: str, parts: Sequence[Buffer]) -> bytes:
         # character cut in two by an append, must not break the whole connection.
         payload = payload.decode("utf-8", "replace").encode()
     if b"\n" in payload or b"\r" in payload:
-        payload = b"\ndata:".join(_LINE_END.split(payload))
+        payload = _NEXT_LINE.sub(rb"\ndata:\1\1", payload)
+    if payload.startswith(b" "):
+        payload = b" " + payload
     return b"event: data\ndata:" + payload + b"\n\n"
 
 
