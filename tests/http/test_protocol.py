@@ -129,6 +129,7 @@ FORK_FAULTS = [
         (400, "INVALID_FORK", {"Stream-Forked-From": "nonsense"}),
         (400, "INVALID_FORK", {"Stream-Forked-From": "/healthz"}),
         (400, "INVALID_FORK", {"Stream-Forked-From": "/v1/stream/a/../s"}),
+        (400, "INVALID_FORK", {"Stream-Forked-From": "http://[::1" + STREAM}),
         (404, "STREAM_NOT_FOUND", {"Stream-Forked-From": "/v1/stream/none"}),
         (400, "INVALID_OFFSET", {"Stream-Forked-From": STREAM, "Stream-Fork-Offset": "x"}),
         (

@@ -174,7 +174,10 @@ def _fork_source(headers: fields.Headers) -> bytes | None:
         return None
     path = raw
     if raw.startswith((b"http://", b"https://")):
-        path = urlsplit(raw).path
+        try:
+            path = urlsplit(raw).path
+        except ValueError:
+            path = b""  # Its host is none.
     route = resolve(path) if path.startswith(b"/") else None
     if not isinstance(route, StreamRoute):
         raise BadRequest("INVALID_FORK", "Stream-Forked-From is not the path of a stream")
