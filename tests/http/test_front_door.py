@@ -122,6 +122,15 @@ async def test_100_continue_is_saved_when_the_body_is_there(tmp_path: Path) -> N
         assert (await client.read_response()).status == 204
 
 
+async def test_an_expectation_of_http_1_0_is_overlooked(tmp_path: Path) -> None:
+    async with with_stream(tmp_path) as server, server.connect() as client:
+        head = post(b"Content-Length: 2", b"Expect: 100-continue")
+        await client.send(head.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        await until(lambda: server.door.buffered_bytes == 2)
+        await client.send(b"hi")
+        assert (await client.read_response()).status == 204
+
+
 async def test_a_request_may_come_byte_by_byte(tmp_path: Path) -> None:
     whole = append(b"one") + post(b"Transfer-Encoding: chunked")
     whole += b"3;x=y\r\ntwo\r\n0\r\nX-Sum: 1\r\n\r\n" + HEALTH

@@ -93,7 +93,8 @@ class Fields:
         check_host(self.headers.get(b"host"), required=self.version == "1.1")
         self.content_length = self._body_length()
         self.keep_alive = self._keeps_alive()
-        expect = self.headers.get(b"expect")
+        # HTTP/1.0 knows no interim answer (RFC 9110 section 10.1.1).
+        expect = self.headers.get(b"expect") if self.version == "1.1" else None
         check_expectation(expect)
         self.expects_continue = expect is not None
 
