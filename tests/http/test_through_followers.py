@@ -9,6 +9,7 @@ import httpx
 
 from tests.jepsen_like.cluster_processes import ClusterProcesses
 
+JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
 BATCH = b"".join(struct.pack(">I", len(part)) + part for part in (b"one", b"two"))
 
@@ -42,3 +43,18 @@ def test_every_node_lists_decides_and_takes_batches_alike(tmp_path: Path) -> Non
                 assert client.delete(f"{there}/{bucket}/s", headers=current).status_code == 204
                 assert client.delete(f"{here}/{bucket}").status_code == 204
                 assert {client.get(f"{url}/{bucket}/streams").status_code for url in urls} == {404}
+
+
+def test_a_fork_made_at_a_node_behind_takes_its_body_as_its_source_would(tmp_path: Path) -> None:
+    with ClusterProcesses(tmp_path, proxied=False) as cluster:
+        urls = [node.url for node in cluster.nodes.values()]
+        with httpx.Client(timeout=20.0) as client:
+            for turn in range(60):
+                here, there = urls[turn % 3], urls[(turn + 1 + turn // 3 % 2) % 3]
+                source = f"/v1/stream/source-{turn}"
+                fork = f"/v1/stream/fork-{turn}"
+                assert client.put(here + source, headers=JSON, content=b"[1,2]").status_code == 201
+                headers = {"Stream-Forked-From": source}
+                made = client.put(there + fork, headers=headers, content=b"[3,4]")
+                assert made.status_code == 201
+                assert client.get(there + fork).json() == [1, 2, 3, 4]

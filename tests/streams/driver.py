@@ -116,12 +116,15 @@ class Driver:
         content_type: str | None = None,
         ttl_ms: int | None = None,
         body: bytes = b"",
+        cut_as: str | None = None,
     ) -> Outcome:
         request = ForkRequest(key(source), offset, sub_offset)
         settings = Settings(content_type, ttl_ms, fork=request)
-        data, lengths = split_body(content_type or "", body)
+        data, lengths = split_body(cut_as or content_type or "", body)
         finding = self.find_anchor(request)
-        return self.do(Create(key(name), settings, False, data, lengths, True, finding=finding))
+        return self.do(
+            Create(key(name), settings, False, data, lengths, True, finding=finding, cut_as=cut_as)
+        )
 
     def append(
         self,

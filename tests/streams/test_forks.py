@@ -110,6 +110,22 @@ def test_a_sub_offset_stays_within_one_append(
     assert forks_of(driver, source) == 0
 
 
+@pytest.mark.parametrize(
+    ("source", "cut_as", "result"),
+    [
+        ("json", JSON, Result.CREATED),
+        ("json", TEXT, Result.STALE),
+        ("text", JSON, Result.STALE),
+        ("text", "application/octet-stream", Result.CREATED),
+    ],
+)
+def test_a_body_cut_for_another_kind_of_source_has_to_be_cut_again(
+    driver: Driver, source: str, cut_as: str, result: Result
+) -> None:
+    assert driver.fork("f", source, body=b"[5]", cut_as=cut_as).result is result
+    assert forks_of(driver, source) == (result is Result.CREATED)
+
+
 # -- refusals ---------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from streamd.streams.content import (
     split_body,
 )
 from streamd.streams.etags import CLOSED, STATE_TAG
-from streamd.streams.model import ForkRequest
+from streamd.streams.model import Finding, ForkRequest
 
 _CLOSED = b"Stream-Closed: true\r\n"
 # One formatting for both lines: every append pays for it.
@@ -143,27 +143,19 @@ async def create(service: Service, request: Request, route: StreamRoute) -> Resp
     headers = request.headers
     fork = fields.fork_request(headers, _fork_source(headers))
     settings = fields.create_settings(headers, fork)
-    records = NO_RECORDS
-    if request.body:
-        records = _records(await _initial_type(service, settings.content_type, fork), request.body)
     command = Create(
         route.key,
         settings,
         fields.wants_close(headers),
-        records.data,
-        records.lengths,
-        route.implicit_bucket,
-        if_match(headers),
+        implicit_bucket=route.implicit_bucket,
+        if_match=if_match(headers),
     )
-    size = len(records.data)
     if fork is None:
-        outcome = await service.group.propose(command, size)
+        kind = settings.content_type or DEFAULT_CONTENT_TYPE
+        command = _with_body(command, kind, request.body)
+        outcome = await service.group.propose(command, len(command.data))
     else:
-        outcome = await service.anchors.propose(
-            lambda finding: replace(command, finding=finding),
-            lambda: service.anchors.of_fork(fork),
-            size,
-        )
+        outcome = await _propose_fork(service, command, fork, request.body)
     return _create_answer(request, outcome, route)
 
 
@@ -184,15 +176,35 @@ def _fork_source(headers: fields.Headers) -> bytes | None:
     return route.key
 
 
-async def _initial_type(service: Service, asked: str | None, fork: ForkRequest | None) -> str:
-    """The content type by which an initial body is cut into records."""
-    if asked is not None:
-        return asked
-    if fork is not None:
-        source = await service.reads.stream(fork.source)
-        if source is not None:
-            return source.content_type
-    return DEFAULT_CONTENT_TYPE
+async def _propose_fork(
+    service: Service, command: Create, fork: ForkRequest, body: bytes
+) -> Outcome:
+    """Have a fork made of what its source is, again when that has changed meanwhile."""
+
+    async def find() -> Finding:
+        nonlocal command
+        kind = command.settings.content_type or await _type_of(service, fork.source)
+        command = _with_body(command, kind, body)
+        return await service.anchors.of_fork(fork)
+
+    return await service.anchors.propose(
+        lambda finding: replace(command, finding=finding), find, len(body)
+    )
+
+
+async def _type_of(service: Service, key: bytes) -> str:
+    """The content type that a fork inherits. Raises `Unavailable`."""
+    await service.catch_up()
+    source = await service.reads.stream(key)
+    return DEFAULT_CONTENT_TYPE if source is None else source.content_type
+
+
+def _with_body(command: Create, kind: str, body: bytes) -> Create:
+    """The command with its initial records, cut as the content type `kind` wants it."""
+    if not body:
+        return command
+    records = _records(kind, body)
+    return replace(command, data=records.data, lengths=records.lengths, cut_as=kind)
 
 
 def _create_answer(request: Request, outcome: Outcome, route: StreamRoute) -> Response:

@@ -19,7 +19,8 @@ class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=Fals
 
     `data` and `lengths` are the initial records end to end and their sizes in bytes. With
     `implicit_bucket` an absent bucket is made on the way. `finding` says of a fork where it leaves
-    its source; commands of before there was a cold store have none.
+    its source; commands of before there was a cold store have none. `cut_as` is the content type
+    by which a body was cut into records, where there is one.
     """
 
     key: bytes
@@ -30,6 +31,7 @@ class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=Fals
     implicit_bucket: bool = False
     if_match: IfMatch | None = None
     finding: Finding | None = None
+    cut_as: str | None = None
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=False):

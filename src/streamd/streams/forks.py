@@ -85,6 +85,8 @@ def resolve_fork(state: State, command: Create, now_ms: int) -> Anchor:
     content_type = settings.content_type or source.content_type
     if not same_media_type(content_type, source.content_type):
         raise ForkRefused(Result.CONTENT_TYPE_DIFFERS)
+    if command.cut_as is not None and is_json(command.cut_as) != is_json(source.content_type):
+        raise ForkRefused(Result.STALE)
     at = source.tail if request.offset is None else Position(*request.offset)
     if at.record < source.earliest.record:
         raise ForkRefused(Result.OFFSET_GONE, source.earliest)
