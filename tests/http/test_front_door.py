@@ -122,6 +122,13 @@ async def test_100_continue_is_saved_when_the_body_is_there(tmp_path: Path) -> N
         assert (await client.read_response()).status == 204
 
 
+async def test_white_space_around_a_value_is_no_part_of_it(tmp_path: Path) -> None:
+    async with with_stream(tmp_path) as server, server.connect() as client:
+        await client.send(post(b"Content-Length:\t2 \t", b"Stream-Closed: \ttrue\t ", body=b"hi"))
+        answer = await client.read_response()
+        assert (answer.status, answer.headers["stream-closed"]) == (204, "true")
+
+
 async def test_an_expectation_of_http_1_0_is_overlooked(tmp_path: Path) -> None:
     async with with_stream(tmp_path) as server, server.connect() as client:
         head = post(b"Content-Length: 2", b"Expect: 100-continue")

@@ -55,6 +55,7 @@ class _Parts:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
+        value = value.rstrip(b" \t")  # llhttp leaves it there; it is no part of the value.
         if name in self.headers:
             if name in SINGLE_HEADERS:
                 text = name.decode("ascii", "replace")
