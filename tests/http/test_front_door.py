@@ -124,7 +124,7 @@ async def test_100_continue_is_saved_when_the_body_is_there(tmp_path: Path) -> N
 
 async def test_white_space_around_a_value_is_no_part_of_it(tmp_path: Path) -> None:
     async with with_stream(tmp_path) as server, server.connect() as client:
-        await client.send(post(b"Content-Length:\t2 \t", b"Stream-Closed: \ttrue\t ", body=b"hi"))
+        await client.send(post(b"Content-Length:\t2 \t", b"Stream-Closed: \ttrue\t ") + b"hi")
         answer = await client.read_response()
         assert (answer.status, answer.headers["stream-closed"]) == (204, "true")
 
