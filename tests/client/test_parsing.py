@@ -53,13 +53,19 @@ def source(*pieces: bytes | None) -> lines.Read:
         ("/v1/stream/hello", "/v1/stream/hello"),
         ("grün/a b?c#d%", "/v1/stream/gr%C3%BCn/a%20b%3Fc%23d%25"),
         ("/demo/a%20b", "/demo/a%20b"),
+        ("demo/./a", "/v1/stream/demo/%2E/a"),
+        ("/demo/.", "/demo/%2E"),
+        ("demo/..a", "/v1/stream/demo/..a"),
     ],
 )
 def test_a_name_is_a_path_below_v1_unless_it_is_a_path_itself(written: str, path: str) -> None:
     assert parse_name(written).path == path
 
 
-@pytest.mark.parametrize("written", ["", "/", "a//b", "a/", "http://127.0.0.1/v1/stream/a"])
+@pytest.mark.parametrize(
+    "written",
+    ["", "/", "a//b", "a/", "http://127.0.0.1/v1/stream/a", "..", "a/../b", "/demo/..", "/%2e%2e/x"],
+)
 def test_what_can_name_no_stream_is_refused(written: str) -> None:
     with pytest.raises(BadName):
         parse_name(written)
@@ -75,7 +81,7 @@ def test_snapshots_are_on_the_bucketed_surface_whichever_name_a_stream_is_given(
 
 def test_a_bucket_may_be_written_with_a_slash() -> None:
     assert bucket_path("demo") == bucket_path("demo/") == "/demo"
-    for written in ("", "/", "a/b"):
+    for written in ("", "/", "a/b", ".."):
         with pytest.raises(BadName):
             bucket_path(written)
 

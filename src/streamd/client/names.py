@@ -37,7 +37,7 @@ class StreamName(NamedTuple):
 def parse_name(written: str) -> StreamName:
     """Raises `BadName`."""
     if written.startswith("/"):
-        path = quote(unquote(written))
+        path = _quoted(unquote(written))
         if path in ("/", V1):
             raise BadName(f"{written} is the path of no stream")
         return StreamName(written, path)
@@ -45,7 +45,7 @@ def parse_name(written: str) -> StreamName:
         raise BadName("name the stream without its server, and the server with --url")
     if not all(written.split("/")):
         raise BadName(f"'{written}' is no name: it has an empty part")
-    return StreamName(written, V1 + quote(written))
+    return StreamName(written, V1 + _quoted(written))
 
 
 def bucket_path(written: str) -> str:
@@ -53,4 +53,13 @@ def bucket_path(written: str) -> str:
     bucket = written.strip("/")
     if not bucket or "/" in bucket:
         raise BadName(f"'{written}' is no bucket's name")
-    return "/" + quote(bucket)
+    return "/" + _quoted(bucket)
+
+
+def _quoted(path: str) -> str:
+    """A path whose parts mean themselves: on its way ``a/../b`` would become ``b``, another
+    stream. Raises `BadName`."""
+    parts = path.split("/")
+    if ".." in parts:
+        raise BadName(f"'{path}' is no name: it has a part ..")
+    return "/".join("%2E" if part == "." else quote(part) for part in parts)
