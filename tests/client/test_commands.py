@@ -201,6 +201,32 @@ def test_a_file_that_cannot_be_written_ends_with_status_4(streamd: Shell) -> Non
     assert b"No space left" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "closed"),
+    [("read", ">&-"), ("tail", ">&-"), ("head", ">&-"), ("append", "<&-"), ("append", "2>&- <&-")],
+)
+def test_a_standard_stream_that_is_closed_ends_with_status_4(
+    command: str, closed: str, streamd: Shell
+) -> None:
+    streamd("create", "shut")
+    streamd("append", "shut", given=b"x")
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m streamd {command} shut {closed}', sys.executable],
+        env=streamd.environment,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 4, done.stderr
+    assert done.stdout == b""
+    assert done.stderr.count(b"\n") == (0 if "2>" in closed else 1), done.stderr
+
+
+def test_a_fork_of_nothing_is_told_what_is_missing(streamd: Shell) -> None:
+    said = streamd.fails(1, "fork", "nothing", "something")
+    assert said.startswith("nothing: ")
+    assert said.endswith("'streamd create nothing' would make it")
+
+
 def test_a_reader_that_leaves_the_pipe_ends_it_quietly(streamd: Shell) -> None:
     streamd("create", "piped")
     streamd("append", "piped", given=b"line\n" * 100_000)

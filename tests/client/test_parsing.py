@@ -64,7 +64,17 @@ def test_a_name_is_a_path_below_v1_unless_it_is_a_path_itself(written: str, path
 
 @pytest.mark.parametrize(
     "written",
-    ["", "/", "a//b", "a/", "http://127.0.0.1/v1/stream/a", "..", "a/../b", "/demo/..", "/%2e%2e/x"],
+    [
+        "",
+        "/",
+        "a//b",
+        "a/",
+        "http://127.0.0.1/v1/stream/a",
+        "..",
+        "a/../b",
+        "/demo/..",
+        "/%2e%2e/x",
+    ],
 )
 def test_what_can_name_no_stream_is_refused(written: str) -> None:
     with pytest.raises(BadName):

@@ -13,7 +13,7 @@ from streamd.client.appending import metadata
 from streamd.client.messages import json_object
 from streamd.client.names import bucket_path, parse_name
 from streamd.client.options import json_option, talks_to_server, type_option
-from streamd.client.terminal import flush, say, write
+from streamd.client.terminal import failures_told, flush, say, write
 from streamd.client.transport import Answer, Refused, Server
 
 _DEFAULT_TYPE = "text/plain"
@@ -84,7 +84,13 @@ def fork(
         headers["Stream-Fork-Sub-Offset"] = str(sub_offset)
     if kind is not None:
         headers["Content-Type"] = kind
-    answer = server.ask("PUT", parse_name(name).path, headers=headers)
+    try:
+        answer = server.ask("PUT", parse_name(name).path, headers=headers)
+    except Refused as refusal:
+        if refusal.code != "STREAM_NOT_FOUND":
+            raise
+        with failures_told(source):  # which is what is not there
+            raise
     _tell_created(name, answer, as_json)
 
 

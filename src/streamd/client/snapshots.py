@@ -20,7 +20,16 @@ from streamd.client.messages import json_line, plain
 from streamd.client.multipart import PartData, PartEnd, PartStart, boundary_of, parse_parts
 from streamd.client.names import StreamName, parse_name
 from streamd.client.options import json_option, talks_to_server, type_option
-from streamd.client.terminal import Advance, BadInput, flush, progress, say, standard_output, write
+from streamd.client.terminal import (
+    Advance,
+    BadInput,
+    descriptor,
+    flush,
+    progress,
+    say,
+    standard_output,
+    write,
+)
 from streamd.client.transport import FAILURES, Body, Server, Unreachable
 
 _CHUNK_BYTES = 256 * 1024
@@ -53,7 +62,7 @@ def publish(server: Server, name: str, file: str | None, at: str, kind: str | No
         at = str(metadata(server, stream)["stream-next-offset"])
     path = f"{stream.bucketed_path()}/snapshot/{_quoted(at)}"
     with (
-        open(file or sys.stdin.fileno(), "rb", closefd=file is not None) as source,
+        open(file or descriptor(sys.stdin), "rb", closefd=file is not None) as source,
         progress(f"publish {name}", _size(source)) as advance,
     ):
         headers = {"Content-Type": kind or "application/octet-stream"}

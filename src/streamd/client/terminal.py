@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn, TextIO
 
 import httpx
 
@@ -67,7 +68,8 @@ def _sentence(refusal: Refused, subject: str) -> str:
 
 
 def _end(message: str, status: int) -> NoReturn:
-    print(f"streamd: {message}", file=sys.stderr)
+    if sys.stderr is not None:  # print() would take standard output instead
+        print(f"streamd: {message}", file=sys.stderr)
     sys.exit(status)
 
 
@@ -78,13 +80,20 @@ def _die_by(number: signal.Signals) -> NoReturn:
     sys.exit(128 + number)
 
 
+def descriptor(stream: TextIO | None) -> int:
+    """That of a standard stream. Raises `OSError` when the process was started without it."""
+    if stream is None:
+        raise OSError(errno.EBADF, "standard input or output is closed")
+    return stream.fileno()
+
+
 @cache
 def standard_output() -> BinaryIO:
     """Standard output for bytes, always with a buffer.
 
     `sys.stdout.buffer` has none under PYTHONUNBUFFERED, and may then write less than it is given.
     """
-    return open(sys.stdout.fileno(), "wb", buffering=_BUFFER_BYTES, closefd=False)
+    return open(descriptor(sys.stdout), "wb", buffering=_BUFFER_BYTES, closefd=False)
 
 
 def write(data: bytes) -> None:
@@ -108,7 +117,7 @@ def progress(what: str, total_bytes: int | None, *, into_stdout: bool = False) -
 
     There is none when the data itself goes to the terminal.
     """
-    if not sys.stderr.isatty() or (into_stdout and sys.stdout.isatty()):
+    if not _is_terminal(sys.stderr) or (into_stdout and _is_terminal(sys.stdout)):
         yield lambda _: None
         return
     bar = _Bar(what, total_bytes)
@@ -116,6 +125,10 @@ def progress(what: str, total_bytes: int | None, *, into_stdout: bool = False) -
         yield bar.advance
     finally:
         bar.close()
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
 
 
 class _Bar:

@@ -22,7 +22,7 @@ from streamd.client.lines import (
 from streamd.client.messages import json_object
 from streamd.client.names import parse_name
 from streamd.client.options import json_option, talks_to_server, type_option
-from streamd.client.terminal import Advance, BadInput, flush, progress, write
+from streamd.client.terminal import Advance, BadInput, descriptor, flush, progress, write
 from streamd.client.transport import Answer, Refused, Server
 from streamd.streams.content import is_json, is_text
 
@@ -67,7 +67,7 @@ def _append_lines(
     producer: Producer, content_type: str, close: bool, advance: Advance
 ) -> Answer | None:
     last = None
-    for body in bodies_of_lines(batches(reader_of(sys.stdin.fileno())), content_type):
+    for body in bodies_of_lines(batches(reader_of(descriptor(sys.stdin))), content_type):
         last = producer.append(body)
         advance(len(body))
     return producer.append(b"", close=True) if close else last
@@ -96,7 +96,7 @@ def _append_whole(
 
 
 def _bodies(content_type: str) -> Iterator[bytes]:
-    read = reader_of(sys.stdin.fileno())
+    read = reader_of(descriptor(sys.stdin))
     if not is_json(content_type):
         return pieces(read, PIECE_BYTES, text=is_text(content_type))
     return _one_json_body(pieces(read, MAX_LINE_BYTES, text=False))
@@ -110,7 +110,7 @@ def _one_json_body(whole: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _input_bytes() -> int | None:
-    status = os.fstat(sys.stdin.fileno())
+    status = os.fstat(descriptor(sys.stdin))
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
