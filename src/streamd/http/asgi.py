@@ -88,7 +88,10 @@ class AsgiApplication:
             return
         # Answering first would make HTTP/2 servers stumble over the rest of the body.
         await channel.discard_body(_MAX_DISCARDED_BYTES)
-        channel.start(response.status, response.head)
+        head = response.head
+        if response.close and scope["http_version"].startswith("1"):
+            head += b"Connection: close\r\n"
+        channel.start(response.status, head)
         parts, _ = body_parts(response.body if scope["method"] != "HEAD" else b"")
         for part in parts:
             await channel.send(part)
@@ -107,6 +110,10 @@ class AsgiApplication:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
             raise Refused(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
         headers = single_headers(scope["headers"])
+        if b"content-length" in headers and b"transfer-encoding" in headers:
+            raise Refused(
+                400, "AMBIGUOUS_LENGTH", "Content-Length and Transfer-Encoding are both given"
+            )
         check_host(headers.get(b"host"))
         check_expectation(headers.get(b"expect"))
         scheme = scope["scheme"].encode()
