@@ -47,6 +47,12 @@ def test_what_is_no_address_is_400_at_once(cluster: httpx.Client, address: str) 
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
 
 
+@pytest.mark.parametrize("body", [b"[]", b"{", b"\xff", b'{"address":' + b"[" * 100_000])
+def test_what_is_no_json_object_is_400(cluster: httpx.Client, body: bytes) -> None:
+    answer = cluster.post("/cluster/add", content=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+
+
 @pytest.mark.parametrize("node_id", [0, -1, 2**63, 10**30, 1.5, "1", True])
 @pytest.mark.parametrize("operation", ["promote", "remove", "transfer"])
 def test_what_is_no_node_id_is_400(cluster: httpx.Client, operation: str, node_id: Any) -> None:

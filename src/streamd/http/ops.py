@@ -4,6 +4,7 @@ ordinary Quart-Trio app."""
 from __future__ import annotations
 
 from functools import partial
+from http import HTTPStatus
 
 import msgspec
 from quart import Response, jsonify, request
@@ -140,7 +141,7 @@ async def _administer(node: Node, operation: str, kind: type[Wish]) -> Answer:
         wish = msgspec.convert({**body, "type": operation}, kind)
         if isinstance(wish, Add):
             split_address("address", wish.address)
-    except (msgspec.DecodeError, msgspec.ValidationError, ConfigError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, ConfigError) as error:
         return _error("INVALID_REQUEST", str(error), 400)
     try:
         return jsonify(await node.administration.perform(wish)), 200
@@ -153,4 +154,7 @@ async def _administer(node: Node, operation: str, kind: type[Wish]) -> Answer:
 
 
 def _error(code: str, message: str, status: int) -> Answer:
-    return jsonify(error={"code": code, "message": message}), status
+    response = jsonify(error={"code": code, "message": message})
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        response.headers["Retry-After"] = "1"
+    return response, status
