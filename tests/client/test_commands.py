@@ -201,6 +201,13 @@ def test_a_file_that_cannot_be_written_ends_with_status_4(streamd: Shell) -> Non
     assert b"No space left" in done.stderr
 
 
+def test_an_empty_snapshot_of_json_is_a_line_of_json(streamd: Shell) -> None:
+    streamd("create", "demo/blank", "-t", "json")
+    streamd("snapshot", "publish", "demo/blank", "--at", "now", "-t", "json")
+    lines = streamd("bootstrap", "demo/blank", "--json").splitlines()
+    assert json.loads(lines[1]) == {"content_type": "application/json", "message": None}
+
+
 @pytest.mark.parametrize(
     ("command", "closed"),
     [("read", ">&-"), ("tail", ">&-"), ("head", ">&-"), ("append", "<&-"), ("append", "2>&- <&-")],

@@ -54,6 +54,7 @@ class JsonText:
         self._decoder: codecs.IncrementalDecoder | None = None
         if is_json(content_type):
             self._head += b', "message": '
+            self._empty = True
             self._encode, self._foot = self._as_json, b"}\n"
         elif is_text(content_type):
             self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -73,6 +74,9 @@ class JsonText:
         return self._encode(b"", True) + self._foot
 
     def _as_json(self, data: bytes, last: bool) -> bytes:
+        if last and self._empty:
+            return b"null"  # No message is empty, but a snapshot may be.
+        self._empty = self._empty and not data
         return data.translate(LINE_BREAKS)
 
     def _as_text(self, data: bytes, last: bool) -> bytes:
