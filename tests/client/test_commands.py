@@ -170,7 +170,8 @@ def test_what_cannot_be_meant_ends_with_status_2(
 
 def test_a_wrong_option_ends_with_status_2(streamd: Shell) -> None:
     assert streamd.run("tail", "x", "--from-now", "--from-start").returncode == 2
-    assert streamd.run("read", "x", "--url", "localhost:4437").returncode == 2
+    for url in ("localhost:4437", "http://", "https:///"):
+        assert streamd.run("read", "x", "--url", url).returncode == 2
 
 
 def test_no_server_ends_with_status_3_at_once_and_says_where_it_was_sought() -> None:

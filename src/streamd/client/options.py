@@ -69,6 +69,8 @@ def _urls(context: click.Context, parameter: click.Parameter, value: str) -> lis
     for url in urls:
         if not url.startswith(("http://", "https://")):
             raise click.BadParameter(f"'{url}' does not begin with http:// or https://")
+        if not url.partition("://")[2].strip("/"):
+            raise click.BadParameter(f"'{url}' names no host")
     return urls
 
 
