@@ -123,7 +123,11 @@ class ArchivedObjects:
 
     async def head(self, stored: StoredSegment) -> SegmentHead:
         content = await self._cold.get(self.folder + stored.name, 0, min(HEAD_BYTES, stored.size))
-        return read_segment_head(content)
+        return _named_head(stored, content)
+
+    async def segment(self, stored: StoredSegment) -> bytes:
+        """A whole segment, which holds the entries that its name says."""
+        return await self._read(stored.name, stored.size, partial(_segment, stored))
 
     async def segments(self, wanted: Sequence[StoredSegment]) -> AsyncIterator[bytes]:
         """Whole segments in the order given, the next ones fetched while one is used."""
@@ -131,7 +135,7 @@ class ArchivedObjects:
             fetched: dict[str, bytes] = {}
 
             async def fetch(one: StoredSegment, into: dict[str, bytes] = fetched) -> None:
-                into[one.name] = await self.whole(one.name, one.size)
+                into[one.name] = await self.segment(one)
 
             await for_each(some, fetch)
             for one in some:
@@ -141,6 +145,20 @@ class ArchivedObjects:
 def _whole(name: str, content: bytes) -> bytes:
     check_digest(name, content)
     return content
+
+
+def _segment(stored: StoredSegment, content: bytes) -> bytes:
+    _named_head(stored, _whole(stored.name, content))
+    return content
+
+
+def _named_head(stored: StoredSegment, content: bytes) -> SegmentHead:
+    """What a segment says of itself, which must be what its name says: by that it is chosen."""
+    head, named = read_segment_head(content), stored.parsed
+    said = (head.group_id, head.first_index, head.last.index)
+    if said != (named.group_id, named.first_index, named.last_index):
+        raise ObjectCorrupt(f"{stored.name} is the log segment of others: of {said}")
+    return head
 
 
 async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:

@@ -206,7 +206,7 @@ class _Verification:
 
     async def _segment(self, stored: StoredSegment, shared: set[int]) -> None:
         try:
-            content = await self._source.whole(stored.name, stored.size)
+            content = await self._source.segment(stored)
             places, packs = await self._run_blocking(
                 _read_segment, content, shared, self._oldest_base
             )
