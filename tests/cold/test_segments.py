@@ -13,19 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.codec import Batch, encode_batch
-from streamd.cold.errors import ObjectCorrupt
+from streamd.cold.errors import ColdRefused, ObjectCorrupt
 from streamd.cold.framing import Head
 from streamd.cold.names import check_digest, parse_segment_name
 from streamd.cold.segments import (
     HEAD_BYTES,
+    MAX_ENTRY_BYTES,
     LogPlace,
     SegmentWriter,
     entries_of,
     read_segment_head,
 )
+from streamd.config import MAX_COLD_BODY_BYTES
 from streamd.raft.chain import chain
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.commands import Append
+from streamd.streams.content import split_body
 from tests.cold.damage import cut, flipped
 
 BEGINNING = LogPlace()
@@ -147,16 +150,44 @@ def test_memory_holds_the_compressed_entries_only() -> None:
     assert len(writer.finish().content) < 1_000_000
 
 
-def test_an_entry_that_says_to_be_far_larger_than_it_is_takes_no_memory() -> None:
-    entry = pack(">QBII", 1, EntryKind.NOOP, 0, 2**32 - 1) + b"not as much"
+def _hostile(length: int, content: bytes) -> bytes:
+    """A segment of one entry that says to have so many bytes."""
+    entry = pack(">QBII", 1, EntryKind.NOOP, 0, length) + content
     body = zstandard.ZstdCompressor().compress(entry)
     head = Head(b"SDLG", 1, "IQQIQQQQQIQQQI", "a log segment").pack(
         *(0, 0, 0, 0, 0), *(1, 0), *(1, 1, 0, 0), 2**40, len(body), crc32c(body)
     )
+    return head + body
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (_hostile(MAX_ENTRY_BYTES, b"not as much"), "shorter inside"),
+        (_hostile(MAX_ENTRY_BYTES + 1, bytes(MAX_ENTRY_BYTES + 1)), "says to have 67108865 bytes"),
+        (_hostile(2**32 - 1, b"not as much"), "says to have 4294967295 bytes"),
+    ],
+)
+def test_an_entry_that_no_log_can_have_takes_no_memory(content: bytes, message: str) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(ObjectCorrupt, match="shorter inside"):
-            list(entries_of(head + body))
-        assert tracemalloc.get_traced_memory()[1] < 64 * 1024 * 1024
+        with pytest.raises(ObjectCorrupt, match=message):
+            list(entries_of(content))
+        assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
     finally:
         tracemalloc.stop()
+
+
+def test_the_largest_entry_is_read_back_and_none_larger_is_written() -> None:
+    largest = Entry(1, 1, EntryKind.NOOP, bytes(MAX_ENTRY_BYTES))
+    assert list(entries_of(_segment([largest]).finish().content)) == [largest]
+    with pytest.raises(ColdRefused, match="more than an object may have"):
+        _segment([Entry(1, 1, EntryKind.NOOP, bytes(MAX_ENTRY_BYTES + 1))])
+
+
+def test_what_a_cold_store_lets_be_appended_is_less_than_an_entry_may_have() -> None:
+    """Messages of a byte each take the most besides their bytes."""
+    most = MAX_COLD_BODY_BYTES // 2
+    records = split_body("application/json", b"[" + b"1," * (most - 2) + b"1]")
+    appended = Append(b"b\0" + b"s" * 2048, "application/json", records.data, records.lengths)
+    assert len(encode_batch(Batch(2**60, [appended]))) < MAX_ENTRY_BYTES - 2 * 1024 * 1024

@@ -23,13 +23,16 @@ from crc32c import crc32c
 from msgspec.structs import astuple
 
 from streamd.codec import time_of_batch
-from streamd.cold.errors import ObjectCorrupt
+from streamd.cold.errors import ColdRefused, ObjectCorrupt
 from streamd.cold.framing import Head
 from streamd.cold.names import NamedObject, digest_of, segment_name
+from streamd.cold.objects import MAX_OBJECT_BYTES
 from streamd.raft.chain import chain
 from streamd.raft.messages import Entry, EntryKind
 
 VERSION = 1
+# Of an entry's payload. With a cold store one request's body, and what lies around it, is less.
+MAX_ENTRY_BYTES = MAX_OBJECT_BYTES
 
 _PLACE = "QQIQ"
 _HEAD = Head(b"SDLG", VERSION, f"I{_PLACE}QQ{_PLACE}QQI", "a log segment")
@@ -97,7 +100,14 @@ class SegmentWriter:
         self.entries_size = 0
 
     def add(self, entry: Entry) -> None:
-        """Add the entry behind the last one."""
+        """Add the entry behind the last one.
+
+        Raises `ColdRefused` for one from before there was a cold store that is too large.
+        """
+        if len(entry.payload) > MAX_ENTRY_BYTES:
+            raise ColdRefused(
+                f"entry {entry.index} has {len(entry.payload)} bytes, more than an object may have"
+            )
         place = next_place(self.last, self._group_id, entry)
         head = _ENTRY.pack(entry.term, entry.kind, place.chain, len(entry.payload))
         self._parts += [self._compressor.compress(head), self._compressor.compress(entry.payload)]
@@ -160,6 +170,8 @@ def placed_entries_of(content: bytes) -> Iterator[tuple[Entry, LogPlace]]:
         source = _Exactly(reader, head.entries_size)
         while place.index < head.last.index:
             term, kind, stored_chain, length = _ENTRY.unpack(source.read(_ENTRY.size))
+            if length > MAX_ENTRY_BYTES:
+                raise ObjectCorrupt(f"an entry of a log segment says to have {length} bytes")
             entry = Entry(place.index + 1, term, kind, source.read(length))
             place = next_place(place, head.group_id, entry)
             if place.chain != stored_chain:
