@@ -106,6 +106,31 @@ def test_a_mistake_in_the_file_is_named(text: str, message: str, tmp_path: Path)
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cold.s3_endpoint", "https://operator:whisper@127.0.0.1:9000"),
+        ("cold.s3_endpoint", "operator:whisper@127.0.0.1:9000"),
+        ("cold.s3_endpoint", "https://whisper:w@isper@127.0.0.1:9000/whisper@127.0.0.1:9000"),
+        ("cold.s3_endpoint", "https://127.0.0.1:9000?X-Amz-Security-Token=whisper"),
+        ("cold.s3_bucket", "https://key:whisper@127.0.0.1:9000"),
+        ("cold.s3_prefix", "s3://key:whisper@127.0.0.1:9000"),
+        ("server.listen", "operator:whisper@127.0.0.1:9000x"),
+        ("cluster.advertise", "nats://operator:whisper@127.0.0.1:9000/"),
+    ],
+)
+def test_a_mistake_is_told_without_the_credentials_in_it(
+    key: str, value: str, tmp_path: Path
+) -> None:
+    section, name = key.split(".")
+    with pytest.raises(ConfigError) as raised:
+        load(_file(tmp_path, f'[{section}]\n{name} = "{value}"'), {}, {})
+    told = str(raised.value)
+    assert key in told
+    assert "127.0.0.1:9000" in told
+    assert "whisper" not in told
+
+
 def test_bodies_are_as_large_as_they_like_where_there_is_no_cold_store(tmp_path: Path) -> None:
     assert load(_file(tmp_path, "[server]\nmax_body_bytes = 100_000_000"), {}, {})
 

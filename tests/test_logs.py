@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.support.server_process import ServerProcess
 
@@ -34,3 +38,50 @@ def test_nothing_a_client_sent_is_logged(tmp_path: Path) -> None:
             connection.getresponse().read()
         assert server.stop() == 0
     assert "whisper" not in server.output
+
+
+FAILING = """
+import structlog
+from streamd.config import LogConfig
+from streamd.logs import set_up_logging
+
+def handle(header):
+    raise RuntimeError("a mistake of ours")
+
+set_up_logging(LogConfig(format={format!r}))
+try:
+    handle("whis" + "per")
+except RuntimeError:
+    structlog.get_logger("streamd").exception("a handler failed")
+"""
+
+
+@pytest.mark.parametrize("format", ["json", "console"])
+def test_a_traceback_says_where_and_not_with_what(format: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FAILING.format(format=format)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "a mistake of ours" in ran.stderr
+    assert "handle" in ran.stderr
+    assert "whisper" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["head", "/a/b", "--url", "http://operator:whisper@127.0.0.1:1"],
+        ["head", "/a/b", "--url", "operator:whisper@127.0.0.1:1"],
+        ["cluster", "--url", "http://operator:whisper@127.0.0.1:1", "status"],
+        ["backup", "status", "--from", "s3://key:whisper@127.0.0.1:1"],
+    ],
+)
+def test_what_fails_is_named_without_the_credentials_in_its_address(command: list[str]) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "streamd", *command], capture_output=True, text=True
+    )
+    assert ran.returncode in (2, 3)
+    assert "127.0.0.1:1" in ran.stdout + ran.stderr
+    assert "whisper" not in ran.stdout + ran.stderr

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from streamd.cold.objects import MAX_OBJECT_BYTES
+from streamd.redaction import shown
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveNumber = Annotated[float, msgspec.Meta(gt=0)]
@@ -262,7 +263,7 @@ def split_address(key: str, address: str) -> tuple[str, int]:
     """Host and port of ``host:port`` or ``[v6]:port``. Raises `ConfigError` naming `key`."""
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match["port"]) > 65535:
-        raise ConfigError(f"{key}: {address!r} is not host:port")
+        raise ConfigError(f"{key}: {shown(address)!r} is not host:port")
     return match["host"].strip("[]"), int(match["port"])
 
 
@@ -310,13 +311,14 @@ def _check_cold(cold: ColdConfig, cluster: ClusterConfig) -> None:
     if cold.backend == "s3" and not cold.s3_bucket:
         raise ConfigError('cold.backend = "s3" needs a cold.s3_bucket')
     if cold.s3_bucket is not None and _S3_BUCKET.fullmatch(cold.s3_bucket) is None:
-        raise ConfigError(f"cold.s3_bucket: {cold.s3_bucket!r} is no name for a bucket")
+        raise ConfigError(f"cold.s3_bucket: {shown(cold.s3_bucket)!r} is no name for a bucket")
     if cold.s3_endpoint is not None and _URL.fullmatch(cold.s3_endpoint) is None:
         raise ConfigError(
-            f"cold.s3_endpoint: {cold.s3_endpoint!r} is not http://host:port or https://host:port"
+            f"cold.s3_endpoint: {shown(cold.s3_endpoint)!r} is not http://host:port or "
+            "https://host:port"
         )
     if _S3_PREFIX.fullmatch(cold.s3_prefix) is None or len(cold.s3_prefix) > 256:
-        raise ConfigError(f"cold.s3_prefix: {cold.s3_prefix!r} cannot begin an object's name")
+        raise ConfigError(f"cold.s3_prefix: {shown(cold.s3_prefix)!r} cannot begin an object's name")
     if (cold.s3_access_key_id is None) != (cold.s3_secret_access_key is None):
         raise ConfigError("cold.s3_access_key_id and cold.s3_secret_access_key go together")
     if cold.s3_session_token is not None and cold.s3_access_key_id is None:

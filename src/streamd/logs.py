@@ -1,6 +1,7 @@
 """Logging: one structured event a line, on standard error.
 
-Events carry names and numbers, never bodies, headers or tokens.
+Events carry names and numbers, never bodies, headers or tokens; so tracebacks are without the values
+of variables.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import logging
 import sys
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 
 from streamd.config import LogConfig
 
@@ -19,13 +21,16 @@ def set_up_logging(config: LogConfig) -> None:
     if config.format == "json":
         render = structlog.processors.JSONRenderer()
     else:
-        render = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        render = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if config.format == "json":
-        shared.append(structlog.processors.dict_tracebacks)
+        transformer = ExceptionDictTransformer(show_locals=False)
+        shared.append(structlog.processors.ExceptionRenderer(transformer))
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -10,6 +10,7 @@ import click
 
 from streamd.client.terminal import failures_told
 from streamd.client.transport import Server
+from streamd.redaction import shown
 
 DEFAULT_URL = "http://127.0.0.1:4437"
 
@@ -68,9 +69,9 @@ def _urls(context: click.Context, parameter: click.Parameter, value: str) -> lis
     urls = value.split(",")
     for url in urls:
         if not url.startswith(("http://", "https://")):
-            raise click.BadParameter(f"'{url}' does not begin with http:// or https://")
+            raise click.BadParameter(f"'{shown(url)}' does not begin with http:// or https://")
         if not url.partition("://")[2].strip("/"):
-            raise click.BadParameter(f"'{url}' names no host")
+            raise click.BadParameter(f"'{shown(url)}' names no host")
     return urls
 
 

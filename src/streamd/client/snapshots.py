@@ -142,7 +142,7 @@ def _download(server: Server, path: str, target: BinaryIO, name: str, *, into_st
                 return
         except FAILURES as failure:
             if written:
-                raise Unreachable(f"{server.url} broke off after {written} bytes") from failure
+                raise Unreachable(f"{server.shown_url} broke off after {written} bytes") from failure
             patience.wait(failure)
 
 
@@ -192,7 +192,7 @@ def _receive(server: Server, stream: StreamName, sink: Sink, advance: Advance) -
                 return _pass_on(response, sink, advance)
         except FAILURES as failure:
             if begun:
-                raise Unreachable(f"{server.url} broke off before the end") from failure
+                raise Unreachable(f"{server.shown_url} broke off before the end") from failure
             patience.wait(failure)
 
 

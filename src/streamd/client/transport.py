@@ -19,6 +19,7 @@ from typing import NamedTuple
 import httpx
 
 from streamd import __version__
+from streamd.redaction import shown
 
 Body = bytes | Callable[[], Iterator[bytes]]
 
@@ -100,6 +101,11 @@ class Server:
     @property
     def url(self) -> str:
         return self._urls[self._at]
+
+    @property
+    def shown_url(self) -> str:
+        """The URL for messages, without credentials that may be in it."""
+        return shown(self.url)
 
     def close(self) -> None:
         self._client.close()
@@ -204,7 +210,7 @@ class Patience:
         now = time.monotonic()
         if self._since is None:
             self._since = now
-        reason = f"{self._server.url} {_in_words(failure)}"
+        reason = f"{self._server.shown_url} {_in_words(failure)}"
         pause_s = self._pause_s * random.uniform(0.5, 1.0)
         if isinstance(failure, Busy):
             pause_s = max(pause_s, min(failure.pause_s, _LONGEST_PAUSE_S))

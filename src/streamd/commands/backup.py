@@ -31,6 +31,7 @@ from streamd.cold.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMis
 from streamd.config import Config, ConfigError, load
 from streamd.heap import share_one_heap
 from streamd.logs import set_up_logging
+from streamd.redaction import shown
 from streamd.restore.backup import Standing, Verified, look, verify
 from streamd.restore.base import Choice, RestoreRefused
 from streamd.restore.restore import Restored, restore
@@ -84,7 +85,7 @@ def _place(given: str | None) -> dict[str, object]:
         return {"backend": "fs", "fs_path": given.removeprefix("fs:")}
     match = _S3.fullmatch(given)
     if match is None:
-        raise ConfigError(f"--from {given!r} is neither s3://bucket/prefix nor fs:path")
+        raise ConfigError(f"--from {shown(given)!r} is neither s3://bucket/prefix nor fs:path")
     return {"backend": "s3", "s3_bucket": match["bucket"], "s3_prefix": match["prefix"] or ""}
 
 

@@ -12,6 +12,8 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from streamd.redaction import shown
+
 EXIT_REFUSED = 1
 EXIT_UNREACHABLE = 3
 
@@ -71,7 +73,7 @@ class Api:
         return self.decoded(response)
 
     def unreachable(self, failure: httpx.HTTPError) -> NoReturn:
-        end(f"{self._client.base_url} does not answer: {failure}", EXIT_UNREACHABLE)
+        end(f"{shown(str(self._client.base_url))} does not answer: {failure}", EXIT_UNREACHABLE)
 
     def decoded(self, response: httpx.Response) -> Any:
         """What an answer holds; a refusal ends the process."""
