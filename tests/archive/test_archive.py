@@ -242,8 +242,8 @@ async def test_entries_that_no_node_has_are_a_gap_which_is_reported(
 async def test_a_gap_is_no_alarm_any_more_once_what_lies_before_it_is_too_old_to_be_kept(
     tmp_path: Path, place: tuple[Cold, FlakyStore]
 ) -> None:
-    cold, _store = place
-    clock = Clock(NOW_MS)
+    cold, store = place
+    store.clock_ms = clock = Clock(NOW_MS)
     config = ColdConfig(backend="fs", snapshot_interval_minutes=60, archive_retention_hours=3)
     await without_an_archive(tmp_path / "data", cold)
     async with running_node(tmp_path / "data", cold=cold, clock=clock, cold_config=config) as node:
@@ -338,8 +338,8 @@ async def test_a_member_archives_for_a_leader_what_it_has(
 async def test_snapshots_come_at_intervals_and_go_with_age(
     tmp_path: Path, place: tuple[Cold, FlakyStore]
 ) -> None:
-    cold, _ = place
-    clock = Clock(NOW_MS)
+    cold, store = place
+    store.clock_ms = clock = Clock(NOW_MS)
     config = ColdConfig(backend="fs", snapshot_interval_minutes=60, archive_retention_hours=3)
     async with running_node(tmp_path / "data", cold=cold, clock=clock, cold_config=config) as node:
         source = await objects(node, cold)
@@ -380,6 +380,34 @@ async def test_a_clock_that_was_ahead_and_is_put_right_does_not_end_the_snapshot
             with trio.fail_after(20):
                 while (await source.catalog()).manifests[-1].log_index < written:
                     await a_round(node, "snapshot")
+
+
+async def test_a_leader_whose_clock_is_far_ahead_removes_nothing_that_is_young(
+    tmp_path: Path, place: tuple[Cold, FlakyStore]
+) -> None:
+    cold, store = place
+    clock, store.clock_ms = Clock(NOW_MS), (of_store := Clock(NOW_MS))
+    config = ColdConfig(backend="fs", snapshot_interval_minutes=60, archive_retention_hours=10)
+    async with running_node(tmp_path / "data", cold=cold, clock=clock, cold_config=config) as node:
+        source = await objects(node, cold)
+
+        async def an_hour_passes() -> list[int]:
+            of_store.now_ms += HOUR_MS
+            clock.now_ms += HOUR_MS
+            await append_to(node, "a", b"x")
+            await archived(node)
+            await a_round(node, "snapshot")
+            return [one.log_index for one in (await source.catalog()).manifests]
+
+        for _ in range(3):
+            young = await an_hour_passes()
+        assert len(young) >= 3
+        clock.now_ms += 1000 * HOUR_MS
+        for _ in range(3):
+            assert (await an_hour_passes())[: len(young)] == young
+        of_store.now_ms += 10 * HOUR_MS
+        kept = await an_hour_passes()
+        assert kept[0] == young[-1], "they go when they are old by both clocks"
 
 
 async def test_a_fenced_cluster_leaves_the_store_alone_and_serves_on(

@@ -37,7 +37,7 @@ class ColdStore:
     def __init__(self, seed: int, counted: Counter[str]) -> None:
         self._random = Random(f"cold {seed}")
         self._counted = counted
-        self.objects = SimulatedObjects(self._random)
+        self.objects = SimulatedObjects(self._random, lambda: round(trio.current_time() * 1000))
         self.latency_s = LATENCY_S
         self.config = ColdConfig(
             backend="s3",

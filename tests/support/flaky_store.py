@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from streamd.cold.errors import ColdUnavailable
@@ -28,10 +29,15 @@ class FlakyStore(FsStore):
         self.failures: list[Exception] = []
         self.damaged_reads = 0
         self.calls = 0
+        # The store's own clock, in ms since the epoch, where it is not that of the disk.
+        self.clock_ms: Callable[[], int] | None = None
 
     def put(self, name: str, content: bytes) -> None:
         self._maybe_fail()
         super().put(name, content)
+        if self.clock_ms is not None:
+            at_ns = self.clock_ms() * 1_000_000
+            os.utime(self._root / name, ns=(at_ns, at_ns))
 
     def get(self, name: str, offset: int, length: int) -> bytes:
         self._maybe_fail()

@@ -281,10 +281,15 @@ class StateSnapshots:
             )
 
     async def _oldest_kept(self, catalog: Catalog) -> StoredManifest | None:
-        """The newest snapshot that is not younger than the retention; None when all are."""
+        """The newest snapshot that is not younger than the retention; None when all are.
+
+        By the log's time, and by the store's own, in which it is as much older than what was
+        written last: a leader whose clock is far ahead must not remove all but what is new.
+        """
         until_ms = self._group.now_ms() - self._retention_ms
+        stored_until_ms = catalog.newest_ms - self._retention_ms
         for stored in reversed(catalog.manifests):
-            if await self._time_of(stored) <= until_ms:
+            if stored.modified_ms <= stored_until_ms and await self._time_of(stored) <= until_ms:
                 return stored
         return None
 

@@ -32,9 +32,12 @@ class StoredSegment(NamedTuple):
 
 
 class StoredManifest(NamedTuple):
+    """A manifest; `modified_ms` is when it was written, by the store's own clock."""
+
     name: str
     parsed: ManifestName
     size: int
+    modified_ms: int
 
     @property
     def log_index(self) -> int:
@@ -63,11 +66,14 @@ class Catalog:
         self.segments: list[StoredSegment] = []
         self.manifests: list[StoredManifest] = []
         self.pieces: list[StoredPiece] = []
-        for name, size, _ in objects:
+        # When the last of them was written, in milliseconds since the epoch by the store's clock.
+        self.newest_ms = 0
+        for name, size, modified_ms in objects:
+            self.newest_ms = max(self.newest_ms, modified_ms)
             if (segment := parse_segment_name(name)) and segment.group_id == group_id:
                 self.segments.append(StoredSegment(name, segment, size))
             elif (manifest := parse_manifest_name(name)) and manifest.group_id == group_id:
-                self.manifests.append(StoredManifest(name, manifest, size))
+                self.manifests.append(StoredManifest(name, manifest, size, modified_ms))
             elif (piece := parse_piece_name(name)) and piece.group_id == group_id:
                 self.pieces.append(StoredPiece(name, piece, size))
         self.segments.sort(key=lambda one: (one.parsed.first_index, one.parsed.last_index))
