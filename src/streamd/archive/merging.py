@@ -12,7 +12,7 @@ import structlog
 
 from streamd.archive.snapshots import ArchiveTarget
 from streamd.cold.catalog import Catalog, StoredSegment
-from streamd.cold.errors import ObjectCorrupt
+from streamd.cold.errors import ColdUnavailable, ObjectCorrupt
 from streamd.cold.segments import SegmentWriter, placed_entries_of, read_segment_head
 from streamd.tier.tier import Lead
 
@@ -51,6 +51,7 @@ class Merger:
             merged = await target.run_blocking(_add, merged, content)
         assert merged is not None
         segment = await target.run_blocking(merged.finish)
+        await self._check_all_there(run)
         await target.cold.put_verified(objects.folder + segment.name, segment.content)
         first, last = run[0].parsed.first_index, merged.last.index
         parts = [
@@ -62,6 +63,13 @@ class Merger:
         await target.fence.check(fresh=True)
         await target.cold.delete([objects.folder + part for part in parts])
         log.info("segments of the archive were merged", segments=len(parts), first=first, last=last)
+
+    async def _check_all_there(self, run: Sequence[StoredSegment]) -> None:
+        """A leader that was deposed long ago must not bring back what its successor removed: states
+        that need it would look restorable, and the packs of these may be gone."""
+        left = (await self._target.objects.catalog()).names()
+        if any(segment.name not in left for segment in run):
+            raise ColdUnavailable("segments that were merged were removed meanwhile")
 
 
 def runs(catalog: Catalog) -> Iterator[Sequence[StoredSegment]]:

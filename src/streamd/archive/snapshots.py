@@ -105,6 +105,9 @@ class StateSnapshots:
             self._lead, self.newest, self.gaps = lead, None, None
         if self.newest is None or trio.current_time() >= self._look_at:
             self._note_newest(await self._look())
+            # A deposed leader's last call may have brought back some of what was removed.
+            if await self.remove_old():
+                await self._look()
         archived = self._group.state.header.archived
         if self._is_due(archived):
             try:
@@ -251,20 +254,21 @@ class StateSnapshots:
 
     # -- removing -----------------------------------------------------------------------------
 
-    async def remove_old(self) -> None:
-        """Remove what lies before the oldest restore point that is kept. Raises `ColdError`.
+    async def remove_old(self) -> bool:
+        """Remove what lies before the oldest restore point that is kept; whether there was
+        anything. Raises `ColdError`.
 
         That is the newest snapshot that is as old as the retention: from it on everything can be
         restored. Removed in an order in which nothing that is left lacks what it needs.
         """
         async with self._target.removing:
-            await self._remove_old()
+            return await self._remove_old()
 
-    async def _remove_old(self) -> None:
+    async def _remove_old(self) -> bool:
         catalog = await self._target.objects.catalog()
         kept = await self._oldest_kept(catalog)
         if kept is None:
-            return
+            return False
         manifests = [one.name for one in catalog.manifests if one.log_index < kept.log_index]
         pieces = [one.name for one in catalog.pieces if one.parsed.log_index < kept.log_index]
         segments = [one.name for one in catalog.segments if one.parsed.last_index <= kept.log_index]
@@ -279,6 +283,7 @@ class StateSnapshots:
                 segments=len(segments),
                 oldest_index=kept.log_index,
             )
+        return bool(manifests or pieces or segments)
 
     async def _oldest_kept(self, catalog: Catalog) -> StoredManifest | None:
         """The newest snapshot that is not younger than the retention; None when all are.
