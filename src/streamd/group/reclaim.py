@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+import msgspec
 import trio
 
 from streamd.blocking import RunBlocking
 from streamd.group.pins import Pins
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
+from streamd.streams.model import ColdSlice
 
 RECLAIM_INTERVAL_S = 5.0
 _NOTES_PER_SLICE = 64
@@ -24,6 +26,7 @@ _KEYS_PER_SLICE = 2_000
 # ones, as other rows are written.
 _COMPACT_BYTES = 16 * 1024 * 1024
 _Range = tuple[bytes, bytes]
+_SLICE = msgspec.msgpack.Decoder(ColdSlice)
 
 _ROWS_OF_AN_ID = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART, keys.DROPPED)
 
@@ -44,7 +47,7 @@ def reclaim_some(store: StateStore, start: bytes, pinned: Set[int]) -> bytes | N
     notes = store.scan(start, stop, limit=_NOTES_PER_SLICE)
     budget = _KEYS_PER_SLICE
     for note, _ in notes:
-        stream_id, ranges, slices = _noted(note)
+        stream_id, ranges, slices = _noted(store, note)
         if stream_id in pinned:
             continue
         for first, last in ranges:
@@ -59,12 +62,17 @@ def reclaim_some(store: StateStore, start: bytes, pinned: Set[int]) -> bytes | N
     return notes[-1][0] + b"\0" if len(notes) == _NOTES_PER_SLICE else None
 
 
-def _noted(note: bytes) -> tuple[int, list[_Range], _Range]:
+def _noted(store: StateStore, note: bytes) -> tuple[int, list[_Range], _Range]:
     """The id that a note is about, the ranges of rows that may go, and that of the slices for
     whose sake the note stays."""
     if note[:1] == keys.TRIM:
-        stream_id, chunks = keys.trimmed_chunks(note)
-        return stream_id, [chunks], keys.trimmed_slices(note)
+        stream_id, (first, last) = keys.trimmed_chunks(note)
+        slices = keys.trimmed_slices(note)
+        # A slice that is trimmed in part can be compared with what is here only as a whole.
+        behind = store.scan(slices[1], keys.id_range(keys.SLICE, stream_id)[1], limit=1)
+        for _, value in behind:
+            last = min(last, keys.chunk_key(stream_id, _SLICE.decode(value).start_record + 1))
+        return stream_id, [(first, last)], slices
     stream_id = keys.id_in(note)
     ranges = [keys.id_range(letter, stream_id) for letter in _ROWS_OF_AN_ID]
     return stream_id, ranges, keys.id_range(keys.SLICE, stream_id)

@@ -301,7 +301,8 @@ def _compare(store: StateStore, stream_id: int, chunks: list[Chunk]) -> _Compare
         end_record, row = keys.number_in(key), _SLICE_DECODER.decode(value)
         if row.start_record >= chunks[-1].end_record:
             break
-        # What was held of it before was dropped after it had been compared as a whole.
+        # What was held of it before was dropped after it had been compared as a whole (what is
+        # trimmed stays for that), or was never here.
         if row.start_record >= chunks[0].start_record:
             own = gathered(chunks, row.start_record, end_record)
             if own is None:
