@@ -48,7 +48,7 @@ from streamd.logs import set_up_logging
 def handle(header):
     raise RuntimeError("a mistake of ours")
 
-set_up_logging(LogConfig(format={format!r}))
+set_up_logging(LogConfig(format={rendering!r}))
 try:
     handle("whis" + "per")
 except RuntimeError:
@@ -56,10 +56,10 @@ except RuntimeError:
 """
 
 
-@pytest.mark.parametrize("format", ["json", "console"])
-def test_a_traceback_says_where_and_not_with_what(format: str) -> None:
+@pytest.mark.parametrize("rendering", ["json", "console"])
+def test_a_traceback_says_where_and_not_with_what(rendering: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", FAILING.format(format=format)],
+        [sys.executable, "-c", FAILING.format(rendering=rendering)],
         capture_output=True,
         text=True,
         check=True,

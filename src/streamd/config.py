@@ -318,7 +318,9 @@ def _check_cold(cold: ColdConfig, cluster: ClusterConfig) -> None:
             "https://host:port"
         )
     if _S3_PREFIX.fullmatch(cold.s3_prefix) is None or len(cold.s3_prefix) > 256:
-        raise ConfigError(f"cold.s3_prefix: {shown(cold.s3_prefix)!r} cannot begin an object's name")
+        raise ConfigError(
+            f"cold.s3_prefix: {shown(cold.s3_prefix)!r} cannot begin an object's name"
+        )
     if (cold.s3_access_key_id is None) != (cold.s3_secret_access_key is None):
         raise ConfigError("cold.s3_access_key_id and cold.s3_secret_access_key go together")
     if cold.s3_session_token is not None and cold.s3_access_key_id is None:

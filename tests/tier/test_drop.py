@@ -96,7 +96,7 @@ def test_what_a_compared_slice_has_left_of_a_chunk_is_dropped_with_the_next_one(
 ) -> None:
     holds(store, 3, 7, data=b"abcdefgh")
     stored_cold(store, 0, 5, b"abcde")
-    assert [step.dropped for step in drop_all(store)][0] == 3
+    assert drop_all(store)[0].dropped == 3
     stored_cold(store, 5, 8, b"abcdefgh")
     holds(store, 3, 7, 8, data=b"abcdefgh")
     store.write([(keys.chunk_key(STREAM_ID, 3), None)])

@@ -142,7 +142,9 @@ def _download(server: Server, path: str, target: BinaryIO, name: str, *, into_st
                 return
         except FAILURES as failure:
             if written:
-                raise Unreachable(f"{server.shown_url} broke off after {written} bytes") from failure
+                raise Unreachable(
+                    f"{server.shown_url} broke off after {written} bytes"
+                ) from failure
             patience.wait(failure)
 
 
