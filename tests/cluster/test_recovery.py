@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from random import Random
 
 import pytest
 from click.testing import CliRunner
@@ -11,10 +15,14 @@ from streamd.cli import main
 from streamd.cluster.recovery import recover_alone
 from streamd.codec import Batch, encode_batch
 from streamd.config import ClusterConfig, Config, ServerConfig
-from streamd.group.stores import Stores
+from streamd.group.stores import Stores, open_core
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind, HardState
-from streamd.storage.errors import NothingToRecover
+from streamd.storage.errors import NothingToRecover, RecoveryUnfinished
+from streamd.storage.files import write_checked
+from streamd.storage.floor import Floor
+from streamd.streams.state import State
+from tests.support.directories import copy_in_use
 from tests.support.nodes import append, create, read_all, running_node
 
 CLUSTER = ClusterConfig(name="lost")
@@ -62,6 +70,79 @@ def test_the_command_wants_to_hear_that_data_is_lost(survivor: Path) -> None:
     done = runner.invoke(main, [*arguments, "--accept-data-loss"])
     assert done.exit_code == 0, done.output
     assert "log ends at entry 3 (term 7)" in done.output
+
+
+def images_of_a_recovery(survivor: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What a kill would leave before and after each file is renamed or removed; what LevelDB
+    writes lies between two of these."""
+    images: list[Path] = []
+    numbers = count()
+
+    def watched(name: str) -> None:
+        call: Callable[..., None] = getattr(os, name)
+
+        def and_look(*arguments: object, **named: object) -> None:
+            images.append(copy_in_use(survivor, to / f"{next(numbers)}-before-{name}"))
+            call(*arguments, **named)
+            images.append(copy_in_use(survivor, to / f"{next(numbers)}-after-{name}"))
+
+        patch.setattr(os, name, and_look)
+
+    with monkeypatch.context() as patch:
+        watched("rename")
+        watched("unlink")
+        recover_alone(Config(server=ServerConfig(data_dir=str(survivor)), cluster=CLUSTER))
+    return images
+
+
+def start(data: Path) -> tuple[tuple[int, ...], bool]:
+    """The voters of a node that starts there, and whether it would vote."""
+    stores = Stores.open(data, 1, CLUSTER)
+    try:
+        core = open_core(stores, State(stores.state), Random(1), CLUSTER)
+        return core.configuration.voters, stores.log.lost_below is None
+    finally:
+        stores.close()
+
+
+def test_a_recovery_killed_at_any_step_is_not_begun_or_done_or_a_start_tells_to_repeat_it(
+    survivor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checked(survivor / "lost", Floor(3))
+    images = images_of_a_recovery(survivor, tmp_path / "images", monkeypatch)
+    unfinished = 0
+    for image in images:
+        try:
+            assert start(image) in (((1, 2, 3), False), ((1,), True)), image.name
+        except RecoveryUnfinished as told:
+            assert "recover --offline" in str(told)
+            unfinished += 1
+    assert 4 < unfinished < len(images)
+
+
+def test_a_killed_recovery_is_finished_by_another_that_tells_what_the_first_would_have(
+    survivor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checked(survivor / "lost", Floor(3))
+    former = Stores.open(survivor, 1, CLUSTER)
+    former.close()
+    for image in images_of_a_recovery(survivor, tmp_path / "images", monkeypatch):
+        was_done = not is_unfinished(image) and start(image) == ((1,), True)
+        config = Config(server=ServerConfig(data_dir=str(image)), cluster=CLUSTER)
+        report = recover_alone(config)
+        assert start(image) == ((1,), True), image.name
+        if not was_done:
+            assert report.former_cluster_id == former.data_dir.identity.cluster_id
+            assert report.former_voters == [1, 2, 3]
+            assert (report.last_index, report.lost_below_index) == (3, 3)
+
+
+def is_unfinished(data: Path) -> bool:
+    try:
+        start(data)
+    except RecoveryUnfinished:
+        return True
+    return False
 
 
 def test_a_running_node_is_not_touched(survivor: Path) -> None:

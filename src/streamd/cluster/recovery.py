@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 
@@ -11,7 +12,9 @@ from streamd.group.stores import Stores
 from streamd.raft.membership import encode_configuration
 from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
 from streamd.storage.data_dir import IDENTITY
-from streamd.storage.errors import NothingToRecover
+from streamd.storage.errors import NothingToRecover, StorageFailed
+from streamd.storage.files import read_checked, remove_durably, write_checked
+from streamd.streams.model import Header
 from streamd.streams.state import State
 
 
@@ -33,45 +36,62 @@ def recover_alone(config: Config) -> Recovered:
     Entries that only the lost nodes had are lost, and entries in this log that were never
     committed will be. The cluster gets a new id first: from then on the nodes of the old one are
     refused, which could otherwise bring back a history that this one contradicts.
+    A marker with what is to be told stands from before the first step until after the last: where
+    a kill has left it no node starts, and a repetition does all steps and tells that.
     Raises `NothingToRecover` when that is nothing, as with a mistyped directory, and other
     `StorageError`.
     """
     server, cluster = config.server, config.cluster
     if not (Path(server.data_dir) / IDENTITY).exists():
         raise _nothing(server.data_dir)
-    stores = Stores.open(Path(server.data_dir), server.node_id, cluster)
+    stores = Stores.open(Path(server.data_dir), server.node_id, cluster, recovering=True)
     try:
-        former_id = stores.data_dir.identity.cluster_id
         header = State(stores.state).header
-        log = stores.log
-        log.fit_to_state(header.applied_index, header.applied_term)
-        lost = log.lost_below
-        former = _configuration(stores, header.configuration)
-        if not former.members():
-            raise _nothing(server.data_dir)
-        cluster_id = stores.data_dir.renew()
-        term = log.hard_state.term + 1
-        advertised = server.advertise or server.listen
-        alone = Configuration(
-            voters=(server.node_id,), addresses=((server.node_id, cluster.address, advertised),)
-        )
-        kind = EntryKind.CONFIGURATION
-        entry = Entry(log.last_index + 1, term, kind, encode_configuration(alone))
-        report = Recovered(
-            cluster_id,
-            former_id,
-            log.last_index,
-            log.term(log.last_index),
-            header.applied_index,
-            sorted(former.voters),
-            None if lost is None else lost.index,
-        )
-        log.append([entry], HardState(term))
-        if lost is not None:
-            log.note_regained()
+        stores.log.fit_to_state(header.applied_index, header.applied_term)
+        marker = stores.data_dir.recovering
+        report = read_checked(marker, Recovered)
+        if report is None:
+            report = _plan(stores, header)
+            write_checked(marker, report)
+        stores.data_dir.renew(report.cluster_id)
+        _be_only_voter(stores, config)
+        remove_durably(marker)
         return report
+    except OSError as error:
+        raise StorageFailed(f"{server.data_dir} cannot be written: {error}") from error
     finally:
         stores.close()
+
+
+def _plan(stores: Stores, header: Header) -> Recovered:
+    """Raises `NothingToRecover`."""
+    former = _configuration(stores, header.configuration)
+    if not former.members():
+        raise _nothing(str(stores.data_dir.path))
+    log = stores.log
+    return Recovered(
+        cluster_id=str(uuid4()),
+        former_cluster_id=stores.data_dir.identity.cluster_id,
+        last_index=log.last_index,
+        last_term=log.term(log.last_index),
+        applied_index=header.applied_index,
+        former_voters=sorted(former.voters),
+        lost_below_index=None if log.lost_below is None else log.lost_below.index,
+    )
+
+
+def _be_only_voter(stores: Stores, config: Config) -> None:
+    """Say so in the log's next entry, and vote whatever the log has lost."""
+    server, cluster, log = config.server, config.cluster, stores.log
+    advertised = server.advertise or server.listen
+    alone = Configuration(
+        voters=(server.node_id,), addresses=((server.node_id, cluster.address, advertised),)
+    )
+    term = log.hard_state.term + 1
+    payload = encode_configuration(alone)
+    log.append([Entry(log.last_index + 1, term, EntryKind.CONFIGURATION, payload)], HardState(term))
+    if log.lost_below is not None:
+        log.note_regained()
 
 
 def _nothing(data_dir: str) -> NothingToRecover:

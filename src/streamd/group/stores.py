@@ -10,7 +10,7 @@ from streamd.raft.core import Core, Settings
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry, decode_configuration
 from streamd.raft.messages import Configuration
 from streamd.storage.data_dir import DataDir
-from streamd.storage.errors import RestoreUnfinished
+from streamd.storage.errors import RecoveryUnfinished, RestoreUnfinished
 from streamd.storage.install import recover_install
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
@@ -26,11 +26,19 @@ class Stores:
         self.state = state_store
 
     @classmethod
-    def open(cls, path: Path, node_id: int, cluster: ClusterConfig | None = None) -> Stores:
+    def open(
+        cls,
+        path: Path,
+        node_id: int,
+        cluster: ClusterConfig | None = None,
+        *,
+        recovering: bool = False,
+    ) -> Stores:
         """Open and check everything in a data directory. Blocks. Raises `StorageError`.
 
         A node that is to be one of a cluster gets its first log entry from there, by founding it
-        or from its leader; one by itself makes it here.
+        or from its leader; one by itself makes it here. Only who is `recovering` may open what a
+        recovery has left half done.
         """
         name = cluster.name if cluster is not None else None
         joining = cluster is not None and name is not None and node_id != cluster.bootstrap_node_id
@@ -41,6 +49,11 @@ class Stores:
                 raise RestoreUnfinished(
                     f"the restore into {path} was not finished: give the same 'streamd restore' "
                     "again, and it goes on"
+                )
+            if data_dir.recovering.exists() and not recovering:
+                raise RecoveryUnfinished(
+                    f"the recovery of {path} was not finished: give the same 'streamd recover "
+                    "--offline' again, and it is"
                 )
             recover_install(data_dir)
             log_store = LogStore.open(data_dir.log, data_dir.floor, alone=name is None)

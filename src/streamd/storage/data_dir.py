@@ -44,6 +44,7 @@ class DataDir:
         self.state_old = path / "state.old"
         self.install_marker = path / "install"
         self.restoring = path / "restore"
+        self.recovering = path / "recover"
         self._lock = lock
 
     @classmethod
@@ -81,22 +82,18 @@ class DataDir:
                 f"{self.path} holds data of cluster {self.identity.cluster_id}, not of "
                 f"{cluster_id}: name another data directory, under a node id never used before"
             )
-        identity = replace(self.identity, cluster_id=cluster_id)
-        try:
-            _write_identity(self.path, identity)
-        except OSError as error:
-            raise StorageFailed(f"{self.path} cannot be written: {error}") from error
-        self.identity = identity
+        self._identify_as(replace(self.identity, cluster_id=cluster_id))
 
-    def renew(self) -> str:
-        """Belong to a new cluster from now on, durably; returns its id. Raises `StorageFailed`."""
-        identity = replace(self.identity, cluster_id=str(uuid4()))
+    def renew(self, cluster_id: str) -> None:
+        """Belong to a new cluster from now on, durably. Raises `StorageFailed`."""
+        self._identify_as(replace(self.identity, cluster_id=cluster_id))
+
+    def _identify_as(self, identity: Identity) -> None:
         try:
             _write_identity(self.path, identity)
         except OSError as error:
             raise StorageFailed(f"{self.path} cannot be written: {error}") from error
         self.identity = identity
-        return identity.cluster_id
 
     def close(self) -> None:
         os.close(self._lock)

@@ -35,6 +35,10 @@ class RestoreUnfinished(StorageError):
     """The data directory is being restored from the cold store, and not whole yet."""
 
 
+class RecoveryUnfinished(StorageError):
+    """The node was being made the only voter of a new cluster, and is neither that nor as before."""
+
+
 class NothingToRecover(StorageError):
     """A cluster is to go on from data that are not there."""
 
