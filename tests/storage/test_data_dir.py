@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,12 @@ def test_a_checked_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
         file.write_bytes(whole[:place])
         with pytest.raises(LogCorrupt, match="damaged"):
             read_checked(file, Floor)
+
+
+def test_a_file_is_written_whole_where_the_system_takes_a_part_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, content: write(file, content[:3]))
+    write_durably(tmp_path / "file", b"0123456789")
+    assert (tmp_path / "file").read_bytes() == b"0123456789"

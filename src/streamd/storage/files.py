@@ -22,7 +22,9 @@ def write_durably(file: Path, content: bytes) -> None:
     fresh = file.with_name(file.name + ".new")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        os.write(descriptor, content)
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
         os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
