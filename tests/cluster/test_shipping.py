@@ -233,6 +233,34 @@ def test_an_installation_that_takes_longer_than_the_leader_waits_is_not_disturbe
     play(scenario)
 
 
+def test_a_follower_has_time_for_other_work_while_an_installation_takes_very_long(
+    play: Play,
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, behind = await leave_behind(machines)
+        begun = trio.Event()
+
+        def on_call(call: str) -> None:
+            if call == "install":
+                behind.disk_s = 3 * shipping.KEPT_S
+                begun.set()
+
+        behind.on_call = on_call
+        machines.start(behind)
+        await begun.wait()
+        behind.disk_s = 0.001
+        # Nobody sends anything more.
+        for machine in machines.all:
+            if machine is not behind:
+                await machine.kill()
+        await trio.sleep(2 * shipping.KEPT_S)
+        assert behind.node.group.is_installing
+        await wait_until(lambda: not behind.node.group.is_installing, 2 * shipping.KEPT_S)
+        assert b"%0500d" % (_RECORDS - 1) in await read_all(behind.node, "a", local=True)
+
+    play(scenario)
+
+
 def test_what_a_sender_that_never_came_back_has_left_is_removed(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, behind = await leave_behind(machines)

@@ -36,7 +36,7 @@ class RestoreUnfinished(StorageError):
 
 
 class RecoveryUnfinished(StorageError):
-    """The node was being made the only voter of a new cluster, and is neither that nor as before."""
+    """The node was being made the only voter of a new cluster, which was cut short."""
 
 
 class NothingToRecover(StorageError):
