@@ -256,7 +256,7 @@ def test_a_follower_has_time_for_other_work_while_an_installation_takes_very_lon
         await trio.sleep(2 * shipping.KEPT_S)
         assert behind.node.group.is_installing
         await wait_until(lambda: not behind.node.group.is_installing, 2 * shipping.KEPT_S)
-        assert b"%0500d" % (_RECORDS - 1) in await read_all(behind.node, "a", local=True)
+        assert b"%0500d" % (_RECORDS - 1) in await content(behind)
 
     play(scenario)
 

@@ -200,7 +200,10 @@ class SnapshotReceiver:
         while True:
             await trio.sleep_until(self._last_step_at + KEPT_S)
             async with self._one_at_a_time:
-                if trio.current_time() < self._last_step_at + KEPT_S or self._group.is_installing:
+                if self._group.is_installing:
+                    # The last step goes on, though whoever asked for it has lost patience.
+                    self._last_step_at = trio.current_time()
+                if trio.current_time() < self._last_step_at + KEPT_S:
                     continue
                 self._meta = None
                 await self._run_blocking(self._sink.discard)
