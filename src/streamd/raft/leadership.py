@@ -169,11 +169,13 @@ class Leadership:
             raise TransferInProgress(self._transfer.to)
 
     def hand_over(self) -> None:
-        """About to step down without being deposed: have the best voter campaign at once."""
-        node_id = self._state.node_id
-        others = [voter for voter in self._state.configuration.voters if voter != node_id]
-        if others:
-            self.replication.ask_to_campaign(max(others, key=self.replication.match_index))
+        """About to step down without being deposed: have a voter campaign at once that has all
+        entries. Of several the one heard last: one that is gone would cost an election timeout."""
+        peers = self.replication.progress
+        others = [voter for voter in self._state.configuration.voters if voter in peers]
+        for voter in sorted(others, key=lambda voter: peers[voter].ticks_since_heard):
+            if self.replication.ask_to_campaign(voter):
+                return
 
     # -- committing -----------------------------------------------------------------------
 
