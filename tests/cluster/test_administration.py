@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from streamd.cluster.administration import Add, Refused, Remove, Transfer, Wish
 from streamd.group.proposals import OutcomeUnknown, Unavailable
@@ -178,6 +179,19 @@ def test_nobody_is_told_of_a_change_that_a_new_leader_has_undone(play: Play) -> 
             machines.heal()
         assert fourth.node_id not in configuration(leader).members()
         assert ended
+
+    play(scenario)
+
+
+def test_a_change_passed_on_that_takes_too_long_is_no_error_of_the_leader(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, third = await begin(machines)
+        await third.kill()
+        second.disk_s = 12.0
+        with capture_logs() as logs, pytest.raises(OutcomeUnknown, match="not committed yet"):
+            await have(second, Remove(third.node_id))
+        assert leader.leads
+        assert not [entry for entry in logs if entry["log_level"] == "error"]
 
     play(scenario)
 

@@ -249,6 +249,8 @@ class Cluster:
                     return await self.member.archive_for(payload)
         except Unavailable as error:
             raise transport_errors.RequestRefused("UNAVAILABLE", str(error)) from error
+        except OutcomeUnknown as error:
+            raise transport_errors.OutcomeUnknown(str(error)) from error
         raise transport_errors.RequestRefused("UNKNOWN_REQUEST", f"request kind {kind}")
 
     async def _join(self, cluster_id: str) -> bytes:
@@ -293,7 +295,7 @@ class Cluster:
         except (transport_errors.NotSent, transport_errors.RequestRefused) as error:
             raise Unavailable(str(error)) from error
         except transport_errors.OutcomeUnknown as error:
-            raise OutcomeUnknown(f"the connection to node {peer_id} broke: {error}") from error
+            raise OutcomeUnknown(f"node {peer_id}: {error}") from error
 
     def configured(self, configuration: Configuration) -> None:
         self._tell_if_removed(configuration)

@@ -63,8 +63,8 @@ class Handler(Protocol):
     async def on_request(self, peer_id: int, kind: int, payload: bytes) -> bytes:
         """Answer a request. Cancelled when the asker no longer waits.
 
-        Raise `RequestRefused` if nothing was done; any other exception tells the asker that the
-        outcome is unknown.
+        Raise `RequestRefused` if nothing was done, `OutcomeUnknown` if that is not known; any
+        other exception tells the asker the same, and is logged as an error.
         """
 
 

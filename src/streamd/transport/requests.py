@@ -209,6 +209,8 @@ class Answering:
             return None
         except RequestRefused as refused:
             status, why = ReplyStatus.REFUSED, Refused(refused.code, refused.message)
+        except OutcomeUnknown as unknown:
+            status, why = ReplyStatus.FAILED, Refused("OUTCOME_UNKNOWN", str(unknown))
         except self._fatal:
             raise
         except Exception:
