@@ -36,11 +36,18 @@ async def begin(machines: Machines) -> tuple[Machine, Machine, Machine]:
     return leader, second, third
 
 
-def newcomer(machines: Machines) -> Machine:
-    """A fourth machine, which is no member."""
-    machine = Machine(4, machines.all[0].path.parent, machines.network)
+def newcomer(machines: Machines, node_id: int = 4) -> Machine:
+    """Another machine, which is no member."""
+    machine = Machine(node_id, machines.all[0].path.parent, machines.network)
     machines.start(machine)
     return machine
+
+
+def connected(machine: Machine) -> set[int]:
+    """Whom a machine has reached."""
+    cluster = machine.node.cluster
+    assert cluster is not None
+    return {node_id for node_id, peer in cluster.connections().items() if peer.connected}
 
 
 async def have(machine: Machine, wish: Wish) -> dict[str, Any]:
@@ -215,6 +222,37 @@ def test_addresses_where_nobody_answered_are_in_nobody_s_way(play: Play) -> None
         for number in range(Limits().max_routes):
             with pytest.raises(Refused, match="no node"):
                 await have(leader, Add(address_of(100 + number)))
+        fourth = newcomer(machines)
+        answer = await have(leader, Add(address_of(fourth.node_id)))
+        assert answer["learners"] == [fourth.node_id]
+
+    play(scenario)
+
+
+def test_wishes_taken_back_leave_no_address_that_is_in_somebody_s_way(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, _, _ = await begin(machines)
+        for number in range(Limits().max_routes):
+            with trio.move_on_after(0.1) as patience:
+                await have(leader, Add(address_of(100 + number)))
+            assert patience.cancelled_caught
+        fourth = newcomer(machines)
+        answer = await have(leader, Add(address_of(fourth.node_id)))
+        assert answer["learners"] == [fourth.node_id]
+
+    play(scenario)
+
+
+def test_strangers_that_came_and_went_are_in_nobody_s_way(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, _, _ = await begin(machines)
+        for number in range(0, Limits().max_routes, 8):
+            strangers = [newcomer(machines, 100 + number + i) for i in range(8)]
+            await wait_until(lambda: all(one.node_id in connected(leader) for one in strangers))  # noqa: B023 - awaited at once
+            for one in strangers:
+                await one.kill()
+            # Longer than a connection stands silence, and an attempt to dial takes.
+            await trio.sleep(10)
         fourth = newcomer(machines)
         answer = await have(leader, Add(address_of(fourth.node_id)))
         assert answer["learners"] == [fourth.node_id]

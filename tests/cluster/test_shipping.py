@@ -237,7 +237,7 @@ def test_a_follower_has_time_for_other_work_while_an_installation_takes_very_lon
     play: Play,
 ) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, behind = await leave_behind(machines)
+        _, behind = await leave_behind(machines)
         begun = trio.Event()
 
         def on_call(call: str) -> None:

@@ -231,6 +231,49 @@ async def test_sessions_are_limited_and_a_known_nodes_reconnect_is_not_one_more(
         assert refusal.code == RefusalCode.TOO_MANY_CONNECTIONS
 
 
+async def test_strangers_take_no_place_from_a_peer() -> None:
+    node, two = Node(1, limits=Limits(max_sessions=1, silence_timeout_s=60.0)), Node(2)
+    async with running(node, two, mesh=False), stranger(node) as other:
+        assert other
+        node.transport.set_peers({2: two.address})
+        two.transport.set_peers({1: node.address})
+        await two.wait_connected(1)
+
+
+async def test_an_address_that_was_announced_makes_room_for_one_that_is_asked_for() -> None:
+    node, two, three = Node(1, limits=Limits(max_routes=1)), Node(2), Node(3)
+    async with running(node, two, three, mesh=False), stranger(node) as other:
+        assert other
+        node.transport.add_announced_route("stranger:9")
+        node.transport.add_announced_route(two.address)
+        node.transport.add_route(three.address)
+        await node.wait_connected(3)
+        assert not node.connected(2)
+
+
+async def test_an_address_is_dialled_as_long_as_who_announced_it_is_there() -> None:
+    dialled = trio.Event()
+    node, two = Node(1, limits=Limits(max_routes=1, backoff_max_s=0.01)), Node(2)
+
+    async def hang_up(other: Stranger) -> None:
+        nonlocal dialled
+        dialled.set()
+
+    async with running(node, two, mesh=False), impostor(hang_up) as address:
+        async with stranger(node, welcome=False) as other:
+            await other.introduce(node, peer_address=address)
+            node.transport.add_announced_route(address)
+            for _ in range(5):
+                await dialled.wait()
+                dialled = trio.Event()
+
+        def is_reached() -> bool:
+            node.transport.add_announced_route(two.address)
+            return node.connected(2)
+
+        await wait_until(is_reached)
+
+
 async def test_routes_are_limited() -> None:
     node = Node(1, limits=Limits(max_routes=1))
     two, three = Node(2), Node(3)

@@ -182,15 +182,17 @@ class Cluster:
     async def meet(self, address: str, timeout_s: float) -> Hello | None:
         """Dial an address until the node there can be asked; None when that takes too long."""
         self.transport.add_route(address)
-        with trio.move_on_after(timeout_s):
-            while (hello := self._at(address)) is None:
-                with trio.move_on_after(_RETRY_S):
-                    await self._someone_new.park()
-            return hello
-        # There is room for so many only; one mistyped must not keep a newcomer out for ever.
-        if address not in self._config.other_routes:
-            self.transport.drop_route(address)
-        return None
+        try:
+            with trio.move_on_after(timeout_s):
+                while (hello := self._at(address)) is None:
+                    with trio.move_on_after(_RETRY_S):
+                        await self._someone_new.park()
+                return hello
+            return None
+        finally:
+            # Whoever is wanted is a member soon; the others must not be dialled for ever.
+            if address not in self._config.other_routes:
+                self.transport.release_route(address)
 
     def _at(self, address: str) -> Hello | None:
         """Who is at an address, if there is a connection to it."""
@@ -225,7 +227,7 @@ class Cluster:
     def on_peer(self, peer: Hello) -> None:
         self._met[peer.node_id] = peer
         # Who is not dialled cannot be answered.
-        self.transport.add_route(peer.peer_address)
+        self.transport.add_announced_route(peer.peer_address)
         self._someone_new.unpark_all()
 
     def on_messages(self, peer_id: int, messages: list[Message]) -> None:

@@ -23,7 +23,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_requests: int = 256  # under way, in each direction
     max_request_bytes: int = 64 * 1024 * 1024  # of incoming ones under way; of waiting replies
     max_handshakes: int = 64  # of incoming connections, all together
-    max_sessions: int = 64  # incoming connections after their handshake, all together
+    max_sessions: int = 64  # incoming connections after their handshake; peers have one besides
     max_routes: int = 64  # addresses dialled without knowing who is there, all together
     connect_timeout_s: float = 3.0
     handshake_timeout_s: float = 5.0

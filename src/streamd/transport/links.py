@@ -34,8 +34,9 @@ class Link:
     """A dialled peer: Raft messages and requests go out, replies come back.
 
     `node_id` is 0 until it is known. A *pinned* link belongs to a peer of known id; the others
-    are routes, that lead to whomever they lead. `identify` is called at each handshake, and may
-    raise `Superfluous` or `Refusal`.
+    are routes, that lead to whomever they lead; somebody has asked for those that are *kept*.
+    `identify` is called at each handshake, and may raise `Superfluous` or `Refusal`; `is_wanted`
+    says whether to dial again after a connection or an attempt has failed.
     """
 
     def __init__(
@@ -44,15 +45,18 @@ class Link:
         node_id: int,
         surroundings: Surroundings,
         identify: Callable[[Link, Hello], None],
+        is_wanted: Callable[[Link], bool],
     ) -> None:
         self.address = address
         self.node_id = node_id
         self.pinned = node_id > 0
+        self.kept = False
         self.connected = False
         self.last_error = ""
         self._surroundings = surroundings
         self._limits = surroundings.limits
         self._identify = identify
+        self._is_wanted = is_wanted
         self._outbox = Outbox(self._limits)
         self._asking = Asking(self._outbox, self._limits)
         self._backoff_s = self._limits.backoff_min_s
@@ -92,7 +96,7 @@ class Link:
     # -- its life ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Dial and speak, again and again, until stopped or found superfluous."""
+        """Dial and speak, again and again, until stopped, superfluous or not wanted any more."""
         with self._scope:
             while True:
                 try:
@@ -104,6 +108,8 @@ class Link:
                 except ConnectionEnded as ended:
                     self._report(str(ended))
                 self._outbox.drop_messages()
+                if not self._is_wanted(self):
+                    return
                 await self._pause()
 
     async def _dial(self) -> None:

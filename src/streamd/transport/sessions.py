@@ -78,7 +78,10 @@ class Session:
 
 
 class Acceptor:
-    """All incoming connections: at most one session for each node id."""
+    """All incoming connections: at most one session for each node id.
+
+    Whoever `is_expected` has a place, however many others there are.
+    """
 
     def __init__(
         self,
@@ -86,17 +89,23 @@ class Acceptor:
         *,
         on_begin: Callable[[Hello], None],
         on_end: Callable[[int], None],
+        is_expected: Callable[[Hello], bool],
     ) -> None:
         self._surroundings = surroundings
         self._limits = surroundings.limits
         self._on_begin = on_begin
         self._on_end = on_end
+        self._is_expected = is_expected
         self._handshakes = 0
         self._sessions: dict[int, Session] = {}
         self._complaint: tuple[str, dict[str, object]] | None = None
 
     def has_session(self, peer_id: int) -> bool:
         return peer_id in self._sessions
+
+    def has_announced(self, address: str) -> bool:
+        """Whether somebody who is there can be dialled at an address, or says so."""
+        return any(session.peer.peer_address == address for session in self._sessions.values())
 
     async def run(
         self, listener: trio.abc.Listener[trio.abc.Stream], nursery: trio.Nursery
@@ -190,7 +199,7 @@ class Acceptor:
         current = self._sessions.get(peer.node_id)
         if current is not None:
             check_successor(current.peer, peer)
-        elif len(self._sessions) >= self._limits.max_sessions:
+        elif len(self._sessions) >= self._limits.max_sessions and not self._is_expected(peer):
             raise Refusal(
                 RefusalCode.TOO_MANY_CONNECTIONS,
                 f"node {own.node_id} is connected to {len(self._sessions)} nodes already",

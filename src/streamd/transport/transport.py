@@ -42,7 +42,10 @@ class Transport:
         self._surroundings = Surroundings(handler, network, random, limits, fatal)
         self._limits = limits
         self._acceptor = Acceptor(
-            self._surroundings, on_begin=self._session_began, on_end=self._session_ended
+            self._surroundings,
+            on_begin=self._session_began,
+            on_end=self._session_ended,
+            is_expected=self._is_expected,
         )
         self._peers: dict[int, Link] = {}
         self._routes: dict[str, Link] = {}
@@ -97,25 +100,53 @@ class Transport:
         return route if route is not None and route.node_id in (0, peer_id) else None
 
     def add_route(self, address: str) -> None:
-        """Dial an address whose node is not known; once the handshake tells, the node can be
-        sent to like a peer. Does nothing for an address that is dialled already, or beyond
-        `max_routes`."""
-        known = {link.address for link in self._peers.values() if link.pinned}
-        if address in known or address in self._routes:
+        """Dial an address whose node is not known, until `release_route`; once the handshake
+        tells, the node can be sent to like a peer. Beyond `max_routes` an announced one gives way;
+        where there is none it does nothing."""
+        if self._is_pinned(address):
+            return
+        if address not in self._routes:
+            if len(self._routes) >= self._limits.max_routes and not self._dismiss_announced():
+                log.warning("too many routes; one was not added", address=address)
+                return
+            self._routes[address] = self._dial(address, 0)
+        self._routes[address].kept = True
+
+    def add_announced_route(self, address: str) -> None:
+        """Dial where a peer says that it can be dialled, as long as it is there or answers. Does
+        nothing for an address that is dialled already, or beyond `max_routes`."""
+        if self._is_pinned(address) or address in self._routes:
             return
         if len(self._routes) >= self._limits.max_routes:
             log.warning("too many routes; one was not added", address=address)
             return
         self._routes[address] = self._dial(address, 0)
 
-    def drop_route(self, address: str) -> None:
-        """Dial an address no more where nobody has answered; one that is connected stays."""
+    def release_route(self, address: str) -> None:
+        """From now on the route is no more than an announced one."""
         route = self._routes.get(address)
-        if route is not None and not route.connected:
-            self._stop(route)
+        if route is not None:
+            route.kept = False
+            if not (route.connected or self._is_wanted(route)):
+                self._stop(route)
+
+    def _is_pinned(self, address: str) -> bool:
+        return any(link.pinned and link.address == address for link in self._peers.values())
+
+    def _is_wanted(self, link: Link) -> bool:
+        """Whether to dial again where there is no connection."""
+        return link.pinned or link.kept or self._acceptor.has_announced(link.address)
+
+    def _dismiss_announced(self) -> bool:
+        """End a route that nobody has asked for, if there is one; rather one without a
+        connection."""
+        announced = [route for route in self._routes.values() if not route.kept]
+        if announced:
+            self._stop(min(announced, key=lambda route: route.connected))
+        return bool(announced)
 
     def _dial(self, address: str, peer_id: int) -> Link:
-        link = Link(address, peer_id, self._surroundings, self._identify)
+        link = Link(address, peer_id, self._surroundings, self._identify, self._is_wanted)
         if self._nursery is not None:
             self._nursery.start_soon(self._run_link, link)
         return link
@@ -155,6 +186,11 @@ class Transport:
         self._peers[peer.node_id] = link
 
     # -- incoming connections ---------------------------------------------------------------------
+
+    def _is_expected(self, peer: Hello) -> bool:
+        """Whether it is one of the nodes that `set_peers` has named."""
+        link = self._peers.get(peer.node_id)
+        return link is not None and link.pinned
 
     def _session_began(self, peer: Hello) -> None:
         """Who dials us can probably be dialled."""
