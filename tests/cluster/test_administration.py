@@ -258,3 +258,20 @@ def test_strangers_that_came_and_went_are_in_nobody_s_way(play: Play) -> None:
         assert answer["learners"] == [fourth.node_id]
 
     play(scenario)
+
+
+def test_a_member_just_removed_has_data_already_also_while_it_is_still_connected(
+    play: Play,
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, _, _ = await begin(machines)
+        fourth = newcomer(machines)
+        await wait_until(lambda: fourth.running is not None)
+        await have(leader, Add(address_of(fourth.node_id)))
+        await wait_until(lambda: fourth.is_ready)
+        await have(leader, Remove(fourth.node_id))
+        assert fourth.node_id in connected(leader)
+        with pytest.raises(Refused, match="has data already"):
+            await have(leader, Add(address_of(fourth.node_id)))
+
+    play(scenario)

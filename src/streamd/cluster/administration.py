@@ -162,16 +162,17 @@ class Administration:
         if hello is None:
             raise Refused("NO_ANSWER", f"no node of this cluster's name answers at {address}")
         _with_learner(self._group.core.configuration, hello)
-        if not hello.log_is_empty:
-            raise Refused("NOT_EMPTY", f"node {hello.node_id} at {address} has data already")
+        _must_be_empty(hello)
         try:
-            await self._cluster.invite(hello.node_id)
+            now = await self._cluster.invite(hello.node_id)
         except (
             transport_errors.NotSent,
             transport_errors.OutcomeUnknown,
             transport_errors.RequestRefused,
         ) as error:
             raise Refused("NOT_JOINED", f"node {hello.node_id} did not join: {error}") from error
+        # What it said when it connected is out of date where it was a member in between.
+        _must_be_empty(now or hello)
         await self._change(lambda current: _with_learner(current, hello))
 
     async def _promote(self, node_id: int, replacing: int | None) -> None:
@@ -278,6 +279,13 @@ class Administration:
         )
         if core.leader_id != to:
             raise Refused("NOT_TRANSFERRED", f"node {to} did not take over the lead")
+
+
+def _must_be_empty(newcomer: Hello) -> None:
+    """Raises `Refused`."""
+    if not newcomer.log_is_empty:
+        node_id, address = newcomer.node_id, newcomer.peer_address
+        raise Refused("NOT_EMPTY", f"node {node_id} at {address} has data already")
 
 
 def _with_learner(current: Configuration, newcomer: Hello) -> Configuration:

@@ -22,6 +22,7 @@ from streamd.storage.errors import StorageError
 from streamd.storage.log_store import LogStore
 from streamd.transport import Hello, Limits, Network, PeerConnection, Transport
 from streamd.transport import errors as transport_errors
+from streamd.transport.hello import encode_hello, parse_hello
 
 log = structlog.get_logger("streamd.cluster")
 
@@ -35,7 +36,7 @@ _OVERHEAD_BYTES = 1024 * 1024
 class RequestKind(IntEnum):
     """What nodes ask of each other besides Raft."""
 
-    JOIN = 1  # payload: the cluster's id; remember it before anything else
+    JOIN = 1  # payload: the cluster's id; remember it before anything else; the answer: a Hello
     FORWARD = 2  # payload: commands to propose; the answer: what became of them
     ADMIN = 3  # payload: an operator's wish, for the leader
     SNAPSHOT = 4  # payload: a step of sending a snapshot
@@ -170,14 +171,19 @@ class Cluster:
             return False
         return True
 
-    async def invite(self, node_id: int) -> None:
-        """Have a node remember this cluster's id, which it may have done before.
+    async def invite(self, node_id: int) -> Hello | None:
+        """Have a node remember this cluster's id, which it may have done before. Returns how it
+        introduces itself now, which one of an earlier release does not say.
 
         Raises `NotSent`, `OutcomeUnknown` or `RequestRefused` of the transport.
         """
         cluster_id = self._data_dir.identity.cluster_id.encode()
         kind = RequestKind.JOIN
-        await self.transport.request(node_id, kind, cluster_id, timeout_s=_JOIN_TIMEOUT_S)
+        answer = await self.transport.request(node_id, kind, cluster_id, timeout_s=_JOIN_TIMEOUT_S)
+        try:
+            return parse_hello(answer) if answer else None
+        except transport_errors.ProtocolError as error:
+            raise transport_errors.OutcomeUnknown(str(error)) from error
 
     async def meet(self, address: str, timeout_s: float) -> Hello | None:
         """Dial an address until the node there can be asked; None when that takes too long."""
@@ -262,7 +268,7 @@ class Cluster:
                     "CLUSTER_ID", "the node is a member of another cluster"
                 )
             await self._run_blocking(self._data_dir.join, cluster_id)
-        return b""
+        return encode_hello(self.hello())
 
     # -- the group's peers --------------------------------------------------------------------
 
