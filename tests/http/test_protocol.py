@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
+from streamd.streams.content import SMALL_BYTES, Records, split_body
 from tests.http.serving import serving
 
 TEXT = {"Content-Type": "text/plain"}
@@ -383,3 +385,25 @@ async def test_both_addresses_of_a_stream_lead_to_it(tmp_path: Path) -> None:
         assert await server.content("/v1/stream/implied/s") == b"x"
         assert await server.content("/v1/stream/implied%2Fs") == b"x"
         assert (await client.get("/v1/stream/s")).status_code == 404
+
+
+async def test_a_large_body_of_json_is_cut_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Millions of messages take seconds to tell apart, and a leader has to be heard meanwhile."""
+    cut_in: list[int] = []
+
+    def split_and_tell(content_type: str, body: bytes) -> Records:
+        cut_in.append(threading.get_ident())
+        return split_body(content_type, body)
+
+    monkeypatch.setattr("streamd.http.writes.split_body", split_and_tell)
+    body = b"[" + b"1," * SMALL_BYTES + b"1]"
+    async with serving(tmp_path) as server, server.client() as client:
+        assert (await client.put("/v1/stream/a", content=body, headers=JSON)).status_code == 201
+        assert (await client.post("/v1/stream/a", content=body, headers=JSON)).status_code == 204
+        refused = await client.post("/v1/stream/a", content=body[:-1], headers=JSON)
+        assert refused.json()["error"]["code"] == "INVALID_JSON"
+        assert len(cut_in) == 3
+        assert threading.get_ident() not in cut_in
+        assert await server.content("/v1/stream/a") == body[:-1] + b"," + body[1:]

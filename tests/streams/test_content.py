@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamd.streams import content
 from streamd.streams.content import (
     NO_RECORDS,
     InvalidJson,
@@ -186,3 +188,42 @@ def test_messages_between_brackets_are_the_array_again(
     assert json.loads(b"[" + records.data[:-1] + b"]") == values
     for message, value in zip(messages(records), values, strict=True):
         assert json.loads(message) == value
+
+
+def test_a_large_array_is_cut_as_a_small_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(8)
+    values = ["1", '"a,b]"', "[1, [2,3]]", '{"a": [4,5], "b":  ","}', '"\\"," ', " null", "[]"]
+    arrays = (random.choices(values, k=random.randrange(1, 60)) for _ in range(300))
+    bodies = [f"[{' ,'.join(array)}]".encode() for array in arrays]
+    whole = [split_json(body) for body in bodies]
+    monkeypatch.setattr(content, "SMALL_BYTES", 8)
+    monkeypatch.setattr(content, "_FURTHER_BYTES", 1)
+    assert [split_json(body) for body in bodies] == whole
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[1,1,1,1,1,1,1,1,]",
+        b"[1,1,1,1, ,1,1,1,1,1,1,1]",
+        b"[1,1,,1,1,1,1,1,1,1,1,1]",
+        b"[1,1,1,1,1,1,1,1,1,1,1,1",
+        b"[1,1,1,1,1,1],1,1,1,1,1,1]",
+        b'[1,1,1,1,1,"1,1,1,1,1,1]',
+        b"[1,1,1,1,1,[1,1,1,1,1,1]",
+        b"[1,1,1,1,1,1,1,1,1,1]1",
+        b"[                      ,]",
+    ],
+)
+@pytest.mark.parametrize("small_bytes", [2, 3, 4, 5, 8])
+def test_a_large_array_that_is_none_is_refused(
+    body: bytes, small_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content, "SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(content, "_FURTHER_BYTES", 1)
+    with pytest.raises(InvalidJson):
+        split_json(body)
+
+
+def test_a_large_array_without_messages_gives_none() -> None:
+    assert split_json(b"[" + b" " * 2 * content.SMALL_BYTES + b"]") == NO_RECORDS

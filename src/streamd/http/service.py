@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+import trio
+
 from streamd.config import ServerConfig
 from streamd.http.compression import Compressor
 from streamd.http.live import Hub
@@ -40,6 +42,7 @@ class Service:
         "blobs",
         "clock_ms",
         "compressor",
+        "cutting",
         "downloads",
         "group",
         "hub",
@@ -63,6 +66,8 @@ class Service:
     ) -> None:
         self.node = node
         self.compressor = Compressor(node.run_blocking)
+        # One large body at a time: a message takes many times its size while they are told apart.
+        self.cutting = trio.CapacityLimiter(1)
         self.group = node.group
         self.reads = node.reads
         self.anchors = node.anchors

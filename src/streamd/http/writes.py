@@ -16,8 +16,10 @@ from streamd.streams.commands import Append, Create, Delete, Outcome, Result
 from streamd.streams.content import (
     DEFAULT_CONTENT_TYPE,
     NO_RECORDS,
+    SMALL_BYTES,
     InvalidJson,
     Records,
+    is_json,
     split_body,
 )
 from streamd.streams.etags import CLOSED, STATE_TAG
@@ -39,7 +41,7 @@ async def append(service: Service, request: Request, route: StreamRoute) -> Resp
         if not raw_type:
             raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required with a body")
         kind = fields.content_type(raw_type)
-        records = _records(kind, request.body)
+        records = await _records(service, kind, request.body)
         if not records.lengths:
             raise BadRequest("EMPTY_BODY", "an empty array appends nothing")
     elif not close:
@@ -152,7 +154,7 @@ async def create(service: Service, request: Request, route: StreamRoute) -> Resp
     )
     if fork is None:
         kind = settings.content_type or DEFAULT_CONTENT_TYPE
-        command = _with_body(command, kind, request.body)
+        command = await _with_body(service, command, kind, request.body)
         outcome = await service.group.propose(command, len(command.data))
     else:
         outcome = await _propose_fork(service, command, fork, request.body)
@@ -184,7 +186,7 @@ async def _propose_fork(
     async def find() -> Finding:
         nonlocal command
         kind = command.settings.content_type or await _type_of(service, fork.source)
-        command = _with_body(command, kind, body)
+        command = await _with_body(service, command, kind, body)
         return await service.anchors.of_fork(fork)
 
     return await service.anchors.propose(
@@ -199,11 +201,11 @@ async def _type_of(service: Service, key: bytes) -> str:
     return DEFAULT_CONTENT_TYPE if source is None else source.content_type
 
 
-def _with_body(command: Create, kind: str, body: bytes) -> Create:
+async def _with_body(service: Service, command: Create, kind: str, body: bytes) -> Create:
     """The command with its initial records, cut as the content type `kind` wants it."""
     if not body:
         return command
-    records = _records(kind, body)
+    records = await _records(service, kind, body)
     return replace(command, data=records.data, lengths=records.lengths, cut_as=kind)
 
 
@@ -256,9 +258,14 @@ def location(request: Request) -> bytes:
     return b"Location: %b://%b%b\r\n" % (request.scheme, host, request.path)
 
 
-def _records(content_type: str, body: bytes) -> Records:
+async def _records(service: Service, content_type: str, body: bytes) -> Records:
+    """A body as records; a large one of JSON is cut in a thread, or nobody else would be served,
+    and no heartbeat sent, while millions of messages are told apart."""
     try:
-        return split_body(content_type, body)
+        if len(body) <= SMALL_BYTES or not is_json(content_type):
+            return split_body(content_type, body)
+        run_blocking = service.node.run_blocking
+        return await run_blocking(split_body, content_type, body, limiter=service.cutting)
     except InvalidJson as error:
         raise BadRequest("INVALID_JSON", f"the body is not JSON: {error}") from None
 
