@@ -28,7 +28,7 @@ from streamd.config import MAX_COLD_BODY_BYTES
 from streamd.raft.chain import chain
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.commands import Append
-from streamd.streams.content import split_body
+from streamd.streams.content import MAX_MESSAGES, split_body
 from tests.cold.damage import cut, flipped
 
 BEGINNING = LogPlace()
@@ -186,8 +186,10 @@ def test_the_largest_entry_is_read_back_and_none_larger_is_written() -> None:
 
 
 def test_what_a_cold_store_lets_be_appended_is_less_than_an_entry_may_have() -> None:
-    """Messages of a byte each take the most besides their bytes."""
-    most = MAX_COLD_BODY_BYTES // 2
-    records = split_body("application/json", b"[" + b"1," * (most - 2) + b"1]")
+    """As many messages as there may be take the most besides their bytes."""
+    left = MAX_COLD_BODY_BYTES - 2 * MAX_MESSAGES - 2
+    body = b"[" + b"1," * (MAX_MESSAGES - 1) + b'"%b"]' % (b"x" * left)
+    records = split_body("application/json", body)
+    assert len(records.lengths) == MAX_MESSAGES
     appended = Append(b"b\0" + b"s" * 2048, "application/json", records.data, records.lengths)
     assert len(encode_batch(Batch(2**60, [appended]))) < MAX_ENTRY_BYTES - 2 * 1024 * 1024

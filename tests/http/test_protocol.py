@@ -11,7 +11,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from streamd.streams.content import SMALL_BYTES, Records, split_body
+from streamd.streams.content import MAX_MESSAGES, SMALL_BYTES, Records, split_body
 from tests.http.serving import serving
 
 TEXT = {"Content-Type": "text/plain"}
@@ -78,6 +78,7 @@ FAULTS = [
     Fault("POST", NUMBERS, 400, "INVALID_JSON", JSON, b'"\xff"'),
     Fault("POST", NUMBERS, 400, "INVALID_JSON", JSON, b"[" * 100_000),
     Fault("POST", NUMBERS, 400, "EMPTY_BODY", JSON, b" [ ] "),
+    Fault("POST", NUMBERS, 400, "TOO_MANY_MESSAGES", JSON, b"[" + b"1," * MAX_MESSAGES + b"1]"),
     Fault("PUT", NUMBERS, 409, "STREAM_EXISTS", TEXT),
     Fault("PUT", "/v1/stream/new", 400, "INVALID_JSON", JSON, b"nope"),
     Fault("PUT", "/v1/stream/new", 400, "INVALID_REQUEST", {"Stream-TTL": "1.5"}),

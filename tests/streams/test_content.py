@@ -14,6 +14,7 @@ from streamd.streams.content import (
     NO_RECORDS,
     InvalidJson,
     Records,
+    TooManyMessages,
     is_json,
     is_text,
     media_type,
@@ -223,6 +224,14 @@ def test_a_large_array_that_is_none_is_refused(
     monkeypatch.setattr(content, "_FURTHER_BYTES", 1)
     with pytest.raises(InvalidJson):
         split_json(body)
+
+
+def test_an_array_has_a_limit_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "MAX_MESSAGES", content.SMALL_BYTES)
+    body = b"[" + b"1," * (content.SMALL_BYTES - 1) + b"1]"
+    assert len(split_json(body).lengths) == content.SMALL_BYTES
+    with pytest.raises(TooManyMessages):
+        split_json(body[:-1] + b",1]")
 
 
 def test_a_large_array_without_messages_gives_none() -> None:

@@ -15,10 +15,12 @@ from streamd.http.service import BUCKET_NOT_FOUND, GONE, NOT_FOUND, Service, off
 from streamd.streams.commands import Append, Create, Delete, Outcome, Result
 from streamd.streams.content import (
     DEFAULT_CONTENT_TYPE,
+    MAX_MESSAGES,
     NO_RECORDS,
     SMALL_BYTES,
     InvalidJson,
     Records,
+    TooManyMessages,
     is_json,
     split_body,
 )
@@ -268,6 +270,9 @@ async def _records(service: Service, content_type: str, body: bytes) -> Records:
         return await run_blocking(split_body, content_type, body, limiter=service.cutting)
     except InvalidJson as error:
         raise BadRequest("INVALID_JSON", f"the body is not JSON: {error}") from None
+    except TooManyMessages:
+        message = f"an append has at most {MAX_MESSAGES} messages"
+        raise BadRequest("TOO_MANY_MESSAGES", message) from None
 
 
 async def delete(service: Service, request: Request, route: StreamRoute) -> Response:

@@ -23,6 +23,8 @@ _JSON_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _JSON_VALUE = msgspec.json.Decoder(msgspec.Raw)
 _WHITE_SPACE = b" \t\r\n"
 
+# Of one body. Who applies an append goes through the lengths of all of them in one go.
+MAX_MESSAGES = 1_000_000
 # What is cut into messages in one go; tens of milliseconds if they are as short as can be.
 SMALL_BYTES = 64 * 1024
 # How much further a comma between two messages is looked for first, then twice as far each time.
@@ -31,6 +33,10 @@ _FURTHER_BYTES = 1024
 
 class InvalidJson(ValueError):
     """A body is not the JSON it claims to be."""
+
+
+class TooManyMessages(ValueError):
+    """An array has more than `MAX_MESSAGES`."""
 
 
 class Records(NamedTuple):
@@ -71,7 +77,7 @@ def split_json(body: bytes) -> Records:
     """Cut a JSON body into messages, flattening one level of array (protocol section 7.1).
 
     An empty array gives no records; whether that is allowed is the caller's to say.
-    Raises `InvalidJson`.
+    Raises `InvalidJson`, `TooManyMessages`.
     """
     if body.lstrip(_WHITE_SPACE)[:1] != b"[":
         return _stored([bytes(_scan(body, _JSON_VALUE))])
@@ -83,6 +89,8 @@ def split_json(body: bytes) -> Records:
         part = _stored(messages)
         parts.append(part.data)
         lengths += part.lengths
+        if len(lengths) > MAX_MESSAGES:
+            raise TooManyMessages
     return Records(b"".join(parts), lengths)
 
 

@@ -73,6 +73,7 @@ ERRORS: dict[str, Error] = {
     "400 MISSING_CONTENT_TYPE": Error("Content-Type is required with a body."),
     "400 EMPTY_BODY": Error("The body is empty, and the stream is not being closed."),
     "400 INVALID_JSON": Error("The stream is JSON, the body is not."),
+    "400 TOO_MANY_MESSAGES": Error("A body has at most a million messages."),
     "400 INVALID_FRAME": Error("The batch is not a sequence of frames."),
     "400 TOO_MANY_FRAMES": Error("A batch has at most 512 frames."),
     "400 INVALID_FORK": Error("The headers of a fork do not name a stream, or lack each other."),
