@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import signal
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.support.server_process import ServerProcess
@@ -64,6 +65,25 @@ def test_a_drain_ends_live_readers_and_finishes_what_is_under_way(tmp_path: Path
             append.sendall(b"half")
             assert append.recv(1000).startswith(b"HTTP/1.1 204")
         assert server.wait() == 0
+
+
+def test_clients_cannot_take_the_descriptors_that_the_stores_need(tmp_path: Path) -> None:
+    few = ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh"]
+    with ServerProcess(tmp_path / "data", wrapper=few) as server, ExitStack() as opened:
+        writer = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        text = {"Content-Type": "text/plain"}
+        writer.request("PUT", "/v1/stream/written", headers=text)
+        writer.getresponse().read()
+        for _ in range(300):
+            address = ("127.0.0.1", server.port)
+            last = opened.enter_context(socket.create_connection(address, timeout=10))
+        assert last.recv(1000).startswith(b"HTTP/1.1 503"), "there were too many"
+        for _ in range(6):
+            # More than the stores' buffers hold: each has to open files.
+            writer.request("POST", "/v1/stream/written", b"x" * 2**20, headers=text)
+            answer = writer.getresponse()
+            answer.read()
+            assert answer.status == 204
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from random import Random
 
 import structlog
 import trio
+from msgspec.structs import replace
 
 from streamd import __version__
 from streamd.blocking import in_thread, in_thread_or_left
@@ -22,6 +23,7 @@ from streamd.group.stores import Stores
 from streamd.http.application import StreamApplication
 from streamd.http.asgi import AsgiApplication
 from streamd.http.asgi_bridge import call_asgi
+from streamd.http.descriptors import allowed_connections
 from streamd.http.front_door import FrontDoor
 from streamd.http.hypercorn_server import HypercornServer
 from streamd.http.listeners import listen
@@ -49,7 +51,12 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
     `FormationError` when the cluster cannot be founded, `StorageError` when the data directory
     cannot be used, at start or later, and `RaftViolation`.
     """
-    server = config.server
+    server = replace(
+        config.server,
+        max_connections=allowed_connections(
+            config.server.max_connections, clustered=config.cluster.name is not None
+        ),
+    )
     ssl_context = _ssl_context(server)
     listeners = _listen(server)
     stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id, config.cluster)

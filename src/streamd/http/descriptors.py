@@ -1,0 +1,49 @@
+"""How many connections the process's file descriptors allow.
+
+A client too many is turned away, but a store that cannot open its next file ends the node: the
+descriptors of the stores must never be the clients' to take.
+"""
+
+from __future__ import annotations
+
+import resource
+
+import structlog
+
+# LevelDB keeps open up to this share of what the process may open, whatever that is.
+_TABLES_SHARE = 5
+# Logs and manifests of two stores, files of compactions, threads, listeners, the cold store.
+_OWN = 64
+# Peers' connections, those in their handshake and those dialled: 64 of each at most.
+_PEERS = 192
+
+log = structlog.get_logger("streamd.http")
+
+
+def allowed_connections(wanted: int, *, clustered: bool) -> int:
+    """At most `wanted`; less, and at least 1, where the system grants fewer descriptors.
+
+    Raises the process's own limit first, as far as it may.
+    """
+    own = _OWN + (_PEERS if clustered else 0)
+    granted = _raise_limit((wanted + own) * _TABLES_SHARE // (_TABLES_SHARE - 1) + 1)
+    allowed = max(1, min(wanted, granted - granted // _TABLES_SHARE - own))
+    if allowed < wanted:
+        log.warning(
+            "too few file descriptors for server.max_connections",
+            descriptors=granted,
+            max_connections=wanted,
+            allowed=allowed,
+        )
+    return allowed
+
+
+def _raise_limit(needed: int) -> int:
+    """Have `needed` descriptors or as many as may be had; returns how many may be open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return needed
+    granted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if granted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
+    return max(soft, granted)
