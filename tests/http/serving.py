@@ -161,7 +161,14 @@ class Serving:
     """What a test sees of the server it talks to."""
 
     def __init__(
-        self, port: int, url: str, clock: Clock, node: Node, door: FrontDoor, hub: Hub
+        self,
+        port: int,
+        url: str,
+        clock: Clock,
+        node: Node,
+        door: FrontDoor,
+        hub: Hub,
+        service: Service,
     ) -> None:
         self.port = port
         self.clock = clock
@@ -169,6 +176,7 @@ class Serving:
         self.node = node
         self.door = door
         self.hub = hub
+        self.service = service
 
     @asynccontextmanager
     async def connect(self, *, receive_buffer: int | None = None) -> AsyncIterator[RawClient]:
@@ -243,7 +251,7 @@ async def serving(
             nursery.start_soon(door.serve, listeners, ssl_context)
             scheme, host = ("http", "127.0.0.1") if ssl_context is None else ("https", "localhost")
             try:
-                yield Serving(port, f"{scheme}://{host}:{port}", clock, node, door, hub)
+                yield Serving(port, f"{scheme}://{host}:{port}", clock, node, door, hub, service)
             except Exception as error:
                 failure = error  # A failed assertion is clearer outside of exception groups.
             nursery.cancel_scope.cancel()

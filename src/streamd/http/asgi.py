@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import trio
@@ -26,6 +26,7 @@ from streamd.http.messages import (
     Request,
     Response,
 )
+from streamd.http.outgoing import FULL, Outgoing, OutgoingFull
 from streamd.http.wire import Refused, body_parts
 
 Receive = Callable[[], Awaitable[Message]]
@@ -54,6 +55,7 @@ class AsgiApplication:
         self._fatal = fatal
         self._failure: Exception | None = None
         self._failed = trio.Event()
+        self._outgoing = Outgoing(config.max_buffered_bytes)
 
     async def raise_fatal(self) -> None:
         """Wait for a fatal error and raise it."""
@@ -91,11 +93,12 @@ class AsgiApplication:
         head = response.head
         if response.close and scope["http_version"].startswith("1"):
             head += b"Connection: close\r\n"
-        channel.start(response.status, head)
-        parts, _ = body_parts(response.body if scope["method"] != "HEAD" else b"")
-        for part in parts:
-            await channel.send(part)
-        await channel.finish()
+        parts, size = body_parts(response.body if scope["method"] != "HEAD" else b"")
+        try:
+            with self._outgoing.holding(parts, size):
+                await _send_whole(channel, response.status, head, parts)
+        except OutgoingFull:
+            await _send_whole(channel, FULL.status, FULL.head, body_parts(FULL.body)[0])
 
     async def _request(self, scope: Message, channel: AsgiChannel) -> Request:
         """The request in `scope`, checked as the front door checks it. Raises `Refused`."""
@@ -215,6 +218,15 @@ class AsgiChannel:
             await self._send(message)
             return
         raise ClientGone
+
+
+async def _send_whole(
+    channel: AsgiChannel, status: int, head: bytes, parts: Sequence[Buffer]
+) -> None:
+    channel.start(status, head)
+    for part in parts:
+        await channel.send(part)
+    await channel.finish()
 
 
 def _pairs(lines: list[bytes]) -> list[tuple[bytes, bytes, bytes]]:

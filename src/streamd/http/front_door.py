@@ -10,7 +10,6 @@ import errno
 import socket
 import ssl
 from collections.abc import Sequence
-from contextlib import suppress
 from email.utils import formatdate
 from enum import Enum
 
@@ -20,6 +19,7 @@ import trio
 from streamd.config import ServerConfig
 from streamd.http.heads import Fields, Head, HeadParser
 from streamd.http.incoming import Pace, WireBody
+from streamd.http.listeners import turn_away
 from streamd.http.messages import (
     COMMON_HEAD,
     Application,
@@ -30,6 +30,7 @@ from streamd.http.messages import (
     Response,
     error_response,
 )
+from streamd.http.outgoing import FULL, UNCOUNTED_BYTES, Outgoing, OutgoingFull
 from streamd.http.transports import SocketTransport, StreamTransport, Transport
 from streamd.http.wire import CONTINUE, STATUS_LINES, Chunked, Refused, body_parts
 from streamd.metrics import Metrics
@@ -67,6 +68,7 @@ class FrontDoor:
         self.fatal = fatal
         self.connections: set[Connection] = set()
         self.buffered_bytes = 0
+        self.outgoing = Outgoing(config.max_buffered_bytes)
         self.draining = False
         self.scheme = b"http"
         self._handshakes = 0
@@ -124,7 +126,7 @@ class FrontDoor:
                 continue  # BlockingIOError, or a client that was gone before it was accepted.
             sock.setblocking(False)
             if len(self.connections) + self._handshakes >= self.config.max_connections:
-                _turn_away(sock)
+                turn_away(sock)
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if ssl_context is None:
@@ -278,9 +280,11 @@ class Connection:
             keep_alive = await self._send_live(head, response, keep_alive)
         else:
             keep_alive = keep_alive and not response.close
-            await self._send(
-                response, head.method == "HEAD", keep_alive, head.fields.version == "1.0"
-            )
+            is_head, is_http_1_0 = head.method == "HEAD", head.fields.version == "1.0"
+            try:
+                await self._send(response, is_head, keep_alive, is_http_1_0)
+            except OutgoingFull:
+                await self._send(FULL, is_head, keep_alive, is_http_1_0)
         self._release()
         self._enter(Phase.IDLE)
         return keep_alive and not self._door.draining
@@ -424,7 +428,11 @@ class Connection:
             parts = ()
             size = 0
         self._door.metrics.bytes_out += len(head) + size
-        await self._transport.send((head, *parts) if parts else (head,))
+        if size <= UNCOUNTED_BYTES:
+            await self._transport.send((head, *parts) if parts else (head,))
+            return
+        with self._door.outgoing.holding(parts, size):
+            await self._transport.send((head, *parts))
 
     async def _send_live(self, head: Head, response: LiveResponse, keep_alive: bool) -> bool:
         """Send a live response. Returns whether the connection may go on."""
@@ -476,18 +484,6 @@ class Connection:
 
     async def wait_disconnected(self) -> None:
         await self._transport.wait_disconnected()
-
-
-def _turn_away(sock: socket.socket) -> None:
-    """Tell one client too many to come again, without waiting for anything."""
-    refusal = error_response(
-        503, "TOO_MANY_CONNECTIONS", "too many connections", b"Retry-After: 1\r\n"
-    )
-    parts, size = body_parts(refusal.body)
-    end = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % size
-    with suppress(OSError):
-        sock.send(b"".join((STATUS_LINES[503], refusal.head, COMMON_HEAD, end, *parts)))
-    sock.close()
 
 
 def _tail_head() -> bytes:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
+
+from streamd.http.messages import COMMON_HEAD, error_response
+from streamd.http.wire import STATUS_LINES, body_parts
 
 _BACKLOG = 4096
 
@@ -26,3 +30,15 @@ def listen(host: str, port: int) -> list[socket.socket]:
             listener.close()
         raise
     return listeners
+
+
+def turn_away(sock: socket.socket) -> None:
+    """Tell one client too many to come again, without waiting for anything."""
+    refusal = error_response(
+        503, "TOO_MANY_CONNECTIONS", "too many connections", b"Retry-After: 1\r\n"
+    )
+    parts, size = body_parts(refusal.body)
+    end = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % size
+    with suppress(OSError):
+        sock.send(b"".join((STATUS_LINES[503], refusal.head, COMMON_HEAD, end, *parts)))
+    sock.close()

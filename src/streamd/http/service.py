@@ -11,6 +11,7 @@ from streamd.config import ServerConfig
 from streamd.http.compression import Compressor
 from streamd.http.live import Hub
 from streamd.http.messages import Response, error_response
+from streamd.http.outgoing import Outgoing
 from streamd.http.routing import StreamRoute
 from streamd.metrics import Metrics
 from streamd.node.node import Node
@@ -34,7 +35,8 @@ class Slots:
 class Service:
     """A node as the handlers see it. `clock_ms` is wall time in ms since the epoch.
 
-    `uploads` and `downloads` count the snapshots and bootstraps on their way in and out.
+    `uploads` and `downloads` count the snapshots and bootstraps on their way in and out,
+    `outgoing` what live readers hold.
     """
 
     __slots__ = (
@@ -48,6 +50,7 @@ class Service:
         "hub",
         "metrics",
         "node",
+        "outgoing",
         "pins",
         "random",
         "reads",
@@ -76,6 +79,7 @@ class Service:
         self.uploads = Slots(server.max_snapshot_uploads)
         self.downloads = Slots(server.max_snapshot_downloads)
         self.hub = hub
+        self.outgoing = Outgoing(server.max_buffered_bytes)
         self.server = server
         self.metrics = metrics
         self.clock_ms = clock_ms

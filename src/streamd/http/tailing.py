@@ -9,11 +9,12 @@ from streamd.http.cursors import next_cursor
 from streamd.http.fields import BadRequest, ReadQuery
 from streamd.http.live import SseReader
 from streamd.http.messages import Channel, ClientGone, LiveResponse, Response
+from streamd.http.outgoing import OutgoingFull
 from streamd.http.routing import StreamRoute
 from streamd.http.service import TOO_MANY_READERS, Service, offset_gone
-from streamd.http.sse import HEARTBEAT, control_event, data_event
+from streamd.http.sse import HEARTBEAT, control_event, data_event, data_event_pieces
 from streamd.node.reads import OffsetGone
-from streamd.streams.chunks import OffsetMismatch
+from streamd.streams.chunks import OffsetMismatch, Slice
 from streamd.streams.content import is_text
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
@@ -91,14 +92,33 @@ class _SseTail:
             self._at = found.end
             up_to_date = found.end == stream.tail
             closed = up_to_date and stream.closed
-            event = data_event(stream.content_type, found.parts) if found.parts else b""
-            event += control_event(
+            control = control_event(
                 found.end, self._current_cursor(), up_to_date=up_to_date, closed=closed
             )
             self._told_tail = up_to_date
-            await channel.send(event)
+            if found.size > _EVENT_BYTES:
+                if not await self._send_large(channel, stream.content_type, found, control):
+                    return False
+            else:
+                event = data_event(stream.content_type, found.parts) if found.parts else b""
+                await channel.send(event + control)
             if closed:
                 return False
+
+    async def _send_large(
+        self, channel: Channel, content_type: str, found: Slice, control: bytes
+    ) -> bool:
+        """Send an event a piece at a time. Returns False when too much is being sent already."""
+        try:
+            with self._service.outgoing.holding(found.parts, found.size):
+                for piece in data_event_pieces(content_type, found.parts):
+                    await channel.send(piece)
+                    # The socket need not have made this task wait.
+                    await trio.lowlevel.checkpoint()
+        except OutgoingFull:
+            return False  # It may go on from the last event when it comes again.
+        await channel.send(control)
+        return True
 
     async def _park(self, channel: Channel, deadline: float) -> bool:
         """Wait at the tail, served by the hub. Returns False when only time has passed."""

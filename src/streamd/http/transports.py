@@ -169,9 +169,12 @@ def _gathered(parts: Sequence[Buffer]) -> Sequence[Buffer]:
     """Parts to be written at once: joined where copying is cheaper than gathering."""
     if len(parts) == 1:
         return parts
-    if len(parts) > _MAX_GATHERED or sum(map(len, parts)) <= _JOIN_BYTES:
-        return (b"".join(parts),)
-    return parts
+    return (b"".join(parts),) if is_joined(parts, sum(map(len, parts))) else parts
+
+
+def is_joined(parts: Sequence[Buffer], size: int) -> bool:
+    """Whether parts of `size` bytes together are copied to be sent, not sent as they are."""
+    return len(parts) > _MAX_GATHERED or size <= _JOIN_BYTES
 
 
 def _without(left: Sequence[Buffer], sent: int) -> Sequence[Buffer]:
