@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from streamd.streams import keys
 from streamd.streams.commands import Result
+from streamd.streams.model import Segment
 from streamd.streams.offsets import START, Position
+from streamd.streams.reading import gather
 from tests.streams.driver import JSON, TEXT, Driver, key
 
 
@@ -349,3 +354,36 @@ def test_a_long_chain_is_removed_in_one_go() -> None:
     driver.flush()
     assert not [row for row in driver.store.rows if row[:1] == keys.STREAM]
     assert key("0") not in driver.store.rows
+
+
+# -- forks of forks of forks ------------------------------------------------------------------
+
+
+class _CountedLooks(tuple[Segment, ...]):
+    """Segments that count how often one is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(place)
+
+    def __iter__(self) -> Iterator[Segment]:
+        for segment in super().__iter__():
+            self.looks += 1
+            yield segment
+
+
+def test_a_long_ancestry_is_not_gone_through_for_each_record() -> None:
+    depth = 1000
+    driver = Driver()
+    driver.create("0")
+    driver.append(b"x", "0")
+    for number in range(1, depth):
+        driver.fork(str(number), str(number - 1))
+        driver.append(b"x", str(number))
+    youngest = driver.stream(str(depth - 1))
+    segments = youngest.segments = _CountedLooks(youngest.segments)
+    found = gather(youngest, START, 2 * depth, driver.machine.state.tails.find)
+    assert found is not None and found.size == depth
+    assert segments.looks < 20 * depth

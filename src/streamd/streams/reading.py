@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -25,6 +27,7 @@ from streamd.streams.tables import KeyValue
 # Rows of the cold store's slices looked up at once: what is read now, and what will be next.
 _SLICES = 16
 
+_END_RECORD = attrgetter("end_record")
 _CHUNK_DECODER = msgspec.msgpack.Decoder(Chunk)
 _SLICE_DECODER = msgspec.msgpack.Decoder(ColdSlice)
 _PACK_DECODER = msgspec.msgpack.Decoder(Pack)
@@ -70,9 +73,12 @@ class Find(Protocol):
 
 def home(stream: Stream, record: int) -> tuple[int, Limit]:
     """The stream id that holds a record of `stream`, and where its part there ends."""
-    for segment in stream.segments:
-        if record < segment.end_record:
-            return segment.stream_id, Limit(segment.end_record, segment.end_byte)
+    segments = stream.segments
+    # As many as clients like: a fork of a fork of a fork has one of each.
+    place = bisect_right(segments, record, key=_END_RECORD) if segments else 0
+    if place < len(segments):
+        segment = segments[place]
+        return segment.stream_id, Limit(segment.end_record, segment.end_byte)
     return stream.stream_id, Limit(stream.records, stream.size)
 
 
