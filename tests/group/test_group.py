@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from streamd.group import group, storing
+from streamd.group import group, storing, sweeping
 from streamd.group.proposals import Unavailable
 from streamd.node.node import Node
 from streamd.streams import keys
@@ -159,6 +159,22 @@ async def test_an_expired_stream_is_removed_without_anyone_asking(tmp_path: Path
         await wait_until(lambda: node.group.state.header.streams == 1)
         assert await node.reads.stream(key("short")) is None
         assert await node.reads.stream(key("long")) is not None
+
+
+async def test_however_many_streams_expire_at_once_none_waits_for_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    many = 4 * sweeping.SWEEP_BATCH
+    async with running_node(tmp_path, clock=clock) as node:
+        async with trio.open_nursery() as nursery:
+            for number in range(many):
+                nursery.start_soon(node.group.propose, create(f"s{number}", ttl_ms=10_000))
+        await node.group.flush()
+        clock.now_ms += 10_000
+        await wait_until(lambda: node.group.state.header.streams < many)
+        monkeypatch.setattr(sweeping, "SWEEP_INTERVAL_S", 3600.0)
+        await wait_until(lambda: node.group.state.header.streams == 0)
 
 
 async def test_a_read_renews_the_window_through_the_log(tmp_path: Path) -> None:

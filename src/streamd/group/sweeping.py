@@ -30,6 +30,8 @@ class _Group(Protocol):
 
     def now_ms(self) -> int: ...
 
+    async def stored(self) -> int: ...
+
     @property
     def propose(self) -> Callable[[Command], Awaitable[Outcome]]: ...
 
@@ -46,12 +48,14 @@ class Sweeper:
 
     async def run(self) -> None:
         """Run until cancelled. Raises `StorageError`."""
+        more = False
         while True:
-            await trio.sleep(SWEEP_INTERVAL_S)
+            if not more:
+                await trio.sleep(SWEEP_INTERVAL_S)
             try:
-                await self._sweep()
+                more = await self._sweep()
             except (Unavailable, OutcomeUnknown):
-                continue  # It comes round again.
+                more = False  # It comes round again.
 
     def touching(self) -> Proposal:
         """The reads since the last time, to be proposed. They come back if that fails."""
@@ -75,17 +79,26 @@ class Sweeper:
                 return
             self.touches.setdefault(key, (stream_id, at_ms))
 
-    async def _sweep(self) -> None:
+    async def _sweep(self) -> bool:
+        """Propose what there is; returns whether there may be more streams to look at now.
+
+        Those may expire as fast as clients make them; a batch each time would not keep up.
+        """
         await self._drop_abandoned()
         if not self._group.leads:
             if self.touches:
                 await self._pass_touches_on()
-            return
+            return False
         due, idle = await self._run_blocking(_due, self._store, self._group.now_ms())
         if due or self.touches:
             await self._group.propose(Sweep(due))
         if idle:
             await self._group.propose(DropUploads(idle, UPLOAD_IDLE_MS))
+        if len(due) < SWEEP_BATCH:
+            return False
+        # The store would show the same ones again.
+        await self._group.stored()
+        return True
 
     async def _pass_touches_on(self) -> None:
         touch = self._take_touches()
