@@ -44,7 +44,9 @@ ERRORS: dict[str, Error] = {
     # -- the server ---------------------------------------------------------------------------
     "500 INTERNAL": Error("A bug in the server; its log has it."),
     "500 RESPONSE_TOO_LARGE": Error("The answer became too large."),
-    "503 OVERLOADED": Error("Too many bodies are coming in at once.", _RETRY),
+    "503 OVERLOADED": Error(
+        "Too many bodies are coming in, or waiting for clients to take them.", _RETRY
+    ),
     "503 TOO_MANY_CONNECTIONS": Error("Too many connections are open.", _RETRY),
     "503 TOO_MANY_READERS": Error("Too many live readers are connected.", _RETRY),
     "503 TOO_MANY_UPLOADS": Error("Too many snapshots are being published.", _RETRY),
