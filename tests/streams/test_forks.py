@@ -385,5 +385,6 @@ def test_a_long_ancestry_is_not_gone_through_for_each_record() -> None:
     youngest = driver.stream(str(depth - 1))
     segments = youngest.segments = _CountedLooks(youngest.segments)
     found = gather(youngest, START, 2 * depth, driver.machine.state.tails.find)
-    assert found is not None and found.size == depth
+    assert found is not None
+    assert found.size == depth
     assert segments.looks < 20 * depth
