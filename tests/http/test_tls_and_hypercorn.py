@@ -352,6 +352,31 @@ async def test_hypercorn_refuses_a_body_over_the_limit_alike(
         assert await answer(secure, probe) == expected
 
 
+async def test_hypercorn_limits_bodies_in_time_and_together(tmp_path: Path) -> None:
+    limits = {"MAX_BODY_BYTES": "1000", "MAX_BUFFERED_BYTES": "1500", "BODY_TIMEOUT_MS": "3000"}
+    environment = {f"STREAMD_SERVER_{name}": value for name, value in limits.items()}
+    begun = (
+        b"POST /v1/stream/s HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+        b"Content-Length: 1000\r\n\r\n" + b"x" * 999
+    )
+    with ServerProcess(
+        tmp_path / "data", flags=["--http", "hypercorn"], environment=environment
+    ) as server:
+        with trio.fail_after(PATIENCE_S):
+            first = await trio.open_tcp_stream("127.0.0.1", server.port)
+            second = await trio.open_tcp_stream("127.0.0.1", server.port)
+            answers: list[bytes] = []
+
+            async def send(stream: trio.SocketStream) -> None:
+                await stream.send_all(begun)
+                answers.append(await stream.receive_some())
+
+            async with first, second, trio.open_nursery() as nursery:
+                nursery.start_soon(send, first)
+                nursery.start_soon(send, second)
+        assert [answer.split()[1] for answer in answers] == [b"503", b"408"]
+
+
 async def test_hypercorn_serves_nothing_behind_a_body_of_two_lengths(plain_url: str) -> None:
     host, port = plain_url.removeprefix("http://").split(":")
     head = b"Host: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n"

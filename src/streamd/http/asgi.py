@@ -56,6 +56,7 @@ class AsgiApplication:
         self._failure: Exception | None = None
         self._failed = trio.Event()
         self._outgoing = Outgoing(config.max_buffered_bytes)
+        self._buffered_bytes = 0
 
     async def raise_fatal(self) -> None:
         """Wait for a fatal error and raise it."""
@@ -75,6 +76,8 @@ class AsgiApplication:
             self._failure = error
             self._failed.set()
             raise
+        finally:
+            self._release(channel)
 
     async def _serve(self, scope: Message, channel: AsgiChannel) -> None:
         response: Response | LiveResponse
@@ -82,6 +85,7 @@ class AsgiApplication:
             request = await self._request(scope, channel)
             response = await self._application.handle(request)
         except Refused as refused:
+            self._release(channel)
             response = refused.response
         if isinstance(response, LiveResponse):
             channel.start(response.status, response.head, response.length)
@@ -123,8 +127,27 @@ class AsgiApplication:
         if scope["method"] == "PUT" and self._application.takes_pieces(path):
             incoming = AsgiBody(channel, headers.get(b"content-length"), Pace(self._config))
             return Request("PUT", path, query, headers, b"", channel, scheme, incoming)
-        body = await channel.read_body(self._config.max_body_bytes)
+        body = await self._read_body(channel)
         return Request(scope["method"], path, query, headers, body, channel, scheme)
+
+    async def _read_body(self, channel: AsgiChannel) -> bytes:
+        """A body within all limits. Raises `Refused`, `ClientGone`."""
+        limit, pace = self._config.max_body_bytes, Pace(self._config)
+        body = bytearray()
+        while not channel.body_ended:
+            piece = await pace.wait(channel.receive_body)
+            body += piece
+            if len(body) > limit:
+                raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
+            channel.buffered_bytes += len(piece)
+            self._buffered_bytes += len(piece)
+            if self._buffered_bytes > self._config.max_buffered_bytes:
+                raise Refused(503, "OVERLOADED", "too many bodies at once", b"Retry-After: 1\r\n")
+        return bytes(body)
+
+    def _release(self, channel: AsgiChannel) -> None:
+        self._buffered_bytes -= channel.buffered_bytes
+        channel.buffered_bytes = 0
 
 
 class AsgiBody:
@@ -153,15 +176,7 @@ class AsgiChannel:
         self._gone = False
         self._head: Message | None = None
         self.body_ended = False
-
-    async def read_body(self, limit: int) -> bytes:
-        """The request's body. Raises `Refused` when it is too large, `ClientGone`."""
-        body = bytearray()
-        while not self.body_ended:
-            body += await self.receive_body()
-            if len(body) > limit:
-                raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
-        return bytes(body)
+        self.buffered_bytes = 0
 
     async def receive_body(self) -> bytes:
         """The next of the request's body, which `body_ended` afterwards or not. Raises
