@@ -15,6 +15,8 @@ _RECEIVE_BYTES = 64 * 1024
 _MAX_AHEAD_BYTES = 64 * 1024
 _JOIN_BYTES = 256 * 1024
 _MAX_GATHERED = 64
+# What a stream is given at once: it tells of no progress in between, and TLS makes a copy.
+_SEND_BYTES = 64 * 1024
 _LINGER_S = 1.0
 _LINGER_BYTES = 1024 * 1024
 
@@ -137,10 +139,14 @@ class StreamTransport:
         return 0
 
     async def send(self, parts: Sequence[Buffer]) -> None:
+        for part in _gathered(parts):
+            for start in range(0, len(part), _SEND_BYTES):
+                await self._send_piece(part[start : start + _SEND_BYTES])
+
+    async def _send_piece(self, piece: Buffer) -> None:
         with trio.move_on_after(self._write_timeout_s):
             try:
-                for part in _gathered(parts):
-                    await self._stream.send_all(part)
+                await self._stream.send_all(piece)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 raise ClientGone from error
             return
