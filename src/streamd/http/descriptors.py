@@ -45,5 +45,8 @@ def _raise_limit(needed: int) -> int:
         return needed
     granted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if granted > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
+        except (OSError, ValueError, OverflowError):
+            return soft  # "Unlimited" it may be, but the kernel has a limit of its own.
     return max(soft, granted)
