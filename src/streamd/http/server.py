@@ -51,12 +51,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
     `FormationError` when the cluster cannot be founded, `StorageError` when the data directory
     cannot be used, at start or later, and `RaftViolation`.
     """
-    server = replace(
-        config.server,
-        max_connections=allowed_connections(
-            config.server.max_connections, clustered=config.cluster.name is not None
-        ),
-    )
+    server = config.server
     ssl_context = _ssl_context(server)
     listeners = _listen(server)
     stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id, config.cluster)
@@ -91,6 +86,8 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
                     f"streamd {__version__} node {server.node_id} serves {url} from {directory}"
                 )
                 application = _application(service, node, metrics)
+                allowed = allowed_connections(server.max_connections, clustered=cluster is not None)
+                server = replace(server, max_connections=allowed)
                 await _serve_http(server, application, metrics, hub, listeners, ssl_context)
                 log.info("drained")
     finally:
