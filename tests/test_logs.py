@@ -12,9 +12,13 @@ import pytest
 
 from tests.support.server_process import ServerProcess
 
+# Nobody is warned of descriptors, however few the system grants.
+FEW = {"STREAMD_SERVER_MAX_CONNECTIONS": "100"}
+
 
 def test_json_logs_are_one_object_a_line(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data", flags=["--log-format", "json"]) as server:
+    flags = ["--log-format", "json"]
+    with ServerProcess(tmp_path / "data", flags=flags, environment=FEW) as server:
         assert server.stop() == 0
     events = [json.loads(line) for line in server.output.splitlines()[1:]]
     assert [event["event"] for event in events] == ["draining", "drained"]
@@ -23,7 +27,8 @@ def test_json_logs_are_one_object_a_line(tmp_path: Path) -> None:
 
 
 def test_a_level_hides_what_is_below_it(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data", flags=["--log-level", "warning"]) as server:
+    flags = ["--log-level", "warning"]
+    with ServerProcess(tmp_path / "data", flags=flags, environment=FEW) as server:
         assert server.stop() == 0
     assert len(server.output.splitlines()) == 1, "the line for people is no log event"
 

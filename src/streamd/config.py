@@ -58,7 +58,7 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_snapshot_downloads: Positive = 64
     max_header_bytes: Positive = 16 * 1024
     max_headers: Positive = 100
-    max_connections: Positive = 20_000
+    max_connections: Positive = 15_000
     max_live_readers: Positive = 10_000
     header_timeout_ms: Positive = 10_000
     idle_timeout_ms: Positive = 75_000
