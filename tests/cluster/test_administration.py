@@ -17,7 +17,7 @@ from streamd.raft.messages import Configuration
 from streamd.transport import Limits
 from tests.sim.network import address_of
 from tests.sim.runtime import run_virtually
-from tests.support.machines import Machine, Machines, Scenario, play, wait_until
+from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
 from tests.support.nodes import create
 
 Play = Callable[[Scenario], None]
@@ -26,14 +26,6 @@ Play = Callable[[Scenario], None]
 @pytest.fixture(name="play")
 def _play(tmp_path: Path) -> Play:
     return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
-
-
-async def begin(machines: Machines) -> tuple[Machine, Machine, Machine]:
-    """The leader and the two others, all ready."""
-    leader = await machines.leader()
-    await wait_until(lambda: all(machine.is_ready for machine in machines.all))
-    second, third = (machine for machine in machines.all if machine is not leader)
-    return leader, second, third
 
 
 def newcomer(machines: Machines, node_id: int = 4) -> Machine:
@@ -80,7 +72,7 @@ def test_a_wish_whose_turn_comes_when_the_lead_is_gone_is_carried_out_by_the_new
     play: Play,
 ) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, second, _ = await begin(machines)
+        leader, second, _ = await all_ready(machines)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(have, leader, Transfer(second.node_id))
             while not leader.node.group.core.transferring:
@@ -93,7 +85,7 @@ def test_a_wish_whose_turn_comes_when_the_lead_is_gone_is_carried_out_by_the_new
 
 def test_a_wish_whose_time_has_passed_when_its_turn_comes_is_unavailable(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, _, _ = await begin(machines)
+        leader, _, _ = await all_ready(machines)
         answers: list[str] = []
 
         async def wish(what: Wish) -> None:
@@ -118,7 +110,7 @@ def test_a_wish_whose_time_has_passed_when_its_turn_comes_is_unavailable(play: P
 
 def test_a_wish_waits_for_a_change_that_nobody_waits_for_any_more(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, second, third = await begin(machines)
+        leader, second, third = await all_ready(machines)
         fourth = newcomer(machines)
         await wait_until(lambda: fourth.running is not None)
         second.disk_s = third.disk_s = 0.1
@@ -136,7 +128,7 @@ def test_a_wish_waits_for_a_change_that_nobody_waits_for_any_more(play: Play) ->
 
 def test_a_member_removed_by_another_leader_meanwhile_stays_removed(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, second, third = await begin(machines)
+        leader, second, third = await all_ready(machines)
         fourth = newcomer(machines)
         await wait_until(lambda: fourth.running is not None)
         fourth.disk_s = 4.0
@@ -160,7 +152,7 @@ def test_a_member_removed_by_another_leader_meanwhile_stays_removed(play: Play) 
 
 def test_nobody_is_told_of_a_change_that_a_new_leader_has_undone(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, second, third = await begin(machines)
+        leader, second, third = await all_ready(machines)
         fourth = newcomer(machines)
         await wait_until(lambda: fourth.running is not None)
         ended: list[Exception] = []
@@ -192,7 +184,7 @@ def test_nobody_is_told_of_a_change_that_a_new_leader_has_undone(play: Play) -> 
 
 def test_a_change_passed_on_that_takes_too_long_is_no_error_of_the_leader(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, second, third = await begin(machines)
+        leader, second, third = await all_ready(machines)
         await third.kill()
         second.disk_s = 12.0
         with capture_logs() as logs, pytest.raises(OutcomeUnknown, match="not committed yet"):
@@ -205,7 +197,7 @@ def test_a_change_passed_on_that_takes_too_long_is_no_error_of_the_leader(play: 
 
 def test_the_lead_for_anybody_goes_to_one_who_is_there(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, second, third = await begin(machines)
+        leader, second, third = await all_ready(machines)
         # As far as its log goes, the one that is gone would do as well, and has the lower id.
         gone, there = sorted((second, third), key=lambda machine: machine.node_id)
         await gone.kill()
@@ -218,7 +210,7 @@ def test_the_lead_for_anybody_goes_to_one_who_is_there(play: Play) -> None:
 
 def test_addresses_where_nobody_answered_are_in_nobody_s_way(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, _, _ = await begin(machines)
+        leader, _, _ = await all_ready(machines)
         for number in range(Limits().max_routes):
             with pytest.raises(Refused, match="no node"):
                 await have(leader, Add(address_of(100 + number)))
@@ -231,7 +223,7 @@ def test_addresses_where_nobody_answered_are_in_nobody_s_way(play: Play) -> None
 
 def test_wishes_taken_back_leave_no_address_that_is_in_somebody_s_way(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, _, _ = await begin(machines)
+        leader, _, _ = await all_ready(machines)
         for number in range(Limits().max_routes):
             with trio.move_on_after(0.1) as patience:
                 await have(leader, Add(address_of(100 + number)))
@@ -245,7 +237,7 @@ def test_wishes_taken_back_leave_no_address_that_is_in_somebody_s_way(play: Play
 
 def test_strangers_that_came_and_went_are_in_nobody_s_way(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, _, _ = await begin(machines)
+        leader, _, _ = await all_ready(machines)
         for number in range(0, Limits().max_routes, 8):
             strangers = [newcomer(machines, 100 + number + i) for i in range(8)]
             await wait_until(lambda: all(one.node_id in connected(leader) for one in strangers))  # noqa: B023 - awaited at once
@@ -264,7 +256,7 @@ def test_a_member_just_removed_has_data_already_also_while_it_is_still_connected
     play: Play,
 ) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, _, _ = await begin(machines)
+        leader, _, _ = await all_ready(machines)
         fourth = newcomer(machines)
         await wait_until(lambda: fourth.running is not None)
         await have(leader, Add(address_of(fourth.node_id)))

@@ -19,7 +19,7 @@ from tests.sim.runtime import run_virtually
 from tests.support.archived import Quiet, cold_in, restored, state_in
 from tests.support.directories import copy_in_use
 from tests.support.flaky_store import Away, FlakyStore
-from tests.support.machines import Machine, Machines, Scenario, play, wait_until
+from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
 from tests.support.nodes import append, create, read_all, running_node
 
 AWAY = 10**9
@@ -82,8 +82,7 @@ def check(tmp_path: Path, data_dir: Path) -> None:
 
 async def begin(machines: Machines) -> Machine:
     """All nodes are up and there is a stream; the leader."""
-    leader = await machines.leader()
-    await wait_until(lambda: all(machine.is_ready for machine in machines.all))
+    leader, *_ = await all_ready(machines)
     await leader.node.group.propose(create("a"))
     return leader
 

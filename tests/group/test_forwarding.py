@@ -13,7 +13,7 @@ import trio
 from streamd.group.proposals import OutcomeUnknown
 from streamd.streams.commands import Result
 from tests.sim.runtime import run_virtually
-from tests.support.machines import Machine, Machines, Scenario, play, wait_until
+from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
 from tests.support.nodes import append, append_to, create, key
 
 Play = Callable[[Scenario], None]
@@ -27,10 +27,8 @@ def _play(tmp_path: Path) -> Play:
 
 async def begin(machines: Machines) -> tuple[Machine, Machine, Machine]:
     """The leader and the two others, all ready, with a stream that has a sliding window."""
-    leader = await machines.leader()
-    await wait_until(lambda: all(machine.is_ready for machine in machines.all))
+    leader, second, third = await all_ready(machines)
     await leader.node.group.propose(create("a", ttl_ms=_TTL_MS))
-    second, third = (machine for machine in machines.all if machine is not leader)
     created = leader.node.group.core.commit_index
     await wait_until(lambda: all(m.node.group.core.applied_index >= created for m in machines.all))
     return leader, second, third

@@ -224,6 +224,14 @@ class Machines:
 Scenario = Callable[[Machines], Awaitable[None]]
 
 
+async def all_ready(machines: Machines) -> tuple[Machine, Machine, Machine]:
+    """The leader and the two others, once all are ready."""
+    leader = await machines.leader()
+    await wait_until(lambda: all(machine.is_ready for machine in machines.all))
+    second, third = (machine for machine in machines.all if machine is not leader)
+    return leader, second, third
+
+
 async def play(
     scenario: Scenario,
     base: Path,
