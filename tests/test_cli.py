@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import streamd
+from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).parent.parent
 
@@ -48,6 +49,14 @@ def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert run.returncode == 2
     assert "server.tls_cert" in run.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_the_status_of_a_single_node_is_a_line_without_a_table(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        shown = _run("cluster", "--url", server.url, "status")
+        assert shown.stdout.startswith("cluster (a single node)  term ")
+        assert len(shown.stdout.splitlines()) == 1
+        assert server.stop() == 0
 
 
 def test_the_manual_page_covers_every_flag_and_exit_status() -> None:

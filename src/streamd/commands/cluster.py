@@ -132,7 +132,8 @@ def status(api: Api, as_json: bool) -> None:
         f"leader {answer['leader_id'] or 'none'}  commit {answer['commit_index']}  "
         f"(node {answer['node_id']} says so, applied {answer['last_applied']})"
     )
-    console.print(_table(answer))
+    if "members" in answer:
+        console.print(_table(answer))
 
 
 def _table(answer: dict[str, Any]) -> Table:
@@ -140,7 +141,7 @@ def _table(answer: dict[str, Any]) -> Table:
     for title in ("node", "role", "peers", "clients", "matched", "behind", "bytes", "last contact"):
         is_number = title in ("matched", "behind", "bytes")
         table.add_column(title, justify="right" if is_number else "left")
-    for member in answer.get("members", []):
+    for member in answer["members"]:
         node_id = member["node_id"]
         role = "voter" if member["voter"] else "learner"
         if node_id == answer["leader_id"]:
