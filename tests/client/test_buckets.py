@@ -7,17 +7,17 @@ import os
 from hashlib import sha256
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.client.running import Shell, heard
+from tests.support.wire import checked_client
 
 
 @pytest.fixture(scope="module")
 def many(streamd: Shell) -> list[str]:
     """A bucket of more streams than a page of the listing holds, with one more beside it."""
     names = sorted(f"many/{number}" for number in range(2345))
-    with httpx.Client(base_url=streamd.environment["STREAMD_URL"]) as client:
+    with checked_client(base_url=streamd.environment["STREAMD_URL"]) as client:
         for name in [*names, "many-others/1"]:
             client.put(f"/v1/stream/{name}").raise_for_status()
     return names

@@ -18,8 +18,10 @@ from streamd.blocking import in_thread
 from streamd.config import ColdConfig, ServerConfig
 from streamd.group.stores import Stores
 from streamd.http.application import StreamApplication
+from streamd.http.asgi import AsgiApplication
 from streamd.http.asgi_bridge import call_asgi
 from streamd.http.front_door import FrontDoor
+from streamd.http.hypercorn_server import HypercornServer
 from streamd.http.listeners import listen
 from streamd.http.live import Hub
 from streamd.http.messages import Request, Response
@@ -29,6 +31,7 @@ from streamd.metrics import Metrics
 from streamd.node import standing
 from streamd.node.node import Node, wall_clock_ms
 from streamd.tier.tier import open_cold
+from tests.support.wire import EventStream, checked_async_client, chunk_size
 
 # How long anything here may take before the test fails: far more than it ever needs.
 PATIENCE_S = 15.0
@@ -57,6 +60,7 @@ class RawClient:
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self._sock = sock
         self._buffer = b""
+        self._events: EventStream | None = None
 
     async def send(self, data: bytes) -> None:
         with trio.fail_after(PATIENCE_S):
@@ -89,13 +93,19 @@ class RawClient:
             name, _, value = line.partition(": ")
             assert name.lower() not in headers, f"{name} is sent twice"
             headers[name.lower()] = value
+        is_live = headers.get("content-type") == "text/event-stream"
+        self._events = EventStream() if is_live else None
         return Answer(int(status), headers, b"")
 
     async def read_chunk(self) -> bytes:
         """The next chunk of a chunked body; empty at its end."""
-        size = int((await self._through(b"\r\n"))[:-2], 16)
-        data = await self._exactly(size)
+        data = await self._exactly(chunk_size(await self._through(b"\r\n")))
         assert await self._exactly(2) == b"\r\n"
+        if not data:
+            next_response = b"HTTP/1.1 "[: len(self._buffer)]
+            assert self._buffer.startswith(next_response), f"behind the end: {self._buffer!r}"
+        if self._events is not None:
+            self._events.feed(data) if data else self._events.end()
         return data
 
     async def read_through(self, end: bytes) -> bytes:
@@ -190,7 +200,7 @@ class Serving:
     def client(self, **settings: Any) -> httpx.AsyncClient:
         """An ordinary HTTP client for this server."""
         settings.setdefault("verify", _ANY_TLS)
-        return httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S, **settings)
+        return checked_async_client(base_url=self.url, timeout=PATIENCE_S, **settings)
 
     async def tail(self, path: str) -> str | None:
         """The tail of a stream as a reader sees it; None when there is no stream."""
@@ -218,7 +228,10 @@ async def serving(
     cold: ColdConfig | None = None,
     **server_settings: Any,
 ) -> AsyncIterator[Serving]:
-    """Serve as `streamd serve` does, on a port of the system's choice, until the block ends."""
+    """Serve as `streamd serve` does, on a port of the system's choice, until the block ends.
+
+    With ``http="hypercorn"`` the `door` that a test sees has no connections.
+    """
     config = ServerConfig(data_dir=str(tmp_path / "data"), **server_settings)
     stores = await in_thread(Stores.open, Path(config.data_dir), config.node_id)
     failure: Exception | None = None
@@ -244,12 +257,18 @@ async def serving(
         standing.export(node, metrics)
         async with node.running(), trio.open_nursery() as nursery:
             service = Service(node, hub, config, metrics, clock.now_ms, random)
-            door = FrontDoor(_application(service, node, metrics), config, metrics)
+            application = _application(service, node, metrics)
+            door = FrontDoor(application, config, metrics)
             metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
             listeners = listen("127.0.0.1", 0)
             port = listeners[0].getsockname()[1]
-            nursery.start_soon(door.serve, listeners, ssl_context)
-            scheme, host = ("http", "127.0.0.1") if ssl_context is None else ("https", "localhost")
+            if config.http == "hypercorn":
+                hypercorn = HypercornServer(AsgiApplication(application, config), config)
+                nursery.start_soon(hypercorn.serve, listeners, trio.sleep_forever)
+            else:
+                nursery.start_soon(door.serve, listeners, ssl_context)
+            is_plain = ssl_context is None and config.tls_cert is None
+            scheme, host = ("http", "127.0.0.1") if is_plain else ("https", "localhost")
             try:
                 yield Serving(port, f"{scheme}://{host}:{port}", clock, node, door, hub, service)
             except Exception as error:

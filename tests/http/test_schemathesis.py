@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
@@ -27,6 +26,7 @@ from schemathesis.specs.openapi.checks import (
 from streamd.http.openapi import build
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
+from tests.support.wire import checked_client
 
 # Others would be wrong here: HTTP wants unknown headers and parameters to be ignored, and whether
 # a valid request is granted depends on what was done before.
@@ -69,7 +69,7 @@ class Place:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._client = httpx.Client(base_url=url)
+        self._client = checked_client(base_url=url)
         self._random = Random(1)
 
     def fill(self) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-import httpx
-
 from tests.jepsen_like.cluster_processes import ClusterProcesses
+from tests.support.wire import checked_client
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
@@ -17,7 +16,7 @@ BATCH = b"".join(struct.pack(">I", len(part)) + part for part in (b"one", b"two"
 def test_every_node_lists_decides_and_takes_batches_alike(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path, proxied=False) as cluster:
         urls = [node.url for node in cluster.nodes.values()]
-        with httpx.Client(timeout=20.0) as client:
+        with checked_client(timeout=20.0) as client:
             for turn, (here, there) in enumerate(zip(urls, urls[1:] + urls[:1], strict=True)):
                 bucket = f"bucket-{turn}"
                 assert client.put(f"{here}/{bucket}").status_code == 201
@@ -48,7 +47,7 @@ def test_every_node_lists_decides_and_takes_batches_alike(tmp_path: Path) -> Non
 def test_a_fork_made_at_a_node_behind_takes_its_body_as_its_source_would(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path, proxied=False) as cluster:
         urls = [node.url for node in cluster.nodes.values()]
-        with httpx.Client(timeout=20.0) as client:
+        with checked_client(timeout=20.0) as client:
             for turn in range(60):
                 here, there = urls[turn % 3], urls[(turn + 1 + turn // 3 % 2) % 3]
                 source = f"/v1/stream/source-{turn}"

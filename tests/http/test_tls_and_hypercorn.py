@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,41 +10,16 @@ from typing import NamedTuple
 import httpx
 import pytest
 import trio
-import trustme
 
+from tests.http.pki import Pki
 from tests.http.serving import PATIENCE_S, serving
 from tests.support.server_process import ServerProcess
+from tests.support.wire import checked_async_client
 
 TEXT = {"Content-Type": "text/plain"}
 # A heartbeat brings along what should not have waited for it: there is none as long as tests run.
 LIMITS = {"max_body_bytes": 1000, "long_poll_timeout_ms": 5000, "sse_heartbeat_ms": 3_600_000}
 ENVIRONMENT = {f"STREAMD_SERVER_{name.upper()}": str(value) for name, value in LIMITS.items()}
-
-
-class Pki(NamedTuple):
-    """A certificate for this machine, and those who trust it."""
-
-    certificate: Path
-    key: Path
-    server: ssl.SSLContext
-    client: ssl.SSLContext
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    authority = trustme.CA()
-    issued = authority.issue_cert("localhost", "127.0.0.1")
-    directory = tmp_path_factory.mktemp("pki")
-    certificate, key = directory / "cert.pem", directory / "key.pem"
-    for place, pem in enumerate(issued.cert_chain_pems):
-        pem.write_to_path(str(certificate), append=place > 0)
-    issued.private_key_pem.write_to_path(str(key))
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    issued.configure_cert(server)
-    server.set_alpn_protocols(["http/1.1"])
-    client = ssl.create_default_context()
-    authority.configure_trust(client)
-    return Pki(certificate, key, server, client)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +66,7 @@ def wait_until_it_answers(process: ServerProcess, url: str, pki: Pki) -> None:
 
 
 def over(url: str, pki: Pki, *, http2: bool) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, verify=pki.client, http2=http2, timeout=PATIENCE_S)
+    return checked_async_client(base_url=url, verify=pki.client, http2=http2, timeout=PATIENCE_S)
 
 
 async def tail(client: httpx.AsyncClient, path: str, told: trio.Event) -> str:

@@ -14,6 +14,7 @@ import pytest
 from streamd.http.openapi import build
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
+from tests.support.wire import checked_client
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     data_dir: Path = tmp_path_factory.mktemp("alone") / "data"
     with (
         ServerProcess(data_dir, environment=environment) as process,
-        httpx.Client(base_url=process.url) as client,
+        checked_client(base_url=process.url) as client,
     ):
         yield client
 

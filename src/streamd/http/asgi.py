@@ -218,7 +218,8 @@ class AsgiChannel:
 
     async def send(self, data: Buffer) -> None:
         await self.flush()
-        await self._pass({"type": "http.response.body", "body": bytes(data), "more_body": True})
+        if data:
+            await self._pass({"type": "http.response.body", "body": bytes(data), "more_body": True})
 
     async def wait_disconnected(self) -> None:
         while not self._gone:

@@ -164,7 +164,12 @@ class FrontDoor:
                 await transport.close()
 
     def chunk(self, data: Buffer) -> bytes:
-        """`data` as a chunk of a chunked body. One event goes to many readers: framed once."""
+        """`data` as a chunk of a chunked body. One event goes to many readers: framed once.
+
+        A chunk of no bytes would end the body (RFC 9112 section 7.1), so empty data has none.
+        """
+        if not data:
+            return b""
         if data is not self._chunked_data:
             self._chunked_data = data
             self._chunk = b"".join((b"%x\r\n" % len(data), data, b"\r\n"))

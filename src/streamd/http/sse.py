@@ -38,16 +38,15 @@ def data_event(content_type: str, parts: Sequence[Buffer]) -> bytes:
 
 
 def data_event_pieces(content_type: str, parts: Sequence[Buffer]) -> Iterator[bytes]:
-    """What `data_event` returns, in pieces of about 64 KiB: a reader that waits for its socket
-    holds one of them, not records of any size several times over."""
-    yield b"event: data\ndata:"
+    """What `data_event` returns, in pieces of about 64 KiB, none of them empty: a reader that
+    waits for its socket holds one of them, not records of any size several times over."""
     if is_json(content_type):
-        yield from _lines(chain((b"[",), _pieces(parts, leave=1), (b"]",)))
+        payload = _lines(chain((b"[",), _pieces(parts, leave=1), (b"]",)))
     elif is_text(content_type):
-        yield from _lines(_pieces(parts))
+        payload = _lines(_pieces(parts))
     else:
-        yield from _base64(_pieces(parts))
-    yield b"\n\n"
+        payload = _base64(_pieces(parts))
+    return filter(None, chain((b"event: data\ndata:",), payload, (b"\n\n",)))
 
 
 def _pieces(parts: Sequence[Buffer], leave: int = 0) -> Iterator[bytes]:

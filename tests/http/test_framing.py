@@ -1,0 +1,204 @@
+"""Responses are framed so that a client never takes part of one for the whole, whichever server
+carries them."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from streamd.config import ServerConfig
+from streamd.http.asgi import AsgiApplication
+from streamd.http.front_door import FrontDoor
+from streamd.http.hypercorn_server import HypercornServer
+from streamd.http.listeners import listen
+from streamd.http.messages import Channel, LiveResponse, Request
+from streamd.metrics import Metrics
+from tests.http.pki import Pki
+from tests.http.serving import PATIENCE_S, serving
+from tests.support.wire import ResponseCheck, checked_async_client
+
+STREAM = "/v1/stream/s"
+STACKS = ["the front door", "Hypercorn", "Hypercorn, HTTP/2"]
+# Around what is sent at once and what is cut into pieces, and multiples of 3, which base64 takes
+# without a rest.
+SIZES = [1, 3, 49_151, 49_152, 49_153, 65_535, 65_536, 65_537, 65_538, 98_304, 98_305, 200_001]
+
+
+@asynccontextmanager
+async def stack(
+    name: str, tmp_path: Path, pki: Pki
+) -> AsyncIterator[Callable[[], httpx.AsyncClient]]:
+    """A server of the kind `name`, and what makes clients that speak its newest HTTP."""
+    settings = {} if name == STACKS[0] else {"http": "hypercorn"}
+    if "HTTP/2" in name:
+        settings |= {"tls_cert": str(pki.certificate), "tls_key": str(pki.key)}
+    async with serving(tmp_path, **settings) as server:
+        yield partial(
+            checked_async_client,
+            base_url=server.url,
+            verify=pki.client,
+            http2="HTTP/2" in name,
+            timeout=PATIENCE_S,
+        )
+
+
+def record(content_type: str, size: int) -> bytes:
+    """A record of `size` bytes as it is stored, without the comma behind JSON."""
+    if content_type == "application/json":
+        return b'"%b"' % (b"j" * max(1, size - 3))
+    return bytes(range(33, 127)) * (size // 94) + b"x" * (size % 94)
+
+
+def decoded(content_type: str, data: str) -> bytes:
+    if content_type == "application/json":
+        return b",".join(json.dumps(message).encode() for message in json.loads(data))
+    return data.encode() if content_type == "text/plain" else b64decode(data)
+
+
+class Tail:
+    """A reader by SSE, which follows a stream to its end."""
+
+    def __init__(self, content_type: str) -> None:
+        self.content_type = content_type
+        self.records: list[bytes] = []
+        self.controls: list[dict[str, object]] = []
+        self._news = trio.Event()
+
+    async def follow(self, client: httpx.AsyncClient) -> None:
+        async with client.stream("GET", f"{STREAM}?offset=-1&live=sse") as response:
+            body = ""
+            async for text in response.aiter_text():
+                body += text
+                *events, body = body.split("\n\n")
+                for event in events:
+                    self._take(event)
+        assert not body, "the response ended inside an event"
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        with trio.fail_after(PATIENCE_S):
+            while not condition():
+                await self._news.wait()
+
+    def _take(self, event: str) -> None:
+        kind, _, data = event.partition("\ndata:")
+        if kind == "event: control":
+            self.controls.append(json.loads(data))
+        else:
+            assert kind == "event: data"
+            self.records.append(decoded(self.content_type, data))
+        self._news.set()
+        self._news = trio.Event()
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/json", "image/png"])
+@pytest.mark.parametrize("name", STACKS)
+async def test_records_of_any_size_are_read_by_sse_to_the_end(
+    name: str, content_type: str, tmp_path: Path, pki: Pki
+) -> None:
+    headers = {"Content-Type": content_type}
+    records = [record(content_type, size) for size in SIZES]
+    # httpx may wait for ever where streams of one HTTP/2 connection wait for each other.
+    async with stack(name, tmp_path, pki) as connect, connect() as client, connect() as reader:
+        await client.put(STREAM, headers=headers)
+        before, live = Tail(content_type), Tail(content_type)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(live.follow, reader)
+            await live.until(lambda: bool(live.controls))
+            for body in records:
+                appended = await client.post(STREAM, content=body, headers=headers)
+                at = appended.headers["stream-next-offset"]
+                await live.until(lambda at=at: live.controls[-1]["streamNextOffset"] == at)
+            await client.post(STREAM, headers={"Stream-Closed": "true"})
+            nursery.start_soon(before.follow, reader)
+    assert live.records == records
+    assert live.controls[-1]["streamClosed"] is True
+    joint = b"," if content_type == "application/json" else b""
+    assert joint.join(before.records) == joint.join(records)
+    assert before.controls[-1] == live.controls[-1]
+
+
+class WithEmptyPieces:
+    """An application whose responses have empty pieces everywhere."""
+
+    def takes_pieces(self, path: bytes) -> bool:
+        return False
+
+    async def handle(self, request: Request) -> LiveResponse:
+        return LiveResponse(200, b"Content-Type: text/plain\r\n", self._run)
+
+    async def _run(self, channel: Channel) -> None:
+        for piece in (b"", b"one,", b"", b"", b"two,", memoryview(b""), b"three"):
+            await channel.send(piece)
+        channel.try_send(b"")
+        await channel.flush()
+        channel.try_send(b",four")
+        channel.try_send(b"")
+        await channel.flush()
+
+
+@pytest.mark.parametrize("name", ["front door", "hypercorn"])
+async def test_an_empty_piece_does_not_end_a_response(name: str) -> None:
+    config = ServerConfig(data_dir="unused")
+    listeners = listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listeners[0].getsockname()[1]}"
+    async with trio.open_nursery() as nursery, checked_async_client(base_url=url) as client:
+        if name == "front door":
+            nursery.start_soon(FrontDoor(WithEmptyPieces(), config, Metrics()).serve, listeners)
+        else:
+            server = HypercornServer(AsgiApplication(WithEmptyPieces(), config), config)
+            nursery.start_soon(server.serve, listeners, trio.sleep_forever)
+        for _ in range(2):
+            assert (await client.get("/")).content == b"one,two,three,four"
+        nursery.cancel_scope.cancel()
+
+
+# -- the check that all tests' clients make --------------------------------------------------------
+
+_LIVE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+_DATA, _CONTROL = b"event: data\ndata:x\n\n", b"event: control\ndata:{}\n\n"
+_END = b"0\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def received(wire: bytes, size: int) -> None:
+    check = ResponseCheck()
+    check.sent(b"GET / HTTP/1.1\r\n\r\n")
+    for start in range(0, len(wire), size):
+        check.received(wire[start : start + size])
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 10_000])
+def test_the_check_passes_what_is_well_framed(size: int) -> None:
+    received(_LIVE + chunk(_DATA) + chunk(_CONTROL + b":\n\n") + _END, size)
+    received(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", size)
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        _LIVE + chunk(_DATA[:-1]) + _END,
+        _LIVE + chunk(_DATA) + _END,
+        _LIVE + chunk(_DATA + _CONTROL) + _END + chunk(_DATA),
+        _LIVE + chunk(_DATA + _CONTROL) + _END + _LIVE,
+        _LIVE + chunk(_DATA + _CONTROL)[:-2] + b"x\r\n" + _END,
+        _LIVE + b"0" + chunk(_DATA + _CONTROL) + _END,
+        _LIVE + chunk(b"event: news\ndata:x\n\n") + _END,
+        b"HTTP/1.1 204 No Content\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi!",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_the_check_finds_what_is_not(wire: bytes, size: int) -> None:
+    with pytest.raises(AssertionError):
+        received(wire, size)
