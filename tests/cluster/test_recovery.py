@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -10,6 +11,7 @@ from random import Random
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from streamd.cli import main
 from streamd.cluster.recovery import recover_alone
@@ -21,9 +23,11 @@ from streamd.raft.messages import Entry, EntryKind, HardState
 from streamd.storage.errors import NothingToRecover, RecoveryUnfinished
 from streamd.storage.files import write_checked
 from streamd.storage.floor import Floor
+from streamd.streams.commands import Result
+from streamd.streams.model import IfMatch
 from streamd.streams.state import State
 from tests.support.directories import copy_in_use
-from tests.support.nodes import append, create, read_all, running_node
+from tests.support.nodes import append, create, key, read_all, running_node
 
 CLUSTER = ClusterConfig(name="lost")
 
@@ -171,3 +175,26 @@ def test_a_node_that_never_was_a_member_is_not_recovered(tmp_path: Path) -> None
     stores = Stores.open(tmp_path, 1, CLUSTER)
     assert stores.log.last_index == 0
     stores.close()
+
+
+async def test_tags_given_out_for_lost_entries_match_nothing_after_a_recovery(
+    survivor: Path, tmp_path: Path
+) -> None:
+    config = Config(server=ServerConfig(data_dir=str(survivor)), cluster=CLUSTER)
+    bases = {0}
+    for name in ("first", "second"):
+        recover_alone(config)
+        async with running_node(survivor) as node:
+            base = node.group.state.header.incarnation_base
+            bases.add(base)
+            stream = node.group.state.streams.get(key("a"))
+            assert stream is not None
+            lost = IfMatch((stream.version(),))
+            refused = await node.group.propose(replace(append("a", b"x"), if_match=lost))
+            assert refused.result is Result.PRECONDITION_FAILED
+        # A node that gets the log alone, as one that is added, comes to the same.
+        shutil.copytree(survivor, tmp_path / name)
+        shutil.rmtree(tmp_path / name / "state")
+        async with running_node(tmp_path / name) as node:
+            assert node.group.state.header.incarnation_base == base
+    assert len(bases) == 3

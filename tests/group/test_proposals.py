@@ -57,10 +57,10 @@ def test_conditions_and_what_became_of_them_travel_between_nodes() -> None:
     sent = [Proposal(command, 1, 0.0) for command in commands]
     received = decode_proposals(encode_proposals(sent), 0.0)
     assert [proposal.command for proposal in received] == commands
-    refused = Outcome(Result.PRECONDITION_FAILED, Position(3, 4), True, stream_id=7)
+    refused = Outcome(Result.PRECONDITION_FAILED, Position(3, 4), True, incarnation=7)
     [answer] = decode_answers(encode_answers([outcome.Value(refused)]))
     told = answer.unwrap()
-    assert (told.result, told.tail, told.closed, told.stream_id) == (
+    assert (told.result, told.tail, told.closed, told.incarnation) == (
         Result.PRECONDITION_FAILED,
         Position(3, 4),
         True,

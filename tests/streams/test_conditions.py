@@ -22,7 +22,7 @@ def driver() -> Driver:
 
 
 def now(driver: Driver, name: str = "s") -> IfMatch:
-    return IfMatch((driver.stream(name).version,))
+    return IfMatch((driver.stream(name).version(),))
 
 
 def test_a_write_goes_through_while_the_stream_is_as_it_was(driver: Driver) -> None:
@@ -35,7 +35,7 @@ def test_a_write_goes_through_while_the_stream_is_as_it_was(driver: Driver) -> N
 
 
 def test_any_of_several_versions_will_do(driver: Driver) -> None:
-    versions = (Version(9, 0, 0, False), driver.stream().version)
+    versions = (Version(9, 0, 0, False), driver.stream().version())
     assert driver.append(b"two", if_match=IfMatch(versions)).result is Result.APPENDED
 
 
@@ -49,10 +49,10 @@ def test_a_condition_without_a_tag_of_ours_never_holds(driver: Driver) -> None:
 
 
 def test_a_refused_append_changes_nothing(driver: Driver) -> None:
-    before = driver.stream().version
+    before = driver.stream().version()
     refused = driver.append(b"x", close=True, seq="9", producer=("p", 0, 0), if_match=NONE)
     assert refused.result is Result.PRECONDITION_FAILED
-    assert driver.stream().version == before
+    assert driver.stream().version() == before
     assert driver.append(b"x", seq="1", producer=("p", 0, 0)).result is Result.APPENDED
 
 
@@ -85,7 +85,7 @@ def test_a_producers_retry_gets_its_first_answer_though_its_condition_fails_now(
     driver.append(b"other")
     retry = driver.append(b"two", producer=("p", 0, 0), if_match=before)
     assert retry.result is Result.DUPLICATE
-    assert (retry.tail, retry.stream_id) == (first.tail, first.stream_id)
+    assert (retry.tail, retry.incarnation) == (first.tail, first.incarnation)
     assert driver.content() == b"onetwoother"
 
 

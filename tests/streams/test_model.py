@@ -123,7 +123,7 @@ class MachineAgainstLists(RuleBasedStateMachine):
         stream = self.driver.find(name)
         versions = data.draw(st.lists(st.sampled_from(self.seen), max_size=2)) if self.seen else []
         if kind == "now" and stream is not None:
-            versions.append(stream.version)
+            versions.append(stream.version())
         return IfMatch(tuple(versions))
 
     # -- commands -----------------------------------------------------------------------------
@@ -236,9 +236,9 @@ class MachineAgainstLists(RuleBasedStateMachine):
             remembered = known.producers[stamp[0]]
             own = stamp[2] == remembered.seq
             assert outcome.tail == (remembered.tail if own else known.tail)
-        elif known is not None and outcome.stream_id:
+        elif known is not None and outcome.incarnation:
             assert (outcome.tail, outcome.closed) == (known.tail, known.closed)
-            assert outcome.stream_id == known.incarnation
+            assert outcome.incarnation == known.incarnation
             self.seen.append(known.version)
 
     @precondition(lambda self: self.reference.streams)

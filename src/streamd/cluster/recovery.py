@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import msgspec
 
+from streamd.codec import Batch, encode_batch
 from streamd.config import Config
 from streamd.group.stores import Stores
 from streamd.raft.membership import encode_configuration
@@ -14,6 +15,8 @@ from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
 from streamd.storage.data_dir import IDENTITY
 from streamd.storage.errors import NothingToRecover, StorageFailed
 from streamd.storage.files import read_checked, remove_durably, write_checked
+from streamd.streams.commands import RenewIncarnations
+from streamd.streams.etags import incarnation_base
 from streamd.streams.model import Header
 from streamd.streams.state import State
 
@@ -54,7 +57,7 @@ def recover_alone(config: Config) -> Recovered:
             report = _plan(stores, header)
             write_checked(marker, report)
         stores.data_dir.renew(report.cluster_id)
-        _be_only_voter(stores, config)
+        _be_only_voter(stores, config, report.cluster_id)
         remove_durably(marker)
         return report
     except OSError as error:
@@ -80,8 +83,12 @@ def _plan(stores: Stores, header: Header) -> Recovered:
     )
 
 
-def _be_only_voter(stores: Stores, config: Config) -> None:
-    """Say so in the log's next entry, and vote whatever the log has lost."""
+def _be_only_voter(stores: Stores, config: Config, cluster_id: str) -> None:
+    """Say so in the log's next entries, and vote whatever the log has lost.
+
+    ETags given out for entries that are lost must not match what takes their place. By a command,
+    not in the stored state: a node that is added may get the log from its first entry on.
+    """
     server, cluster, log = config.server, config.cluster, stores.log
     advertised = server.advertise or server.listen
     alone = Configuration(
@@ -89,7 +96,13 @@ def _be_only_voter(stores: Stores, config: Config) -> None:
     )
     term = log.hard_state.term + 1
     payload = encode_configuration(alone)
-    log.append([Entry(log.last_index + 1, term, EntryKind.CONFIGURATION, payload)], HardState(term))
+    index = log.last_index + 1
+    renewal = encode_batch(Batch(0, [RenewIncarnations(incarnation_base(cluster_id))]))
+    entries = [
+        Entry(index, term, EntryKind.CONFIGURATION, payload),
+        Entry(index + 1, term, EntryKind.COMMANDS, renewal),
+    ]
+    log.append(entries, HardState(term))
     if log.lost_below is not None:
         log.note_regained()
 

@@ -108,7 +108,7 @@ class _Answer(msgspec.Struct, array_like=True):
     content_type: str = ""
     epoch: int = 0
     seq: int = 0
-    stream_id: int = 0
+    incarnation: int = 0
     earliest: tuple[int, int] = (0, 0)
     upload_id: int = 0
 
@@ -127,7 +127,7 @@ class _Answer(msgspec.Struct, array_like=True):
             value.content_type,
             value.epoch,
             value.seq,
-            value.stream_id,
+            value.incarnation,
             (value.earliest.record, value.earliest.byte),
             value.upload_id,
         )
@@ -144,7 +144,7 @@ class _Answer(msgspec.Struct, array_like=True):
                 self.content_type,
                 self.epoch,
                 self.seq,
-                self.stream_id,
+                self.incarnation,
                 Position(*self.earliest),
                 self.upload_id,
             )

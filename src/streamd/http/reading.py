@@ -34,7 +34,7 @@ async def head(service: Service, request: Request, route: StreamRoute) -> Respon
     if isinstance(stream, Response):
         return stream
     tail = stream.tail.token()
-    etag = state_tag(stream.stream_id, tail, stream.closed)
+    etag = state_tag(service.incarnation(stream), tail, stream.closed)
     asked = request.headers.get(b"if-none-match")
     if asked is not None and (named := named_tag(asked, etag)) is not None:
         return Response(304, b"ETag: %b\r\n" % named + _NO_STORE)
@@ -98,7 +98,7 @@ async def _catch_up(
         return offset_gone(gone.earliest)
     up_to_date = found.end == stream.tail
     closed = up_to_date and stream.closed
-    etag = range_tag(stream.stream_id, at, found.end, closed)
+    etag = range_tag(service.incarnation(stream), at, found.end, closed)
     caching = _caching(service, stream, found)
     pays = found.size > compression.LEAST_BYTES and compression.pays(stream.content_type)
     if pays:

@@ -88,14 +88,14 @@ def append_answer(command: Append, outcome: Outcome, route: StreamRoute) -> Resp
 def _position(outcome: Outcome) -> bytes:
     """The tail that a write has led to or met, and its ETag."""
     tail = outcome.tail.token()
-    return _POSITION % (tail, outcome.stream_id, tail, CLOSED if outcome.closed else b"")
+    return _POSITION % (tail, outcome.incarnation, tail, CLOSED if outcome.closed else b"")
 
 
 def precondition_failed(outcome: Outcome, route: StreamRoute) -> Response:
     """412, with what the next try needs; an absent bucket is worth saying before that."""
     if outcome.result is Result.BUCKET_NOT_FOUND and not route.implicit_bucket:
         return BUCKET_NOT_FOUND
-    if not outcome.stream_id:
+    if not outcome.incarnation:
         message = "If-Match is given, and there is no such stream"
         return error_response(412, "PRECONDITION_FAILED", message)
     head = _position(outcome)

@@ -11,6 +11,7 @@ from streamd.cold.errors import ObjectCorrupt
 from streamd.cold.segments import LogPlace, placed_entries_of, read_segment_head
 from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.state_store import StateStore
+from streamd.streams.etags import incarnation_base
 from streamd.streams.machine import Machine
 from streamd.streams.model import ArchivedPlace
 from streamd.streams.state import State
@@ -117,8 +118,13 @@ class Replay:
         self._state.end_flush()
 
 
-def become_another(store: StateStore) -> None:
-    """Make a replayed state that of a cluster of its own, which has archived nothing yet."""
+def become_another(store: StateStore, cluster_id: str) -> None:
+    """Make a replayed state that of a cluster of its own, which has archived nothing yet.
+
+    What the former cluster wrote after the restored entry is given up, and other bytes will take
+    its offsets: ETags of that time must match nothing.
+    """
     state = State(store)
     state.header.archived = ArchivedPlace()
+    state.header.incarnation_base = incarnation_base(cluster_id)
     store.write([*state.begin_flush(), (_PROGRESS_KEY, None)])

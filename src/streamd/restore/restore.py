@@ -399,7 +399,7 @@ def _found_cluster(data_dir: DataDir, config: Config, place: LogPlace, done: _Do
     """Have the log go on behind the state, with this node alone; then the directory is whole."""
     store = StateStore(data_dir.state)
     try:
-        become_another(store)
+        become_another(store, data_dir.identity.cluster_id)
     finally:
         store.close()
     LogStore.reset_closed(data_dir.log, data_dir.floor, Floor(place.index, place.term, place.chain))

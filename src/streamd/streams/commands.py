@@ -7,6 +7,7 @@ only ever be added at the end, with a default.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
 import msgspec
 
@@ -200,6 +201,15 @@ class Archived(msgspec.Struct, frozen=True, array_like=True, tag="archived"):
     anew: bool = False
 
 
+class RenewIncarnations(msgspec.Struct, frozen=True, array_like=True, tag="renew-incarnations"):
+    """No ETag of before holds any more: `base` becomes `Header.incarnation_base`.
+
+    In the log by recovery alone, never proposed.
+    """
+
+    base: Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+
+
 Command = (
     Create
     | Append
@@ -217,6 +227,7 @@ Command = (
     | MoveSlices
     | ForgetPacks
     | Archived
+    | RenewIncarnations
 )
 
 
@@ -275,8 +286,9 @@ class Outcome:
 
     `tail` is the stream's tail after it, `closed` whether it is closed then. `epoch` and `seq`
     speak of the producer: what it last got accepted, or, for a gap, the `seq` expected next.
-    `stream_id` is 0 where there is no stream. `earliest` is the stream's earliest position, where
-    that is what matters; `upload_id` is the upload that was begun.
+    `incarnation` is what the stream's ETag begins with, 0 where there is no stream. `earliest` is
+    the stream's earliest position, where that is what matters; `upload_id` is the upload that was
+    begun.
     """
 
     __slots__ = (
@@ -284,9 +296,9 @@ class Outcome:
         "content_type",
         "earliest",
         "epoch",
+        "incarnation",
         "result",
         "seq",
-        "stream_id",
         "tail",
         "upload_id",
     )
@@ -299,7 +311,7 @@ class Outcome:
         content_type: str = "",
         epoch: int = 0,
         seq: int = 0,
-        stream_id: int = 0,
+        incarnation: int = 0,
         earliest: Position = START,
         upload_id: int = 0,
     ) -> None:
@@ -309,7 +321,7 @@ class Outcome:
         self.content_type = content_type
         self.epoch = epoch
         self.seq = seq
-        self.stream_id = stream_id
+        self.incarnation = incarnation
         self.earliest = earliest
         self.upload_id = upload_id
 

@@ -2,29 +2,44 @@
 
 ``"{incarnation}:{start}:{end}"``, with ``:c`` behind it when the stream is closed and the answer
 says so. The tag of an append's answer, and of HEAD, is that of a read of everything.
+
+The incarnation is the stream's id plus `Header.incarnation_base`, which a restore changes: a tag
+of before it matches nothing, although stream ids and offsets are the same.
 """
 
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 
 from streamd.streams.model import Version
 from streamd.streams.offsets import START, Position
 
 _TAG = re.compile(rb'"(\d{1,19}):\d{16}_\d{16}:(\d{16})_(\d{16})(:c)?"')
-# The tag of a stream as a whole, of its id, tail and `CLOSED` or nothing.
+# The tag of a stream as a whole, of its incarnation, tail and `CLOSED` or nothing.
 STATE_TAG = b'"%%d:%b:%%b%%b"' % START.token()
 CLOSED = b":c"
 
 
-def range_tag(stream_id: int, start: Position, end: Position, closed: bool) -> bytes:
+# Bases lie so far apart, and above the ids of a cluster without one, that the incarnations of two
+# histories do not meet; and the largest still has 19 digits.
+_LEAST_BASE = 1 << 62
+
+
+def incarnation_base(cluster_id: str) -> int:
+    """What a restored or recovered cluster adds to its stream ids in tags."""
+    digest = sha256(cluster_id.encode()).digest()
+    return _LEAST_BASE + int.from_bytes(digest[:8]) % _LEAST_BASE
+
+
+def range_tag(incarnation: int, start: Position, end: Position, closed: bool) -> bytes:
     """The tag of the bytes from `start` to `end`."""
-    return b'"%d:%b:%b%b"' % (stream_id, start.token(), end.token(), CLOSED if closed else b"")
+    return b'"%d:%b:%b%b"' % (incarnation, start.token(), end.token(), CLOSED if closed else b"")
 
 
-def state_tag(stream_id: int, tail: bytes, closed: bool) -> bytes:
+def state_tag(incarnation: int, tail: bytes, closed: bool) -> bytes:
     """The tag of a stream as a whole; `tail` is an offset token."""
-    return STATE_TAG % (stream_id, tail, CLOSED if closed else b"")
+    return STATE_TAG % (incarnation, tail, CLOSED if closed else b"")
 
 
 def parse_tag(tag: bytes) -> Version | None:

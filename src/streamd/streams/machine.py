@@ -23,6 +23,7 @@ from streamd.streams.commands import (
     MoveSlices,
     Outcome,
     PublishSnapshot,
+    RenewIncarnations,
     Result,
     StorePart,
     Sweep,
@@ -58,6 +59,10 @@ class Machine:
         now_ms = header.log_ms = max(now_ms, header.log_ms)
         self._index, self._term = index, term
         outcomes = [self._apply_one(command, now_ms) for command in commands]
+        if header.incarnation_base:
+            for outcome in outcomes:
+                if outcome.incarnation:
+                    outcome.incarnation += header.incarnation_base
         header.applied_index = index
         header.applied_term = term
         return outcomes
@@ -98,6 +103,9 @@ class Machine:
                 return packing.forget(self.state, command)
             case Archived():
                 return packing.archive(self.state, command, self._index, self._term)
+            case RenewIncarnations():
+                self.state.header.incarnation_base = command.base
+                return Outcome(Result.DONE)
 
     def _living(self, key: bytes, now_ms: int) -> Stream | Result:
         """The stream, or why there is none; one that is found to have expired ends here."""
@@ -119,6 +127,9 @@ class Machine:
         if self.state.buckets.get(keys.bucket_of(key)) is None:
             return Outcome(Result.BUCKET_NOT_FOUND)
         return Outcome(Result.PRECONDITION_FAILED)
+
+    def _holds(self, if_match: IfMatch | None, stream: Stream) -> bool:
+        return if_match is None or if_match.holds(stream, self.state.header.incarnation_base)
 
     # -- appending ----------------------------------------------------------------------------
 
@@ -144,7 +155,7 @@ class Machine:
             return Outcome.of(Result.SEQ_REGRESSION, stream)
         # Last of all: a condition decides only about what would otherwise be done (RFC 9110
         # section 13.2.1).
-        if command.if_match is not None and not command.if_match.holds(stream):
+        if not self._holds(command.if_match, stream):
             return Outcome.of(Result.PRECONDITION_FAILED, stream)
         return self._append_accepted(stream, command, now_ms)
 
@@ -165,7 +176,7 @@ class Machine:
         producer = command.producer
         result = Result.APPENDED if command.lengths else Result.CLOSED
         if producer is None:
-            return Outcome(result, stream.tail, stream.closed, stream_id=stream.stream_id)
+            return Outcome(result, stream.tail, stream.closed, incarnation=stream.stream_id)
         self.state.producers.put(
             keys.producer_key(stream.stream_id, producer.producer_id),
             ProducerState(producer.epoch, producer.seq, stream.records, stream.size),
@@ -175,7 +186,7 @@ class Machine:
     def _unless_it_differs(
         self, stream: Stream, if_match: IfMatch | None, result: Result
     ) -> Outcome:
-        if if_match is not None and not if_match.holds(stream):
+        if not self._holds(if_match, stream):
             result = Result.PRECONDITION_FAILED
         return Outcome.of(result, stream)
 
@@ -303,7 +314,7 @@ class Machine:
         stream = self._living(command.key, now_ms)
         if isinstance(stream, Result):
             return self._absent(stream, command.key, command.if_match)
-        if command.if_match is not None and not command.if_match.holds(stream):
+        if not self._holds(command.if_match, stream):
             return Outcome.of(Result.PRECONDITION_FAILED, stream)
         self._end(command.key, stream)
         return Outcome.of(Result.DELETED, stream)

@@ -189,10 +189,10 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     def tail(self) -> Position:
         return Position(self.records, self.size)
 
-    @property
-    def version(self) -> Version:
+    def version(self, incarnation_base: int = 0) -> Version:
         """What `If-Match` compares. A fork's is its own: it never equals its source's."""
-        return Version(self.stream_id, self.records, self.size, self.closed)
+        incarnation = incarnation_base + self.stream_id
+        return Version(incarnation, self.records, self.size, self.closed)
 
     @property
     def fork_point(self) -> Position:
@@ -214,9 +214,12 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an ETag says of a stream: its incarnation, where its tail is, whether it is closed."""
+    """What an ETag says of a stream: its incarnation, where its tail is, whether it is closed.
 
-    stream_id: int
+    The incarnation is the stream's id plus `Header.incarnation_base`.
+    """
+
+    incarnation: int
     record: int
     byte: int
     closed: bool
@@ -230,8 +233,8 @@ class IfMatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     versions: tuple[Version, ...] | None = None
 
-    def holds(self, stream: Stream) -> bool:
-        return self.versions is None or stream.version in self.versions
+    def holds(self, stream: Stream, incarnation_base: int) -> bool:
+        return self.versions is None or stream.version(incarnation_base) in self.versions
 
 
 class Bucket(msgspec.Struct, array_like=True, gc=False):
@@ -302,6 +305,9 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     `hot_bytes` counts what is not in the cold store, over all streams and blobs; `flushed_bytes`
     all that was ever moved there, `cold_bytes` what of the packs is alive.
     `archived` is how far the log is in the cold store's archive, for all that was agreed on.
+    `incarnation_base` tells this history from those that it may contradict: a restore, and the
+    recovery of a lost majority, give up entries, so the same stream id and tail may come to mean
+    other bytes. 0 in a cluster that had neither.
     """
 
     applied_index: int = 0
@@ -314,3 +320,4 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     flushed_bytes: int = 0
     cold_bytes: int = 0
     archived: ArchivedPlace = ArchivedPlace()
+    incarnation_base: int = 0
