@@ -79,7 +79,8 @@ class Node:
             if wish is None:
                 connection.request("GET", path)
             else:
-                connection.request("POST", path, json.dumps(wish))
+                headers = {"Content-Type": "application/json"}
+                connection.request("POST", path, json.dumps(wish), headers)
             response = connection.getresponse()
             return response.status, json.loads(response.read() or b"null")
         except (OSError, http.client.HTTPException, ValueError):

@@ -27,6 +27,8 @@ _URL = re.compile(r"https?://[^/?#@]+/?")
 _S3_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Parts are told apart by their slashes alone: else a long wrong one is tried in all ways to cut it.
 _S3_PREFIX = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*(/|\Z))*")
+# A name, an IPv4 address, or an IPv6 address without brackets.
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:\s\x00-\x1f]+):(?P<port>[0-9]{1,5})")
 
 
@@ -40,11 +42,16 @@ class ConfigError(Exception):
 
 
 class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The `[server]` section. Addresses are ``host:port``; times and sizes have their unit."""
+    """The `[server]` section. Addresses are ``host:port``; times and sizes have their unit.
+
+    `allowed_hosts` are names, without a port, that clients may administer the node by, besides
+    those in `listen` and `advertise`.
+    """
 
     node_id: Positive = 1
     listen: str = "127.0.0.1:4437"
     advertise: str | None = None
+    allowed_hosts: list[str] = []
     data_dir: str = "./data"
     http: Literal["front-door", "hypercorn"] = "front-door"
     non_leader: Literal["forward", "redirect"] = "forward"
@@ -272,6 +279,11 @@ def _check(config: Config) -> None:
     split_address("server.listen", server.listen)
     if server.advertise is not None:
         split_address("server.advertise", server.advertise)
+    for host in server.allowed_hosts:
+        if _HOST_NAME.fullmatch(host) is None:
+            raise ConfigError(
+                f"server.allowed_hosts: {shown(host)!r} is not a host's name, or has a port"
+            )
     if (server.tls_cert is None) != (server.tls_key is None):
         raise ConfigError("server.tls_cert and server.tls_key go together")
     if server.max_body_bytes > server.max_buffered_bytes:

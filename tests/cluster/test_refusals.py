@@ -82,7 +82,7 @@ def test_without_a_majority_nothing_is_promised_and_local_reads_go_on(
     for (status, answer), request in zip(answers, requests, strict=True):
         assert (status, code_of(answer)) == (503, "UNAVAILABLE"), request
     assert ask(node, "GET", f"{STREAM}?offset=-1&consistency=local") == (200, b"kept")
-    refused = httpx.post(f"{node.url}/cluster/transfer", timeout=_PATIENCE_S)
+    refused = httpx.post(f"{node.url}/cluster/transfer", json={}, timeout=_PATIENCE_S)
     assert (refused.status_code, code_of(refused.content)) == (503, "UNAVAILABLE")
     assert int(refused.headers["retry-after"]) >= 1
     assert ask(node, "GET", "/healthz")[0] == 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from streamd.http.openapi import build
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 from tests.support.wire import checked_client
+
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_what_is_no_address_is_400_at_once(cluster: httpx.Client, address: str) 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b"\xff", b'{"address":' + b"[" * 100_000])
 def test_what_is_no_json_object_is_400(cluster: httpx.Client, body: bytes) -> None:
-    answer = cluster.post("/cluster/add", content=body)
+    answer = cluster.post("/cluster/add", content=body, headers=JSON)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
 
 
@@ -75,7 +76,7 @@ def test_what_is_no_node_id_is_400(cluster: httpx.Client, operation: str, node_i
 def test_a_cluster_of_one_answers_as_documented(
     cluster: httpx.Client, operation: str, wish: dict[str, Any], status: int
 ) -> None:
-    answer = cluster.post(f"/cluster/{operation}", content=json.dumps(wish))
+    answer = cluster.post(f"/cluster/{operation}", json=wish)
     assert answer.status_code == status
     assert_documented(f"/cluster/{operation}", "post", answer)
 

@@ -115,7 +115,7 @@ class NodeProcess:
     ) -> tuple[int, bytes] | None:
         connection = http.client.HTTPConnection("127.0.0.1", self.client_port, timeout=timeout_s)
         try:
-            connection.request(method, path, body)
+            connection.request(method, path, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             return response.status, response.read()
         except (OSError, http.client.HTTPException):

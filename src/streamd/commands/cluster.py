@@ -57,7 +57,7 @@ class Api:
 
         Raises `httpx.HTTPError`.
         """
-        return self._client.post(path, follow_redirects=True)
+        return self._client.post(path, json={}, follow_redirects=True)
 
     def is_ready(self) -> bool:
         try:

@@ -11,6 +11,7 @@ import trio
 from streamd.cold.errors import ColdError, ObjectCorrupt, ObjectMissing
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.http import batches, bootstrap, buckets, reading, snapshots, writes
+from streamd.http.admin_guard import PUBLIC_PATHS, AdminGuard
 from streamd.http.fields import BadRequest
 from streamd.http.messages import LiveResponse, Request, Response, error_response
 from streamd.http.routing import (
@@ -112,6 +113,7 @@ class StreamApplication:
     def __init__(self, service: Service, ops: Ops) -> None:
         self._service = service
         self._ops = ops
+        self._guard = AdminGuard(service.server)
 
     def takes_pieces(self, path: bytes) -> bool:
         return isinstance(resolve(path), SnapshotRoute)
@@ -176,15 +178,21 @@ class StreamApplication:
     async def _operate(self, request: Request, route: Route) -> Response | LiveResponse:
         if isinstance(route, BadPath):
             return route.response()
-        if request.method != "OPTIONS":
-            return await self._ops(request)
-        if request.path == b"*":
+        if request.path == b"*" and request.method == "OPTIONS":
             return _preflight(_ALL_METHODS)
+        if request.path in PUBLIC_PATHS:
+            return await self._ask_ops(request, _preflight)
+        response = self._guard.refusal(request) or await self._ask_ops(request, _methods)
+        response.private = True
+        return response
+
+    async def _ask_ops(self, request: Request, options: Callable[[bytes], Response]) -> Response:
+        """The operations app's answer; to OPTIONS, `options` of the methods that it has."""
         response = await self._ops(request)
         allowed = _ALLOW.search(response.head)
-        if response.status != 200 or allowed is None:
+        if request.method != "OPTIONS" or response.status != 200 or allowed is None:
             return response
-        return _preflight(_listed(sorted(allowed[1].decode().split(", "))))
+        return options(_listed(sorted(allowed[1].decode().split(", "))))
 
 
 def _other(method: str, route: Route, resource: Resource) -> Response:
@@ -201,6 +209,10 @@ def _other(method: str, route: Route, resource: Resource) -> Response:
 
 def _preflight(allowed: bytes) -> Response:
     return Response(204, _PREFLIGHT % (allowed, allowed))
+
+
+def _methods(allowed: bytes) -> Response:
+    return Response(204, b"Allow: %b\r\n" % allowed)
 
 
 def _label(route: Route) -> str:

@@ -88,7 +88,7 @@ class AsgiApplication:
             self._release(channel)
             response = refused.response
         if isinstance(response, LiveResponse):
-            channel.start(response.status, response.head, response.length)
+            channel.start(response.status, response.head, length=response.length)
             await response.run(channel)
             await channel.finish()
             return
@@ -100,7 +100,7 @@ class AsgiApplication:
         parts, size = body_parts(response.body if scope["method"] != "HEAD" else b"")
         try:
             with self._outgoing.holding(parts, size):
-                await _send_whole(channel, response.status, head, parts)
+                await _send_whole(channel, response.status, head, parts, response.shared_head)
         except OutgoingFull:
             await _send_whole(channel, FULL.status, FULL.head, body_parts(FULL.body)[0])
 
@@ -195,9 +195,15 @@ class AsgiChannel:
             while not self.body_ended and size <= limit:
                 size += len(await self.receive_body())
 
-    def start(self, status: int, head: bytes, length: int | None = None) -> None:
+    def start(
+        self,
+        status: int,
+        head: bytes,
+        shared_head: bytes = COMMON_HEAD,
+        length: int | None = None,
+    ) -> None:
         """Have the head sent before the first of the body."""
-        lines = (head + COMMON_HEAD).split(b"\r\n")
+        lines = (head + shared_head).split(b"\r\n")
         headers = [(name.lower(), value) for name, _, value in _pairs(lines)]
         if length is not None:
             headers.append((b"content-length", b"%d" % length))
@@ -237,9 +243,13 @@ class AsgiChannel:
 
 
 async def _send_whole(
-    channel: AsgiChannel, status: int, head: bytes, parts: Sequence[Buffer]
+    channel: AsgiChannel,
+    status: int,
+    head: bytes,
+    parts: Sequence[Buffer],
+    shared_head: bytes = COMMON_HEAD,
 ) -> None:
-    channel.start(status, head)
+    channel.start(status, head, shared_head)
     for part in parts:
         await channel.send(part)
     await channel.finish()

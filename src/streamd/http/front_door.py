@@ -22,6 +22,7 @@ from streamd.http.incoming import Pace, WireBody
 from streamd.http.listeners import turn_away
 from streamd.http.messages import (
     COMMON_HEAD,
+    PRIVATE_HEAD,
     Application,
     Buffer,
     ClientGone,
@@ -72,7 +73,7 @@ class FrontDoor:
         self.draining = False
         self.scheme = b"http"
         self._handshakes = 0
-        self.tail_head = _tail_head()
+        self._renew_tail_heads()
         # The time of the last sweep: precise enough for limits of seconds, and free to read.
         self.swept_at = trio.current_time()
         self.heads = HeadParser(config.max_headers)
@@ -175,11 +176,17 @@ class FrontDoor:
             self._chunk = b"".join((b"%x\r\n" % len(data), data, b"\r\n"))
         return self._chunk
 
+    def _renew_tail_heads(self) -> None:
+        """The header lines that end the heads of this second's responses."""
+        date = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
+        self.tail_head = COMMON_HEAD + date
+        self.private_tail_head = PRIVATE_HEAD + date
+
     async def _sweep(self) -> None:
         """Keep the time limits of all connections, and the clock for the Date header."""
         while True:
             await trio.sleep(_SWEEP_INTERVAL_S)
-            self.tail_head = _tail_head()
+            self._renew_tail_heads()
             self.swept_at = trio.current_time()
             for connection in self.connections:
                 connection.check_time(self.swept_at)
@@ -420,7 +427,8 @@ class Connection:
         self, response: Response, is_head: bool, keep_alive: bool, is_http_1_0: bool
     ) -> None:
         parts, size = body_parts(response.body)
-        head = STATUS_LINES[response.status] + response.head + self._door.tail_head
+        tail_head = self._door.private_tail_head if response.private else self._door.tail_head
+        head = STATUS_LINES[response.status] + response.head + tail_head
         if response.status not in (204, 304) and (size or not is_head):
             head += b"Content-Length: %d\r\n" % size
         if not keep_alive:
@@ -489,8 +497,3 @@ class Connection:
 
     async def wait_disconnected(self) -> None:
         await self._transport.wait_disconnected()
-
-
-def _tail_head() -> bytes:
-    """The header lines that end every response's head."""
-    return COMMON_HEAD + b"Date: %b\r\n" % formatdate(usegmt=True).encode()

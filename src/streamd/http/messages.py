@@ -14,13 +14,15 @@ import msgspec
 
 Buffer = bytes | memoryview
 
+_SAFE_HEAD = b"X-Content-Type-Options: nosniff\r\n"
 # Sent with every response, errors included (protocol 10.7 and CORS for browser clients).
 COMMON_HEAD = (
-    b"X-Content-Type-Options: nosniff\r\n"
-    b"Cross-Origin-Resource-Policy: cross-origin\r\n"
+    _SAFE_HEAD + b"Cross-Origin-Resource-Policy: cross-origin\r\n"
     b"Access-Control-Allow-Origin: *\r\n"
     b"Access-Control-Expose-Headers: *\r\n"
 )
+# Sent instead with what pages of other origins may not read.
+PRIVATE_HEAD = _SAFE_HEAD + b"Cross-Origin-Resource-Policy: same-origin\r\n"
 
 
 class Channel(Protocol):
@@ -116,11 +118,12 @@ class Response:
 
     `head` holds header lines in wire form (``b"Name: value\\r\\n"`` each) because building
     pairs only to join them again costs the hot path a tenth of its time. The adapter adds
-    Content-Length (never for 204 and 304) and `COMMON_HEAD`; for HEAD requests it leaves the
-    body out. `close` asks the adapter to end the connection afterwards.
+    Content-Length (never for 204 and 304) and `COMMON_HEAD`, or `PRIVATE_HEAD` if the response is
+    `private`; for HEAD requests it leaves the body out. `close` asks the adapter to end the
+    connection afterwards.
     """
 
-    __slots__ = ("status", "head", "body", "close")
+    __slots__ = ("status", "head", "body", "close", "private")
 
     def __init__(
         self,
@@ -128,11 +131,18 @@ class Response:
         head: bytes = b"",
         body: Buffer | Sequence[Buffer] = b"",
         close: bool = False,
+        private: bool = False,
     ) -> None:
         self.status = status
         self.head = head
         self.body = body
         self.close = close
+        self.private = private
+
+    @property
+    def shared_head(self) -> bytes:
+        """What the adapter adds to `head`."""
+        return PRIVATE_HEAD if self.private else COMMON_HEAD
 
 
 class LiveResponse:

@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from streamd.http.openapi.errors import ERRORS, EVERYWHERE, SHARED, Error, by_status
+from streamd.http.openapi.errors import (
+    ERRORS,
+    EVERYWHERE,
+    GUARDED,
+    GUARDED_POST,
+    SHARED,
+    Error,
+    by_status,
+)
 
 Json = dict[str, Any]
 
 JSON_TYPE = "application/json"
+_PREFLIGHT = (
+    "Access-Control-Allow-Methods",
+    "Access-Control-Allow-Headers",
+    "Access-Control-Max-Age",
+)
 
 
 class Reply(NamedTuple):
@@ -40,7 +53,7 @@ class Operation(NamedTuple):
 
 
 class Path(NamedTuple):
-    """A path with what all of its operations share."""
+    """A path with what all of its operations share; a `guarded` one is not for web pages."""
 
     template: str
     tag: str
@@ -48,6 +61,7 @@ class Path(NamedTuple):
     parameters: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     id_suffix: str = ""
+    guarded: bool = False
 
     def item(self) -> Json:
         """The document's path item, OPTIONS included."""
@@ -60,17 +74,14 @@ class Path(NamedTuple):
         named = self.id_suffix + "".join(
             part.strip("{}").title() for part in self.template.replace(".", "/").split("/")
         )
-        headers = (
-            "Allow",
-            "Access-Control-Allow-Methods",
-            "Access-Control-Allow-Headers",
-            "Access-Control-Max-Age",
-        )
+        headers = ("Allow",) if self.guarded else ("Allow", *_PREFLIGHT)
         reply = Reply("The methods and headers that are allowed here.", headers)
         return Operation(f"preflight{named}", "The methods there are", {204: reply})
 
     def _operation(self, method: str, operation: Operation) -> Json:
         errors = () if method == "OPTIONS" else operation.errors
+        if self.guarded:
+            errors = (*errors, *GUARDED, *(GUARDED_POST if method == "POST" else ()))
         found: Json = {
             "operationId": operation.operation_id + self.id_suffix,
             "tags": [self.tag],

@@ -108,6 +108,10 @@ ERRORS: dict[str, Error] = {
         ("Stream-Earliest-Offset",),
     ),
     "413 SNAPSHOT_TOO_LARGE": Error("The snapshot exceeds `server.max_snapshot_bytes`."),
+    # -- administration ---------------------------------------------------------------------
+    "403 ORIGIN_NOT_ALLOWED": Error("Origin is not this node: a web page asks."),
+    "415 UNSUPPORTED_MEDIA_TYPE": Error("Content-Type is not application/json."),
+    "421 HOST_NOT_ALLOWED": Error("Host is not a name of this node; see `server.allowed_hosts`."),
     # -- the cluster --------------------------------------------------------------------------
     "404 NOT_A_MEMBER": Error("No member has this id."),
     "404 NOT_A_LEARNER": Error("No learner has this id."),
@@ -150,6 +154,9 @@ EVERYWHERE = (
     "503 TOO_MANY_CONNECTIONS",
     "505 HTTP_VERSION",
 )
+# What the administration of a node answers to web pages.
+GUARDED = ("403 ORIGIN_NOT_ALLOWED", "421 HOST_NOT_ALLOWED")
+GUARDED_POST = ("415 UNSUPPORTED_MEDIA_TYPE",)
 # What methods meet that the document does not have.
 ELSEWHERE = ("405 METHOD_NOT_ALLOWED", "501 METHOD_UNKNOWN")
 

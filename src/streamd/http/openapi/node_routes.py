@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from streamd.http.admin_guard import PUBLIC_PATHS
 from streamd.http.openapi.elements import Json, Operation, Path, Reply, json_content, ref
 
 _COMPRESSED = ("Content-Encoding?", "Vary?")
 _LARGE = ("500 RESPONSE_TOO_LARGE",)
 _ALIVE = json_content(ref("schemas", "Alive"))
+_EMPTY: Json = {"required": False, "content": json_content({"type": "object", "maxProperties": 0})}
 
 
 def _looked_at(template: str, operation: Operation) -> Path:
-    return Path(template, "node", {"GET": operation, "HEAD": operation.head()})
+    return _path(template, {"GET": operation, "HEAD": operation.head()})
+
+
+def _path(template: str, operations: dict[str, Operation]) -> Path:
+    guarded = template.encode() not in PUBLIC_PATHS
+    return Path(template, "node", operations, guarded=guarded)
 
 
 def _readiness(operation_id: str, summary: str) -> Operation:
@@ -37,7 +44,7 @@ def _wish(name: str, summary: str, errors: tuple[str, ...], *, required: bool = 
         body=body,
         description="Any node may be asked; what only the leader can do is passed on to it.",
     )
-    return Path(f"/cluster/{name.lower()}", "node", {"POST": operation})
+    return _path(f"/cluster/{name.lower()}", {"POST": operation})
 
 
 def _work(work: str, summary: str) -> Path:
@@ -50,8 +57,9 @@ def _work(work: str, summary: str) -> Path:
             307: Reply("The leader is elsewhere.", ("Location", "Cache-Control")),
         },
         ("404 NO_COLD_STORE", "503 UNAVAILABLE"),
+        body=_EMPTY,
     )
-    return Path(f"/cluster/cold/{work}", "node", {"POST": operation})
+    return _path(f"/cluster/cold/{work}", {"POST": operation})
 
 
 _CHANGE = ("409 CHANGE_IN_PROGRESS", "409 INVALID_CONFIGURATION")
@@ -106,14 +114,14 @@ PATHS = (
     ),
     _work("flush", "Move to the cold store what is only here"),
     _work("gc", "Remove from the cold store what nothing needs"),
-    Path(
+    _path(
         "/cluster/snapshot",
-        "node",
         {
             "POST": Operation(
                 "compactLog",
                 "Store this node's state and cut its log",
                 {200: Reply("Done.", (), json_content(ref("schemas", "Compacted")))},
+                body=_EMPTY,
             )
         },
     ),

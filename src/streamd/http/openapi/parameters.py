@@ -165,7 +165,10 @@ _ANSWERED: dict[str, tuple[Json, str]] = {
     # On every answer there is, so no operation names them.
     "Access-Control-Allow-Origin": ({"const": "*"}, "On every answer."),
     "Access-Control-Expose-Headers": ({"const": "*"}, "On every answer."),
-    "Cross-Origin-Resource-Policy": ({"const": "cross-origin"}, "On every answer."),
+    "Cross-Origin-Resource-Policy": (
+        {"enum": ["cross-origin", "same-origin"]},
+        "On every answer.",
+    ),
     "X-Content-Type-Options": ({"const": "nosniff"}, "On every answer."),
 }
 

@@ -1,0 +1,213 @@
+"""Web pages cannot administer a node, whichever server answers: every route but the public ones
+takes requests that name the node, come from no other origin, and carry JSON.
+
+The routes are taken from the operations app itself, so that a new one is among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import httpx
+import pytest
+from werkzeug.routing import Rule
+
+from streamd.http.admin_guard import PUBLIC_PATHS
+from streamd.http.ops import create_ops_app
+from streamd.metrics import Metrics
+from streamd.node.node import Node
+from tests.http.serving import PATIENCE_S, serving
+from tests.support.ports import unused_port
+from tests.support.server_process import ServerProcess
+
+JSON = {"Content-Type": "application/json"}
+TEXT = {"Content-Type": "text/plain"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+EVIL = "http://evil.example"
+
+
+@pytest.fixture(scope="module", params=["front-door", "hypercorn", "hypercorn, HTTP/2"])
+def client(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[httpx.Client]:
+    """A client of a cluster of one node. What it asks to be done is wrong or changes nothing."""
+    stack, _, version = request.param.partition(", ")
+    environment = {
+        "STREAMD_CLUSTER_NAME": "alone",
+        "STREAMD_CLUSTER_LISTEN": f"127.0.0.1:{unused_port()}",
+        "STREAMD_SERVER_ADVERTISE": "node.example:4437",
+        "STREAMD_SERVER_ALLOWED_HOSTS": "balancer.example,Streams.Example.",
+    }
+    data = tmp_path_factory.mktemp("data") / "data"
+    http2 = bool(version)
+    with (
+        ServerProcess(data, flags=["--http", stack], environment=environment) as process,
+        httpx.Client(
+            base_url=process.url, http1=not http2, http2=http2, timeout=PATIENCE_S
+        ) as client,
+    ):
+        yield client
+
+
+class Ask(NamedTuple):
+    method: str
+    path: str
+
+
+def rules() -> list[Rule]:
+    """The routes of the operations app, whatever node it is of."""
+    app = create_ops_app(Metrics(), cast(Node, None))
+    return [rule for rule in app.url_map.iter_rules() if rule.endpoint != "static"]
+
+
+# Every method of every route that is not public.
+ADMIN = [
+    Ask(method, rule.rule)
+    for rule in rules()
+    if rule.rule.encode() not in PUBLIC_PATHS
+    for method in sorted(rule.methods)
+]
+
+
+def ask(client: httpx.Client, asked: Ask, headers: dict[str, str]) -> httpx.Response:
+    answer = client.request(asked.method, asked.path, headers=headers)
+    shared = {name for name in answer.headers if name.startswith("access-control-")}
+    assert not shared, f"{asked} lets pages read its answer"
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    return answer
+
+
+def assert_refused(answer: httpx.Response, status: int, code: str, asked: Ask) -> None:
+    assert answer.status_code == status, asked
+    if asked.method != "HEAD":
+        assert answer.json()["error"]["code"] == code
+
+
+def test_the_routes_that_change_a_node_are_guarded() -> None:
+    changes = {"add", "promote", "remove", "transfer", "snapshot", "cold/flush", "cold/gc"}
+    assert {Ask("POST", f"/cluster/{change}") for change in changes} <= set(ADMIN)
+
+
+def test_what_is_asked_rightly_is_answered(client: httpx.Client) -> None:
+    for asked in ADMIN:
+        answer = ask(client, asked, JSON)
+        assert answer.status_code not in (403, 415, 421, 500), asked
+
+
+def test_a_change_must_be_json(client: httpx.Client) -> None:
+    posts = [asked for asked in ADMIN if asked.method == "POST"]
+    wrong = [{}, TEXT, FORM, {"Content-Type": "multipart/form-data; boundary=x"}]
+    wrong += [{"Content-Type": "text/plain; application/json"}, {"Content-Type": "json"}]
+    for asked in posts:
+        for headers in wrong:
+            answer = ask(client, asked, headers)
+            assert_refused(answer, 415, "UNSUPPORTED_MEDIA_TYPE", asked)
+        utf8 = {"Content-Type": "Application/JSON; charset=utf-8"}
+        assert ask(client, asked, utf8).status_code != 415
+
+
+def test_a_page_of_another_origin_is_refused(client: httpx.Client) -> None:
+    port = client.base_url.port
+    foreign = [EVIL, "null", f"http://localhost:{port}", "http://127.0.0.1:1", "http://127.0.0.1"]
+    foreign += [f"ftp://127.0.0.1:{port}", f"http://127.0.0.1:{port}/", f"{EVIL} {EVIL}"]
+    for asked in ADMIN:
+        for origin in foreign:
+            answer = ask(client, asked, {**JSON, "Origin": origin})
+            assert_refused(answer, 403, "ORIGIN_NOT_ALLOWED", asked)
+
+
+def test_a_page_of_the_node_itself_is_answered(client: httpx.Client) -> None:
+    origin = str(client.base_url).rstrip("/")
+    for asked in ADMIN:
+        answer = ask(client, asked, {**JSON, "Origin": origin})
+        assert answer.status_code not in (403, 415, 421, 500), asked
+
+
+def test_a_name_that_is_not_the_nodes_is_misdirected(client: httpx.Client) -> None:
+    port = client.base_url.port
+    foreign = ["evil.example", f"evil.example:{port}", f"localhost.evil.example:{port}"]
+    foreign += ["203.0.113.7", f"[2001:db8::7]:{port}", "127.0.0.1.evil.example", "127.1"]
+    for asked in ADMIN:
+        for host in foreign:
+            answer = ask(client, asked, {**JSON, "Host": host, "Origin": f"http://{host}"})
+            assert_refused(answer, 421, "HOST_NOT_ALLOWED", asked)
+
+
+def test_a_preflight_from_elsewhere_is_given_nothing(client: httpx.Client) -> None:
+    preflight = {
+        "Origin": EVIL,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "content-type",
+    }
+    for asked in ADMIN:
+        if asked.method == "OPTIONS":
+            assert_refused(ask(client, asked, preflight), 403, "ORIGIN_NOT_ALLOWED", asked)
+            plain = ask(client, asked, {})
+            assert plain.status_code == 204
+            assert "OPTIONS" in plain.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LocalHost:1",
+        "127.0.0.1",
+        "127.0.0.9:80",
+        "[::1]:4437",
+        "node.example:4437",
+        "node.example",
+        "NODE.example.:1",
+        "balancer.example",
+        "streams.example:443",
+    ],
+)
+def test_the_names_of_a_node_are_its_own(client: httpx.Client, host: str) -> None:
+    answer = client.get("/cluster/status", headers={"Host": host})
+    assert answer.status_code == 200
+
+
+def test_a_route_that_is_not_there_is_guarded_too(client: httpx.Client) -> None:
+    for path in ("/cluster/none", "/cluster", "/readyz/none", "/"):
+        assert client.get(path).status_code == 404
+        assert client.get(path, headers={"Origin": EVIL}).status_code == 403
+
+
+def test_public_routes_change_nothing_and_any_name_reaches_them(client: httpx.Client) -> None:
+    public = [rule for rule in rules() if rule.rule.encode() in PUBLIC_PATHS]
+    assert {rule.rule.encode() for rule in public} == PUBLIC_PATHS
+    for rule in public:
+        assert set(rule.methods) == {"GET", "HEAD", "OPTIONS"}
+        foreign = {"Host": "prometheus.example", "Origin": EVIL}
+        assert client.get(rule.rule, headers=foreign).status_code == 200
+
+
+def test_streams_are_for_pages_of_any_origin_by_any_name(client: httpx.Client) -> None:
+    foreign = {**TEXT, "Host": "evil.example", "Origin": EVIL}
+    made = client.put("/v1/stream/shared", headers=foreign)
+    assert made.status_code in (200, 201)
+    assert made.headers["access-control-allow-origin"] == "*"
+    assert client.options("/v1/stream/shared", headers=foreign).status_code == 204
+
+
+@pytest.mark.parametrize("wildcard", ["0.0.0.0:4437", "[::]:4437"])
+async def test_who_listens_everywhere_is_reached_by_any_address_and_by_no_other_name(
+    tmp_path: Path, wildcard: str
+) -> None:
+    async with serving(tmp_path, listen=wildcard) as server, server.client() as client:
+        for host, status in (
+            ("192.0.2.8:4437", 200),
+            ("[2001:db8::7]", 200),
+            ("localhost", 200),
+            ("evil.example", 421),
+        ):
+            answer = await client.get("/cluster/status", headers={"Host": host})
+            assert answer.status_code == status
+
+
+async def test_without_a_host_a_node_is_not_administered(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.connect() as client:
+        await client.send(b"GET /cluster/status HTTP/1.0\r\n\r\n")
+        assert (await client.read_response()).code == "HOST_NOT_ALLOWED"
