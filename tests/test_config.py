@@ -72,6 +72,8 @@ def test_the_environment_speaks_text_and_is_typed_by_the_key() -> None:
         ('[server]\nadvertise = "b"', "server.advertise"),
         ('[server]\ntls_cert = "c.pem"', "server.tls_cert and server.tls_key go together"),
         ("[server]\nmax_buffered_bytes = 1", "server.max_buffered_bytes"),
+        ('[server]\nallowed_hosts = ["a:80"]', "server.allowed_hosts: 'a:80' is not a host's name"),
+        ('[server]\nallowed_hosts = ["*"]', "server.allowed_hosts: '*' is not a host's name"),
         ('[cluster]\nroutes = ["a:1"]', "cluster.routes need a cluster.name"),
         ('[cluster]\nname = "c"\nroutes = ["a"]', "cluster.routes: 'a' is not host:port"),
         ("[cluster]\nheartbeat_interval_ms = 600", "cluster.election_timeout_ms"),
