@@ -6,7 +6,16 @@ import msgspec
 import pytest
 
 from streamd.codec import Batch, decode_batch, encode_batch
-from streamd.streams.commands import Append, Command, Create, CreateBucket, Delete, Sweep, Touch
+from streamd.streams.commands import (
+    Append,
+    Command,
+    Create,
+    CreateBucket,
+    Delete,
+    OpenSession,
+    Sweep,
+    Touch,
+)
 from streamd.streams.model import ForkRequest, ProducerStamp, Settings
 
 COMMANDS: list[Command] = [
@@ -23,6 +32,7 @@ COMMANDS: list[Command] = [
     Touch([(b"b\0s", 1, 1_700_000_000_000), (b"b\0t", 2**63, 0)]),
     Sweep([b"b\0s", b"b\0t"]),
     CreateBucket(b"b"),
+    OpenSession(3, 2**63 - 1, 17),
 ]
 
 

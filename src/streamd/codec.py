@@ -9,17 +9,24 @@ from __future__ import annotations
 import msgspec
 
 from streamd.streams.commands import Command
+from streamd.streams.sessions import PackageStamp
+
+# What this release understands of a log. 1: sessions of nodes. Before a log may hold what is of
+# a format, all members have to say that they understand it.
+LOG_FORMAT = 1
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Commands in the order they take effect, and the leader's clock when it took them.
 
     `now_ms` (milliseconds since the epoch) is the only time the machine knows; the leader never
-    lets it go backwards.
+    lets it go backwards. The last commands are the `packages`, end to end; a release before log
+    format 1 does not see these, and would apply a repeated one again.
     """
 
     now_ms: int
     commands: list[Command]
+    packages: list[PackageStamp] = []
 
 
 class _Stamp(msgspec.Struct, frozen=True, array_like=True):

@@ -20,6 +20,7 @@ from streamd.raft.invariants import Checker, InvariantBroken
 from streamd.raft.messages import HardState, Message
 from streamd.storage.log_store import LogStore
 from streamd.streams.commands import Command, Outcome
+from streamd.streams.sessions import PackageStamp
 
 __all__ = ["InvariantBroken", "Watch"]
 
@@ -131,13 +132,15 @@ class Watch:
         """Applied anywhere, and again after a restart, an entry has the same outcomes."""
 
         def compared(
-            index: int, term: int, now_ms: int, commands: list[Command]
+            index: int,
+            term: int,
+            now_ms: int,
+            commands: list[Command],
+            packages: Sequence[PackageStamp] = (),
         ) -> Sequence[Outcome]:
-            digest = crc32(self._encoder.encode((term, now_ms, commands)))
-            outcomes = apply(index, term, now_ms, commands)
-            for outcome in outcomes:
-                fields = [getattr(outcome, name) for name in Outcome.__slots__]
-                digest = crc32(self._encoder.encode(fields), digest)
+            digest = crc32(self._encoder.encode((term, now_ms, commands, packages)))
+            outcomes = apply(index, term, now_ms, commands, packages)
+            digest = crc32(self._encoder.encode(outcomes), digest)
             self._checker.after_apply(core.node_id, index, digest)
             if index <= self._applied[core.node_id]:
                 self._counted["entries replayed"] += 1

@@ -12,6 +12,7 @@ import trio
 from msgspec.structs import replace
 
 from streamd.blocking import RunBlocking
+from streamd.codec import LOG_FORMAT
 from streamd.config import ClusterConfig
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.core import RaftViolation
@@ -219,6 +220,7 @@ class Cluster:
             peer_address=self._config.address,
             client_address=self._client_address,
             log_is_empty=self._is_new,
+            log_format=LOG_FORMAT,
         )
 
     def check(self, peer: Hello) -> None:

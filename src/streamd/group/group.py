@@ -45,7 +45,7 @@ from streamd.group.sweeping import Sweeper
 from streamd.metrics import Metrics
 from streamd.raft import interface as raft
 from streamd.raft.core import Core, Ready, Role, SoftState
-from streamd.raft.membership import decode_configuration
+from streamd.raft.membership import decode_configuration, departed
 from streamd.raft.messages import Configuration, Entry, EntryKind, Message
 from streamd.storage.data_dir import DataDir
 from streamd.storage.install import install
@@ -324,7 +324,7 @@ class Group:
             batch.give_up(Unavailable("another leader's entry took its place"))
         decoded = decode_batch(entry.payload)
         batch = self._batches[entry.index] = PendingEntry(
-            entry.term, decoded.now_ms, decoded.commands
+            entry.term, decoded.now_ms, decoded.commands, decoded.packages
         )
         return batch
 
@@ -410,19 +410,23 @@ class Group:
         except raft.Refused as error:
             give_up(proposals, Unavailable(str(error)))
             return
-        self._batches[indexes[0]] = PendingEntry(self.core.term, now_ms, commands, proposals)
+        self._batches[indexes[0]] = PendingEntry(self.core.term, now_ms, commands, (), proposals)
         self._metrics.commit_batch.observe(len(proposals))
 
     def _apply(self, entry: Entry) -> None:
         if entry.kind == EntryKind.COMMANDS:
             batch = self._batch(entry)
-            outcomes = self.machine.apply(entry.index, entry.term, batch.now_ms, batch.commands)
+            outcomes = self.machine.apply(
+                entry.index, entry.term, batch.now_ms, batch.commands, batch.packages
+            )
             for proposal, result in zip(batch.proposals, outcomes, strict=False):
                 proposal.settle(outcome.Value(result))
         else:
             if entry.kind == EntryKind.CONFIGURATION:
-                self.state.header.configuration = entry.payload
-            self.machine.apply(entry.index, entry.term, 0, [])
+                gone = departed(self.state.header.configuration, entry.payload)
+                self.machine.configure(entry.index, entry.term, entry.payload, gone)
+            else:
+                self.machine.apply(entry.index, entry.term, 0, [])
             stale = self._batches.get(entry.index)
             if stale is not None:
                 stale.give_up(Unavailable("another leader's entry took its place"))

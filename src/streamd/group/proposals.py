@@ -17,6 +17,7 @@ import trio
 
 from streamd.streams.commands import Command, Outcome, Result
 from streamd.streams.offsets import Position
+from streamd.streams.sessions import PackageStamp
 
 
 class Unavailable(Exception):
@@ -81,14 +82,20 @@ def give_up(proposals: Iterable[Proposal], error: Unavailable | OutcomeUnknown) 
 class PendingEntry:
     """An entry's commands, kept until the entry at its index commits here."""
 
-    __slots__ = ("commands", "now_ms", "proposals", "term")
+    __slots__ = ("commands", "now_ms", "packages", "proposals", "term")
 
     def __init__(
-        self, term: int, now_ms: int, commands: list[Command], proposals: Sequence[Proposal] = ()
+        self,
+        term: int,
+        now_ms: int,
+        commands: list[Command],
+        packages: Sequence[PackageStamp] = (),
+        proposals: Sequence[Proposal] = (),
     ) -> None:
         self.term = term
         self.now_ms = now_ms
         self.commands = commands
+        self.packages = packages
         self.proposals = proposals
 
     def give_up(self, error: Unavailable | OutcomeUnknown) -> None:

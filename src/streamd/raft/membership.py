@@ -26,6 +26,15 @@ def decode_configuration(payload: bytes) -> Configuration:
     return _DECODER.decode(payload)
 
 
+def departed(before: bytes, after: bytes) -> set[int]:
+    """Members by the payload of one configuration (empty: none) that a later one's are without.
+
+    Raises `msgspec.DecodeError`.
+    """
+    members = decode_configuration(before).members() if before else set()
+    return members - decode_configuration(after).members()
+
+
 def bootstrap_entry(
     voters: Iterable[int], addresses: tuple[tuple[int, str, str], ...] = ()
 ) -> Entry:

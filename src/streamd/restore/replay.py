@@ -9,6 +9,7 @@ import msgspec
 from streamd.codec import decode_batch
 from streamd.cold.errors import ObjectCorrupt
 from streamd.cold.segments import LogPlace, placed_entries_of, read_segment_head
+from streamd.raft.membership import departed
 from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.state_store import StateStore
 from streamd.streams.etags import incarnation_base
@@ -102,10 +103,13 @@ class Replay:
                 raise ObjectCorrupt(
                     f"entry {entry.index} has a command that this streamd does not know: {error}"
                 ) from error
-            self._machine.apply(entry.index, entry.term, batch.now_ms, batch.commands)
+            self._machine.apply(
+                entry.index, entry.term, batch.now_ms, batch.commands, batch.packages
+            )
+        elif entry.kind == EntryKind.CONFIGURATION:
+            gone = departed(self._state.header.configuration, entry.payload)
+            self._machine.configure(entry.index, entry.term, entry.payload, gone)
         else:
-            if entry.kind == EntryKind.CONFIGURATION:
-                self._state.header.configuration = entry.payload
             self._machine.apply(entry.index, entry.term, 0, [])
         self._machine.take_changes()
 

@@ -14,6 +14,9 @@ import msgspec
 from streamd.streams.model import ArchivedPlace, Finding, IfMatch, ProducerStamp, Settings, Stream
 from streamd.streams.offsets import START, Position
 
+# Fits a key, and the integers of any language.
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
 
 class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=False):
     """PUT of a stream (protocol section 5.1), or of a fork when the settings name a source.
@@ -210,6 +213,20 @@ class RenewIncarnations(msgspec.Struct, frozen=True, array_like=True, tag="renew
     base: Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
 
+class OpenSession(msgspec.Struct, frozen=True, array_like=True, tag="open-session"):
+    """A node's process begins to number its packages (`sessions`).
+
+    `nonce` is a random number that tells this process from every other; `replaces` is the id of
+    the session that it knows the node to have had, 0 for none. Refused when that is another by
+    now: the command of a process that has ended may be late, and must not end the session of the
+    process that came after it.
+    """
+
+    node_id: Number
+    nonce: Number
+    replaces: Number = 0
+
+
 Command = (
     Create
     | Append
@@ -228,6 +245,7 @@ Command = (
     | ForgetPacks
     | Archived
     | RenewIncarnations
+    | OpenSession
 )
 
 
@@ -279,9 +297,12 @@ class Result(Enum):
     SNAPSHOT_DIFFERS = "snapshot-differs"
     # What the command was made of has changed: nothing was done, make it anew.
     STALE = "stale"
+    # The command's package belongs to no session that is open, or is one that its node has
+    # forgotten. This copy of it did nothing.
+    SESSION_LOST = "session-lost"
 
 
-class Outcome:
+class Outcome(msgspec.Struct, array_like=True, gc=False):
     """The answer of the machine to one command.
 
     `tail` is the stream's tail after it, `closed` whether it is closed then. `epoch` and `seq`
@@ -289,41 +310,20 @@ class Outcome:
     `incarnation` is what the stream's ETag begins with, 0 where there is no stream. `earliest` is
     the stream's earliest position, where that is what matters; `upload_id` is the upload that was
     begun.
+
+    Outcomes are kept in the state (`sessions.Session`) and sent between nodes: fields may only be
+    added at the end, with a default.
     """
 
-    __slots__ = (
-        "closed",
-        "content_type",
-        "earliest",
-        "epoch",
-        "incarnation",
-        "result",
-        "seq",
-        "tail",
-        "upload_id",
-    )
-
-    def __init__(
-        self,
-        result: Result,
-        tail: Position = START,
-        closed: bool = False,
-        content_type: str = "",
-        epoch: int = 0,
-        seq: int = 0,
-        incarnation: int = 0,
-        earliest: Position = START,
-        upload_id: int = 0,
-    ) -> None:
-        self.result = result
-        self.tail = tail
-        self.closed = closed
-        self.content_type = content_type
-        self.epoch = epoch
-        self.seq = seq
-        self.incarnation = incarnation
-        self.earliest = earliest
-        self.upload_id = upload_id
+    result: Result
+    tail: Position = START
+    closed: bool = False
+    content_type: str = ""
+    epoch: int = 0
+    seq: int = 0
+    incarnation: int = 0
+    earliest: Position = START
+    upload_id: int = 0
 
     @classmethod
     def of(cls, result: Result, stream: Stream, epoch: int = 0, seq: int = 0) -> Outcome:

@@ -16,6 +16,7 @@
 ``k``  term, number                          `Pack`: an object with slices
 ``h``  time in ms, owner key                 bytes not in the cold store, about since that time
 ``o``  stream id                             before which record this node dropped its chunks
+``n``  node id                               `Session`: which packages of the node took effect
 =====  ====================================  =========================================
 
 Numbers are eight bytes, big endian, so that their order is the keys' order. Streams and blobs
@@ -42,6 +43,7 @@ SLICE = b"c"
 PACK = b"k"
 HOT = b"h"
 DROPPED = b"o"
+SESSION = b"n"
 
 _NUMBER = Struct(">Q")
 _CHUNK = Struct(">cQQ")

@@ -5,6 +5,8 @@ It knows no time but the one stamped into the log, and touches nothing but its s
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from streamd.streams import keys, packing, snapshots
 from streamd.streams.commands import (
     Append,
@@ -21,6 +23,7 @@ from streamd.streams.commands import (
     FlushCold,
     ForgetPacks,
     MoveSlices,
+    OpenSession,
     Outcome,
     PublishSnapshot,
     RenewIncarnations,
@@ -40,6 +43,7 @@ from streamd.streams.model import (
     Stream,
 )
 from streamd.streams.offsets import Position
+from streamd.streams.sessions import PackageStamp, Session
 from streamd.streams.state import State
 
 
@@ -52,24 +56,48 @@ class Machine:
         self.changes: dict[int, Change] = {}
         self._index = self._term = 0
 
-    def apply(self, index: int, term: int, now_ms: int, commands: list[Command]) -> list[Outcome]:
-        """Apply the commands of log entry `index`, in order, at log time `now_ms`."""
+    def apply(
+        self,
+        index: int,
+        term: int,
+        now_ms: int,
+        commands: list[Command],
+        packages: Sequence[PackageStamp] = (),
+    ) -> list[Outcome]:
+        """Apply the commands of log entry `index`, in order, at log time `now_ms`.
+
+        The last of them are the `packages`, end to end, each of which takes effect once however
+        often the log has it.
+        """
         header = self.state.header
         assert index == header.applied_index + 1, (index, header.applied_index)
         now_ms = header.log_ms = max(now_ms, header.log_ms)
         self._index, self._term = index, term
-        outcomes = [self._apply_one(command, now_ms) for command in commands]
-        if header.incarnation_base:
-            for outcome in outcomes:
-                if outcome.incarnation:
-                    outcome.incarnation += header.incarnation_base
+        if packages:
+            outcomes = self._apply_packages(packages, commands, now_ms)
+        else:
+            outcomes = [self._do(command, now_ms) for command in commands]
         header.applied_index = index
         header.applied_term = term
         return outcomes
 
+    def configure(self, index: int, term: int, configuration: bytes, gone: Iterable[int]) -> None:
+        """Take log entry `index`, by which the nodes `gone` are members no more."""
+        self.state.header.configuration = configuration
+        for node_id in gone:
+            self.state.sessions.delete(keys.number(node_id))
+        self.apply(index, term, 0, [])
+
     def take_changes(self) -> dict[int, Change]:
         changes, self.changes = self.changes, {}
         return changes
+
+    def _do(self, command: Command, now_ms: int) -> Outcome:
+        outcome = self._apply_one(command, now_ms)
+        base = self.state.header.incarnation_base
+        if base and outcome.incarnation:
+            outcome.incarnation += base
+        return outcome
 
     def _apply_one(self, command: Command, now_ms: int) -> Outcome:
         match command:
@@ -106,6 +134,47 @@ class Machine:
             case RenewIncarnations():
                 self.state.header.incarnation_base = command.base
                 return Outcome(Result.DONE)
+            case OpenSession():
+                return self._open_session(command)
+
+    # -- sessions -----------------------------------------------------------------------------
+
+    def _open_session(self, command: OpenSession) -> Outcome:
+        key = keys.number(command.node_id)
+        session = self.state.sessions.get(key)
+        if session is not None and session.nonce == command.nonce:
+            return Outcome(Result.DONE)
+        if command.replaces != (0 if session is None else session.session_id):
+            return Outcome(Result.STALE)
+        self.state.sessions.put(key, Session(self._index, command.nonce))
+        return Outcome(Result.DONE)
+
+    def _apply_packages(
+        self, packages: Sequence[PackageStamp], commands: list[Command], now_ms: int
+    ) -> list[Outcome]:
+        single = max(0, len(commands) - sum(stamp.count for stamp in packages))
+        outcomes = [self._do(command, now_ms) for command in commands[:single]]
+        for stamp in packages:
+            end = len(outcomes) + stamp.count
+            outcomes += self._apply_package(stamp, commands[len(outcomes) : end], now_ms)
+        return outcomes
+
+    def _apply_package(
+        self, stamp: PackageStamp, commands: list[Command], now_ms: int
+    ) -> list[Outcome]:
+        key = keys.number(stamp.node_id)
+        session = self.state.sessions.get(key)
+        if session is None or not session.admits(stamp):
+            return [Outcome(Result.SESSION_LOST) for _ in commands]
+        session.forget_below(stamp.lowest)
+        outcomes = session.outcomes.get(stamp.sequence)
+        if outcomes is None:
+            outcomes = [self._do(command, now_ms) for command in commands]
+            session.outcomes[stamp.sequence] = outcomes
+        self.state.sessions.put(key, session)
+        return outcomes
+
+    # -- streams ------------------------------------------------------------------------------
 
     def _living(self, key: bytes, now_ms: int) -> Stream | Result:
         """The stream, or why there is none; one that is found to have expired ends here."""

@@ -40,6 +40,7 @@ from streamd.streams.model import (
 )
 from streamd.streams.offsets import Position
 from streamd.streams.reading import RecordSlice, gather, home, read_stored
+from streamd.streams.sessions import Session
 from streamd.streams.tables import KeyValue, Table
 from streamd.streams.tails import Tails
 
@@ -49,6 +50,7 @@ _BUCKET_LIMIT = 10_000
 _BLOB_LIMIT = 10_000
 _SLICE_LIMIT = 10_000
 _PACK_LIMIT = 10_000
+_SESSION_LIMIT = 1_000
 TAIL_LIMIT_BYTES = 96 * 1024 * 1024
 # What a change to a table costs in memory while it waits to be stored, roughly.
 _ROW_BYTES = 300
@@ -85,6 +87,7 @@ class State:
         self.blobs = Table(Blob, keys.BLOB, store.get, _BLOB_LIMIT)
         self.slices = Table(ColdSlice, keys.SLICE, store.get, _SLICE_LIMIT)
         self.packs = Table(Pack, keys.PACK, store.get, _PACK_LIMIT)
+        self.sessions = Table(Session, keys.SESSION, store.get, _SESSION_LIMIT)
         self._tables = (
             self.streams,
             self.producers,
@@ -93,6 +96,7 @@ class State:
             self.blobs,
             self.slices,
             self.packs,
+            self.sessions,
         )
         self._loaded_ahead: dict[bytes, Table[Any]] = {
             keys.STREAM: self.streams,

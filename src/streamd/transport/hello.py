@@ -19,6 +19,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     `cluster_id` is empty until the node is a member of a cluster. `instance` is the transport's
     own: a number that each process draws, by which a node knows that it has dialled itself.
+    `log_format` is what it understands of a log (`streamd.codec.LOG_FORMAT`).
     """
 
     protocol_version: int = PROTOCOL_VERSION
@@ -29,6 +30,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     client_address: str
     log_is_empty: bool
     instance: int = 0
+    log_format: int = 0
 
 
 _HELLO = msgspec.msgpack.Decoder(Hello)
