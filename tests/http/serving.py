@@ -177,6 +177,7 @@ class Serving:
         clock: Clock,
         node: Node,
         door: FrontDoor,
+        hypercorn: HypercornServer,
         hub: Hub,
         service: Service,
     ) -> None:
@@ -185,8 +186,14 @@ class Serving:
         self.url = url
         self.node = node
         self.door = door
+        self.hypercorn = hypercorn
         self.hub = hub
         self.service = service
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open, whichever server has them."""
+        return len(self.door.connections) + self.hypercorn.connections
 
     @asynccontextmanager
     async def connect(self, *, receive_buffer: int | None = None) -> AsyncIterator[RawClient]:
@@ -230,7 +237,7 @@ async def serving(
 ) -> AsyncIterator[Serving]:
     """Serve as `streamd serve` does, on a port of the system's choice, until the block ends.
 
-    With ``http="hypercorn"`` the `door` that a test sees has no connections.
+    The `door` serves, or with ``http="hypercorn"`` the `hypercorn`; the other has no connections.
     """
     config = ServerConfig(data_dir=str(tmp_path / "data"), **server_settings)
     stores = await in_thread(Stores.open, Path(config.data_dir), config.node_id)
@@ -262,15 +269,16 @@ async def serving(
             metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
             listeners = listen("127.0.0.1", 0)
             port = listeners[0].getsockname()[1]
+            hypercorn = HypercornServer(AsgiApplication(application, config), config)
             if config.http == "hypercorn":
-                hypercorn = HypercornServer(AsgiApplication(application, config), config)
                 nursery.start_soon(hypercorn.serve, listeners, trio.sleep_forever)
             else:
                 nursery.start_soon(door.serve, listeners, ssl_context)
             is_plain = ssl_context is None and config.tls_cert is None
             scheme, host = ("http", "127.0.0.1") if is_plain else ("https", "localhost")
             try:
-                yield Serving(port, f"{scheme}://{host}:{port}", clock, node, door, hub, service)
+                url = f"{scheme}://{host}:{port}"
+                yield Serving(port, url, clock, node, door, hypercorn, hub, service)
             except Exception as error:
                 failure = error  # A failed assertion is clearer outside of exception groups.
             nursery.cancel_scope.cancel()

@@ -6,12 +6,12 @@ all connections once a second, because a cancel scope per request costs as much 
 
 from __future__ import annotations
 
-import errno
 import socket
 import ssl
 from collections.abc import Sequence
 from email.utils import formatdate
 from enum import Enum
+from functools import partial
 
 import structlog
 import trio
@@ -19,7 +19,7 @@ import trio
 from streamd.config import ServerConfig
 from streamd.http.heads import Fields, Head, HeadParser
 from streamd.http.incoming import Pace, WireBody
-from streamd.http.listeners import turn_away
+from streamd.http.listeners import accept_for_ever, turn_away
 from streamd.http.messages import (
     COMMON_HEAD,
     PRIVATE_HEAD,
@@ -37,8 +37,6 @@ from streamd.http.wire import CONTINUE, STATUS_LINES, Chunked, Refused, body_par
 from streamd.metrics import Metrics
 
 _SWEEP_INTERVAL_S = 1.0
-_ACCEPT_BACKOFF_S = 0.1
-_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 log = structlog.get_logger("streamd.http")
 
@@ -91,8 +89,9 @@ class FrontDoor:
             nursery.start_soon(self._sweep)
             with self._accepting:
                 async with trio.open_nursery() as accepting:
+                    take = partial(self._take, ssl_context=ssl_context, nursery=nursery)
                     for listener in listeners:
-                        accepting.start_soon(self._accept, listener, ssl_context, nursery)
+                        accepting.start_soon(accept_for_ever, listener, take)
             for listener in listeners:
                 trio.lowlevel.notify_closing(listener)
                 listener.close()
@@ -110,36 +109,22 @@ class FrontDoor:
             if connection.phase is Phase.IDLE:
                 connection.scope.cancel()
 
-    async def _accept(
-        self,
-        listener: socket.socket,
-        ssl_context: ssl.SSLContext | None,
-        nursery: trio.Nursery,
+    def _take(
+        self, sock: socket.socket, ssl_context: ssl.SSLContext | None, nursery: trio.Nursery
     ) -> None:
-        while True:
-            await trio.lowlevel.wait_readable(listener)
-            try:
-                sock, _ = listener.accept()
-            except OSError as error:
-                if error.errno in _OUT_OF_DESCRIPTORS:
-                    log.warning("accept failed", error=error.strerror)
-                    await trio.sleep(_ACCEPT_BACKOFF_S)
-                continue  # BlockingIOError, or a client that was gone before it was accepted.
-            sock.setblocking(False)
-            if len(self.connections) + self._handshakes >= self.config.max_connections:
-                turn_away(sock)
-                continue
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if ssl_context is None:
-                timeout_s = self.config.write_timeout_ms / 1000
-                nursery.start_soon(self._serve_transport, SocketTransport(sock, timeout_s))
-            else:
-                nursery.start_soon(self._serve_tls, sock, ssl_context)
+        """Serve a connection that was accepted, or turn it away."""
+        if len(self.connections) + self._handshakes >= self.config.max_connections:
+            turn_away(sock)
+        elif ssl_context is None:
+            transport = SocketTransport(sock, self.config.write_timeout_ms / 1000)
+            nursery.start_soon(self._serve_connection, self._connection(transport))
+        else:
+            self._handshakes += 1
+            nursery.start_soon(self._serve_tls, sock, ssl_context)
 
     async def _serve_tls(self, sock: socket.socket, ssl_context: ssl.SSLContext) -> None:
         plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         stream = trio.SSLStream(plain, ssl_context, server_side=True, https_compatible=True)
-        self._handshakes += 1
         try:
             with trio.fail_after(self.config.header_timeout_ms / 1000):
                 await stream.do_handshake()
@@ -148,12 +133,15 @@ class FrontDoor:
             return
         finally:
             self._handshakes -= 1
-        timeout_s = self.config.write_timeout_ms / 1000
-        await self._serve_transport(StreamTransport(stream, timeout_s))
+        transport = StreamTransport(stream, self.config.write_timeout_ms / 1000)
+        await self._serve_connection(self._connection(transport))
 
-    async def _serve_transport(self, transport: Transport) -> None:
+    def _connection(self, transport: Transport) -> Connection:
         connection = Connection(self, transport)
         self.connections.add(connection)
+        return connection
+
+    async def _serve_connection(self, connection: Connection) -> None:
         try:
             await connection.run()
         finally:
@@ -162,7 +150,7 @@ class FrontDoor:
             if not self.connections:
                 self._idle.set()
             with trio.CancelScope(shield=True):
-                await transport.close()
+                await connection.transport.close()
 
     def chunk(self, data: Buffer) -> bytes:
         """`data` as a chunk of a chunked body. One event goes to many readers: framed once.
@@ -198,7 +186,7 @@ class Connection:
 
     def __init__(self, door: FrontDoor, transport: Transport) -> None:
         self._door = door
-        self._transport = transport
+        self.transport = transport
         self.buffer = bytearray()
         self._chunked = False
         self._left = b""
@@ -282,7 +270,7 @@ class Connection:
             response = Response(response.status, response.head, response.body, close=True)
         keep_alive = await self._respond(head, response)
         if not body.ended:
-            await self._transport.linger()
+            await self.transport.linger()
         return keep_alive and body.ended
 
     async def _respond(self, head: Head, response: Response | LiveResponse) -> bool:
@@ -318,7 +306,7 @@ class Connection:
     # -- receiving ----------------------------------------------------------------------------
 
     async def _receive(self) -> bool:
-        data = await self._transport.receive()
+        data = await self.transport.receive()
         self.buffer += data
         self._door.metrics.bytes_in += len(data)
         return bool(data)
@@ -387,7 +375,7 @@ class Connection:
 
     async def receive_more(self) -> bytes:
         """For a body that is taken in pieces. Raises `ClientGone` when there is no more."""
-        data = await self._transport.receive()
+        data = await self.transport.receive()
         if not data:
             raise ClientGone
         self.buffer += data
@@ -395,7 +383,7 @@ class Connection:
         return data
 
     async def send_continue(self) -> None:
-        await self._transport.send((CONTINUE,))
+        await self.transport.send((CONTINUE,))
 
     async def _receive_body(self) -> None:
         before = len(self.buffer)
@@ -421,7 +409,7 @@ class Connection:
         self._release()
         self.buffer.clear()
         await self._send(refused.response, False, False, False)
-        await self._transport.linger()
+        await self.transport.linger()
 
     async def _send(
         self, response: Response, is_head: bool, keep_alive: bool, is_http_1_0: bool
@@ -442,10 +430,10 @@ class Connection:
             size = 0
         self._door.metrics.bytes_out += len(head) + size
         if size <= UNCOUNTED_BYTES:
-            await self._transport.send((head, *parts) if parts else (head,))
+            await self.transport.send((head, *parts) if parts else (head,))
             return
         with self._door.outgoing.holding(parts, size):
-            await self._transport.send((head, *parts))
+            await self.transport.send((head, *parts))
 
     async def _send_live(self, head: Head, response: LiveResponse, keep_alive: bool) -> bool:
         """Send a live response. Returns whether the connection may go on."""
@@ -464,7 +452,7 @@ class Connection:
         self._pending_head = b""
         await self.flush()
         if end:
-            await self._transport.send((end,))
+            await self.transport.send((end,))
         return keep_alive
 
     def _framed(self, data: Buffer) -> bytes:
@@ -480,7 +468,7 @@ class Connection:
         if self._left:
             self._left += framed
             return False
-        sent = self._transport.send_now(framed)
+        sent = self.transport.send_now(framed)
         if sent == len(framed):
             return True
         self._left = framed[sent:]
@@ -489,11 +477,11 @@ class Connection:
     async def flush(self) -> None:
         if self._left:
             left, self._left = self._left, b""
-            await self._transport.send((left,))
+            await self.transport.send((left,))
 
     async def send(self, data: Buffer) -> None:
         await self.flush()
-        await self._transport.send((self._framed(data),))
+        await self.transport.send((self._framed(data),))
 
     async def wait_disconnected(self) -> None:
-        await self._transport.wait_disconnected()
+        await self.transport.wait_disconnected()

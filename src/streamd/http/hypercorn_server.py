@@ -23,6 +23,7 @@ from hypercorn.typing import ConnectionState
 
 from streamd.config import ServerConfig
 from streamd.http.asgi import AsgiApplication
+from streamd.http.listeners import accept_for_ever, turn_away
 
 log = structlog.get_logger("streamd.http")
 
@@ -36,6 +37,7 @@ class HypercornServer:
         self._server = server
         self._config = _hypercorn_config(server)
         self._context = WorkerContext(None)
+        self._ssl_context: ssl.SSLContext | None = self._config.create_ssl_context()
         self.connections = 0
 
     async def serve(
@@ -44,43 +46,43 @@ class HypercornServer:
         """Serve until `stopping` returns, then drain. Raises what is fatal to the node."""
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
-                accepting.start_soon(
-                    partial(
-                        trio.serve_listeners,
-                        self._serve_connection,
-                        [self._listener(sock) for sock in listeners],
-                        handler_nursery=connections,
-                    )
-                )
+                take = partial(self._take, nursery=connections)
+                for listener in listeners:
+                    accepting.start_soon(accept_for_ever, listener, take)
                 accepting.start_soon(self._application.raise_fatal)
                 await stopping()
                 accepting.cancel_scope.cancel()
+            for listener in listeners:
+                trio.lowlevel.notify_closing(listener)
+                listener.close()
             await self._context.terminated.set()
             drain_s = self._server.drain_timeout_ms / 1000
             connections.cancel_scope.deadline = trio.current_time() + drain_s
 
-    def _listener(
-        self, sock: socket.socket
-    ) -> trio.SocketListener | trio.SSLListener[trio.SocketStream]:
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
-        context: ssl.SSLContext | None = self._config.create_ssl_context()
-        if context is None:
-            return listener
-        return trio.SSLListener(listener, context, https_compatible=True)
-
-    async def _serve_connection(self, stream: Any) -> None:
+    def _take(self, sock: socket.socket, nursery: trio.Nursery) -> None:
+        """Serve a connection that was accepted, or turn it away."""
         if self.connections >= self._server.max_connections:
-            await trio.aclose_forcefully(stream)
+            turn_away(sock)
             return
         self.connections += 1
+        nursery.start_soon(self._serve_connection, sock)
+
+    def _stream(self, sock: socket.socket) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+        plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        if self._ssl_context is None:
+            return plain
+        return trio.SSLStream(plain, self._ssl_context, server_side=True, https_compatible=True)
+
+    async def _serve_connection(self, sock: socket.socket) -> None:
         app = ASGIWrapper(self._application)  # type: ignore[arg-type]
-        state = ConnectionState({})
+        stream: Any = self._stream(sock)
         try:
-            await TCPServer(app, self._config, self._context, state, stream)
+            await TCPServer(app, self._config, self._context, ConnectionState({}), stream)
         except* Exception as errors:
             log.warning("a connection failed", error=repr(errors.exceptions[0]))
         finally:
             self.connections -= 1
+            await trio.aclose_forcefully(stream)
 
 
 def _hypercorn_config(server: ServerConfig) -> HypercornConfig:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+from collections.abc import Callable
 from contextlib import suppress
+from typing import NoReturn
+
+import structlog
+import trio
 
 from streamd.http.messages import COMMON_HEAD, error_response
 from streamd.http.wire import STATUS_LINES, body_parts
 
 _BACKLOG = 4096
+# One accept in each turn lets new clients starve where a thousand busy ones make turns long; all of
+# them would hold up those a thousand.
+ACCEPTS_PER_TURN = 64
+_ACCEPT_BACKOFF_S = 0.1
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+log = structlog.get_logger("streamd.http")
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -30,6 +43,28 @@ def listen(host: str, port: int) -> list[socket.socket]:
             listener.close()
         raise
     return listeners
+
+
+async def accept_for_ever(
+    listener: socket.socket, take: Callable[[socket.socket], None]
+) -> NoReturn:
+    """Pass each connection on to `take`, non-blocking, `ACCEPTS_PER_TURN` in a turn of the loop."""
+    while True:
+        await trio.lowlevel.wait_readable(listener)
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, _ = listener.accept()
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    log.warning("accept failed", error=error.strerror)
+                    await trio.sleep(_ACCEPT_BACKOFF_S)
+                break  # Or a client left before it was accepted.
+            sock.setblocking(False)
+            with suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            take(sock)
 
 
 def turn_away(sock: socket.socket) -> None:
