@@ -16,7 +16,9 @@ from msgspec.structs import astuple
 
 from streamd.archive.snapshots import ArchiveTarget, StateSnapshots
 from streamd.codec import decode_batch
+from streamd.cold.ends import ArchiveEnd, make_end
 from streamd.cold.errors import ColdError
+from streamd.cold.names import ENDS, group_folder, parse_end_name
 from streamd.cold.segments import LogPlace, SegmentWriter
 from streamd.config import ColdConfig
 from streamd.group.committed_log import EntriesGone
@@ -37,6 +39,8 @@ _FOR_OTHERS_BYTES = 4 * 1024 * 1024
 READ_BYTES = 1024 * 1024
 # How long members that do not answer are waited for before a gap is accepted.
 PATIENCE_S = 60.0
+# So many pointers to the end are there at most twice: removing one for each put would cost as much.
+_POINTERS_KEPT = 8
 # An entry of nothing but `Archived` is not larger than this.
 _SMALL_BYTES = 512
 
@@ -62,6 +66,7 @@ class Archive:
         self._snapshots = snapshots
         self._ask_member = ask_member
         self._missed_since: float | None = None
+        self._pointed = 0
         retention = self._group.retention
         retention.archived_index = lambda: self.archived.index
         retention.max_unarchived_bytes = config.log_limit_bytes
@@ -75,6 +80,8 @@ class Archive:
         """Archive all there is. Raises `ColdError`, `StorageError`, and for a round that is to be
         made again `Unavailable` or `OutcomeUnknown`."""
         try:
+            if self.target.history.has_archive:
+                await self._point_at_end()
             while await self._archive_some(lead):
                 pass
         except EntriesGone as gone:
@@ -132,7 +139,37 @@ class Archive:
         if place.index > behind.index:
             command = Archived(lead.term, behind, place, anew)
             await self._group.propose(command)
-        return self.archived == place
+        if self.archived != place:
+            return False
+        await self._point_at_end()
+        return True
+
+    async def _point_at_end(self) -> None:
+        """Have the store tell how far the archive goes, so that the loss of its end shows there.
+
+        After the cluster has agreed on it: a pointer never points at what may not be.
+        """
+        archived, history, target = self.archived, self.target.history, self.target
+        if archived.index <= history.pointed_index:
+            return
+        place = LogPlace(*astuple(archived))
+        end = make_end(ArchiveEnd(target.cluster_id(), target.group_id, place))
+        await target.cold.put(target.folder + end.name, end.content)
+        history.pointed_index = archived.index
+        self._pointed += 1
+        if self._pointed % _POINTERS_KEPT == 1:
+            await self._remove_pointers()
+
+    async def _remove_pointers(self) -> None:
+        """Remove all but the newest pointers to the end."""
+        target = self.target
+        folder = target.folder + group_folder(ENDS, target.group_id)
+        names = [info.name for info in await target.cold.page(folder)]
+        ours = [name for name in names if parse_end_name(name.removeprefix(target.folder))]
+        old = ours[:-_POINTERS_KEPT]
+        if old:
+            await target.guard.check(deleting=True)
+            await target.cold.delete_now(old)
 
     # -- what this node does not have ---------------------------------------------------------
 
@@ -209,6 +246,7 @@ class Archive:
                 "index": newest.index if newest else None,
                 "time_ms": newest.time_ms if newest else None,
             },
+            "set_back": self.target.history.problem,
             "fenced_by": self.target.fence.restored_cluster_id,
         }
 

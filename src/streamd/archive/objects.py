@@ -9,9 +9,17 @@ from typing import TypeVar
 import trio
 
 from streamd.blocking import RunBlocking
-from streamd.cold.catalog import Catalog, StoredManifest, StoredSegment, read_catalog
+from streamd.cold.catalog import (
+    Catalog,
+    StoredEnd,
+    StoredManifest,
+    StoredSegment,
+    read_catalog,
+)
+from streamd.cold.ends import ArchiveEnd, read_end
 from streamd.cold.errors import ColdError, ObjectCorrupt
 from streamd.cold.names import (
+    ENDS,
     LOG,
     PIECES,
     SNAPSHOTS,
@@ -85,9 +93,24 @@ class ArchivedObjects:
 
     async def _list(self) -> Catalog:
         listed: list[ObjectInfo] = []
-        for kind in (LOG, PIECES, SNAPSHOTS):
+        # The end first: what it points at is there before it, so a cluster that goes on archiving
+        # meanwhile is never behind it.
+        for kind in (ENDS, LOG, PIECES, SNAPSHOTS):
             listed += await list_all(self._cold, self.folder + group_folder(kind, self.group_id))
         return read_catalog(self.group_id, listed, self.folder)
+
+    async def ends(self) -> Catalog:
+        """The pointers to the archive's end, and nothing else: a small list."""
+        folder = self.folder + group_folder(ENDS, self.group_id)
+        return read_catalog(self.group_id, await list_all(self._cold, folder), self.folder)
+
+    async def end(self, stored: StoredEnd) -> ArchiveEnd:
+        end, named = read_end(await self.whole(stored.name, stored.size)), stored.parsed
+        place = end.place
+        said = (end.cluster_id, end.group_id, place.index, place.term, place.chain)
+        if said != (self.cluster_id, named.group_id, named.log_index, named.term, named.chain):
+            raise ObjectCorrupt(f"{stored.name} is the end of another archive: {said}")
+        return end
 
     async def whole(self, name: str, size: int) -> bytes:
         """An object, of the digest that its name has."""

@@ -12,6 +12,7 @@ import structlog
 import trio
 from msgspec.structs import astuple
 
+from streamd.archive.history import Guard, History
 from streamd.archive.objects import ArchivedObjects, list_all
 from streamd.blocking import RunBlocking
 from streamd.cold.catalog import Catalog, StoredManifest
@@ -60,6 +61,8 @@ class ArchiveTarget:
         self.run_blocking = run_blocking
         self.group_id = group_id
         self.fence = Fence(cold, cluster_id)
+        self.history = History(cold, group, lambda: self.objects, run=run_blocking)
+        self.guard = Guard(self.fence, self.history)
         # What a snapshot waits for: a log that is archived up to there.
         self.wanted_index = 0
         # Held while objects are taken away for others that say the same, or for age. What was
@@ -274,8 +277,8 @@ class StateSnapshots:
         segments = [one.name for one in catalog.segments if one.parsed.last_index <= kept.log_index]
         for names in (manifests, pieces, segments):
             if names:
-                await self._target.fence.check(fresh=True)
-                await self._target.cold.delete([self._target.folder + name for name in names])
+                await self._target.guard.check(deleting=True)
+                await self._target.cold.delete_now([self._target.folder + name for name in names])
         if manifests:
             log.info(
                 "old restore points were removed",

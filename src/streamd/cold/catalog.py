@@ -13,9 +13,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from streamd.cold.names import (
+    EndName,
     ManifestName,
     PieceName,
     SegmentName,
+    parse_end_name,
     parse_manifest_name,
     parse_piece_name,
     parse_segment_name,
@@ -50,6 +52,14 @@ class StoredPiece(NamedTuple):
     size: int
 
 
+class StoredEnd(NamedTuple):
+    """A pointer to where the archive ended once; the newest tells where it must reach."""
+
+    name: str
+    parsed: EndName
+    size: int
+
+
 class Range(NamedTuple):
     """Every state from that as of entry `first` to that as of entry `last` can be restored."""
 
@@ -66,6 +76,7 @@ class Catalog:
         self.segments: list[StoredSegment] = []
         self.manifests: list[StoredManifest] = []
         self.pieces: list[StoredPiece] = []
+        self.ends: list[StoredEnd] = []
         # When the last of them was written, in milliseconds since the epoch by the store's clock.
         self.newest_ms = 0
         for name, size, modified_ms in objects:
@@ -76,12 +87,28 @@ class Catalog:
                 self.manifests.append(StoredManifest(name, manifest, size, modified_ms))
             elif (piece := parse_piece_name(name)) and piece.group_id == group_id:
                 self.pieces.append(StoredPiece(name, piece, size))
+            elif (end := parse_end_name(name)) and end.group_id == group_id:
+                self.ends.append(StoredEnd(name, end, size))
         self.segments.sort(key=lambda one: (one.parsed.first_index, one.parsed.last_index))
         self.manifests.sort(key=lambda one: (one.parsed.log_index, one.parsed.snapshot_id))
+        self.ends.sort(key=lambda one: one.parsed.log_index)
 
     def names(self) -> set[str]:
-        """Of all objects."""
+        """Of all objects that hold something."""
         return {one.name for kind in (self.segments, self.manifests, self.pieces) for one in kind}
+
+    @property
+    def end_index(self) -> int:
+        """The entry up to which the archive must reach; 0 where no pointer says so, as with an
+        archive that only older versions wrote."""
+        return self.ends[-1].parsed.log_index if self.ends else 0
+
+    @property
+    def last_index(self) -> int:
+        """The last entry of which anything here speaks."""
+        segments = (one.parsed.last_index for one in self.segments)
+        snapshots = (one.log_index for one in self.manifests)
+        return max(self.end_index, *segments, *snapshots, 0)
 
     @property
     def begins_at_nothing(self) -> bool:
@@ -129,14 +156,21 @@ class Catalog:
 
     @property
     def is_without_gap(self) -> bool:
-        """Whether all segments, up to the last one, are reached from the first base."""
-        last = max((one.parsed.last_index for one in self.segments), default=0)
+        """Whether all segments, up to the last one, are reached from the first base, and the end
+        that the pointer names."""
+        last = max((one.parsed.last_index for one in self.segments), default=self.end_index)
+        last = max(last, self.end_index)
         ranges = self.ranges()
         return not last or (len(ranges) == 1 and ranges[0].last >= last)
 
     def gaps(self) -> list[tuple[int, int]]:
-        """The first and the last entry of what is missing between two ranges, in order."""
-        return [(before.last + 1, behind.first) for before, behind in pairwise(self.ranges())]
+        """The first and the last entry of what is missing, in order: between two ranges, and from
+        the last one to the end of the archive."""
+        ranges = self.ranges()
+        found = [(before.last + 1, behind.first) for before, behind in pairwise(ranges)]
+        if ranges and ranges[-1].last < self.end_index:
+            found.append((ranges[-1].last + 1, self.end_index))
+        return found
 
 
 def read_catalog(group_id: int, objects: Iterable[ObjectInfo], folder: str) -> Catalog:

@@ -5,6 +5,7 @@
 ``log/{group}/{first}-{last}-{digest}.segment``                committed entries (`segments`)
 ``pieces/{group}/{index}-{id}-{number}-{digest}.piece``        part of a state's rows
 ``snapshots/{group}/{index}-{id}-{digest}.manifest``           a state that is whole: its pieces
+``ends/{group}/{index}-{term}-{chain}-{digest}.end``           how far the log is archived (`ends`)
 ``fence/{cluster id}``                                         the cluster restored from this one
 ``checks/{random}``                                            a node tries whether it may write
 =============================================================  ===================================
@@ -25,6 +26,7 @@ PACKS = "packs/"
 LOG = "log/"
 PIECES = "pieces/"
 SNAPSHOTS = "snapshots/"
+ENDS = "ends/"
 FENCE = "fence/"
 CHECKS = "checks/"
 
@@ -37,6 +39,9 @@ _PIECE = re.compile(
 )
 _MANIFEST = re.compile(
     rf"snapshots/([0-9a-f]{{8}})/([0-9a-f]{{16}})-([0-9a-f]{{16}})-{_DIGEST}\.manifest"
+)
+_END = re.compile(
+    rf"ends/([0-9a-f]{{8}})/([0-9a-f]{{16}})-([0-9a-f]{{16}})-([0-9a-f]{{8}})-{_DIGEST}\.end"
 )
 
 
@@ -76,6 +81,14 @@ class ManifestName(NamedTuple):
     group_id: int
     log_index: int
     snapshot_id: int
+
+
+class EndName(NamedTuple):
+    digest: str
+    group_id: int
+    log_index: int
+    term: int
+    chain: int
 
 
 def digest_of(content: bytes | bytearray) -> str:
@@ -120,6 +133,10 @@ def manifest_name(group_id: int, index: int, snapshot_id: int, digest: str) -> s
     return f"{folder}{index:016x}-{snapshot_id:016x}-{digest}.manifest"
 
 
+def end_name(group_id: int, index: int, term: int, chain: int, digest: str) -> str:
+    return f"{group_folder(ENDS, group_id)}{index:016x}-{term:016x}-{chain:08x}-{digest}.end"
+
+
 def parse_pack_name(name: str) -> PackName | None:
     """What a pack's name says; None when it is not one."""
     match = _PACK.fullmatch(name)
@@ -139,6 +156,11 @@ def parse_piece_name(name: str) -> PieceName | None:
 def parse_manifest_name(name: str) -> ManifestName | None:
     match = _MANIFEST.fullmatch(name)
     return match and ManifestName(match["digest"], *_numbers(match))
+
+
+def parse_end_name(name: str) -> EndName | None:
+    match = _END.fullmatch(name)
+    return match and EndName(match["digest"], *_numbers(match))
 
 
 def check_digest(name: str, content: bytes) -> None:

@@ -195,6 +195,8 @@ def _flush(flushed: Answer) -> str:
 
 def _archive(archive: Answer) -> str:
     told = f"through entry {archive['archived_index']}, {archive['lag_entries']} behind"
+    if archive.get("set_back"):
+        told += f"; ALARM: {archive['set_back']}"
     for first, last in archive["gaps"] or []:
         told += f"; GAP: entries {first} to {last} are missing"
     if archive["log_cut_unarchived_index"]:

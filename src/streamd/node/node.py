@@ -129,14 +129,14 @@ class Node:
         snapshots = StateSnapshots(target, config, random=random)
         ask_member = None if self.cluster is None else self.cluster.ask_to_archive
         self.archive = Archive(target, snapshots, config, ask_member=ask_member)
-        unfenced = target.fence.unfenced
+        guarded = target.guard.guarded
         self.cold_gc = ColdGc(
             self.group,
             self.stores.state,
             cold,
             reads,
             self.pins,
-            target.fence,
+            target.guard,
             config,
             self._cluster_id,
             run_blocking=self.run_blocking,
@@ -148,10 +148,10 @@ class Node:
             ColdRecords(reads),
             node_tasks=[Rounds("drop", self.dropper.round)],
             leader_tasks=[
-                Rounds("flush", unfenced(self.flusher.round)),
-                Rounds("archive", unfenced(self.archive.make_round)),
-                Rounds("snapshot", unfenced(snapshots.make_round)),
-                Rounds("merge", unfenced(Merger(target).make_round)),
+                Rounds("flush", guarded(self.flusher.round)),
+                Rounds("archive", guarded(self.archive.make_round)),
+                Rounds("snapshot", guarded(snapshots.make_round)),
+                Rounds("merge", guarded(Merger(target).make_round)),
                 self.cold_gc.task,
             ],
         )

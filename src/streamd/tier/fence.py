@@ -6,8 +6,8 @@ deleted there any more, and what this cluster would add is a history that goes o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import ParamSpec
+from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -23,9 +23,6 @@ log = structlog.get_logger("streamd.cold")
 _GOOD_FOR_S = 10.0
 
 
-P = ParamSpec("P")
-
-
 class FenceNote(msgspec.Struct, frozen=True):
     """What a fence says: who was restored, as of which entry at most, and when by its clock."""
 
@@ -35,6 +32,13 @@ class FenceNote(msgspec.Struct, frozen=True):
 
 class Fenced(ColdError):
     """Another cluster was restored from this one, which therefore leaves the store as it is."""
+
+
+class Guard(Protocol):
+    """What is asked before the cluster's folder is changed; raises when it must not be."""
+
+    async def check(self, *, deleting: bool = False) -> None:
+        """Those that are `deleting` ask before each request."""
 
 
 class Fence:
@@ -66,15 +70,6 @@ class Fence:
                 "flushed, archived or deleted any more. Stop these nodes; if that restore was a "
                 f"mistake, delete {self._folder}{fence_name(self.restored_cluster_id)}"
             )
-
-    def unfenced(self, make_round: Callable[P, Awaitable[float]]) -> Callable[P, Awaitable[float]]:
-        """A round that is only made while there is no fence; else it raises `Fenced`."""
-
-        async def make(*args: P.args, **kwargs: P.kwargs) -> float:
-            await self.check()
-            return await make_round(*args, **kwargs)
-
-        return make
 
     def forget(self) -> None:
         """Look anew the next time."""

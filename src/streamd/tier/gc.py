@@ -35,7 +35,7 @@ from streamd.streams import keys
 from streamd.streams.commands import DropSlices, ForgetPacks
 from streamd.streams.model import Pack
 from streamd.tier.compaction import Compaction
-from streamd.tier.fence import Fence
+from streamd.tier.fence import Guard
 from streamd.tier.reads import ColdReads
 from streamd.tier.store import Cold
 from streamd.tier.tier import Lead, Rounds
@@ -77,7 +77,7 @@ class ColdGc:
         cold: Cold,
         reads: ColdReads,
         pins: Pins,
-        fence: Fence,
+        guard: Guard,
         config: ColdConfig,
         cluster_id: Callable[[], str],
         *,
@@ -91,7 +91,7 @@ class ColdGc:
         self._cold = cold
         self._reads = reads
         self._pins = pins
-        self._fence = fence
+        self._guard = guard
         self._run_blocking = run_blocking
         self._cluster_id = cluster_id
         self._folder = ""
@@ -147,7 +147,7 @@ class ColdGc:
             ("orphans", self._delete_orphans),
         )
         try:
-            await self._fence.check(fresh=True)
+            await self._guard.check(deleting=True)
             for self.doing, step in steps:
                 await step(lead, removed)
         finally:
@@ -224,7 +224,8 @@ class ColdGc:
     async def _delete_packs(self, dead: Sequence[_Dead], removed: Removed) -> None:
         """Objects first: should this end in between, their rows still tell of them."""
         own = [one.pack for one in dead if one.pack.name.startswith(self._folder)]
-        await self._cold.delete([pack.name for pack in own])
+        await self._guard.check(deleting=True)
+        await self._cold.delete_now([pack.name for pack in own])
         for one in dead:
             self._reads.forget(one.pack.name)
         await self._group.propose(ForgetPacks([one.place for one in dead]), 16 * len(dead))
@@ -263,7 +264,9 @@ class ColdGc:
             orphans = await self._run_blocking(
                 _orphans, self._store, self._folder, names, lead.term, under_way
             )
-            await self._cold.delete(orphans)
+            if orphans:
+                await self._guard.check(deleting=True)
+                await self._cold.delete_now(orphans)
             removed.deleted_orphans += len(orphans)
             after = names[-1]
         self._orphans_at = trio.current_time()
