@@ -266,9 +266,9 @@ def test_ctrl_c_ends_it_quietly(streamd: Shell) -> None:
 @pytest.mark.parametrize(
     ("module", "strangers"),
     [
-        ("streamd.cli", ["httpx", "rich", "trio", "quart", "plyvel"]),
+        ("streamd.cli", ["httpx", "rich", "trio", "quart", "streamd.storage.binding"]),
         ("streamd.http.server", ["httpx", "streamd.client"]),
-        ("streamd.client.reading", ["trio", "quart", "plyvel"]),
+        ("streamd.client.reading", ["trio", "quart", "streamd.storage.binding"]),
     ],
 )
 def test_server_and_client_do_not_load_each_others_libraries(

@@ -12,8 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-import plyvel
-
+from streamd.storage.binding import plyvel
 from tests.sim.persisting import Crashed
 from tests.sim.watch import InvariantBroken
 from tests.support.directories import copy_in_use, sizes

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
-import plyvel
 import pytest
+
+from streamd.storage.binding import plyvel
 
 T = TypeVar("T")
 

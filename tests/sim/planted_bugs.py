@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import plyvel
 import pytest
 
 from streamd.group import group, stores
@@ -26,6 +25,7 @@ from streamd.group.storing import Storing
 from streamd.raft.core import Ready, SoftState
 from streamd.raft.messages import Entry, HardState
 from streamd.storage import install
+from streamd.storage.binding import plyvel
 from streamd.storage.floor import Floor
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore

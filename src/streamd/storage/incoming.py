@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-import plyvel
 
+from streamd.storage.binding import plyvel
 from streamd.storage.errors import StorageError
 from streamd.storage.files import sync_directory
 from streamd.storage.leveldb import FailStop

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from struct import Struct
 
 import msgspec
-import plyvel
 
 from streamd.raft.chain import chain
 from streamd.raft.messages import Entry, HardState
+from streamd.storage.binding import plyvel
 from streamd.storage.errors import RESTORE_HINT, LogCorrupt
 from streamd.storage.floor import Floor
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import plyvel
-
 from streamd.raft.messages import Entry, HardState
+from streamd.storage.binding import plyvel
 from streamd.storage.errors import RESTORE_HINT, LogBelowFloor, LogCorrupt, StateBehindLog
 from streamd.storage.files import read_checked, remove_durably, write_checked
 from streamd.storage.floor import Floor, read_floor, write_floor

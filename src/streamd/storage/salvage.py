@@ -11,10 +11,10 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-import plyvel
 import structlog
 
 from streamd.raft.messages import HardState
+from streamd.storage.binding import plyvel
 from streamd.storage.errors import LogCorrupt, StorageError, StorageFailed
 from streamd.storage.files import read_checked, rename_durably, sync_directory, write_checked
 from streamd.storage.floor import Floor, read_floor, write_floor

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from struct import Struct
 
 import msgspec
-import plyvel
 from crc32c import crc32c
 
+from streamd.storage.binding import plyvel
 from streamd.storage.hot_rows import HotRows, View
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore, ViewGone

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition, Lock
 
-import plyvel
-
+from streamd.storage.binding import plyvel
 from streamd.storage.errors import StorageError
 from streamd.storage.leveldb import FailStop, open_database
 
