@@ -251,6 +251,8 @@ PROBES = [
     Probe("a .. segment", "GET", b"/v1/stream/a/../b"),
     Probe("an escaped .. segment", "GET", b"/v1/stream/a/%2e%2E/b"),
     Probe(".. behind an escaped slash", "GET", b"/v1/stream/a%2f..%2fb"),
+    Probe("an escaped slash", "PUT", b"/v1/stream/privat%2Fdoc"),
+    Probe("an escaped slash behind the bucket", "PUT", b"/v1/stream/privat/a%2fb"),
     Probe("an escape that is none", "GET", b"/v1/stream/a%zz"),
     Probe("a truncated escape", "GET", b"/v1/stream/a%4"),
     Probe("an escaped NUL", "GET", b"/v1/stream/a%00"),

@@ -7,6 +7,7 @@ a URL path as it is, ``/BUCKET/STREAM`` for the strict surface among others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -37,7 +38,7 @@ class StreamName(NamedTuple):
 def parse_name(written: str) -> StreamName:
     """Raises `BadName`."""
     if written.startswith("/"):
-        path = _quoted(unquote(written))
+        path = _quoted([unquote(part) for part in written.split("/")])
         if path in ("/", V1):
             raise BadName(f"{written} is the path of no stream")
         return StreamName(written, path)
@@ -45,7 +46,7 @@ def parse_name(written: str) -> StreamName:
         raise BadName("name the stream without its server, and the server with --url")
     if not all(written.split("/")):
         raise BadName(f"'{written}' is no name: it has an empty part")
-    return StreamName(written, V1 + _quoted(written))
+    return StreamName(written, V1 + _quoted(written.split("/")))
 
 
 def bucket_path(written: str) -> str:
@@ -53,13 +54,12 @@ def bucket_path(written: str) -> str:
     bucket = written.strip("/")
     if not bucket or "/" in bucket:
         raise BadName(f"'{written}' is no bucket's name")
-    return "/" + _quoted(bucket)
+    return "/" + _quoted([bucket])
 
 
-def _quoted(path: str) -> str:
+def _quoted(parts: Sequence[str]) -> str:
     """A path whose parts mean themselves: on its way ``a/../b`` would become ``b``, another
     stream. Raises `BadName`."""
-    parts = path.split("/")
     if ".." in parts:
-        raise BadName(f"'{path}' is no name: it has a part ..")
-    return "/".join("%2E" if part == "." else quote(part) for part in parts)
+        raise BadName(f"'{'/'.join(parts)}' is no name: it has a part ..")
+    return "/".join("%2E" if part == "." else quote(part, safe="") for part in parts)

@@ -29,6 +29,7 @@ MAX_BUCKETED_BYTES = 122
 _V1 = b"/v1/stream/"
 _BUCKET = re.compile(rb"[a-z0-9_-]{4,64}")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_ESCAPED_SLASH = re.compile(rb"%2F", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f\\]")
 
 
@@ -125,6 +126,9 @@ def _resolve(path: bytes) -> Route:
         return _resolve_bucketed(path)
     if len(path) > MAX_PATH_BYTES:
         return BadPath(400, "INVALID_PATH", f"the path is longer than {MAX_PATH_BYTES} bytes")
+    if _ESCAPED_SLASH.search(path):
+        # Decoded, it would name what a proxy with rules for paths believes to be elsewhere.
+        return BadPath(400, "INVALID_PATH", "the path has an escaped slash")
     decoded = _decode(path[len(_V1) :])
     if isinstance(decoded, BadPath):
         return decoded

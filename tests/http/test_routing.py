@@ -1,0 +1,51 @@
+"""A path means one thing: what names a stream, split at its slashes and then decoded."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from streamd.client.names import BadName, parse_name
+from streamd.http.routing import BadPath, StreamRoute, resolve
+
+ESCAPES = settings(derandomize=True, database=None, deadline=None, max_examples=300)
+# Text that is worth escaping: slashes, dots, percent signs, and what looks like escapes of them.
+PIECES = st.sampled_from(["a", "b", "/", "%2F", "%2f", "%252F", "%25", ".", "..", "%2E", "é"])
+PATHS = st.lists(PIECES, min_size=1, max_size=6).map("".join)
+
+
+def named(path: str) -> list[str] | None:
+    """What a path names by the rule: its parts, decoded after it was split; None for nothing."""
+    parts = [unquote(part) for part in path.split("/")]
+    return None if "" in parts or ".." in parts or "/" in "".join(parts) else parts
+
+
+@ESCAPES
+@given(PATHS, PATHS)
+@example("privat%2Fdoc", "privat/doc")
+@example("a/b%2fc", "a/b/c")
+@example("a%252Fb", "a%2Fb")
+def test_two_paths_name_one_stream_if_their_decoded_parts_are_the_same(one: str, two: str) -> None:
+    routes = [resolve(b"/v1/stream/" + quote(path, safe="/%").encode()) for path in (one, two)]
+    for path, route in zip((one, two), routes, strict=True):
+        assert isinstance(route, StreamRoute if named(path) else BadPath), (path, route)
+    first, second = routes
+    if isinstance(first, StreamRoute) and isinstance(second, StreamRoute):
+        assert (first.key == second.key) == (named(one) == named(two))
+
+
+@ESCAPES
+@given(PATHS)
+@example("privat%2Fdoc")
+def test_the_client_asks_for_the_path_that_was_written(path: str) -> None:
+    written = "/v1/stream/" + path
+    here = resolve(quote(written, safe="/%").encode())
+    try:
+        there = resolve(parse_name(written).path.encode())
+    except BadName:
+        assert isinstance(here, BadPath)
+    else:
+        assert type(there) is type(here)
+        assert getattr(there, "key", None) == getattr(here, "key", None)
