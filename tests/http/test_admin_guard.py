@@ -6,6 +6,7 @@ The routes are taken from the operations app itself, so that a new one is among 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -211,3 +212,17 @@ async def test_without_a_host_a_node_is_not_administered(tmp_path: Path) -> None
     async with serving(tmp_path) as server, server.connect() as client:
         await client.send(b"GET /cluster/status HTTP/1.0\r\n\r\n")
         assert (await client.read_response()).code == "HOST_NOT_ALLOWED"
+
+
+async def test_a_client_that_has_sent_all_and_says_so_is_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        for asked in ADMIN:
+            if asked.method not in ("GET", "POST"):
+                continue
+            async with server.connect() as client:
+                head = f"{asked.method} {asked.path} HTTP/1.1\r\nHost: localhost\r\n"
+                await client.send(head.encode() + b"Content-Type: application/json\r\n\r\n")
+                client.finish_sending()
+                answer = await client.read_response()
+                assert answer.status in (200, 404, 409), (asked, answer)
+                assert json.loads(answer.body)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+import trio
+
 from streamd.http.messages import Request, Response, error_response
 
 Message = MutableMapping[str, Any]
@@ -54,8 +56,9 @@ class _Exchange:
 
     async def receive(self) -> Message:
         if self._received:
-            await self._request.channel.wait_disconnected()
-            return {"type": "http.disconnect"}
+            # A client that has sent all may close its side and still read. The app would end its
+            # work in the middle if it heard of that as a disconnection, and answer nothing.
+            await trio.sleep_forever()
         self._received = True
         return {"type": "http.request", "body": self._request.body, "more_body": False}
 

@@ -117,10 +117,10 @@ async def _have_done(node: Node, work: str) -> Answer:
         return _no_cold_tier()
     address = node.leader_address()
     if address is not None:
-        elsewhere = f"{request.scheme}://{address}{request.path}"
-        return Response(
-            status=307, headers={"Location": elsewhere, "Cache-Control": "no-store"}
-        ), 307
+        response = jsonify(leader_address=address)
+        response.headers["Location"] = f"{request.scheme}://{address}{request.path}"
+        response.headers["Cache-Control"] = "no-store"
+        return response, 307
     if node.cold_tier.lead is None:
         return _error("UNAVAILABLE", "no leader is known", 503)
     order = {"term": node.cold_tier.lead.term, "hot_bytes": node.group.state.header.hot_bytes}

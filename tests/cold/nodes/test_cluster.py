@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.cold.conftest import s3_store
@@ -132,3 +133,20 @@ def test_a_leader_change_while_the_store_is_away(
     assert proxy.done[Fault.SLOW_DOWN] > 10
     assert_reads_cold(cluster, work)
     assert_sound(cluster, minio, bucket)
+
+
+def test_any_node_may_be_asked_to_flush_and_to_collect_garbage(
+    minio: MinioServer, bucket: str, tmp_path: Path
+) -> None:
+    environment = cold_environment(minio, bucket, minio.endpoint)
+    with ClusterProcesses(tmp_path, proxied=False, environment=environment) as cluster:
+        leader = cluster.leader()
+        for follower in cluster.followers(leader):
+            for work in ("flush", "gc"):
+                url = f"{follower.url}/cluster/cold/{work}"
+                told = httpx.post(url, json={}, timeout=20)
+                assert told.status_code == 307, told.text
+                assert told.headers["location"] == f"{leader.url}/cluster/cold/{work}"
+                assert told.json() == {"leader_address": f"127.0.0.1:{leader.client_port}"}
+                done = command(follower.url, work)
+                assert done.returncode == 0, done.stderr

@@ -54,7 +54,11 @@ def _work(work: str, summary: str) -> Path:
         summary,
         {
             202: Reply("It will.", (), json_content({"type": "object"})),
-            307: Reply("The leader is elsewhere.", ("Location", "Cache-Control")),
+            307: Reply(
+                "The leader is elsewhere.",
+                ("Location", "Cache-Control"),
+                json_content({"type": "object"}),
+            ),
         },
         ("404 NO_COLD_STORE", "503 UNAVAILABLE"),
         body=_EMPTY,
