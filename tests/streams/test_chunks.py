@@ -15,6 +15,7 @@ from streamd.streams.chunks import (
     OpenChunk,
     append_at,
     gathered,
+    lengths_between,
     read_chunk,
 )
 from streamd.streams.offsets import Position
@@ -115,10 +116,34 @@ def test_a_limit_within_a_record_makes_it_shorter_for_the_reader(chunk: AnyChunk
     assert read(chunk, BASE, max_bytes=2, limit=Limit(12, 1003)) == (b"a", Position(11, 1001))
 
 
-@pytest.mark.parametrize("at", [(10, 1001), (11, 1000), (11, 1002), (12, 1003), (13, 1005)])
-def test_what_is_no_boundary_is_noticed(chunk: AnyChunk, at: tuple[int, int]) -> None:
+@pytest.mark.parametrize("at", [(10, 1002), (11, 1000), (11, 1005), (12, 1003), (13, 1005)])
+def test_a_byte_position_outside_of_its_record_is_noticed(
+    chunk: AnyChunk, at: tuple[int, int]
+) -> None:
     with pytest.raises(OffsetMismatch):
         read(chunk, Position(*at))
+    with pytest.raises(OffsetMismatch):
+        append_at(chunk, Position(*at))
+
+
+@pytest.mark.parametrize("byte", [1002, 1003, 1004])
+def test_a_read_from_inside_a_record_begins_with_it(chunk: AnyChunk, byte: int) -> None:
+    found = read_chunk(chunk, Position(11, byte), FAR, PLENTY, at_least_one=True)
+    assert (b"".join(found.parts), found.end, found.size) == (b"bcdefg", (14, 1007), 6)
+    assert lengths_between(chunk, Position(11, byte), found) == [3, 2, 1]
+
+
+@pytest.mark.parametrize("byte", [1002, 1003])
+def test_inside_a_record_that_a_fork_cut_short(chunk: AnyChunk, byte: int) -> None:
+    found = read_chunk(chunk, Position(11, byte), Limit(12, 1003), PLENTY, at_least_one=True)
+    assert (b"".join(found.parts), found.end, found.size) == (b"bc", (12, 1003), 2)
+    assert lengths_between(chunk, Position(11, byte), found) == [2]
+    with pytest.raises(OffsetMismatch):
+        read(chunk, Position(11, 1004), limit=Limit(12, 1003))
+
+
+@pytest.mark.parametrize("at", [(10, 1001), (11, 1002), (11, 1004)])
+def test_no_append_begins_inside_a_record(chunk: AnyChunk, at: tuple[int, int]) -> None:
     with pytest.raises(OffsetMismatch):
         append_at(chunk, Position(*at))
 

@@ -59,12 +59,17 @@ async def read(service: Service, request: Request, route: StreamRoute) -> Respon
     """GET: catch-up, long-poll or SSE, by the query."""
     query = fields.read_query(request.query)
     stream = await service.find(route, local=query.local)
+    if query.local and isinstance(stream, Stream) and _is_past_tail(query, stream):
+        # Another node may have given the offset out: to be sent back to this node's older tail
+        # would show the reader twice what it has read.
+        stream = await service.find(route)
     if isinstance(stream, Response):
         return stream
     service.touch(route, stream)
+    # What is past the tail reads as the tail (decision 002).
+    at = stream.tail if query.at is None else min(query.at, stream.tail)
     if query.live is Live.SSE:
-        return await tail_by_sse(service, route, stream, query)
-    at = stream.tail if query.at is None else query.at
+        return await tail_by_sse(service, route, stream, at, query.cursor)
     if query.live is Live.LONG_POLL:
         if at == stream.tail and not stream.closed:
             return await _wait_for_news(service, request, route, stream, at, query)
@@ -73,6 +78,10 @@ async def read(service: Service, request: Request, route: StreamRoute) -> Respon
     elif query.at is None:
         return _now(stream)
     return await _catch_up(service, request, stream, at, query)
+
+
+def _is_past_tail(query: ReadQuery, stream: Stream) -> bool:
+    return query.at is not None and query.at > stream.tail
 
 
 def _now(stream: Stream) -> Response:

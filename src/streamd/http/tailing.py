@@ -6,7 +6,7 @@ import trio
 
 from streamd.cold.errors import ColdError
 from streamd.http.cursors import next_cursor
-from streamd.http.fields import BadRequest, ReadQuery
+from streamd.http.fields import BadRequest
 from streamd.http.live import SseReader
 from streamd.http.messages import Channel, ClientGone, LiveResponse, Response
 from streamd.http.outgoing import OutgoingFull
@@ -26,10 +26,13 @@ _EVENT_BYTES = 64 * 1024
 
 
 async def tail_by_sse(
-    service: Service, route: StreamRoute, stream: Stream, query: ReadQuery
+    service: Service,
+    route: StreamRoute,
+    stream: Stream,
+    at: Position,
+    echoed_cursor: int | None,
 ) -> Response | LiveResponse:
-    """GET with ``live=sse``: everything behind the offset, then news as it comes."""
-    at = stream.tail if query.at is None else query.at
+    """GET with ``live=sse``: everything after `at`, then news as it comes."""
     try:
         await service.reads.read(stream, at, 1)
     except OffsetMismatch:
@@ -38,7 +41,7 @@ async def tail_by_sse(
         return offset_gone(gone.earliest)
     if service.hub.full:
         return TOO_MANY_READERS
-    tail = _SseTail(service, route, stream.stream_id, at, query.cursor)
+    tail = _SseTail(service, route, stream.stream_id, at, echoed_cursor)
     return LiveResponse(200, _HEAD if is_text(stream.content_type) else _HEAD + _BASE64, tail.run)
 
 

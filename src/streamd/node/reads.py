@@ -93,9 +93,10 @@ class Reads:
     async def read(self, stream: Stream, at: Position, max_bytes: int) -> Slice:
         """Records of `stream` from `at` on, at most about `max_bytes` but at least one.
 
-        Empty only at the tail. Raises `OffsetMismatch` when `at` is not a record boundary of
-        the stream, also when the stream was removed meanwhile; `OffsetGone` when it was trimmed;
-        a `ColdError` when they are in the cold store only and cannot be had from there.
+        Empty only at the tail. A position inside a record reads from its beginning. Raises
+        `OffsetMismatch` when `at` contradicts the stream, also when that was removed meanwhile;
+        `OffsetGone` when it was trimmed; a `ColdError` when the records are in the cold store
+        only and cannot be had from there.
         """
         flushes = self._state.flushes
         while True:

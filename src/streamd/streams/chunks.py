@@ -21,7 +21,7 @@ Buffer = bytes | memoryview
 
 
 class OffsetMismatch(ValueError):
-    """A position is not a record boundary of the stream it was used on."""
+    """A position contradicts the stream it was used on: no record lies there."""
 
 
 class Limit(NamedTuple):
@@ -206,12 +206,18 @@ def read_chunk(
     """The chunk's records from `at` up to `limit`, as many as fit into `max_bytes`.
 
     With `at_least_one` the first record is taken whatever its size, so that a reader always
-    gets on. Raises `OffsetMismatch` when `at` is not a record boundary.
+    gets on. A position inside a record reads from the record's beginning. Raises
+    `OffsetMismatch` when the byte position of `at` lies outside its record.
     """
     skipped = at.record - chunk.start_record
     start = sum(chunk.lengths[:skipped]) if skipped else 0
     if chunk.start_byte + start != at.byte:
-        raise OffsetMismatch
+        # Clients add to offsets ("what comes after this one") although they are opaque. What is
+        # greater than this boundary and not greater than the next one begins with this record.
+        end_byte = min(chunk.start_byte + start + chunk.lengths[skipped], limit.byte)
+        if not chunk.start_byte + start < at.byte <= end_byte:
+            raise OffsetMismatch
+        at = Position(at.record, chunk.start_byte + start)
     end = Position(min(chunk.end_record, limit.record), min(chunk.end_byte, limit.byte))
     if end.byte - at.byte > max_bytes:
         end = _fitting(chunk, at, end, max_bytes, at_least_one)
@@ -233,14 +239,15 @@ def _fitting(
     return Position(at.record + fitting, at.byte + ends[fitting - 1])
 
 
-def lengths_between(chunk: AnyChunk, at: Position, end: Position) -> list[int]:
-    """The sizes in bytes of a chunk's records from `at` to `end`, as a read of it found them.
+def lengths_between(chunk: AnyChunk, at: Position, piece: Slice) -> list[int]:
+    """The sizes in bytes of the records in `piece`, which was read from a chunk at `at`.
 
     The last one is shorter than in the chunk where a fork was cut inside of it.
     """
-    lengths = chunk.lengths[at.record - chunk.start_record : end.record - chunk.start_record]
+    end_record = piece.end.record
+    lengths = chunk.lengths[at.record - chunk.start_record : end_record - chunk.start_record]
     if lengths:
-        lengths[-1] -= sum(lengths) - (end.byte - at.byte)
+        lengths[-1] -= sum(lengths) - piece.size
     return lengths
 
 

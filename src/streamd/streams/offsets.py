@@ -2,8 +2,8 @@
 
 An offset is ``<record number>_<byte position>``, sixteen digits each, so that comparing the texts
 compares the positions. The record number alone says where a reader stands; the byte position
-makes an offset taken from another stream, or made up, recognisable: `Position.matches` on the
-stored chunk fails.
+makes most offsets taken from another stream, or made up, recognisable: `read_chunk` refuses one
+that lies outside its record.
 """
 
 from __future__ import annotations

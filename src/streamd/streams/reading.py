@@ -91,8 +91,7 @@ def gather(
 ) -> Slice | None:
     """Records from `at` on, as far as `find` has them; None when it lacks the first.
 
-    Their sizes are added to `lengths`. Raises `OffsetMismatch` when `at` is not a record boundary
-    of the stream.
+    Their sizes are added to `lengths`. Raises `OffsetMismatch` when `at` contradicts the stream.
     """
     if at.record >= stream.records:
         if at != stream.tail:
@@ -112,7 +111,7 @@ def gather(
         parts += piece.parts
         size += piece.size
         if lengths is not None:
-            lengths += lengths_between(chunk, at, piece.end)
+            lengths += lengths_between(chunk, at, piece)
         at = piece.end
     if at is start:
         return None
@@ -214,7 +213,7 @@ def read_from_store(
     """Records from `at` on as far as they are in the store, or where in the cold store they are.
 
     Takes only one stream id's chunks at a time: a fork's reader comes again for the next.
-    Blocks. Raises `OffsetMismatch` when `at` is not a record boundary of the stream.
+    Blocks. Raises `OffsetMismatch` when `at` contradicts the stream.
     """
     stream_id, _ = home(stream, at.record)
     chunks = held(store, stream_id, at.record, max_bytes=max_bytes)

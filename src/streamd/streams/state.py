@@ -178,7 +178,7 @@ class State:
         """Records from `at` on as far as they are in memory, at most about `max_bytes`.
 
         At least one record is read, whatever its size. None when the record at `at` is only in
-        the store. Raises `OffsetMismatch` when `at` is not a record boundary of the stream.
+        the store. Raises `OffsetMismatch` when `at` contradicts the stream.
         """
         return gather(stream, at, max_bytes, self.tails.find)
 

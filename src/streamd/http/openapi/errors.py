@@ -70,7 +70,7 @@ ERRORS: dict[str, Error] = {
     "410 STREAM_GONE": Error("The stream was deleted; forks of it still exist."),
     # -- headers, parameters and bodies -------------------------------------------------------
     "400 INVALID_REQUEST": Error("A header, parameter or body has a value that it cannot have."),
-    "400 INVALID_OFFSET": Error("An offset is malformed, or none of this stream's."),
+    "400 INVALID_OFFSET": Error("An offset is malformed, or contradicts the stream."),
     "400 INVALID_CONTENT_TYPE": Error("Content-Type is not a media type."),
     "400 MISSING_CONTENT_TYPE": Error("Content-Type is required with a body."),
     "400 EMPTY_BODY": Error("The body is empty, and the stream is not being closed."),

@@ -50,7 +50,7 @@ _QUERY: dict[str, tuple[Json, str]] = {
         {"anyOf": [{"enum": ["-1", "now"]}, OFFSET]},
         (
             "Where to read from: an offset given out before, `-1` for the start (the default), or "
-            "`now` for the tail. Required with `live`."
+            "`now` for the tail. One past the tail reads as the tail. Required with `live`."
         ),
     ),
     "live": (
