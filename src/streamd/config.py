@@ -113,7 +113,9 @@ class ClusterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The `[cold]` section: where old bytes, the log's archive and snapshots of the state go.
 
-    `fs_path` is ``cold`` in the data directory unless given. Bytes are flushed when `pack_bytes`
+    `fs_path` is ``cold`` in the data directory unless given. A request, and a reader who waits for
+    the store, has `timeout_ms`; readers have `max_requests` at once, and the node's own work has as
+    many. Bytes are flushed when `pack_bytes`
     of them have gathered or the oldest is `flush_after_ms` old. Without room in the hot tier,
     `hot_limit_bytes`, nothing is appended; what a node keeps of flushed bytes fills at most
     `hot_keep_bytes`, and `cache_bytes` of memory hold what was read back. A node keeps up to

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import httpx
 import trio
 
-from streamd.blocking import in_thread
+from streamd.blocking import in_thread, in_thread_or_left
 from streamd.config import ColdConfig, ServerConfig
 from streamd.group.stores import Stores
 from streamd.http.application import StreamApplication
@@ -28,7 +28,7 @@ from streamd.http.messages import Request, Response
 from streamd.http.ops import create_ops_app
 from streamd.http.service import Service
 from streamd.metrics import Metrics
-from streamd.node import standing
+from streamd.node import cold_status, standing
 from streamd.node.node import Node, wall_clock_ms
 from streamd.tier.tier import open_cold
 from tests.support.wire import EventStream, checked_async_client, chunk_size
@@ -246,7 +246,7 @@ async def serving(
     store = None
     try:
         store = await open_cold(
-            cold, stores.data_dir.path, run_blocking=in_thread, random=Random(2)
+            cold, stores.data_dir.path, run_blocking=in_thread_or_left, random=Random(2)
         )
         metrics, random, clock = Metrics(), Random(1), Clock()
         hub = Hub(clock.now_ms, config.max_live_readers)
@@ -262,6 +262,7 @@ async def serving(
             cold_config=cold,
         )
         standing.export(node, metrics)
+        cold_status.export(node, metrics)
         async with node.running(), trio.open_nursery() as nursery:
             service = Service(node, hub, config, metrics, clock.now_ms, random)
             application = _application(service, node, metrics)

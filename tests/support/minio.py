@@ -176,6 +176,12 @@ class MinioServer:
             http_client=PoolManager(retries=False, cert_reqs="CERT_NONE"),
         )
 
+    def files_of(self, bucket: str, name: str) -> list[Path]:
+        """Where an object of this name lies on its disk: ``xl.meta``, and parts unless small."""
+        return sorted(
+            path for path in (self.directory / bucket / name).rglob("*") if path.is_file()
+        )
+
     def _serves(self) -> bool:
         """Its health routes say yes before it takes requests; so make one."""
         with suppress(MinioException, HTTPError, OSError):

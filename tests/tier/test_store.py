@@ -43,7 +43,7 @@ async def test_what_is_unavailable_for_a_moment_is_not_noticed(
     store.failures = [ColdUnavailable("busy")] * (MAX_ATTEMPTS - 1)
     await cold.put("a", CONTENT)
     assert store.calls == MAX_ATTEMPTS
-    assert cold.retries == MAX_ATTEMPTS - 1
+    assert cold.health.retries == MAX_ATTEMPTS - 1
     assert await cold.get("a", 5, 10, crc=crc32c(CONTENT[5:15])) == CONTENT[5:15]
 
 
@@ -70,7 +70,7 @@ async def test_bytes_damaged_on_their_way_are_read_again(cold: Cold, store: Flak
     await cold.put("a", CONTENT)
     store.damaged_reads = 1
     assert await cold.get("a", 0, 100, crc=crc32c(CONTENT[:100])) == CONTENT[:100]
-    assert cold.retries == 1
+    assert cold.health.retries == 1
 
 
 async def test_bytes_damaged_where_they_lie_are_never_returned(

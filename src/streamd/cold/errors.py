@@ -14,6 +14,14 @@ class ColdUnavailable(ColdError):
     """
 
 
+class StoreFaulty(ColdUnavailable):
+    """The store did answer: with an error of its own, or with bytes that broke off.
+
+    A store in trouble does that, and one whose disk has damaged the object asked for; what it does
+    with other objects tells the two apart.
+    """
+
+
 class ColdRefused(ColdError):
     """The store will not do it until an operator changes something; the message says what."""
 

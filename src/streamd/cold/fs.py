@@ -16,7 +16,13 @@ from itertools import islice
 from pathlib import Path
 from threading import Lock
 
-from streamd.cold.errors import ColdRefused, ColdUnavailable, ObjectCorrupt, ObjectMissing
+from streamd.cold.errors import (
+    ColdRefused,
+    ColdUnavailable,
+    ObjectCorrupt,
+    ObjectMissing,
+    StoreFaulty,
+)
 from streamd.cold.objects import MAX_PAGE, ObjectInfo, check_name, check_put
 
 # No name begins with a dot, so nothing of this is ever listed.
@@ -154,6 +160,10 @@ class FsStore:
                 yield
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 raise ObjectMissing(f"{name} is not in {self.place}") from None
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                raise StoreFaulty(f"{name} in {self.place}: {error.strerror}") from error
 
     @contextmanager
     def _translating(self, what: str) -> Iterator[None]:

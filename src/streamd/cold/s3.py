@@ -25,7 +25,7 @@ from minio.credentials.providers import (
 )
 from minio.deleteobjects import DeleteObject
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
-from urllib3.exceptions import HTTPError, SSLError
+from urllib3.exceptions import HTTPError, ProtocolError, SSLError
 
 from streamd.cold.errors import (
     ColdError,
@@ -33,8 +33,9 @@ from streamd.cold.errors import (
     ColdUnavailable,
     ObjectCorrupt,
     ObjectMissing,
+    StoreFaulty,
 )
-from streamd.cold.objects import MAX_PAGE, ObjectInfo, check_name, check_put
+from streamd.cold.objects import MAX_OBJECT_BYTES, MAX_PAGE, ObjectInfo, check_name, check_put
 
 _READ_BYTES = 256 * 1024
 
@@ -78,15 +79,16 @@ class S3Store:
         are asked: AWS_ variables, the shared credentials file, the machine's role. `ca_file` (PEM)
         replaces the system's certificates.
 
-        `timeout_s` bounds connecting, sending an object, each wait for an answer, and the receipt
-        of a whole answer. Raises `ColdRefused` for what cannot work.
+        `timeout_s` bounds connecting with the wait for an answer, each wait while an object is
+        sent, and a whole read from its first step to its last byte. Raises `ColdRefused` for what
+        cannot work.
         """
         pool = urllib3.PoolManager(
             num_pools=4,
             maxsize=connections,
             block=True,
             retries=False,
-            timeout=urllib3.Timeout(connect=timeout_s, read=timeout_s),
+            timeout=urllib3.Timeout(total=timeout_s),
             cert_reqs="CERT_REQUIRED",
             ca_certs=ca_file,
         )
@@ -112,20 +114,29 @@ class S3Store:
         check_put(name, content)
         with self._calling(f"writing {name} to"):
             # The request carries a digest of the body, so the store keeps no damaged one.
+            # One request: what a multipart upload leaves when its maker dies, no listing shows.
             self._client.put_object(
-                self._bucket, self._prefix + name, io.BytesIO(content), len(content)
+                self._bucket,
+                self._prefix + name,
+                io.BytesIO(content),
+                len(content),
+                part_size=MAX_OBJECT_BYTES,
             )
 
     def get(self, name: str, offset: int, length: int) -> bytes:
         check_name(name)
         if length == 0:
             return b""
+        deadline = time.monotonic() + self._timeout_s
         with self._calling(f"reading {name} from"):
             response = self._client.get_object(
                 self._bucket, self._prefix + name, offset=offset, length=length
             )
             try:
-                content = self._receive(response, length)
+                content = self._receive(response, length, deadline)
+            except ProtocolError as error:
+                response.close()
+                raise StoreFaulty(f"reading {name} from {self.place}: {error}") from error
             except BaseException:
                 response.close()  # what is left in the connection belongs to nobody
                 raise
@@ -135,7 +146,7 @@ class S3Store:
             return content
         if len(content) == told:
             raise ObjectCorrupt(f"{name} in {self.place} ends before {offset + length}")
-        raise ColdUnavailable(f"reading {name} from {self.place}: {len(content)} of {length} bytes")
+        raise StoreFaulty(f"reading {name} from {self.place}: {len(content)} of {length} bytes")
 
     def stat(self, name: str) -> ObjectInfo:
         check_name(name)
@@ -180,9 +191,8 @@ class S3Store:
     def close(self) -> None:
         self._pool.clear()
 
-    def _receive(self, response: urllib3.BaseHTTPResponse, length: int) -> bytes:
-        """The body, up to `length` bytes; a trickle does not go on beyond the time limit."""
-        deadline = time.monotonic() + self._timeout_s
+    def _receive(self, response: urllib3.BaseHTTPResponse, length: int, deadline: float) -> bytes:
+        """The body, up to `length` bytes; a trickle does not go on beyond the deadline."""
         parts: list[bytes] = []
         size = 0
         while size < length:
@@ -215,7 +225,8 @@ class S3Store:
             kind = ColdRefused if status in (401, 403, 404, 405) else ColdUnavailable
             raise kind(f"{what}: HTTP status {status} without an explanation") from error
         except ServerError as error:
-            raise ColdUnavailable(f"{what}: HTTP status {error.status_code}") from error
+            kind = StoreFaulty if error.status_code == 500 else ColdUnavailable
+            raise kind(f"{what}: HTTP status {error.status_code}") from error
         except SSLError as error:
             kind = ColdRefused if "CERTIFICATE" in str(error).upper() else ColdUnavailable
             raise kind(f"{what}: TLS: {error}") from error
@@ -255,6 +266,8 @@ def _from_code(error: S3Error, what: str) -> ColdError:
         return ObjectMissing(f"{what}: it is not there")
     if error.code == "InvalidRange":
         return ObjectCorrupt(f"{what}: it ends before the bytes wanted")
+    if error.code == "InternalError":
+        return StoreFaulty(f"{what}: {error.code}: {error.message}")
     return _refused_or_unavailable(error.code, error.message, what)
 
 

@@ -111,6 +111,7 @@ def _use(config: Config, work: Callable[[Cold], Awaitable[T]]) -> T:
             run_blocking=in_thread,
             random=Random(),
             max_requests=config.cold.max_requests,
+            timeout_s=config.cold.timeout_ms / 1000,
         )
         try:
             return await work(cold)

@@ -173,7 +173,7 @@ def _rows(answer: Answer) -> list[tuple[str, str]]:
     limit = answer["hot_limit_bytes"]
     flushed, archive, error = answer["flush"], answer["archive"], answer["last_error"]
     return [
-        ("store", answer["place"]),
+        ("store", answer["place"] + _away(answer.get("unavailable_ms"))),
         ("told by", f"node {answer['node_id']}" + ("" if answer["leads"] else ", not the leader")),
         ("not in the store", f"{_size(answer['hot_bytes'])} of {_size(limit)} allowed"),
         ("oldest of it", "none" if answer["lag_ms"] is None else f"{_time(answer['lag_ms'])} old"),
@@ -187,6 +187,10 @@ def _rows(answer: Answer) -> list[tuple[str, str]]:
         ("appends", answer["backpressure"] or "taken"),
         ("last error", "none" if error is None else f"{error['task']}: {error['message']}"),
     ]
+
+
+def _away(unavailable_ms: int | None) -> str:
+    return "" if unavailable_ms is None else f"; NO ANSWER for {_time(unavailable_ms)}"
 
 
 def _flush(flushed: Answer) -> str:

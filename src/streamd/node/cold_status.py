@@ -43,6 +43,7 @@ async def report(node: Node) -> dict[str, object] | None:
     oldest_ms = await node.run_blocking(_oldest_hot_ms, node.stores.state)
     return {
         "place": tier.cold.place,
+        "unavailable_ms": _unavailable_ms(tier),
         "node_id": core.node_id,
         "leads": node.group.leads,
         "leader_id": core.leader_id or None,
@@ -80,6 +81,12 @@ def backpressure(node: Node) -> str | None:
 def tasks(tier: ColdTier) -> list[Rounds[[]] | Rounds[[Lead]]]:
     """All that the tier does, on this node and for all."""
     return [*tier.node_tasks, *tier.leader_tasks]
+
+
+def _unavailable_ms(tier: ColdTier) -> int | None:
+    """For how long the store has not answered this node; None while it does."""
+    away_s = tier.cold.health.away_s
+    return None if away_s is None else round(away_s * 1000)
 
 
 def _lag_ms(node: Node, oldest_ms: int | None) -> int | None:
@@ -156,6 +163,8 @@ def export(node: Node, metrics: Metrics) -> None:
 
     gauge("cold_hot_bytes", "Not in the cold store yet.", lambda: header.header.hot_bytes)
     gauge("cold_bytes", "In the cold store, and needed.", lambda: header.header.cold_bytes)
+    away = tier.cold.health
+    gauge("cold_unavailable", "Whether the store does not answer.", lambda: away.away_s is not None)
     gauge("cold_backpressure", "Whether appends are refused.", lambda: node.group.is_full)
     stuck = node.flusher
     gauge("cold_stuck_bytes", "That no object can hold, as known.", lambda: stuck.stuck_bytes)
@@ -225,7 +234,8 @@ def _counts(node: Node) -> dict[str, float]:
         "read_slices": tier.reads.misses,
         "cached_slices": tier.reads.hits,
         "damaged_reads": tier.records.damaged,
-        "retried_requests": tier.cold.retries,
+        "retried_requests": tier.cold.health.retries,
+        "outages": tier.cold.health.outages,
         "deleted_packs": gc.deleted_packs,
         "deleted_orphans": gc.deleted_orphans,
         "compacted_packs": gc.compacted_packs,

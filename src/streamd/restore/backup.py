@@ -12,7 +12,7 @@ from streamd.archive.objects import ArchivedObjects, list_all
 from streamd.blocking import RunBlocking
 from streamd.codec import decode_batch
 from streamd.cold.catalog import Catalog, StoredManifest, StoredSegment
-from streamd.cold.errors import ObjectCorrupt, ObjectMissing
+from streamd.cold.errors import ObjectCorrupt, ObjectMissing, StoreFaulty
 from streamd.cold.names import FENCE
 from streamd.cold.segments import LogPlace, placed_entries_of, read_segment_head
 from streamd.raft.messages import Entry, EntryKind
@@ -26,6 +26,9 @@ from streamd.tier.store import Cold
 log = structlog.get_logger("streamd.cold")
 
 _MAX_ATTEMPTS = 3
+# What is noted, and gone on from. A store that fails at an object, and where nothing else proves
+# that it gives others, may be in trouble itself; but it did answer.
+_DAMAGE = (ObjectCorrupt, ObjectMissing, StoreFaulty)
 
 _HEADER = msgspec.msgpack.Decoder(Header)
 # What an entry that makes a pack known has in it, so that others need not be decoded.
@@ -210,7 +213,7 @@ class _Verification:
             places, packs = await self._run_blocking(
                 _read_segment, content, shared, self._oldest_base
             )
-        except (ObjectCorrupt, ObjectMissing) as error:
+        except _DAMAGE as error:
             self._problem(f"{stored.name}: {error}")
             return
         self._packs |= packs
@@ -239,14 +242,14 @@ class _Verification:
                 self._found.size += piece.size
             rows.end(of.index)
             self._packs |= rows.packs
-        except (ObjectCorrupt, ObjectMissing) as error:
+        except _DAMAGE as error:
             self._problem(f"{stored.name}: {error}")
 
     async def _pack(self, name: str) -> None:
         try:
             self._found.size += await check_pack(self._cold, name)
             self._found.packs += 1
-        except (ObjectCorrupt, ObjectMissing) as error:
+        except _DAMAGE as error:
             self._problem(str(error))
 
 

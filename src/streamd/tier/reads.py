@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
+from streamd.cold.errors import ColdUnavailable
 from streamd.cold.packs import SliceRef
 from streamd.streams.chunks import Chunk
 from streamd.tier.store import Cold
@@ -23,7 +24,7 @@ class ColdReads:
     """Reads slices, each pack's range by one task at a time; memory is bounded by `cache_bytes`."""
 
     def __init__(self, cold: Cold, *, cache_bytes: int) -> None:
-        self._cold = cold
+        self._cold = cold.for_readers()
         self._cache_bytes = cache_bytes
         self._cached: OrderedDict[_Key, Chunk] = OrderedDict()
         self._under_way: dict[_Key, trio.Event] = {}
@@ -38,9 +39,18 @@ class ColdReads:
         """The chunks of slices that follow one another in a pack: the first, and with it as many
         more as one request for `max_bytes` brings. Ask again behind them for the rest.
 
-        Raises `ColdUnavailable`, `ColdRefused`, `ObjectMissing`, `ObjectCorrupt`; never returns
-        bytes that are not those that were put in.
+        Raises `ColdUnavailable`, also when all of it takes longer than the store's time limit,
+        `ColdRefused`, `ObjectMissing`, `ObjectCorrupt`; never returns bytes that are not those that
+        were put in.
         """
+        begun_at, timeout_s = trio.current_time(), self._cold.timeout_s
+        with trio.move_on_after(timeout_s):
+            return await self._chunks(pack, refs, max_bytes)
+        error = ColdUnavailable(f"{pack} in {self._cold.place}: not read within {timeout_s:g} s")
+        self._cold.health.gave_up(begun_at, error)
+        raise error
+
+    async def _chunks(self, pack: str, refs: Sequence[SliceRef], max_bytes: int) -> list[Chunk]:
         wanted = list(_first_range(refs, max_bytes))
         first = (pack, wanted[0].offset)
         while True:

@@ -39,6 +39,8 @@ class ColdRecords:
         self._last: OrderedDict[int, tuple[int, int]] = OrderedDict()
         # For metrics: reads that met objects which are not what they should be.
         self.damaged = 0
+        # Those that the log has told of; readers come again and again.
+        self._damaged: set[str] = set()
 
     async def run(self) -> None:
         """Read ahead until cancelled."""
@@ -68,7 +70,9 @@ class ColdRecords:
             return await self._reads.chunks(pack, refs, max_bytes)
         except (ObjectMissing, ObjectCorrupt) as error:
             self.damaged += 1
-            log.error("records in the cold store are damaged", pack=pack, error=str(error))
+            if pack not in self._damaged and len(self._damaged) < _REMEMBERED:
+                self._damaged.add(pack)
+                log.error("records in the cold store are damaged", object=pack, error=str(error))
             raise
 
     def _goes_on(self, stream_id: int, chunks: Sequence[Chunk]) -> bool:

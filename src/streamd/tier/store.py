@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from copy import copy
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import TypeVar, TypeVarTuple
@@ -14,7 +17,14 @@ from crc32c import crc32c
 
 from streamd.blocking import RunBlocking
 from streamd.cold.check import check_object_store
-from streamd.cold.errors import ColdUnavailable, ObjectCorrupt
+from streamd.cold.errors import (
+    ColdError,
+    ColdRefused,
+    ColdUnavailable,
+    ObjectCorrupt,
+    ObjectMissing,
+    StoreFaulty,
+)
 from streamd.cold.fs import FsStore
 from streamd.cold.names import digest_of
 from streamd.cold.objects import MAX_PAGE, ObjectInfo, ObjectStore
@@ -22,6 +32,7 @@ from streamd.cold.packs import SliceRef, read_slices
 from streamd.cold.s3 import S3Store
 from streamd.config import ColdConfig
 from streamd.streams.chunks import Chunk
+from streamd.tier.health import StoreHealth
 
 MAX_ATTEMPTS = 4
 FIRST_PAUSE_S = 0.1
@@ -53,7 +64,8 @@ def open_object_store(config: ColdConfig, data_dir: Path) -> ObjectStore | None:
             ca_file=config.s3_ca,
             prefix=f"{prefix}/" if prefix else "",
             timeout_s=config.timeout_ms / 1000,
-            connections=config.max_requests,
+            # Readers have as many requests as the node's own work.
+            connections=2 * config.max_requests,
         )
     return None
 
@@ -61,19 +73,38 @@ def open_object_store(config: ColdConfig, data_dir: Path) -> ObjectStore | None:
 class Cold:
     """An object store without blocking. Calls raise as those of `ObjectStore` do.
 
-    What is unavailable is tried a few times with growing pauses, in all of them within some
-    seconds besides the calls' own time limits. Whoever must not give up calls again.
+    What is unavailable is tried a few times with growing pauses, but not again once `timeout_s`
+    have passed. Whoever must not give up calls again. An object whose bytes the store fails to give
+    while it gives those of others is damaged: `ObjectCorrupt`.
     """
 
     def __init__(
-        self, store: ObjectStore, *, run_blocking: RunBlocking, random: Random, max_requests: int
+        self,
+        store: ObjectStore,
+        *,
+        run_blocking: RunBlocking,
+        random: Random,
+        max_requests: int,
+        timeout_s: float = 30.0,
     ) -> None:
         self._store = store
         self._run_blocking = run_blocking
         self._random = random
+        self._max_requests = max_requests
         self._limiter = trio.CapacityLimiter(max_requests)
-        # For metrics: attempts that failed and were made again.
-        self.retries = 0
+        self._serves_readers = False
+        self.timeout_s = timeout_s
+        self.health = StoreHealth(store.place)
+        # The last two objects that were read without an error.
+        self._read_lately: list[str] = []
+
+    def for_readers(self) -> Cold:
+        """The same store with as many requests of its own, so that readers and the node's own work
+        do not wait for each other; and a reader fails at once while the store is away."""
+        readers = copy(self)
+        readers._limiter = trio.CapacityLimiter(self._max_requests)
+        readers._serves_readers = True
+        return readers
 
     @property
     def place(self) -> str:
@@ -100,18 +131,18 @@ class Cold:
         Bytes that are wrong are asked for once more, as they may have been damaged on their way.
         Raises `ObjectMissing`, and `ObjectCorrupt` when they are wrong again.
         """
-        return await self._call_twice(_checked_get, self._store, name, offset, length, crc)
+        return await self._read(name, _checked_get, self._store, name, offset, length, crc)
 
     async def slices(self, pack: str, refs: Sequence[SliceRef]) -> list[Chunk]:
         """The chunks of slices that lie end to end in a pack, read in one piece and checked.
 
         Raises as `get` does.
         """
-        return await self._call_twice(read_slices, self._store, pack, refs)
+        return await self._read(pack, read_slices, self._store, pack, refs)
 
     async def stat(self, name: str) -> ObjectInfo:
         """Raises `ObjectMissing`."""
-        return await self._call(self._store.stat, name)
+        return await self._read(name, self._store.stat, name)
 
     async def page(
         self, prefix: str, *, after: str = "", limit: int = MAX_PAGE
@@ -157,26 +188,68 @@ class Cold:
     def close(self) -> None:
         self._store.close()
 
+    async def _read(self, name: str, call: Callable[[*Args], T], *args: *Args) -> T:
+        """Read something of an object.
+
+        What reads wrong bytes may have met damage on the way: then once more. What the store fails
+        to give is damaged if it gives other objects.
+        """
+        try:
+            found = await self._call_twice(call, *args)
+        except StoreFaulty:
+            if not await self._gives_other_objects(name):
+                raise
+            try:
+                found = await self._call(call, *args)
+            except StoreFaulty as error:
+                raise ObjectCorrupt(f"{error}; but other objects can be read") from error
+        if name not in self._read_lately:
+            self._read_lately[:] = [*self._read_lately[-1:], name]
+        return found
+
     async def _call_twice(self, call: Callable[[*Args], T], *args: *Args) -> T:
-        """What reads wrong bytes may have met damage on the way: then once more."""
         try:
             return await self._call(call, *args)
         except ObjectCorrupt:
-            self.retries += 1
+            self.health.retries += 1
             return await self._call(call, *args)
 
+    async def _gives_other_objects(self, name: str) -> bool:
+        """Whether the store gives what is not this object: what was read lately, or what is written
+        now. Raises `ColdUnavailable` when it does not answer."""
+        for other in self._read_lately:
+            if other != name:
+                with suppress(ColdRefused, ObjectMissing, ObjectCorrupt, StoreFaulty):
+                    await self._call(self._store.get, other, 0, 1)
+                    return True
+        try:
+            await self.check()
+        except (ColdRefused, ObjectMissing, ObjectCorrupt, StoreFaulty):
+            return False
+        return True
+
     async def _call(self, call: Callable[[*Args], T], *args: *Args) -> T:
-        pause_s = FIRST_PAUSE_S
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            try:
-                return await self._run_blocking(call, *args, limiter=self._limiter)
-            except ColdUnavailable:
-                if attempt == MAX_ATTEMPTS:
+        begun_at, pause_s = trio.current_time(), FIRST_PAUSE_S
+        with self.health.admitting() if self._serves_readers else nullcontext():
+            for attempt in count(1):
+                try:
+                    found = await self._run_blocking(call, *args, limiter=self._limiter)
+                except ColdUnavailable as error:
+                    late = trio.current_time() + pause_s > begun_at + self.timeout_s
+                    if attempt == MAX_ATTEMPTS or late:
+                        if not isinstance(error, StoreFaulty):
+                            self.health.gave_up(begun_at, error)
+                        raise
+                except ColdError:
+                    self.health.answered()
                     raise
-            self.retries += 1
-            # Between half and all of it, so that nodes do not come back in step.
-            await trio.sleep(pause_s * self._random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                else:
+                    self.health.answered()
+                    return found
+                self.health.retries += 1
+                # Between half and all of it, so that nodes do not come back in step.
+                await trio.sleep(pause_s * self._random.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
         raise AssertionError
 
 

@@ -46,7 +46,11 @@ async def open_cold(
         if store is None:
             return None
         cold = Cold(
-            store, run_blocking=run_blocking, random=random, max_requests=config.max_requests
+            store,
+            run_blocking=run_blocking,
+            random=random,
+            max_requests=config.max_requests,
+            timeout_s=config.timeout_ms / 1000,
         )
         await cold.check(config.timeout_ms / 1000)
     except ColdUnavailable as error:
@@ -91,6 +95,7 @@ class Rounds(Generic[P]):
         self._hurried = trio.Event()
         # For operators: why the last round failed, and when one last did not, on Trio's clock.
         self.error: str | None = None
+        self._kind: type[ColdError] | None = None
         self.failures = 0
         self.done_at: float | None = None
 
@@ -105,7 +110,7 @@ class Rounds(Generic[P]):
             self._hurried = trio.Event()
             try:
                 wait_s = await self._make_round(*args, **kwargs)
-                self.error, self.done_at = None, trio.current_time()
+                self._went_well()
                 pause_s = _FIRST_PAUSE_S
             except (Unavailable, OutcomeUnknown) as error:
                 log.info("a round of the cold tier is made again", task=self.name, why=str(error))
@@ -116,12 +121,18 @@ class Rounds(Generic[P]):
             with trio.move_on_after(wait_s):
                 await self._hurried.wait()
 
+    def _went_well(self) -> None:
+        if self.error is not None:
+            log.info("the cold tier goes on", task=self.name)
+        self.error, self._kind, self.done_at = None, None, trio.current_time()
+
     def _failed(self, error: ColdError) -> None:
         self.failures += 1
-        if str(error) != self.error:
+        # Messages name objects, of which each round has another.
+        if type(error) is not self._kind:
             say = log.error if isinstance(error, ColdRefused) else log.warning
             say("the cold tier cannot go on", task=self.name, error=str(error))
-        self.error = str(error)
+        self.error, self._kind = str(error), type(error)
 
 
 class ColdTier:
