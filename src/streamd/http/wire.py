@@ -19,7 +19,6 @@ SINGLE_HEADERS = frozenset(
         b"content-length",
         b"transfer-encoding",
         b"content-type",
-        b"authorization",
         b"expect",
         b"stream-ttl",
         b"stream-expires-at",
@@ -33,6 +32,8 @@ SINGLE_HEADERS = frozenset(
         b"producer-seq",
     )
 )
+# What is no trailer (RFC 9110 section 6.5.1): it would be too late, or unseen by a proxy.
+_NO_TRAILERS = SINGLE_HEADERS | {b"authorization"}
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})([ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
 
@@ -102,7 +103,7 @@ class Chunked:
         if self.trailer_bytes > MAX_TRAILER_BYTES:
             raise Refused(431, "TRAILERS_TOO_LARGE", "the trailers are too large")
         well_formed = colon and _TOKEN.fullmatch(name) and not value.translate(None, VISIBLE)
-        if not well_formed or name.lower() in SINGLE_HEADERS:
+        if not well_formed or name.lower() in _NO_TRAILERS:
             raise Refused(400, "BAD_TRAILER", "a trailer is malformed or not allowed")
 
 
