@@ -84,6 +84,7 @@ def serve(
     from streamd.heap import share_one_heap
     from streamd.http.server import serve as serve_node
     from streamd.logs import set_up_logging
+    from streamd.privacy import keep_private
     from streamd.raft.core import RaftViolation
     from streamd.storage.errors import StorageError
 
@@ -99,6 +100,7 @@ def serve(
         config = load(file, os.environ, sections)
         set_up_logging(config.log)
         share_one_heap()
+        keep_private()
         trio.run(serve_node, config)
     except* ConfigError as errors:
         _fail(errors, EXIT_CONFIG)
@@ -125,8 +127,10 @@ def recover(file: Path | None, offline: bool, accept_data_loss: bool, **flags: o
     """
     from streamd.cluster.recovery import recover_alone
     from streamd.config import ConfigError, load
+    from streamd.privacy import keep_private
     from streamd.storage.errors import StorageError
 
+    keep_private()
     given = {key: value for key, value in flags.items() if value is not None}
     try:
         report = recover_alone(load(file, os.environ, {"server": given}))

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import httpx
 import pytest
 
+from streamd.http.admin_guard import PUBLIC_PATHS
+from streamd.http.routing import OpsRoute, resolve
 from streamd.streams.content import MAX_MESSAGES, SMALL_BYTES, Records, split_body
 from tests.http.serving import serving
 
@@ -152,8 +154,10 @@ FORK_FAULTS = [
 def assert_safe_for_browsers(response: httpx.Response) -> None:
     headers = response.headers
     assert headers["x-content-type-options"] == "nosniff"
+    assert headers["content-security-policy"] == "sandbox"
     assert "date" in headers
-    if response.url.path.startswith("/cluster/"):
+    path = response.url.raw_path.partition(b"?")[0]
+    if isinstance(resolve(path), OpsRoute) and path not in PUBLIC_PATHS:
         assert headers["cross-origin-resource-policy"] == "same-origin"
         assert not [name for name in headers if name.startswith("access-control-")]
         return

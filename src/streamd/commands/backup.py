@@ -31,6 +31,7 @@ from streamd.cold.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMis
 from streamd.config import Config, ConfigError, load
 from streamd.heap import share_one_heap
 from streamd.logs import set_up_logging
+from streamd.privacy import keep_private
 from streamd.redaction import shown
 from streamd.restore.backup import Standing, Verified, look, verify
 from streamd.restore.base import Choice, RestoreRefused
@@ -244,6 +245,7 @@ def restore_command(
     """
     if at is not None and index is not None:
         raise click.UsageError("--at and --index exclude each other")
+    keep_private()
     choice = Choice(cluster_id, index, None if at is None else _milliseconds(at))
     server: dict[str, object] = {"data_dir": data_dir}
     if node_id is not None:

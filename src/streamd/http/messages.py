@@ -14,7 +14,9 @@ import msgspec
 
 Buffer = bytes | memoryview
 
-_SAFE_HEAD = b"X-Content-Type-Options: nosniff\r\n"
+# What a client has stored may be HTML. `sandbox` lets a browser show it without scripts and apart
+# from this origin, so that it neither acts for its reader nor reads other streams as this origin.
+_SAFE_HEAD = b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox\r\n"
 # Sent with every response, errors included (protocol 10.7 and CORS for browser clients).
 COMMON_HEAD = (
     _SAFE_HEAD + b"Cross-Origin-Resource-Policy: cross-origin\r\n"

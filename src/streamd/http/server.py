@@ -34,6 +34,7 @@ from streamd.http.service import Service
 from streamd.metrics import Metrics
 from streamd.node import cold_status, standing
 from streamd.node.node import Node, wall_clock_ms
+from streamd.privacy import is_open_to_others
 from streamd.raft.core import RaftViolation
 from streamd.storage.errors import StorageError
 from streamd.tier.tier import open_cold
@@ -85,6 +86,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
                 announce(
                     f"streamd {__version__} node {server.node_id} serves {url} from {directory}"
                 )
+                _warn_of_open_files(config, directory)
                 application = _application(service, node, metrics)
                 allowed = allowed_connections(server.max_connections, clustered=cluster is not None)
                 server = replace(server, max_connections=allowed)
@@ -195,6 +197,14 @@ def _ssl_context(server: ServerConfig) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"server.tls_cert, server.tls_key: {error}") from None
     return context
+
+
+def _warn_of_open_files(config: Config, directory: Path) -> None:
+    """Name what other users of the machine may read and should not."""
+    keys = (config.server.tls_key, config.cluster.tls_key)
+    for path in (directory, *(Path(key) for key in keys if key is not None)):
+        if is_open_to_others(path):
+            log.warning("open to others on this machine: chmod go= it", path=str(path))
 
 
 def _url(server: ServerConfig, listeners: list[socket.socket]) -> str:

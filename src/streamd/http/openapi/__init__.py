@@ -22,9 +22,10 @@ _PATHS = (
 _ABOUT = (
     "Append-only byte streams over HTTP. Errors are JSON with a stable code. Every answer has "
     "`Access-Control-Allow-Origin: *`, `Access-Control-Expose-Headers: *`, "
-    "`Cross-Origin-Resource-Policy: cross-origin` and `X-Content-Type-Options: nosniff`. Paths "
-    "below `/cluster` are not for web pages: their policy is `same-origin`, they have none of the "
-    "`Access-Control-` headers, and Host must name the node. A method that a path does not have is "
+    "`Cross-Origin-Resource-Policy: cross-origin`, `Content-Security-Policy: sandbox` and "
+    "`X-Content-Type-Options: nosniff`. Paths below `/cluster` are not for web pages: their "
+    "resource policy is `same-origin`, they have none of the `Access-Control-` headers, and Host "
+    "must name the node. A method that a path does not have is "
     "answered as the response `Error405` says, one that no path has as `Error501`; only `PUT`, "
     "`POST` and `DELETE` of a bucket's listing are 400 `INVALID_STREAM_ID`, for `streams` is no "
     "stream's name."

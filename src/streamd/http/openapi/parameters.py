@@ -169,6 +169,7 @@ _ANSWERED: dict[str, tuple[Json, str]] = {
         {"enum": ["cross-origin", "same-origin"]},
         "On every answer.",
     ),
+    "Content-Security-Policy": ({"const": "sandbox"}, "On every answer."),
     "X-Content-Type-Options": ({"const": "nosniff"}, "On every answer."),
 }
 

@@ -1,0 +1,106 @@
+"""Other users of the machine read nothing that a node stores."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+
+from tests.jepsen_like.cluster_processes import wait_until
+from tests.support.server_process import ServerProcess
+
+TEXT = {"Content-Type": "text/plain"}
+# As generous as can be: what is private then is made so by the node.
+GENEROUS = ("sh", "-c", 'umask 0; exec "$@"', "sh")
+
+
+def modes(directory: Path) -> dict[str, str]:
+    """The permissions of a directory and all below it that are not the user's alone."""
+    found = {}
+    for path in (directory, *directory.rglob("*")):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode != (0o700 if path.is_dir() else 0o600):
+            found[str(path.relative_to(directory))] = oct(mode)
+    return found
+
+
+def cold(place: Path) -> dict[str, str]:
+    keys = {"BACKEND": "fs", "FS_PATH": place, "FLUSH_AFTER_MS": 50, "PACK_BYTES": 65536}
+    return {f"STREAMD_COLD_{key}": str(value) for key, value in keys.items()}
+
+
+def run(*words: str) -> str:
+    command = [*GENEROUS, sys.executable, "-m", "streamd", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_all_that_a_node_makes_is_its_users_alone(tmp_path: Path) -> None:
+    data, place = tmp_path / "above" / "data", tmp_path / "cold"
+    place.mkdir(mode=0o700)
+    with ServerProcess(data, environment=cold(place), wrapper=GENEROUS) as server:
+        made = httpx.put(f"{server.url}/v1/stream/s", headers=TEXT, content=b"x" * 200_000)
+        assert made.status_code == 201
+        run("cold", "--url", server.url, "flush")
+        run("cluster", "--url", server.url, "snapshot")
+        assert len(list(data.rglob("*"))) > 8
+        assert [path for path in place.rglob("*") if path.is_file()], "nothing was flushed"
+        assert modes(data) == modes(place) == {}
+        assert "open to others" not in server_output(server)
+    restored = tmp_path / "restored"
+    run("restore", "--from", f"fs:{place}", "--no-fence", "--data-dir", str(restored))
+    assert modes(restored) == {}
+
+
+def test_a_directory_from_before_opens_and_is_complained_of(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with ServerProcess(data) as server:
+        httpx.put(f"{server.url}/v1/stream/s", headers=TEXT, content=b"kept")
+        assert server.stop() == 0
+    for path in (data, *data.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    with ServerProcess(data) as server:
+        assert httpx.get(f"{server.url}/v1/stream/s").content == b"kept"
+        output = server_output(server)
+    assert "open to others" in output
+    assert f"path={data}" in output
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [(0o644, True), (0o640, True), (0o600, False)])
+def test_a_key_that_others_may_read_is_complained_of(
+    tmp_path: Path, mode: int, is_told: bool
+) -> None:
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    issued.private_key_and_cert_chain_pem.write_to_path(str(key))
+    issued.cert_chain_pems[0].write_to_path(str(certificate))
+    key.chmod(mode)
+    environment = {
+        "STREAMD_SERVER_TLS_CERT": str(certificate),
+        "STREAMD_SERVER_TLS_KEY": str(key),
+    }
+    server = ServerProcess(tmp_path / "data", environment=environment)
+    server.start()
+    url = f"https://127.0.0.1:{server.port}/healthz"
+    wait_until(lambda: answers(url), "it answers")
+    output = server_output(server)
+    assert (f"path={key}" in output) == is_told
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, verify=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def server_output(server: ServerProcess) -> str:
+    """All that it has said by its end."""
+    assert server.stop() == 0
+    return server.output
