@@ -15,6 +15,9 @@ from streamd.streams.sessions import PackageStamp
 # a format, all members have to say that they understand it.
 LOG_FORMAT = 1
 
+# What decoding may raise, whatever the payload is.
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Commands in the order they take effect, and the leader's clock when it took them.
@@ -45,7 +48,7 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(payload: bytes) -> Batch:
-    """Raises `msgspec.DecodeError` for a payload this version did not write."""
+    """Raises one of `UNDECODABLE` for a payload this version did not write."""
     return _DECODER.decode(payload)
 
 

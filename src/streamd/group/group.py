@@ -22,7 +22,7 @@ import outcome
 import trio
 
 from streamd.blocking import RunBlocking
-from streamd.codec import Batch, decode_batch, encode_batch
+from streamd.codec import UNDECODABLE, Batch, decode_batch, encode_batch
 from streamd.group.barriers import ReadBarriers
 from streamd.group.committed_log import CommittedLog
 from streamd.group.peers import Audience, NoPeers, Peers
@@ -37,6 +37,7 @@ from streamd.group.proposals import (
     encode_answers,
     encode_proposals,
     give_up,
+    refusals_of,
     take_answers,
 )
 from streamd.group.retention import Retention
@@ -53,6 +54,7 @@ from streamd.storage.log_store import LogStore
 from streamd.storage.snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
 from streamd.streams.commands import Command, Outcome, brings_bytes
+from streamd.streams.content import SMALL_BYTES
 from streamd.streams.machine import Machine
 from streamd.streams.state import load_rows
 
@@ -119,6 +121,9 @@ class Group:
         self._barriers = ReadBarriers(core, self.wake)
         self._configuration: Configuration | None = None
         self._writer = trio.CapacityLimiter(1)
+        self._judging = trio.CapacityLimiter(1)
+        # Forwarded by peers, though their clients cannot have asked for them.
+        self.refused_commands = 0
         self.committed = CommittedLog(log, core, run_blocking=run_blocking, writer=self._writer)
         self._installing: SnapshotMeta | None = None
 
@@ -139,13 +144,22 @@ class Group:
     async def propose_forwarded(self, payload: bytes) -> bytes:
         """Propose what another node forwarded, and answer when all of it is settled.
 
+        What the API would have refused is not proposed: its outcome is `INVALID`.
         Raises `Unavailable` when this node does not lead: nothing was proposed.
         """
         if not self.leads:
             raise Unavailable("this node does not lead")
         proposals = decode_proposals(payload, trio.current_time() + PROPOSE_TIMEOUT_S)
+        if len(payload) <= SMALL_BYTES:
+            refusals = refusals_of(proposals)
+        else:
+            refusals = await self._run_blocking(refusals_of, proposals, limiter=self._judging)
         gathering = Gathering(proposals)
-        for proposal in proposals:
+        for proposal, refusal in zip(proposals, refusals, strict=True):
+            if refusal is not None:
+                self.refused_commands += 1
+                proposal.settle(refusal)
+                continue
             try:
                 self._admit(proposal.command)
                 self._intake.add(proposal)
@@ -322,7 +336,14 @@ class Group:
             return batch
         if batch is not None:
             batch.give_up(Unavailable("another leader's entry took its place"))
-        decoded = decode_batch(entry.payload)
+        try:
+            decoded = decode_batch(entry.payload)
+        except UNDECODABLE as error:
+            # To skip it would be to differ from a replica that understands it.
+            raise raft.RaftViolation(
+                f"log entry {entry.index} has a command that this release of streamd does not know"
+                f" ({error}): start the release that wrote it, or a later one"
+            ) from error
         batch = self._batches[entry.index] = PendingEntry(
             entry.term, decoded.now_ms, decoded.commands, decoded.packages
         )

@@ -15,7 +15,16 @@ import msgspec
 import outcome
 import trio
 
-from streamd.streams.commands import Command, Outcome, Result
+from streamd.codec import UNDECODABLE
+from streamd.streams.checks import fault, is_of_leader, payload_bytes
+from streamd.streams.commands import (
+    Archived,
+    Command,
+    FlushCold,
+    MoveSlices,
+    Outcome,
+    Result,
+)
 from streamd.streams.offsets import Position
 from streamd.streams.sessions import PackageStamp
 
@@ -169,8 +178,33 @@ def encode_proposals(proposals: Sequence[Proposal]) -> bytes:
 
 
 def decode_proposals(payload: bytes, deadline: float) -> list[Proposal]:
-    """Raises `msgspec.DecodeError`."""
-    return [Proposal(command, size, deadline) for command, size in _COMMANDS.decode(payload)]
+    """The commands that another node forwards; it is not asked how large they are.
+
+    Raises `Unavailable` for what this release does not understand.
+    """
+    try:
+        commands = _COMMANDS.decode(payload)
+    except UNDECODABLE as error:
+        raise Unavailable(f"the forwarded commands are not understood: {error}") from error
+    return [Proposal(command, payload_bytes(command), deadline) for command, _ in commands]
+
+
+def refusal_of(command: Command) -> Settled | None:
+    """What becomes of a forwarded command that is not proposed; None for one that is.
+
+    The forwarding node has judged what its client sent, so any fault is that node's own.
+    """
+    if isinstance(command, FlushCold | MoveSlices | Archived):
+        # They name the term of the leader that made them, which is not this one's.
+        return outcome.Value(Outcome(Result.STALE))
+    if is_of_leader(command):
+        return outcome.Error(Unavailable("only the leader makes such commands"))
+    return None if fault(command) is None else outcome.Value(Outcome(Result.INVALID))
+
+
+def refusals_of(proposals: Sequence[Proposal]) -> list[Settled | None]:
+    """As `refusal_of`, of each. Takes a while for many, and for large ones."""
+    return [refusal_of(proposal.command) for proposal in proposals]
 
 
 def encode_answers(settled: Sequence[Settled]) -> bytes:

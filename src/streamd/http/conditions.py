@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 from streamd.http.fields import BadRequest, Headers
+from streamd.streams.checks import MAX_TAGS
 from streamd.streams.etags import parse_tag
 from streamd.streams.model import IfMatch
-
-MAX_TAGS = 64
 
 _TAG = re.compile(rb'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
 # A compressed answer is another representation, so its tag is another one (`http.compression`).

@@ -15,24 +15,22 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from streamd.http.messages import Response, error_response
+from streamd.streams.checks import (
+    MAX_SAFE_INTEGER,
+    MAX_TOKEN_BYTES,
+    MAX_TTL_S,
+    TIMESTAMP,
+)
+from streamd.streams.content import is_content_type
 from streamd.streams.model import ForkRequest, ProducerStamp, Settings
 from streamd.streams.offsets import START, Position, parse_offset
 
 Headers = Mapping[bytes, bytes]
 
-MAX_SAFE_INTEGER = 2**53 - 1
-MAX_TOKEN_BYTES = 256
-MAX_TTL_S = 10**10
 MAX_READ_BYTES = 16 * 1024 * 1024
 PIECE_BYTES = 1024 * 1024
 
 _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,19}")
-_CONTENT_TYPE = re.compile(
-    rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]*(;[\x20-\x7e]*)?"
-)
-_TIMESTAMP = re.compile(
-    r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
-)
 
 
 class BadRequest(Exception):
@@ -82,9 +80,10 @@ def wants_close(headers: Headers) -> bool:
 @lru_cache(maxsize=1024)
 def content_type(raw: bytes) -> str:
     """A Content-Type header's value. Raises `BadRequest`."""
-    if len(raw) > MAX_TOKEN_BYTES or _CONTENT_TYPE.fullmatch(raw) is None:
+    text = raw.decode("latin-1")
+    if not is_content_type(text):
         raise BadRequest("INVALID_CONTENT_TYPE", "Content-Type is not a media type")
-    return raw.decode("ascii")
+    return text
 
 
 def stream_seq(headers: Headers) -> str | None:
@@ -131,7 +130,7 @@ def create_settings(headers: Headers, fork: ForkRequest | None) -> Settings:
 def _timestamp(raw: bytes) -> tuple[str, int]:
     text = raw.decode("latin-1")
     try:
-        if _TIMESTAMP.fullmatch(text) is None:
+        if TIMESTAMP.fullmatch(text) is None:
             raise ValueError
         return text, int(datetime.fromisoformat(text.upper()).timestamp() * 1000)
     except (ValueError, OverflowError):

@@ -13,12 +13,9 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from streamd.http.messages import Response, error_response
-from streamd.streams.keys import stream_key
+from streamd.streams.keys import is_bucket_id, stream_key
 
 DEFAULT_BUCKET = b"_default"
-RESERVED_BUCKETS = frozenset(
-    (b"_default", b"__ds", b"healthz", b"readyz", b"metrics", b"cluster", b"console", b"admin")
-)
 # First segments that the ops application answers.
 OPS_ROOTS = frozenset((b"healthz", b"readyz", b"metrics", b"cluster", b"openapi.json"))
 # The one name that no stream has on the bucketed surface: there it lists the bucket.
@@ -27,7 +24,6 @@ MAX_PATH_BYTES = 1024
 MAX_BUCKETED_BYTES = 122
 
 _V1 = b"/v1/stream/"
-_BUCKET = re.compile(rb"[a-z0-9_-]{4,64}")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ESCAPED_SLASH = re.compile(rb"%2F", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f\\]")
@@ -150,7 +146,7 @@ def _resolve_bucketed(path: bytes) -> Route:
     bucket = _decode(raw_bucket)
     if isinstance(bucket, BadPath):
         return bucket
-    if bucket in RESERVED_BUCKETS or _BUCKET.fullmatch(bucket) is None:
+    if not is_bucket_id(bucket):
         return BadPath(
             400, "INVALID_BUCKET_ID", "a bucket id is 4 to 64 of a-z 0-9 _ - and not reserved"
         )

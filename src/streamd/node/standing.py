@@ -81,6 +81,12 @@ def export(node: Node, metrics: Metrics) -> None:
     gauge("raft_commit_index", "The last committed log entry.", lambda: core.commit_index)
     gauge("raft_applied_index", "The last applied log entry.", lambda: core.applied_index)
     gauge("streams", "Streams that exist.", lambda: node.group.state.header.streams)
+    metrics.counter_by(
+        "what",
+        "peer_refused",
+        "What peers sent that no correct peer sends, and that was refused.",
+        lambda: {"commands": node.group.refused_commands},
+    )
     if node.cluster is not None:
         _export_progress(node, metrics)
         _export_connections(node.cluster, metrics)

@@ -300,6 +300,8 @@ class Result(Enum):
     # The command's package belongs to no session that is open, or is one that its node has
     # forgotten. This copy of it did nothing.
     SESSION_LOST = "session-lost"
+    # No client and no leader makes such a command: nothing was done.
+    INVALID = "invalid"
 
 
 class Outcome(msgspec.Struct, array_like=True, gc=False):

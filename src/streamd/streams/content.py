@@ -7,6 +7,7 @@ too big for a double comes back digit for digit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
@@ -22,6 +23,10 @@ JSON_SEPARATOR = b","
 _JSON_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _JSON_VALUE = msgspec.json.Decoder(msgspec.Raw)
 _WHITE_SPACE = b" \t\r\n"
+_CONTENT_TYPE = re.compile(
+    r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]*(;[\x20-\x7e]*)?"
+)
+MAX_CONTENT_TYPE_BYTES = 256
 
 # Of one body. Who applies an append goes through the lengths of all of them in one go.
 MAX_MESSAGES = 1_000_000
@@ -47,6 +52,12 @@ class Records(NamedTuple):
 
 
 NO_RECORDS = Records(b"", [])
+
+
+@lru_cache(maxsize=4096)
+def is_content_type(text: str) -> bool:
+    """Whether a Content-Type header's value is a media type (RFC 9110 section 8.3.1)."""
+    return len(text) <= MAX_CONTENT_TYPE_BYTES and _CONTENT_TYPE.fullmatch(text) is not None
 
 
 @lru_cache(maxsize=4096)
@@ -127,6 +138,28 @@ def _runs(body: bytes) -> Iterator[list[bytes]]:
         else:
             yield messages
             at, further = comma + 1, _FURTHER_BYTES
+
+
+def are_json_messages(data: bytes, lengths: list[int]) -> bool:
+    """Whether records, end to end, are JSON messages as `split_json` stores them.
+
+    Their sizes are positive and add up to that of the data.
+    """
+    place = at = 0
+    while place < len(lengths):
+        first, start = place, at
+        while place < len(lengths) and at - start < SMALL_BYTES:
+            at += lengths[place]
+            place += 1
+        if data[at - 1 : at] != JSON_SEPARATOR:
+            return False
+        try:
+            messages = _scan(b"[%b]" % data[start : at - 1], _JSON_LIST)
+        except InvalidJson:
+            return False
+        if [len(bytes(raw)) + len(JSON_SEPARATOR) for raw in messages] != lengths[first:place]:
+            return False
+    return True
 
 
 def json_message(body: bytes) -> bytes:

@@ -18,6 +18,9 @@ from streamd.streams.offsets import START, Position
 from streamd.streams.snapshots import inherit
 from streamd.streams.state import State
 
+# A row's numbers have 64 bits, and a fork grows from where it begins.
+_MAX_BYTE = 2**63 - 1
+
 
 class ForkRefused(Exception):
     """A fork cannot be made as asked; `result` says why, `earliest` what is left to fork."""
@@ -123,6 +126,9 @@ def find_anchor(
 
 def _look(state: State, source: Stream, at: Position, sub_offset: int) -> Finding:
     """Find what a command of old did not bring."""
+    if at.record == source.records:
+        # Nothing begins at the end, and the tail is another byte.
+        return Finding(source.stream_id, Verdict.NO_BOUNDARY)
     try:
         chunk, limit = state.chunk_at(source, at.record)
     except OffsetMismatch:
@@ -142,6 +148,8 @@ def _found(source: Stream, finding: Finding) -> Position:
         case Verdict.BEYOND_APPEND:
             raise ForkRefused(Result.FORK_SUB_OFFSET_INVALID)
         case Verdict.BOUNDARY:
+            if finding.record < 0 or not 0 <= finding.byte <= _MAX_BYTE:
+                raise ForkRefused(Result.INVALID)
             return Position(finding.record, finding.byte)
 
 

@@ -26,6 +26,7 @@ key, or a blob, by a key that no stream has.
 
 from __future__ import annotations
 
+import re
 from struct import Struct
 
 HEADER = b"!"
@@ -50,6 +51,16 @@ _CHUNK = Struct(">cQQ")
 _PAIR = Struct(">cQ")
 _PLACE = Struct(">QQ")
 
+# The last moment that a row's key can name, in milliseconds since the epoch.
+LAST_MS = 2**64 - 1
+MAX_STREAM_KEY_BYTES = 1024
+RESERVED_BUCKETS = frozenset(
+    (b"_default", b"__ds", b"healthz", b"readyz", b"metrics", b"cluster", b"console", b"admin")
+)
+
+_BUCKET_ID = re.compile(rb"[a-z0-9_-]{4,64}")
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f\\]")
+
 number = _NUMBER.pack
 
 
@@ -62,6 +73,34 @@ def number_of(value: bytes) -> int:
 def stream_key(bucket: bytes, name: bytes) -> bytes:
     """What the machine knows a stream by. A bucket's name holds no NUL, so the pair is unique."""
     return bucket + b"\0" + name
+
+
+def is_bucket_id(name: bytes) -> bool:
+    """Whether the bucketed surface takes a bucket's name (extensions section 1.1)."""
+    return name not in RESERVED_BUCKETS and _BUCKET_ID.fullmatch(name) is not None
+
+
+def is_stream_key(key: bytes) -> bool:
+    """Whether a path can lead to a stream of this key, on either surface: a bucket and a name,
+    UTF-8, without control characters, backslashes, empty segments and segments of two dots."""
+    bucket, nul, name = key.partition(b"\0")
+    if not nul or len(key) > MAX_STREAM_KEY_BYTES or _CONTROL.search(bucket + name):
+        return False
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    segments = name.split(b"/")
+    return (
+        bucket != b"__ds"
+        and b"/" not in bucket
+        and all(segment not in (b"", b"..") for segment in (bucket, *segments))
+    )
+
+
+def has_bucket(key: bytes) -> bool:
+    """Whether bytes that are given for a stream key can be one. Only such keys have a row."""
+    return b"\0" in key
 
 
 def bucket_of(key: bytes) -> bytes:
@@ -97,8 +136,9 @@ def producer_key(stream_id: int, producer_id: str) -> bytes:
 
 
 def expiry_key(at_ms: int, key: bytes) -> bytes:
-    at_ms = max(0, at_ms)  # An end may lie before 1970; by then it is due, whenever it was.
-    return _PAIR.pack(EXPIRY, at_ms) + key
+    # An end may lie before 1970; by then it is due, whenever it was. One that no key can name
+    # is as good as never.
+    return _PAIR.pack(EXPIRY, min(max(0, at_ms), LAST_MS)) + key
 
 
 def row_key(letter: bytes, stream_id: int, number: int) -> bytes:

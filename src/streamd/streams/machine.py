@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from streamd.streams import keys, packing, snapshots
+from streamd.streams.checks import is_applicable
 from streamd.streams.commands import (
     Append,
     Archived,
@@ -67,7 +68,8 @@ class Machine:
         """Apply the commands of log entry `index`, in order, at log time `now_ms`.
 
         The last of them are the `packages`, end to end, each of which takes effect once however
-        often the log has it.
+        often the log has it. Whatever the commands hold, none of them raises: one that cannot be
+        applied changes nothing, and its outcome is `INVALID`.
         """
         header = self.state.header
         assert index == header.applied_index + 1, (index, header.applied_index)
@@ -115,9 +117,13 @@ class Machine:
                 return self._create_bucket(command, now_ms)
             case DeleteBucket():
                 return self._delete_bucket(command)
+            case BeginUpload():
+                return self._publish(command, now_ms)
+            case _ if not is_applicable(command):
+                return Outcome(Result.INVALID)
             case StorePart():
                 return snapshots.store_part(self.state, command, now_ms)
-            case BeginUpload() | PublishSnapshot():
+            case PublishSnapshot():
                 return self._publish(command, now_ms)
             case DropUploads():
                 return snapshots.drop_uploads(self.state, command, now_ms)
@@ -192,6 +198,8 @@ class Machine:
         """The answer of a write to a stream that is not there."""
         if if_match is None:
             return Outcome(why)
+        if not keys.has_bucket(key):
+            return Outcome(Result.INVALID)
         # Which a client hears as 404 where buckets are made explicitly (extensions section 1.6).
         if self.state.buckets.get(keys.bucket_of(key)) is None:
             return Outcome(Result.BUCKET_NOT_FOUND)
@@ -292,6 +300,8 @@ class Machine:
     # -- creating -----------------------------------------------------------------------------
 
     def _create(self, command: Create, now_ms: int) -> Outcome:
+        if not keys.has_bucket(command.key):
+            return Outcome(Result.INVALID)
         bucket_name = keys.bucket_of(command.key)
         bucket = self.state.buckets.get(bucket_name)
         if bucket is None and not command.implicit_bucket:

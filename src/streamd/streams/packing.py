@@ -21,7 +21,7 @@ from streamd.streams.commands import (
 )
 from streamd.streams.model import Blob, ColdSlice, Pack, Stream
 from streamd.streams.offsets import Position
-from streamd.streams.state import State
+from streamd.streams.state import State, storable
 
 
 def flush(state: State, command: FlushCold, index: int, term: int) -> Outcome:
@@ -79,10 +79,10 @@ def _is_new(state: State, command: FlushCold | MoveSlices, term: int) -> bool:
 
 
 def _put_pack(state: State, command: FlushCold | MoveSlices, live: int, index: int) -> None:
-    pack = Pack(command.name, command.size, live)
+    pack = Pack(command.name, command.size, storable(live))
     if not live:
         _die(state, pack, index)
-    state.header.cold_bytes += live
+    state.header.cold_bytes = storable(state.header.cold_bytes + live)
     state.packs.put(keys.place(command.term, command.number), pack)
 
 
@@ -107,7 +107,8 @@ def _take(state: State, command: FlushCold, new: NewSlice) -> bool:
         new.digest,
     )
     state.slices.put(keys.place(new.stream_id, new.end_record), row)
-    state.header.flushed_bytes += new.end_byte - new.start_byte
+    moved = new.end_byte - new.start_byte
+    state.header.flushed_bytes = storable(state.header.flushed_bytes + moved)
     state.cool(new.owner, owner, Position(new.end_record, new.end_byte))
     if isinstance(owner, Stream):
         state.streams.put(new.owner, owner)
@@ -150,9 +151,11 @@ def _release(state: State, row: ColdSlice, index: int) -> None:
     """Count a slice of a pack less."""
     place = keys.place(row.term, row.number)
     pack = state.packs.get(place)
-    assert pack is not None, "a pack stays while slices refer to it"
-    pack.live -= row.length
-    state.header.cold_bytes -= row.length
+    if pack is None:
+        # A pack stays while it counts bytes of slices; those of a forged one need not have any.
+        return
+    pack.live = storable(pack.live - row.length)
+    state.header.cold_bytes = storable(state.header.cold_bytes - row.length)
     if not pack.live:
         _die(state, pack, index)
     state.packs.put(place, pack)

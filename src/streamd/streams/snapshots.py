@@ -61,6 +61,9 @@ def publish(state: State, stream: Stream, command: PublishSnapshot, now_ms: int)
     upload = _take_upload(state, command.upload_id)
     if refusal is Result.SNAPSHOT_DIFFERS and _is_published(stream, command):
         refusal = Result.PUBLISHED
+    if refusal is None and at.record < 0:
+        # What it was found to be was made up; no row can tell of it.
+        refusal = Result.INVALID
     if refusal is None:
         refusal = _incomplete(stream, command, upload)
     if refusal is not None:
@@ -134,6 +137,8 @@ def find_boundary(stream: Stream, chunk: AnyChunk, at: Position) -> Finding:
 
 def _look(state: State, stream: Stream, at: Position) -> Finding:
     """Find what a command of old did not bring."""
+    if at.record < 0:
+        return Finding(stream.stream_id, Verdict.NO_BOUNDARY)
     try:
         chunk, _ = state.chunk_at(stream, at.record)
     except OffsetMismatch:

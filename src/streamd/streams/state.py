@@ -14,6 +14,7 @@ import msgspec
 
 from streamd.streams import keys
 from streamd.streams.blobs import Parts
+from streamd.streams.checks import is_applicable
 from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, Slice
 from streamd.streams.commands import (
     Append,
@@ -59,7 +60,15 @@ _ENCODER = msgspec.msgpack.Encoder()
 _UPLOAD_DECODER = msgspec.msgpack.Decoder(Upload)
 _HEADER_DECODER = msgspec.msgpack.Decoder(Header)
 
+# A row's numbers have 64 bits. Only counts of what commands claimed falsely can come near.
+_MOST = 2**63 - 1
+
 Item = tuple[bytes, bytes | None]
+
+
+def storable(count: int) -> int:
+    """A count of bytes as a row can hold it, though what is counted was made up."""
+    return min(max(count, -_MOST), _MOST)
 
 
 class State:
@@ -124,13 +133,13 @@ class State:
     def heat(self, owner: bytes, what: Stream | Blob) -> None:
         """Count what of a stream or blob is not in the cold store; more is about to follow."""
         what.cold = what.cold_from
-        self.header.hot_bytes += what.size - what.cold.byte
+        self.header.hot_bytes = storable(self.header.hot_bytes + what.size - what.cold.byte)
         self._note_hot(owner, what)
 
     def cool(self, owner: bytes, what: Stream | Blob, to: Position) -> None:
         """Have nothing before `to` count as hot any more."""
         if what.hot_at_ms is not None:
-            self.header.hot_bytes -= to.byte - what.cold.byte
+            self.header.hot_bytes = storable(self.header.hot_bytes - to.byte + what.cold.byte)
             self._rows[keys.hot_key(what.hot_at_ms, owner)] = None
             what.hot_at_ms = None
             if to.record < what.records:
@@ -146,7 +155,7 @@ class State:
         self.cancel_sweep(key, stream)
         at_ms = stream.expiry_ms()
         if at_ms is not None:
-            stream.sweep_at_ms = at_ms
+            stream.sweep_at_ms = at_ms = min(at_ms, keys.LAST_MS)
             self._rows[keys.expiry_key(at_ms, key)] = b""
 
     def cancel_sweep(self, key: bytes, stream: Stream) -> None:
@@ -206,7 +215,7 @@ class State:
         for key in stream_keys(command):
             if key not in self.streams:
                 yield keys.STREAM + key
-        if type(command) in _WITH_OTHER_ROWS:
+        if type(command) in _WITH_OTHER_ROWS and is_applicable(command):
             yield from self._missing_besides(command)
 
     def _missing_besides(self, command: Command) -> Iterator[bytes]:

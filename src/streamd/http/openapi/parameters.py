@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from streamd.http.batches import MAX_FRAMES
 from streamd.http.buckets import MAX_LISTED
-from streamd.http.fields import MAX_READ_BYTES, MAX_SAFE_INTEGER, MAX_TOKEN_BYTES, MAX_TTL_S
+from streamd.http.fields import MAX_READ_BYTES
 from streamd.http.openapi.elements import Json, ref
-from streamd.http.routing import MAX_BUCKETED_BYTES, MAX_PATH_BYTES, RESERVED_BUCKETS
+from streamd.http.routing import MAX_BUCKETED_BYTES, MAX_PATH_BYTES
+from streamd.streams.checks import MAX_SAFE_INTEGER, MAX_TOKEN_BYTES, MAX_TTL_S
+from streamd.streams.keys import RESERVED_BUCKETS
 
 OFFSET = ref("schemas", "Offset")
 TOKEN: Json = {"type": "string", "minLength": 1, "maxLength": MAX_TOKEN_BYTES}
