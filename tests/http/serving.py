@@ -27,6 +27,7 @@ from streamd.http.live import Hub
 from streamd.http.messages import Request, Response
 from streamd.http.ops import create_ops_app
 from streamd.http.service import Service
+from streamd.http.shares import Shares
 from streamd.metrics import Metrics
 from streamd.node import cold_status, standing
 from streamd.node.node import Node, wall_clock_ms
@@ -124,6 +125,15 @@ class RawClient:
         data, self._buffer = self._buffer, b""
         return data
 
+    async def take_some(self, size: int) -> bool:
+        """Take up to `size` bytes from the connection, and forget them. Returns whether there were
+        any before it was closed."""
+        with trio.fail_after(PATIENCE_S):
+            try:
+                return bool(await self._sock.recv(size))
+            except ConnectionResetError:
+                return False
+
     async def closed(self) -> bool:
         """Whether the server closes without another byte; waits for either."""
         return not self._buffer and not await self._receive()
@@ -177,7 +187,7 @@ class Serving:
         clock: Clock,
         node: Node,
         door: FrontDoor,
-        hypercorn: HypercornServer,
+        hypercorn: HypercornServer | None,
         hub: Hub,
         service: Service,
     ) -> None:
@@ -193,19 +203,32 @@ class Serving:
     @property
     def connections(self) -> int:
         """How many connections are open, whichever server has them."""
-        return len(self.door.connections) + self.hypercorn.connections
+        return len(self.door.connections) + (self.hypercorn.connections if self.hypercorn else 0)
+
+    @property
+    def bodies(self) -> Shares:
+        """What bodies that come hold, whichever server takes them."""
+        used = self.door if self.hypercorn is None else self.hypercorn.application
+        return used.bodies
 
     @asynccontextmanager
-    async def connect(self, *, receive_buffer: int | None = None) -> AsyncIterator[RawClient]:
-        """A raw connection; a small `receive_buffer` makes a client that soon takes no more."""
+    async def connect(
+        self, *, receive_buffer: int | None = None, source: str | None = None
+    ) -> AsyncIterator[RawClient]:
+        """A raw connection; a small `receive_buffer` makes a client that soon takes no more, and
+        `source` is the address it comes from."""
         with trio.socket.socket() as sock:
+            if source is not None:
+                await sock.bind((source, 0))
             if receive_buffer is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
             await sock.connect(("127.0.0.1", self.port))
             yield RawClient(sock)
 
-    def client(self, **settings: Any) -> httpx.AsyncClient:
-        """An ordinary HTTP client for this server."""
+    def client(self, *, source: str | None = None, **settings: Any) -> httpx.AsyncClient:
+        """An ordinary HTTP client for this server, at the address `source`."""
+        if source is not None:
+            settings["transport"] = httpx.AsyncHTTPTransport(_ANY_TLS, local_address=source)
         settings.setdefault("verify", _ANY_TLS)
         return checked_async_client(base_url=self.url, timeout=PATIENCE_S, **settings)
 
@@ -270,8 +293,9 @@ async def serving(
             metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
             listeners = listen("127.0.0.1", 0)
             port = listeners[0].getsockname()[1]
-            hypercorn = HypercornServer(AsgiApplication(application, config), config)
+            hypercorn = None
             if config.http == "hypercorn":
+                hypercorn = HypercornServer(AsgiApplication(application, config), config)
                 nursery.start_soon(hypercorn.serve, listeners, trio.sleep_forever)
             else:
                 nursery.start_soon(door.serve, listeners, ssl_context)

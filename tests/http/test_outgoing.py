@@ -70,9 +70,25 @@ def test_what_readers_share_counts_once() -> None:
     shared, other = b"x" * 600_000, b"y" * 600_000
     outgoing = Outgoing(1_000_000)
     parts = [memoryview(shared)[:400_000], memoryview(shared)[400_000:]]
-    with outgoing.holding(parts, 600_000), outgoing.holding([shared], 600_000):
+    with outgoing.holding(parts, 600_000, "a"), outgoing.holding([shared], 600_000, "a"):
         assert outgoing.held_bytes == 600_000
-        with pytest.raises(OutgoingFull), outgoing.holding([other], 600_000):
+        with pytest.raises(OutgoingFull), outgoing.holding([other], 600_000, "b"):
             pass
         assert outgoing.held_bytes == 600_000
     assert outgoing.held_bytes == 0
+
+
+def test_one_reader_leaves_room_for_the_others() -> None:
+    answers = [bytes([number]) * 300_000 for number in range(4)]
+    outgoing = Outgoing(1_000_000)
+    with outgoing.holding(answers[:1], 300_000, "a"):
+        with pytest.raises(OutgoingFull), outgoing.holding(answers[1:2], 300_000, "a"):
+            pass
+        with (
+            outgoing.holding(answers[:1], 300_000, "a"),
+            outgoing.holding(answers[2:3], 300_000, "b"),
+            outgoing.holding(answers[3:], 300_000, "c"),
+        ):
+            assert outgoing.held_bytes == 900_000
+    with outgoing.holding(answers[:1] * 4, 1_200_000, "a"):
+        assert outgoing.held_bytes == 300_000

@@ -16,7 +16,7 @@ from streamd.http.heads import (
     single_headers,
     split_target,
 )
-from streamd.http.incoming import Pace
+from streamd.http.incoming import Pace, too_many_bodies
 from streamd.http.messages import (
     COMMON_HEAD,
     Application,
@@ -27,6 +27,8 @@ from streamd.http.messages import (
     Response,
 )
 from streamd.http.outgoing import FULL, Outgoing, OutgoingFull
+from streamd.http.shares import LimitReached, Share, Shares, client_of
+from streamd.http.transports import SEND_BYTES
 from streamd.http.wire import Refused, body_parts
 
 Receive = Callable[[], Awaitable[Message]]
@@ -56,7 +58,7 @@ class AsgiApplication:
         self._failure: Exception | None = None
         self._failed = trio.Event()
         self._outgoing = Outgoing(config.max_buffered_bytes)
-        self._buffered_bytes = 0
+        self.bodies = Shares(config.max_buffered_bytes)
 
     async def raise_fatal(self) -> None:
         """Wait for a fatal error and raise it."""
@@ -67,7 +69,9 @@ class AsgiApplication:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        channel = AsgiChannel(receive, send, self._config.write_timeout_ms / 1000)
+        client = client_of(scope["client"][0]) if scope["client"] else ""
+        timeout_s = self._config.write_timeout_ms / 1000
+        channel = AsgiChannel(receive, send, timeout_s, self.bodies.share(client), client)
         try:
             await self._serve(scope, channel)
         except ClientGone:
@@ -77,7 +81,7 @@ class AsgiApplication:
             self._failed.set()
             raise
         finally:
-            self._release(channel)
+            channel.buffered.release()
 
     async def _serve(self, scope: Message, channel: AsgiChannel) -> None:
         response: Response | LiveResponse
@@ -85,7 +89,7 @@ class AsgiApplication:
             request = await self._request(scope, channel)
             response = await self._application.handle(request)
         except Refused as refused:
-            self._release(channel)
+            channel.buffered.release()
             response = refused.response
         if isinstance(response, LiveResponse):
             channel.start(response.status, response.head, length=response.length)
@@ -99,7 +103,7 @@ class AsgiApplication:
             head += b"Connection: close\r\n"
         parts, size = body_parts(response.body if scope["method"] != "HEAD" else b"")
         try:
-            with self._outgoing.holding(parts, size):
+            with self._outgoing.holding(parts, size, channel.client):
                 await _send_whole(channel, response.status, head, parts, response.shared_head)
         except OutgoingFull:
             await _send_whole(channel, FULL.status, FULL.head, body_parts(FULL.body)[0])
@@ -126,9 +130,13 @@ class AsgiApplication:
         scheme = scope["scheme"].encode()
         if scope["method"] == "PUT" and self._application.takes_pieces(path):
             incoming = AsgiBody(channel, headers.get(b"content-length"), Pace(self._config))
-            return Request("PUT", path, query, headers, b"", channel, scheme, incoming)
+            return Request(
+                "PUT", path, query, headers, b"", channel, scheme, incoming, channel.client
+            )
         body = await self._read_body(channel)
-        return Request(scope["method"], path, query, headers, body, channel, scheme)
+        return Request(
+            scope["method"], path, query, headers, body, channel, scheme, client=channel.client
+        )
 
     async def _read_body(self, channel: AsgiChannel) -> bytes:
         """A body within all limits. Raises `Refused`, `ClientGone`."""
@@ -139,15 +147,11 @@ class AsgiApplication:
             body += piece
             if len(body) > limit:
                 raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
-            channel.buffered_bytes += len(piece)
-            self._buffered_bytes += len(piece)
-            if self._buffered_bytes > self._config.max_buffered_bytes:
-                raise Refused(503, "OVERLOADED", "too many bodies at once", b"Retry-After: 1\r\n")
+            try:
+                channel.buffered.hold(len(body))
+            except LimitReached:
+                raise too_many_bodies() from None
         return bytes(body)
-
-    def _release(self, channel: AsgiChannel) -> None:
-        self._buffered_bytes -= channel.buffered_bytes
-        channel.buffered_bytes = 0
 
 
 class AsgiBody:
@@ -168,7 +172,14 @@ class AsgiBody:
 class AsgiChannel:
     """One exchange. The server below buffers what it is sent, so nothing is sent unawaited."""
 
-    def __init__(self, receive: Receive, send: Send, write_timeout_s: float) -> None:
+    def __init__(
+        self,
+        receive: Receive,
+        send: Send,
+        write_timeout_s: float,
+        buffered: Share,
+        client: str,
+    ) -> None:
         self._receive = receive
         self._send = send
         self._write_timeout_s = write_timeout_s
@@ -176,7 +187,8 @@ class AsgiChannel:
         self._gone = False
         self._head: Message | None = None
         self.body_ended = False
-        self.buffered_bytes = 0
+        self.buffered = buffered
+        self.client = client
 
     async def receive_body(self) -> bytes:
         """The next of the request's body, which `body_ended` afterwards or not. Raises
@@ -224,8 +236,9 @@ class AsgiChannel:
 
     async def send(self, data: Buffer) -> None:
         await self.flush()
-        if data:
-            await self._pass({"type": "http.response.body", "body": bytes(data), "more_body": True})
+        for start in range(0, len(data), SEND_BYTES):
+            piece = bytes(data[start : start + SEND_BYTES])
+            await self._pass({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def wait_disconnected(self) -> None:
         while not self._gone:

@@ -13,6 +13,7 @@ from streamd.http.fields import BadRequest
 from streamd.http.messages import Buffer, Channel, ClientGone, LiveResponse, Request, Response
 from streamd.http.routing import BootstrapRoute
 from streamd.http.service import Service
+from streamd.http.shares import LimitReached
 from streamd.http.snapshots import TOO_MANY_DOWNLOADS, Sending
 from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.content import DEFAULT_CONTENT_TYPE, JSON_SEPARATOR, is_json
@@ -40,10 +41,13 @@ async def bootstrap(
     if request.method == "HEAD":
         return Response(200, head)
     service.touch(route.stream, stream)
-    if service.downloads.full:
-        return TOO_MANY_DOWNLOADS
     # A copy: its tail and its snapshot stay what they are now.
-    response = _Bootstrap(service, replace(stream), boundary)
+    stream = replace(stream)
+    try:
+        sending = Sending(service, stream, request.client)
+    except LimitReached:
+        return TOO_MANY_DOWNLOADS
+    response = _Bootstrap(service, stream, boundary, sending)
     await response.begin()
     return LiveResponse(200, head, response.run)
 
@@ -75,11 +79,11 @@ def _head(stream: Stream, boundary: bytes) -> bytes:
 class _Bootstrap:
     """One response under way, for a stream as it was when it began."""
 
-    def __init__(self, service: Service, stream: Stream, boundary: bytes) -> None:
+    def __init__(self, service: Service, stream: Stream, boundary: bytes, sending: Sending) -> None:
         self._service = service
         self._stream = stream
         self._boundary = boundary
-        self._sending = Sending(service, stream)
+        self._sending = sending
 
     async def begin(self) -> None:
         """Raises a `ColdError` when the first bytes cannot be had."""

@@ -18,7 +18,7 @@ import trio
 
 from streamd.config import ServerConfig
 from streamd.http.heads import Fields, Head, HeadParser
-from streamd.http.incoming import Pace, WireBody
+from streamd.http.incoming import Pace, WireBody, too_many_bodies, too_slow
 from streamd.http.listeners import accept_for_ever, turn_away
 from streamd.http.messages import (
     COMMON_HEAD,
@@ -32,6 +32,7 @@ from streamd.http.messages import (
     error_response,
 )
 from streamd.http.outgoing import FULL, UNCOUNTED_BYTES, Outgoing, OutgoingFull
+from streamd.http.shares import LimitReached, Shares
 from streamd.http.transports import SocketTransport, StreamTransport, Transport
 from streamd.http.wire import CONTINUE, STATUS_LINES, Chunked, Refused, body_parts
 from streamd.metrics import Metrics
@@ -66,7 +67,7 @@ class FrontDoor:
         self.metrics = metrics
         self.fatal = fatal
         self.connections: set[Connection] = set()
-        self.buffered_bytes = 0
+        self.bodies = Shares(config.max_buffered_bytes)
         self.outgoing = Outgoing(config.max_buffered_bytes)
         self.draining = False
         self.scheme = b"http"
@@ -110,19 +111,25 @@ class FrontDoor:
                 connection.scope.cancel()
 
     def _take(
-        self, sock: socket.socket, ssl_context: ssl.SSLContext | None, nursery: trio.Nursery
+        self,
+        sock: socket.socket,
+        client: str,
+        ssl_context: ssl.SSLContext | None,
+        nursery: trio.Nursery,
     ) -> None:
         """Serve a connection that was accepted, or turn it away."""
         if len(self.connections) + self._handshakes >= self.config.max_connections:
             turn_away(sock)
         elif ssl_context is None:
             transport = SocketTransport(sock, self.config.write_timeout_ms / 1000)
-            nursery.start_soon(self._serve_connection, self._connection(transport))
+            nursery.start_soon(self._serve_connection, self._connection(transport, client))
         else:
             self._handshakes += 1
-            nursery.start_soon(self._serve_tls, sock, ssl_context)
+            nursery.start_soon(self._serve_tls, sock, client, ssl_context)
 
-    async def _serve_tls(self, sock: socket.socket, ssl_context: ssl.SSLContext) -> None:
+    async def _serve_tls(
+        self, sock: socket.socket, client: str, ssl_context: ssl.SSLContext
+    ) -> None:
         plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         stream = trio.SSLStream(plain, ssl_context, server_side=True, https_compatible=True)
         try:
@@ -134,10 +141,10 @@ class FrontDoor:
         finally:
             self._handshakes -= 1
         transport = StreamTransport(stream, self.config.write_timeout_ms / 1000)
-        await self._serve_connection(self._connection(transport))
+        await self._serve_connection(self._connection(transport, client))
 
-    def _connection(self, transport: Transport) -> Connection:
-        connection = Connection(self, transport)
+    def _connection(self, transport: Transport, client: str) -> Connection:
+        connection = Connection(self, transport, client)
         self.connections.add(connection)
         return connection
 
@@ -146,7 +153,7 @@ class FrontDoor:
             await connection.run()
         finally:
             self.connections.discard(connection)
-            self.buffered_bytes -= connection.buffered_bytes
+            connection.held.release()
             if not self.connections:
                 self._idle.set()
             with trio.CancelScope(shield=True):
@@ -184,8 +191,9 @@ class Connection:
     """One client's connection; also the `Channel` of its live responses. `buffer` holds what was
     received and not yet taken."""
 
-    def __init__(self, door: FrontDoor, transport: Transport) -> None:
+    def __init__(self, door: FrontDoor, transport: Transport, client: str) -> None:
         self._door = door
+        self._client = client
         self.transport = transport
         self.buffer = bytearray()
         self._chunked = False
@@ -195,8 +203,9 @@ class Connection:
         self.scope = trio.CancelScope()
         self.phase = Phase.IDLE
         self.since = door.swept_at
-        self.body_bytes = 0
-        self.buffered_bytes = 0
+        self.held = door.bodies.share(client)
+        self._pace: Pace | None = None
+        self._body_came = 0
 
     # -- its life -----------------------------------------------------------------------------
 
@@ -214,7 +223,8 @@ class Connection:
             pass
 
     def check_time(self, now: float) -> None:
-        """Called by the sweeper: end the connection if it has waited too long."""
+        """Called by the sweeper: end the connection if it has waited too long. While a body comes,
+        `since` is the time of the last look at its pace."""
         config = self._door.config
         waited_ms = (now - self.since) * 1000
         if self.phase is Phase.IDLE and waited_ms > config.idle_timeout_ms:
@@ -222,11 +232,12 @@ class Connection:
         elif self.phase is Phase.HEAD and waited_ms > config.header_timeout_ms:
             self._late = Refused(408, "HEADER_TIMEOUT", "the request's head came too slowly")
             self.scope.cancel()
-        elif self.phase is Phase.BODY and waited_ms > config.body_timeout_ms:
-            least = config.body_min_bytes_per_s * waited_ms / 1000
-            if self.body_bytes < least:
-                self._late = Refused(408, "BODY_TIMEOUT", "the request's body came too slowly")
+        elif self.phase is Phase.BODY:
+            assert self._pace is not None
+            if not self._pace.keeps_up(now - self.since, self._body_came):
+                self._late = too_slow()
                 self.scope.cancel()
+            self.since, self._body_came = now, 0
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -247,7 +258,14 @@ class Connection:
             return False
         self._enter(Phase.BUSY)
         request = Request(
-            head.method, head.path, head.query, head.fields.headers, body, self, self._door.scheme
+            head.method,
+            head.path,
+            head.query,
+            head.fields.headers,
+            body,
+            self,
+            self._door.scheme,
+            client=self._client,
         )
         return await self._respond(head, await self._handle(request))
 
@@ -264,6 +282,7 @@ class Connection:
             self,
             self._door.scheme,
             body,
+            self._client,
         )
         response = await self._handle(request)
         if not body.ended and isinstance(response, Response):
@@ -285,7 +304,7 @@ class Connection:
                 await self._send(response, is_head, keep_alive, is_http_1_0)
             except OutgoingFull:
                 await self._send(FULL, is_head, keep_alive, is_http_1_0)
-        self._release()
+        self.held.release()
         self._enter(Phase.IDLE)
         return keep_alive and not self._door.draining
 
@@ -345,19 +364,20 @@ class Connection:
         limit = self._door.config.max_body_bytes
         if length is not None and length > limit:
             raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
-        self.body_bytes = 0
         if length is not None and len(self.buffer) >= length:
             body = bytes(self.buffer[:length])
             del self.buffer[:length]
             return body
-        self._enter(Phase.BODY)
+        self._pace, self._body_came = Pace(self._door.config), len(self.buffer)
+        self.phase, self.since = Phase.BODY, trio.current_time()
         if fields.expects_continue and not self.buffer:
             await self.send_continue()
         if length is None:
             return await self._read_chunked(limit)
-        self._account(length)
         while len(self.buffer) < length:
+            self._account(len(self.buffer))
             await self._receive_body()
+        self._account(length)
         body = bytes(self.buffer[:length])
         del self.buffer[:length]
         return body
@@ -389,24 +409,20 @@ class Connection:
         before = len(self.buffer)
         if not await self._receive():
             raise ClientGone
-        self.body_bytes += len(self.buffer) - before
+        self._body_came += len(self.buffer) - before
 
     def _account(self, size: int) -> None:
-        """Count a body against what all connections together may hold."""
-        self._door.buffered_bytes += size - self.buffered_bytes
-        self.buffered_bytes = size
-        if self._door.buffered_bytes > self._door.config.max_buffered_bytes:
-            raise Refused(503, "OVERLOADED", "too many bodies at once", b"Retry-After: 1\r\n")
-
-    def _release(self) -> None:
-        self._door.buffered_bytes -= self.buffered_bytes
-        self.buffered_bytes = 0
+        """Count what has come of a body against what all connections together may hold."""
+        try:
+            self.held.hold(size)
+        except LimitReached:
+            raise too_many_bodies() from None
 
     # -- sending ------------------------------------------------------------------------------
 
     async def _refuse(self, refused: Refused) -> None:
         """Answer what is no request, and end the connection so that it is read."""
-        self._release()
+        self.held.release()
         self.buffer.clear()
         await self._send(refused.response, False, False, False)
         await self.transport.linger()
@@ -432,7 +448,7 @@ class Connection:
         if size <= UNCOUNTED_BYTES:
             await self.transport.send((head, *parts) if parts else (head,))
             return
-        with self._door.outgoing.holding(parts, size):
+        with self._door.outgoing.holding(parts, size, self._client):
             await self.transport.send((head, *parts))
 
     async def _send_live(self, head: Head, response: LiveResponse, keep_alive: bool) -> bool:

@@ -17,12 +17,12 @@ import structlog
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config as HypercornConfig
-from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
 from streamd.config import ServerConfig
 from streamd.http.asgi import AsgiApplication
+from streamd.http.hypercorn_connection import HypercornConnection, LimitedStream
 from streamd.http.listeners import accept_for_ever, turn_away
 
 log = structlog.get_logger("streamd.http")
@@ -33,7 +33,7 @@ class HypercornServer:
     knowledge."""
 
     def __init__(self, application: AsgiApplication, server: ServerConfig) -> None:
-        self._application = application
+        self.application = application
         self._server = server
         self._config = _hypercorn_config(server)
         self._context = WorkerContext(None)
@@ -49,7 +49,7 @@ class HypercornServer:
                 take = partial(self._take, nursery=connections)
                 for listener in listeners:
                     accepting.start_soon(accept_for_ever, listener, take)
-                accepting.start_soon(self._application.raise_fatal)
+                accepting.start_soon(self.application.raise_fatal)
                 await stopping()
                 accepting.cancel_scope.cancel()
             for listener in listeners:
@@ -59,7 +59,7 @@ class HypercornServer:
             drain_s = self._server.drain_timeout_ms / 1000
             connections.cancel_scope.deadline = trio.current_time() + drain_s
 
-    def _take(self, sock: socket.socket, nursery: trio.Nursery) -> None:
+    def _take(self, sock: socket.socket, _: str, nursery: trio.Nursery) -> None:
         """Serve a connection that was accepted, or turn it away."""
         if self.connections >= self._server.max_connections:
             turn_away(sock)
@@ -67,17 +67,19 @@ class HypercornServer:
         self.connections += 1
         nursery.start_soon(self._serve_connection, sock)
 
-    def _stream(self, sock: socket.socket) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
-        plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
-        if self._ssl_context is None:
-            return plain
-        return trio.SSLStream(plain, self._ssl_context, server_side=True, https_compatible=True)
+    def _stream(self, sock: socket.socket) -> LimitedStream:
+        stream: trio.abc.Stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        if self._ssl_context is not None:
+            stream = trio.SSLStream(
+                stream, self._ssl_context, server_side=True, https_compatible=True
+            )
+        return LimitedStream(stream, self._server.write_timeout_ms / 1000)
 
     async def _serve_connection(self, sock: socket.socket) -> None:
-        app = ASGIWrapper(self._application)  # type: ignore[arg-type]
+        app = ASGIWrapper(self.application)  # type: ignore[arg-type]
         stream: Any = self._stream(sock)
         try:
-            await TCPServer(app, self._config, self._context, ConnectionState({}), stream)
+            await HypercornConnection(app, self._config, self._context, ConnectionState({}), stream)
         except* Exception as errors:
             log.warning("a connection failed", error=repr(errors.exceptions[0]))
         finally:

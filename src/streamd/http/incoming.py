@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -11,13 +12,14 @@ from streamd.config import ServerConfig
 from streamd.http.heads import Fields
 from streamd.http.wire import Chunked, Refused
 
+_MARKS_PER_WINDOW = 8
+
 
 class Pace:
-    """How much a client sent while it was waited for, and whether that is enough.
+    """Whether a body comes fast enough: `body_min_bytes_per_s` in each `body_timeout_ms`.
 
-    Only the time counts that the server spent waiting: what it does with a piece is not the
-    client's fault. It is looked at in windows, so that nobody may lag for hours on the strength
-    of a fast beginning.
+    The window slides, so that nobody may lag on the strength of a fast beginning. Only time counts
+    that the server spent waiting: what it does with a piece is not the client's fault.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -25,24 +27,39 @@ class Pace:
         self._least_bytes_per_s = config.body_min_bytes_per_s
         self._waited_s = 0.0
         self._bytes = 0
+        self._marks = deque([(0.0, 0)])
+
+    def keeps_up(self, waited_s: float, size: int) -> bool:
+        """Count `size` bytes that came in `waited_s` more seconds. Returns whether it is enough."""
+        self._waited_s += waited_s
+        self._bytes += size
+        marks = self._marks
+        while len(marks) > 1 and self._waited_s - marks[1][0] >= self._window_s:
+            marks.popleft()
+        began_s, before = marks[0]
+        if self._waited_s - marks[-1][0] >= self._window_s / _MARKS_PER_WINDOW:
+            marks.append((self._waited_s, self._bytes))
+        span_s = self._waited_s - began_s
+        came = self._bytes - before
+        return span_s < self._window_s or came >= self._least_bytes_per_s * span_s
 
     async def wait(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
         """Have `receive` wait for the client. Raises `Refused` when it is too slow."""
         started = trio.current_time()
         with trio.move_on_after(self._window_s):
             data = await receive()
-            self._waited_s += trio.current_time() - started
-            self._bytes += len(data)
-            if self._waited_s >= self._window_s:
-                if self._bytes < self._least_bytes_per_s * self._waited_s:
-                    raise _too_slow()
-                self._waited_s, self._bytes = 0.0, 0
+            if not self.keeps_up(trio.current_time() - started, len(data)):
+                raise too_slow()
             return data
-        raise _too_slow()
+        raise too_slow()
 
 
-def _too_slow() -> Refused:
+def too_slow() -> Refused:
     return Refused(408, "BODY_TIMEOUT", "the request's body came too slowly")
+
+
+def too_many_bodies() -> Refused:
+    return Refused(503, "OVERLOADED", "too many bodies at once", b"Retry-After: 1\r\n")
 
 
 class Wire(Protocol):

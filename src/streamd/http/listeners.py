@@ -12,6 +12,7 @@ import structlog
 import trio
 
 from streamd.http.messages import COMMON_HEAD, error_response
+from streamd.http.shares import client_of
 from streamd.http.wire import STATUS_LINES, body_parts
 
 _BACKLOG = 4096
@@ -46,14 +47,15 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 async def accept_for_ever(
-    listener: socket.socket, take: Callable[[socket.socket], None]
+    listener: socket.socket, take: Callable[[socket.socket, str], None]
 ) -> NoReturn:
-    """Pass each connection on to `take`, non-blocking, `ACCEPTS_PER_TURN` in a turn of the loop."""
+    """Pass each connection on to `take`, non-blocking, with the client that it is of (`client_of`),
+    `ACCEPTS_PER_TURN` in a turn of the loop."""
     while True:
         await trio.lowlevel.wait_readable(listener)
         for _ in range(ACCEPTS_PER_TURN):
             try:
-                sock, _ = listener.accept()
+                sock, address = listener.accept()
             except BlockingIOError:
                 break
             except OSError as error:
@@ -64,7 +66,7 @@ async def accept_for_ever(
             sock.setblocking(False)
             with suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            take(sock)
+            take(sock, client_of(address[0]))
 
 
 def turn_away(sock: socket.socket) -> None:

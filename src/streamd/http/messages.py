@@ -89,10 +89,21 @@ class Request:
     `path` is the raw path as sent, still percent-encoded and without the query; `query` is the
     raw query string without ``?``. Header names are lower-case; a header sent twice has its
     values joined by ``", "`` (adapters refuse repeats of Host, Content-Length and the like).
-    Requests may share their `headers`: nobody writes to them.
+    Requests may share their `headers`: nobody writes to them. `client` is the address the request
+    came from, as limits are shared among clients (`shares.client_of`).
     """
 
-    __slots__ = ("method", "path", "query", "headers", "body", "channel", "scheme", "incoming")
+    __slots__ = (
+        "method",
+        "path",
+        "query",
+        "headers",
+        "body",
+        "channel",
+        "scheme",
+        "incoming",
+        "client",
+    )
 
     def __init__(
         self,
@@ -104,6 +115,7 @@ class Request:
         channel: Channel,
         scheme: bytes = b"http",
         incoming: IncomingBody | None = None,
+        client: str = "",
     ) -> None:
         self.method = method
         self.path = path
@@ -113,6 +125,7 @@ class Request:
         self.channel = channel
         self.scheme = scheme
         self.incoming = incoming
+        self.client = client
 
 
 class Response:

@@ -1,7 +1,8 @@
 """What answers hold in memory while clients take them, limited for all clients together.
 
 A reader that takes nothing keeps what was read for it until it is given up. What many of them
-share, as readers of recent bytes do, is in memory once and counts once.
+share, as readers of recent bytes do, is in memory once and counts once. One address may hold no
+more than is left for others (`shares`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from streamd.http.messages import Buffer, error_response
+from streamd.http.shares import leaves_enough
 from streamd.http.transports import is_joined
 
 # Less is not worth counting: about so much waits in each client's socket as well.
@@ -28,45 +30,68 @@ class Outgoing:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._shares: dict[int, int] = {}
-        self.held_bytes = 0
+        self._all = _Held()
+        self._clients: dict[str, _Held] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """What all answers hold."""
+        return self._all.bytes
 
     @contextmanager
-    def holding(self, parts: Sequence[Buffer], size: int) -> Iterator[None]:
-        """Count `parts`, of `size` bytes together, while they are sent. Raises `OutgoingFull`.
+    def holding(self, parts: Sequence[Buffer], size: int, client: str) -> Iterator[None]:
+        """Count `parts`, of `size` bytes together, while they are sent to `client`.
 
-        An answer is sent whatever its size when there is no other.
+        An answer is sent whatever its size when there is no other. Raises `OutgoingFull`.
         """
         if size <= UNCOUNTED_BYTES:
             yield
             return
-        before = self.held_bytes
         copied = size if is_joined(parts, size) else 0
         wholes = [] if copied else [_whole(part) for part in parts]
-        for whole, whole_size in wholes:
-            self._take(whole, whole_size)
-        self.held_bytes += copied
+        own = self._clients.setdefault(client, _Held())
+        before, own_before = self._all.bytes, own.bytes
+        self._all.add(wholes, copied)
+        own.add(wholes, copied)
         try:
-            if 0 < before < self.held_bytes and self.held_bytes > self._limit_bytes:
+            if 0 < before < self._all.bytes and not self._may_hold(own if own_before else None):
                 raise OutgoingFull
             yield
         finally:
-            self.held_bytes -= copied
-            for whole, whole_size in wholes:
-                self._release(whole, whole_size)
+            self._all.remove(wholes, copied)
+            own.remove(wholes, copied)
+            if not own.bytes:
+                self._clients.pop(client, None)
 
-    def _take(self, whole: int, size: int) -> None:
-        shares = self._shares.get(whole, 0)
-        self._shares[whole] = shares + 1
-        if not shares:
-            self.held_bytes += size
+    def _may_hold(self, own: _Held | None) -> bool:
+        """Whether all may hold what they do, and a client with several answers `own` of it."""
+        held, limit = self._all.bytes, self._limit_bytes
+        return held <= limit and (own is None or leaves_enough(limit, held, own.bytes))
 
-    def _release(self, whole: int, size: int) -> None:
-        shares = self._shares.pop(whole) - 1
-        if shares:
-            self._shares[whole] = shares
-        else:
-            self.held_bytes -= size
+
+class _Held:
+    """Buffers that are held, each counted once however many answers have parts of it."""
+
+    def __init__(self) -> None:
+        self._shares: dict[int, int] = {}
+        self.bytes = 0
+
+    def add(self, wholes: Sequence[tuple[int, int]], copied: int) -> None:
+        self.bytes += copied
+        for whole, size in wholes:
+            shares = self._shares.get(whole, 0)
+            self._shares[whole] = shares + 1
+            if not shares:
+                self.bytes += size
+
+    def remove(self, wholes: Sequence[tuple[int, int]], copied: int) -> None:
+        self.bytes -= copied
+        for whole, size in wholes:
+            shares = self._shares.pop(whole) - 1
+            if shares:
+                self._shares[whole] = shares
+            else:
+                self.bytes -= size
 
 
 def _whole(part: Buffer) -> tuple[int, int]:

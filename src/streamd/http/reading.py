@@ -69,7 +69,7 @@ async def read(service: Service, request: Request, route: StreamRoute) -> Respon
     # What is past the tail reads as the tail (decision 002).
     at = stream.tail if query.at is None else min(query.at, stream.tail)
     if query.live is Live.SSE:
-        return await tail_by_sse(service, route, stream, at, query.cursor)
+        return await tail_by_sse(service, request, route, stream, at, query.cursor)
     if query.live is Live.LONG_POLL:
         if at == stream.tail and not stream.closed:
             return await _wait_for_news(service, request, route, stream, at, query)

@@ -13,23 +13,12 @@ from streamd.http.live import Hub
 from streamd.http.messages import Response, error_response
 from streamd.http.outgoing import Outgoing
 from streamd.http.routing import StreamRoute
+from streamd.http.shares import Shares
 from streamd.metrics import Metrics
 from streamd.node.node import Node
 from streamd.streams.commands import Sweep
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
-
-
-class Slots:
-    """How many of something may be under way at once."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.taken = 0
-
-    @property
-    def full(self) -> bool:
-        return self.taken >= self._limit
 
 
 class Service:
@@ -76,8 +65,8 @@ class Service:
         self.anchors = node.anchors
         self.blobs = node.blobs
         self.pins = node.pins
-        self.uploads = Slots(server.max_snapshot_uploads)
-        self.downloads = Slots(server.max_snapshot_downloads)
+        self.uploads = Shares(server.max_snapshot_uploads)
+        self.downloads = Shares(server.max_snapshot_downloads)
         self.hub = hub
         self.outgoing = Outgoing(server.max_buffered_bytes)
         self.server = server

@@ -21,6 +21,7 @@ from streamd.http.messages import (
 )
 from streamd.http.routing import LatestSnapshotRoute, SnapshotRoute
 from streamd.http.service import GONE, NOT_FOUND, Service, offset_gone
+from streamd.http.shares import LimitReached
 from streamd.node.blobs import BlobGone, Upload, UploadRefused
 from streamd.streams.blobs import PART_BYTES
 from streamd.streams.chunks import OffsetMismatch
@@ -45,17 +46,19 @@ TOO_MANY_DOWNLOADS = error_response(
 class Sending:
     """What a response holds while it sends a blob, and perhaps records: a slot, and pins."""
 
-    def __init__(self, service: Service, stream: Stream) -> None:
+    def __init__(self, service: Service, stream: Stream, client: str) -> None:
+        """Raises `LimitReached` when too many are on their way out, or too many of `client`."""
+        self._slot = service.downloads.share(client)
+        self._slot.hold(1)
         ids = {stream.stream_id, *(segment.stream_id for segment in stream.segments)}
         if stream.snapshot is not None:
             ids.add(stream.snapshot.blob_id)
         self._service = service
         self._pin = service.pins.hold(ids)
-        service.downloads.taken += 1
 
     def end(self) -> None:
         self._pin.release()
-        self._service.downloads.taken -= 1
+        self._slot.release()
 
     async def begin(self, stream: Stream) -> None:
         """Look whether the first bytes can be had, while there can still be another answer.
@@ -104,9 +107,11 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
         return stream
     if refusal := _hopeless(stream, at):
         return refusal
-    if service.uploads.full:
+    slot = service.uploads.share(request.client)
+    try:
+        slot.hold(1)
+    except LimitReached:
         return _TOO_MANY_UPLOADS
-    service.uploads.taken += 1
     upload = Upload(service.group, service.anchors, route.stream.key, at)
     try:
         outcome = await _take_in(service, body, upload, content_type)
@@ -114,7 +119,7 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
         outcome = refused.outcome
     finally:
         upload.close()
-        service.uploads.taken -= 1
+        slot.release()
     return _publish_answer(outcome)
 
 
@@ -211,10 +216,11 @@ async def read(service: Service, request: Request, route: SnapshotRoute) -> Resp
     if request.method == "HEAD":
         return Response(200, head)
     service.touch(route.stream, stream)
-    if service.downloads.full:
-        return TOO_MANY_DOWNLOADS
     stream = replace(stream)
-    sending = Sending(service, stream)
+    try:
+        sending = Sending(service, stream, request.client)
+    except LimitReached:
+        return TOO_MANY_DOWNLOADS
     await sending.begin(stream)
 
     async def run(channel: Channel) -> None:

@@ -8,7 +8,7 @@ from streamd.cold.errors import ColdError
 from streamd.http.cursors import next_cursor
 from streamd.http.fields import BadRequest
 from streamd.http.live import SseReader
-from streamd.http.messages import Channel, ClientGone, LiveResponse, Response
+from streamd.http.messages import Channel, ClientGone, LiveResponse, Request, Response
 from streamd.http.outgoing import OutgoingFull
 from streamd.http.routing import StreamRoute
 from streamd.http.service import TOO_MANY_READERS, Service, offset_gone
@@ -27,6 +27,7 @@ _EVENT_BYTES = 64 * 1024
 
 async def tail_by_sse(
     service: Service,
+    request: Request,
     route: StreamRoute,
     stream: Stream,
     at: Position,
@@ -41,7 +42,7 @@ async def tail_by_sse(
         return offset_gone(gone.earliest)
     if service.hub.full:
         return TOO_MANY_READERS
-    tail = _SseTail(service, route, stream.stream_id, at, echoed_cursor)
+    tail = _SseTail(service, request.client, route, stream.stream_id, at, echoed_cursor)
     return LiveResponse(200, _HEAD if is_text(stream.content_type) else _HEAD + _BASE64, tail.run)
 
 
@@ -51,12 +52,14 @@ class _SseTail:
     def __init__(
         self,
         service: Service,
+        client: str,
         route: StreamRoute,
         stream_id: int,
         at: Position,
         echoed_cursor: int | None,
     ) -> None:
         self._service = service
+        self._client = client
         self._route = route
         self._stream_id = stream_id
         self._at = at
@@ -113,7 +116,7 @@ class _SseTail:
     ) -> bool:
         """Send an event a piece at a time. Returns False when too much is being sent already."""
         try:
-            with self._service.outgoing.holding(found.parts, found.size):
+            with self._service.outgoing.holding(found.parts, found.size, self._client):
                 for piece in data_event_pieces(content_type, found.parts):
                     await channel.send(piece)
                     # The socket need not have made this task wait.

@@ -15,8 +15,9 @@ _RECEIVE_BYTES = 64 * 1024
 _MAX_AHEAD_BYTES = 64 * 1024
 _JOIN_BYTES = 256 * 1024
 _MAX_GATHERED = 64
-# What a stream is given at once: it tells of no progress in between, and TLS makes a copy.
-_SEND_BYTES = 64 * 1024
+# What a client must take in each write timeout. A stream is given so much at once, for it tells of
+# no progress in between, and TLS makes a copy.
+SEND_BYTES = 64 * 1024
 _LINGER_S = 1.0
 _LINGER_BYTES = 1024 * 1024
 
@@ -31,7 +32,8 @@ class Transport(Protocol):
         """Write what goes without waiting; returns the number of bytes that went."""
 
     async def send(self, parts: Sequence[Buffer]) -> None:
-        """Write all parts. Raises `ClientGone`, also when nothing goes for the write timeout."""
+        """Write all parts. Raises `ClientGone`, also when less than `SEND_BYTES`, or than what is
+        left, goes in the write timeout."""
 
     async def wait_disconnected(self) -> None:
         """Return once the client is gone; what it sends meanwhile is kept for `receive`."""
@@ -73,18 +75,22 @@ class SocketTransport:
 
     async def send(self, parts: Sequence[Buffer]) -> None:
         left = _gathered(parts)
+        taken, due = SEND_BYTES, 0.0
         while left:
             try:
                 sent = self._sock.send(left[0]) if len(left) == 1 else self._sock.sendmsg(left)
             except BlockingIOError:
-                await self._wait_writable()
+                if taken >= SEND_BYTES:
+                    taken, due = 0, trio.current_time() + self._write_timeout_s
+                await self._wait_writable(due)
                 continue
             except OSError as error:
                 raise ClientGone from error
+            taken += sent
             left = _without(left, sent)
 
-    async def _wait_writable(self) -> None:
-        with trio.move_on_after(self._write_timeout_s):
+    async def _wait_writable(self, due: float) -> None:
+        with trio.move_on_at(due):
             await trio.lowlevel.wait_writable(self._sock)
             return
         raise ClientGone
@@ -140,8 +146,8 @@ class StreamTransport:
 
     async def send(self, parts: Sequence[Buffer]) -> None:
         for part in _gathered(parts):
-            for start in range(0, len(part), _SEND_BYTES):
-                await self._send_piece(part[start : start + _SEND_BYTES])
+            for start in range(0, len(part), SEND_BYTES):
+                await self._send_piece(part[start : start + SEND_BYTES])
 
     async def _send_piece(self, piece: Buffer) -> None:
         with trio.move_on_after(self._write_timeout_s):

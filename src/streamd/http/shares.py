@@ -1,0 +1,73 @@
+"""Limits that all clients share, divided so that no address can use them up.
+
+First come, first served would let one client keep all others out. So an address that holds
+something may hold more only as long as that is no more than what is left (dynamic thresholds:
+Choudhury and Hahne, 1998): one address alone gets half of a limit, two get a third each, and there
+is always some left for the next one. What an address holds for a single request has the limit
+itself as its bound, so that a limit of one request lets one through.
+"""
+
+from __future__ import annotations
+
+import socket
+
+
+class LimitReached(Exception):
+    """All clients together, or this one, hold as much as they may."""
+
+
+def client_of(host: str) -> str:
+    """Whom `host`, an IP address, stands for: with IPv6 everyone has 2**64 addresses."""
+    if ":" not in host:
+        return host
+    return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:8].hex()
+
+
+def leaves_enough(limit: int, held: int, own: int) -> bool:
+    """Whether an address may hold `own` of the `held` that all hold together."""
+    return own <= limit - held
+
+
+class Shares:
+    """A limit, in bytes or requests, and who holds how much of it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self.clients: dict[str, int] = {}
+
+    def share(self, client: str) -> Share:
+        """What one more request of `client` holds; nothing yet."""
+        return Share(self, client)
+
+
+class Share:
+    """What one request, or one connection at a time, holds of a limit."""
+
+    __slots__ = ("_client", "_shares", "held")
+
+    def __init__(self, shares: Shares, client: str) -> None:
+        self._shares = shares
+        self._client = client
+        self.held = 0
+
+    def hold(self, amount: int) -> None:
+        """Hold `amount` in all. Raises `LimitReached`, and then holds what it held."""
+        shares, more = self._shares, amount - self.held
+        others = shares.clients.get(self._client, 0) - self.held
+        if more > 0:
+            held = shares.held + more
+            if held > shares.limit:
+                raise LimitReached
+            if others and not leaves_enough(shares.limit, held, others + amount):
+                raise LimitReached
+        shares.held += more
+        self.held = amount
+        if others + amount:
+            shares.clients[self._client] = others + amount
+        else:
+            shares.clients.pop(self._client, None)
+
+    def release(self) -> None:
+        if self.held:
+            self.hold(0)

@@ -1,0 +1,133 @@
+"""How a limit is divided among addresses, and how slowly a body may come."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from streamd.config import ServerConfig
+from streamd.http.incoming import Pace
+from streamd.http.shares import LimitReached, Share, Shares, client_of
+
+
+def take_all(shares: Shares, client: str) -> list[Share]:
+    """As many requests of one each as `client` is granted."""
+    taken = []
+    for _ in range(shares.limit + 1):
+        share = shares.share(client)
+        try:
+            share.hold(1)
+        except LimitReached:
+            break
+        taken.append(share)
+    return taken
+
+
+@pytest.mark.parametrize("limit", [4, 16, 64, 1000])
+def test_greedy_addresses_leave_some_for_the_next(limit: int) -> None:
+    shares = Shares(limit)
+    first = take_all(shares, "a")
+    assert len(first) == limit // 2
+    for number in range(limit):
+        before = shares.held
+        share = shares.share(f"{number}")
+        if before == limit:
+            break
+        share.hold(1)
+        assert shares.held == before + 1, "who has nothing yet is given what is left"
+    assert len(take_all(Shares(limit), "b")) == limit // 2
+
+
+def test_many_greedy_addresses_are_given_alike_if_they_come_together() -> None:
+    shares = Shares(100)
+    clients = dict.fromkeys("abcd", 0)
+    for _ in range(100):
+        for client in clients:
+            try:
+                shares.share(client).hold(1)
+            except LimitReached:
+                continue
+            clients[client] += 1
+    assert set(clients.values()) <= {20, 21}
+    assert shares.limit - shares.held >= 16
+
+
+def test_a_single_request_has_the_whole_limit() -> None:
+    shares = Shares(10)
+    share = shares.share("a")
+    share.hold(10)
+    with pytest.raises(LimitReached):
+        share.hold(11)
+    assert shares.held == 10
+    with pytest.raises(LimitReached):
+        shares.share("b").hold(1)
+
+
+def test_what_is_released_is_there_again() -> None:
+    random = Random(1)
+    shares = Shares(50)
+    held = {(client, number): shares.share(client) for client in "abc" for number in range(5)}
+    for _ in range(2000):
+        share = random.choice(list(held.values()))
+        try:
+            share.hold(random.randrange(20))
+        except LimitReached:
+            assert shares.held > 0
+        assert shares.held == sum(share.held for share in held.values()) <= 50
+        assert sum(shares.clients.values()) == shares.held
+    for share in held.values():
+        share.release()
+    assert (shares.held, shares.clients) == (0, {})
+
+
+def test_an_ipv6_client_is_its_network() -> None:
+    assert client_of("2001:db8:1:2::1") == client_of("2001:db8:1:2:ffff::2")
+    assert client_of("2001:db8:1:2::1") != client_of("2001:db8:1:3::1")
+    assert client_of("fe80::1%eth0") == client_of("fe80::2%eth1")
+    assert client_of("192.0.2.1") != client_of("192.0.2.2")
+
+
+# -- the pace of a body ----------------------------------------------------------------------------
+
+
+def pace() -> Pace:
+    """At least 100 bytes a second in each 10 s."""
+    return Pace(ServerConfig(body_timeout_ms=10_000, body_min_bytes_per_s=100))
+
+
+def given_up_after(pieces: list[tuple[float, int]]) -> float | None:
+    """The time at which a body is given up whose `pieces` come after so many seconds each."""
+    body, time_s = pace(), 0.0
+    for waited_s, size in pieces:
+        time_s += waited_s
+        if not body.keeps_up(waited_s, size):
+            return time_s
+    return None
+
+
+def test_a_fast_beginning_does_not_pay_for_a_slow_end() -> None:
+    burst = [(0.01, 200_000)]
+    assert 10 <= (given_up_after(burst + [(1.0, 1)] * 100) or 0) <= 12.5
+    assert 10 <= (given_up_after(burst + [(0.001, 0)] * 100_000) or 0) <= 12.5
+    assert given_up_after(burst + [(1.0, 101)] * 100) is None
+
+
+def test_a_steady_body_may_be_as_slow_as_the_rate() -> None:
+    assert given_up_after([(0.5, 51)] * 1000) is None
+    assert 10 <= (given_up_after([(0.5, 49)] * 1000) or 0) <= 12.5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_window_of_a_body_is_much_slower_than_the_rate(seed: int) -> None:
+    """Whatever comes before it is given up had the rate in every window but for its granularity."""
+    random = Random(seed)
+    body, arrivals, time_s = pace(), [(0.0, 0)], 0.0
+    for _ in range(2000):
+        waited_s, size = random.expovariate(2), random.choice([0, 1, 50, 100, 2000])
+        time_s += waited_s
+        if not body.keeps_up(waited_s, size):
+            break
+        arrivals.append((time_s, arrivals[-1][1] + size))
+        long_ago = [total for at_s, total in arrivals if at_s <= time_s - 20]
+        assert not long_ago or arrivals[-1][1] - long_ago[-1] >= 1000
