@@ -1,0 +1,283 @@
+"""Rules of the group's loop that only a coincidence would break, each brought about by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TypeVar, TypeVarTuple
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from streamd.blocking import in_thread
+from streamd.group import group, storing
+from streamd.group.barriers import ReadBarriers
+from streamd.group.pins import Pins
+from streamd.group.reclaim import reclaim_some
+from streamd.group.retention import Retention
+from streamd.group.stores import Stores
+from streamd.http.live import Reader
+from streamd.metrics import Metrics
+from streamd.node.node import Node, wall_clock_ms
+from streamd.raft.core import ReadState
+from streamd.streams import keys
+from streamd.streams.commands import Delete, Result
+from streamd.streams.model import Stream
+from tests.raft.cluster import lone_leader
+from tests.sim.runtime import run_virtually
+from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
+from tests.support.nodes import (
+    Witness,
+    append,
+    append_to,
+    create,
+    key,
+    read_all,
+    running_node,
+)
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+Play = Callable[[Scenario], None]
+
+
+@pytest.fixture(name="play")
+def _play(tmp_path: Path) -> Play:
+    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
+
+
+# --- reads
+
+
+async def test_a_reader_goes_on_with_the_entry_it_waits_for_not_with_the_one_before() -> None:
+    barriers = ReadBarriers(lone_leader().core, lambda: None)
+    passed: list[bool] = []
+
+    async def read() -> None:
+        passed.append(await barriers.wait(60))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        barriers.ask()
+        barriers.answer([ReadState(1, 7)])
+        barriers.applied(6)
+        await trio.testing.wait_all_tasks_blocked()
+        assert passed == []
+        barriers.applied(7)
+        await trio.testing.wait_all_tasks_blocked()
+        assert passed == [True]
+
+
+# --- rows that are read for a command
+
+
+async def test_a_row_that_was_read_before_a_flush_does_not_replace_what_the_flush_stored(
+    tmp_path: Path,
+) -> None:
+    """The row is read, then a newer one is stored and leaves memory, then the first is there."""
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+    stores = await in_thread(Stores.open, tmp_path, 1)
+    row = keys.STREAM + key("a")
+    overtaken = False
+
+    async def run_blocking(
+        call: Callable[[*Args], T], *args: *Args, limiter: trio.CapacityLimiter | None = None
+    ) -> T:
+        nonlocal overtaken
+        result = await in_thread(call, *args, limiter=limiter)
+        if isinstance(result, dict) and result.get(row) is not None and not overtaken:
+            overtaken = True
+            stream = msgspec.msgpack.decode(result[row], type=Stream)
+            stream.closed = True
+            stores.state.write([(row, msgspec.msgpack.encode(stream))])
+            await node.group.flush()
+        return result
+
+    node = Node(
+        stores,
+        run_blocking=run_blocking,
+        clock_ms=wall_clock_ms,
+        random=Random(1),
+        audience=Witness(),
+        metrics=Metrics(),
+    )
+    try:
+        async with node.running():
+            outcome = await append_to(node, "a", b"x")
+            assert overtaken
+            assert outcome.result is Result.STREAM_CLOSED
+    finally:
+        stores.close()
+
+
+# --- what is kept for those who still need it
+
+
+def test_rows_stay_as_long_as_anyone_has_pinned_them(tmp_path: Path) -> None:
+    async def scenario(node: Node, stream_id: int, pins: Pins) -> None:
+        def rows() -> int:
+            start, stop = keys.id_range(keys.CHUNK, stream_id)
+            return len(node.stores.state.scan(start, stop, limit=100))
+
+        first, second = pins.hold([stream_id]), pins.hold([stream_id, stream_id + 1])
+        reclaim_some(node.stores.state, keys.GARBAGE, pins.held())
+        assert rows()
+        first.release()
+        first.release()
+        reclaim_some(node.stores.state, keys.GARBAGE, pins.held())
+        assert rows(), "one of the two still reads"
+        second.release()
+        assert pins.held() == frozenset()
+        reclaim_some(node.stores.state, keys.GARBAGE, pins.held())
+        assert not rows()
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            await node.group.propose(create("gone"))
+            await append_to(node, "gone", b"x" * 1000)
+            await node.group.flush()
+            gone = await node.reads.stream(key("gone"))
+            assert gone is not None
+            held = node.pins.hold([gone.stream_id])
+            await node.group.propose(Delete(key("gone")))
+            await node.group.flush()
+            await scenario(node, gone.stream_id, Pins())
+            held.release()
+
+    trio.run(run)
+
+
+def test_the_log_is_kept_behind_every_snapshot_that_is_on_its_way() -> None:
+    retention = Retention(lone_leader().core, 0.1)
+    assert retention.needed_behind() == math.inf
+    with retention.keeping_behind(50):
+        with retention.keeping_behind(20):
+            assert retention.needed_behind() == 20
+        assert retention.needed_behind() == 50
+    assert retention.needed_behind() == math.inf
+
+
+async def test_the_log_is_not_cut_under_a_snapshot_that_is_on_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "CHECKPOINT_BYTES", 2_000)
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+        index = node.group.core.applied_index
+        with node.group.retention.keeping_behind(index):
+            for _ in range(10):
+                await append_to(node, "a", b"x" * 1_000)
+                await node.group.stored()
+            assert node.group.core.first_index <= index + 1
+        while node.group.core.first_index <= index + 1:
+            await append_to(node, "a", b"x" * 1_000)
+            await node.group.stored()
+
+
+# --- limits
+
+
+async def test_nothing_more_is_proposed_while_too_much_waits_to_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "MAX_UNSTORED_BYTES", 10_000)
+    monkeypatch.setattr(group, "PROPOSE_TIMEOUT_S", 3600.0)
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+        most = 0
+        async with trio.open_nursery() as nursery, node.group.storing_nothing:
+            for _ in range(50):
+                nursery.start_soon(append_to, node, "a", b"x" * 1_000)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            most = node.group.state.unstored_bytes
+            assert most < 10_000 + 5 * 1_000
+        assert len(await read_all(node, "a")) == 50_000, "they went on when it was stored"
+
+
+# --- installing a snapshot
+
+
+# Until then what was sent before is still on its way.
+_CONNECTIONS_BREAK_S = 20.0
+
+
+async def far_behind(machines: Machines) -> tuple[Machine, Machine]:
+    """The leader, and a follower that runs and hears nothing; it needs a snapshot to go on."""
+    leader, follower, third = await all_ready(machines)
+    await leader.node.group.propose(create("a"))
+    await wait_until(
+        lambda: follower.node.group.core.applied_index == leader.node.group.core.applied_index
+    )
+    machines.network.cut(
+        [
+            (one.node_id, other.node_id)
+            for pair in ((follower, leader), (follower, third))
+            for one, other in (pair, pair[::-1])
+        ]
+    )
+    for number in range(20):
+        await leader.node.group.propose(append("a", b"%0500d" % number))
+    for machine in (leader, third):
+        await machine.node.group.compact()
+    await trio.sleep(_CONNECTIONS_BREAK_S)
+    return leader, follower
+
+
+def test_a_snapshot_is_not_installed_beside_a_flush(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        _, follower = await far_behind(machines)
+        node = follower.node
+        before = node.group.core.applied_index
+        async with node.group.storing_nothing:
+            machines.heal()
+            await wait_until(lambda: node.group.is_installing)
+            await trio.sleep(5)
+            assert node.group.core.applied_index == before
+            assert follower.calls["install"] == 0
+        await wait_until(lambda: node.group.core.applied_index > before)
+        assert follower.calls["install"] == 1
+
+    play(scenario)
+
+
+def test_live_readers_look_again_once_a_snapshot_is_installed(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        _, follower = await far_behind(machines)
+        stream = await follower.node.reads.stream(key("a"))
+        assert stream is not None
+        reader = Reader(stream.stream_id, stream.tail)
+        follower.hub.add(reader)
+        machines.heal()
+        await wait_until(lambda: follower.calls["install"] == 1)
+        await wait_until(lambda: reader.news)
+        assert not follower.hub.present
+
+    play(scenario)
+
+
+def test_a_read_that_waits_while_a_snapshot_is_installed_sees_what_it_brought(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, follower = await far_behind(machines)
+        tail: list[int] = []
+
+        async def read() -> None:
+            await follower.node.group.read_barrier(60)
+            stream = await follower.node.reads.stream(key("a"))
+            assert stream is not None
+            tail.append(stream.records)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            machines.heal()
+            await wait_until(lambda: bool(tail))
+        assert tail == [20]
+        assert leader.leads
+
+    play(scenario)
