@@ -201,6 +201,32 @@ async def test_nothing_more_is_proposed_while_too_much_waits_to_be_stored(
         assert len(await read_all(node, "a")) == 50_000, "they went on when it was stored"
 
 
+def test_a_follower_that_cannot_store_takes_no_more_until_it_can(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would hold in memory whatever the others commit meanwhile."""
+    limit_bytes = 20_000
+    monkeypatch.setattr(storing, "MAX_UNSTORED_BYTES", limit_bytes)
+
+    async def scenario(machines: Machines) -> None:
+        leader, follower, _ = await all_ready(machines)
+        await leader.node.group.propose(create("a"))
+        async with follower.node.group.storing_nothing:
+            for number in range(200):
+                await leader.node.group.propose(append("a", b"%01000d" % number))
+            await trio.sleep(5)
+            state = follower.node.group.state
+            assert limit_bytes < state.unstored_bytes < 2 * limit_bytes
+            assert follower.node.group.core.leader_id == leader.node_id, "it still hears it"
+        await wait_until(
+            lambda: follower.node.group.core.applied_index == leader.node.group.core.applied_index
+        )
+        assert await read_all(follower.node, "a") == await read_all(leader.node, "a")
+        assert leader.leads
+
+    play(scenario)
+
+
 # --- installing a snapshot
 
 

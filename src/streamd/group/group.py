@@ -47,7 +47,7 @@ from streamd.metrics import Metrics
 from streamd.raft import interface as raft
 from streamd.raft.core import Core, Ready, Role, SoftState
 from streamd.raft.membership import decode_configuration, departed
-from streamd.raft.messages import Configuration, Entry, EntryKind, Message
+from streamd.raft.messages import AppendRequest, Configuration, Entry, EntryKind, Message
 from streamd.storage.data_dir import DataDir
 from streamd.storage.install import install
 from streamd.storage.log_store import LogStore
@@ -182,8 +182,14 @@ class Group:
         return self.state.header.hot_bytes > self.hot_limit_bytes
 
     def step(self, messages: Sequence[Message]) -> None:
-        """Take messages from peers. Raises `RaftViolation`: the process must end."""
+        """Take messages from peers. Raises `RaftViolation`: the process must end.
+
+        While too much waits to be stored, entries are treated as lost on the way: the leader
+        sends them again, and memory stays bounded. Heartbeats still count.
+        """
         for message in messages:
+            if isinstance(message, AppendRequest) and message.entries and self._storing.is_behind:
+                continue
             self.core.step(message)
         self.wake()
 
