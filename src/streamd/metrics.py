@@ -61,6 +61,9 @@ class Metrics:
         self.append_latency = Histogram(_SECONDS)
         self.fsync_latency = Histogram(_SECONDS)
         self.commit_batch = Histogram(_COUNTS)
+        self.packages_resent = 0
+        self.sessions_opened = 0
+        self.outcomes_unknown = 0
         self.bytes_in = 0
         self.bytes_out = 0
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
@@ -114,6 +117,19 @@ class _Families(Collector):
         )
         yield metrics.commit_batch.family(
             "streamd_commit_batch_commands", "Commands that shared one log entry."
+        )
+        yield CounterMetricFamily(
+            "streamd_packages_resent",
+            "Packages of writes sent to the log again, because a leader or connection was lost.",
+            metrics.packages_resent,
+        )
+        yield CounterMetricFamily(
+            "streamd_sessions_opened", "Sessions this node has opened.", metrics.sessions_opened
+        )
+        yield CounterMetricFamily(
+            "streamd_outcomes_unknown",
+            "Writes that ended without anyone knowing what became of them.",
+            metrics.outcomes_unknown,
         )
         yield CounterMetricFamily(
             "streamd_http_received_bytes", "Bytes read from clients.", metrics.bytes_in

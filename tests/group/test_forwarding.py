@@ -84,13 +84,13 @@ def test_an_answer_of_the_leader_that_is_not_understood_leaves_the_outcome_unkno
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
 
-        async def as_another_release(_: bytes) -> bytes:
-            return msgspec.msgpack.encode([[None, False, "heard-of-nowhere"]])
+        async def as_another_release(*_: object) -> bytes:
+            return msgspec.msgpack.encode([[["heard-of-nowhere"]]])
 
-        leader.node.group.propose_forwarded = as_another_release  # type: ignore[method-assign]
+        leader.node.group.propose_package = as_another_release  # type: ignore[method-assign]
         with pytest.raises(OutcomeUnknown):
             await second.node.group.propose(append("a", b"x"))
-        del leader.node.group.propose_forwarded
+        del leader.node.group.propose_package
         await second.node.group.propose(append("a", b"y"))
 
     play(scenario)

@@ -133,6 +133,11 @@ class Host:
         return self.life.node if self.life is not None else None
 
     @property
+    def has_session(self) -> bool:
+        """Whether the node's process numbers its packages."""
+        return self.node is not None and self.node.metrics.sessions_opened > 0
+
+    @property
     def leads(self) -> bool:
         return self.node is not None and self.node.group.leads
 
@@ -238,6 +243,8 @@ class Host:
                     life.node = life.application = None
                     nursery.cancel_scope.cancel()
             finally:
+                self._counted["packages resent"] += metrics.packages_resent
+                self._counted["sessions opened"] += metrics.sessions_opened
                 # As a server does before it lets go of the stores.
                 life.end_requests()
 
@@ -277,14 +284,14 @@ class Host:
             nursery.cancel_scope.cancel()
 
     def _count_forwards(self, cluster: Cluster) -> None:
-        forward = cluster.forward
+        send_package = cluster.send_package
 
         async def counting(leader_id: int, payload: bytes) -> bytes:
-            answers = await forward(leader_id, payload)
-            self._counted["forwarded writes"] += 1
-            return answers
+            decision = await send_package(leader_id, payload)
+            self._counted["forwarded packages"] += 1
+            return decision
 
-        cluster.forward = counting  # type: ignore[method-assign]
+        cluster.send_package = counting  # type: ignore[method-assign]
 
     def _sort_messages(self, cluster: Cluster) -> None:
         take = cluster.on_messages

@@ -11,18 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from streamd.group import group, stores
+from streamd.group import stores
+from streamd.group.drafts import Draft, PendingEntry
 from streamd.group.group import Group
-from streamd.group.proposals import (
-    OutcomeUnknown,
-    Proposal,
-    Unavailable,
-    decode_answers,
-    encode_proposals,
-)
+from streamd.group.packages import OwnPackage, OwnPackages
+from streamd.group.proposals import OutcomeUnknown, Unavailable, give_up
 from streamd.group.storing import Storing
-from streamd.raft.core import Ready, SoftState
+from streamd.raft.core import Ready
 from streamd.raft.messages import Entry, HardState
 from streamd.storage import install
 from streamd.storage.binding import plyvel
@@ -30,6 +27,9 @@ from streamd.storage.floor import Floor
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
+from streamd.streams.commands import Command, Outcome
+from streamd.streams.machine import Machine
+from streamd.streams.sessions import PackageStamp
 from streamd.streams.state import State
 from tests.sim.faults import Faults
 from tests.sim.focus import Focus
@@ -242,74 +242,110 @@ def leaders_read_without_asking_anyone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "may_read", lambda self: self.leads)
 
 
-@bug(
-    Focus(
-        {Faults.break_connections: 1, Faults.crash_leader_while_it_writes: 1},
-        mean_pause_s=0.2,
-        clients=20,
-        client_pause_s=0.3,
-    )
+_LEADERS_CHANGE = Focus(
+    {Faults.break_connections: 1, Faults.crash_leader_while_it_writes: 1, Faults.isolate: 1},
+    mean_pause_s=0.5,
+    at_leaders=1.0,
+    lasting_s=(2.0,),
+    clients=20,
+    client_pause_s=0.1,
 )
-def write_of_unknown_outcome_is_sent_again(patch: pytest.MonkeyPatch) -> None:
-    async def forward(self: Group, leader_id: int, proposals: list[Proposal]) -> None:
-        try:
-            answers = await self._peers.forward(leader_id, encode_proposals(proposals))
-            for proposal, settled in zip(proposals, decode_answers(answers), strict=True):
-                proposal.settle(settled)
-        except (Unavailable, OutcomeUnknown):
-            self._intake.put_back(proposals)
-        finally:
-            self._forwards -= 1
-
-    patch.setattr(Group, "_forward", forward)
 
 
-@bug(
-    Focus(
-        {Faults.deafen: 1},
-        mean_pause_s=3.0,
-        at_leaders=1.0,
-        lasting_s=(2.0,),
-        clients=20,
-        client_pause_s=0.5,
-    )
-)
+@bug(_LEADERS_CHANGE)
+def package_takes_effect_as_often_as_it_comes(patch: pytest.MonkeyPatch) -> None:
+    real = Machine._apply_package
+
+    def apply_package(
+        self: Machine, stamp: PackageStamp, commands: list[Command], now_ms: int
+    ) -> list[Outcome]:
+        session = self.state.sessions.get(keys.number(stamp.node_id))
+        if session is not None:
+            session.outcomes.pop(stamp.sequence, None)
+        return real(self, stamp, commands, now_ms)
+
+    patch.setattr(Machine, "_apply_package", apply_package)
+
+
+@bug(_LEADERS_CHANGE)
+def packages_of_the_leader_itself_have_no_number_in_the_log(patch: pytest.MonkeyPatch) -> None:
+    """It sends them again all the same when another leads."""
+    real = Draft.__init__
+
+    def init(self: Draft, *given: Any) -> None:
+        real(self, *given)
+        self.stamps = [other.stamp for other in self.foreign]
+        for package in self._own:
+            self.proposals += package.proposals
+
+    patch.setattr(Draft, "__init__", init)
+
+
+@bug(_LEADERS_CHANGE)
+def outcomes_are_forgotten_while_their_package_may_come_again(patch: pytest.MonkeyPatch) -> None:
+    real = OwnPackages.stamp
+
+    def stamp(self: OwnPackages, package: OwnPackage) -> PackageStamp:
+        return replace(real(self, package), lowest=package.sequence)
+
+    patch.setattr(OwnPackages, "stamp", stamp)
+
+
+@bug(Focus({Faults.need_a_snapshot: 1, Faults.break_connections: 1}, client_pause_s=0.02))
+def sessions_are_forgotten_at_an_install(patch: pytest.MonkeyPatch) -> None:
+    real = State.load
+
+    def load(self: State) -> None:
+        is_install = hasattr(self, "sessions")
+        real(self)
+        for node_id in range(1, 4) if is_install else ():
+            self.sessions.delete(keys.number(node_id))
+
+    patch.setattr(State, "load", load)
+
+
+@bug(_LEADERS_CHANGE)
 def write_of_a_deposed_leader_is_called_refused(patch: pytest.MonkeyPatch) -> None:
-    real = Group._role_changed
+    def lose_all(self: OwnPackages) -> None:
+        for package in list(self._undecided.values()):
+            if package.is_under_way:
+                self._forget(package)
+                give_up(package.proposals, Unavailable("the leader changed"))
 
-    def role_changed(self: Group, state: SoftState) -> None:
-        patch.setattr(group, "OutcomeUnknown", Unavailable)
-        real(self, state)
-        patch.setattr(group, "OutcomeUnknown", OutcomeUnknown)
-
-    patch.setattr(Group, "_role_changed", role_changed)
+    patch.setattr(OwnPackages, "lose_all", lose_all)
 
 
-@bug(
-    Focus(
-        {Faults.isolate: 1},
-        mean_pause_s=3.0,
-        at_leaders=1.0,
-        lasting_s=(2.0,),
-        clients=30,
-        client_pause_s=0.6,
-    )
-)
-def entry_of_another_leader_answers_for_the_own(patch: pytest.MonkeyPatch) -> None:
-    """Who waits for a place in the log is told what became of the entry that took it."""
-    real = Group._batch
+@bug(_LEADERS_CHANGE)
+def write_of_a_deposed_leader_is_called_unknown(patch: pytest.MonkeyPatch) -> None:
+    def lose_all(self: OwnPackages) -> None:
+        for package in list(self._undecided.values()):
+            if package.is_under_way:
+                self._forget(package)
+                give_up(package.proposals, OutcomeUnknown("the leader changed"))
 
-    def batch(self: Group, entry: Entry) -> Any:
-        own = self._batches.get(entry.index)
-        if own is not None and own.term != entry.term:
-            waiting, own.proposals = own.proposals, ()
-            found = real(self, entry)
-            found.proposals = waiting
-            return found
-        return real(self, entry)
+    patch.setattr(OwnPackages, "lose_all", lose_all)
 
-    patch.setattr(Group, "_role_changed", lambda self, _: self._barriers.ask_again())
-    patch.setattr(Group, "_batch", batch)
+
+@bug(_LEADERS_CHANGE)
+def package_of_another_node_answers_for_the_own(patch: pytest.MonkeyPatch) -> None:
+    """Nobody compares whose package an entry has, only which."""
+    real = OwnPackages.decided
+
+    def decided(
+        self: OwnPackages, session_id: int, sequence: int, outcomes: Sequence[Outcome]
+    ) -> None:
+        real(self, self.session_id, sequence, outcomes)
+
+    def settle(
+        self: PendingEntry, outcomes: Sequence[Outcome], node_id: int, own: OwnPackages
+    ) -> None:
+        told(self, outcomes, node_id, own)
+        for stamp in self.packages:
+            own.decided(stamp.session_id, stamp.sequence, outcomes[-stamp.count :])
+
+    told = PendingEntry.settle
+    patch.setattr(OwnPackages, "decided", decided)
+    patch.setattr(PendingEntry, "settle", settle)
 
 
 @bug(Focus({Faults.crash: 1, Faults.partition: 1}, at_leaders=1.0))
@@ -325,11 +361,10 @@ def forwarded_write_is_answered_before_it_is_committed(patch: pytest.MonkeyPatch
         if batch is None or header.applied_index != before or self.core.last_index == before:
             return
         outcomes = self.machine.apply(
-            self.core.last_index, batch.term, batch.now_ms, batch.commands
+            self.core.last_index, batch.term, batch.now_ms, batch.commands, batch.packages
         )
         self.state.header.applied_index = before
-        for proposal, result in zip(batch.proposals, outcomes, strict=False):
-            proposal.settle(group.outcome.Value(result))
+        batch.settle(outcomes, self.core.node_id, self._packages)
 
     patch.setattr(Group, "_propose_pending", propose_pending)
 

@@ -11,7 +11,7 @@ import pytest
 _CHOICES = {
     "group.storing.CHECKPOINT_BYTES": (2_000, 8_000, 1 << 25),
     "group.group.MAX_BATCH_COMMANDS": (1, 3, 1024),
-    "group.group.MAX_FORWARDS": (1, 16),
+    "group.forwarding.MAX_FORWARDS": (1, 16),
     "group.storing.FLUSH_BYTES": (500, 1 << 22),
     "storage.snapshots.PIECE_BYTES": (100, 1000, 1 << 21),
 }

@@ -82,6 +82,7 @@ class Simulation:
                     self.add_host(node_id)
                 workload = Workload(self._own_random(), self.serving, recorder, self.counted)
                 await workload.create_all()
+                await self._sessions_are_open()
                 await self._break_things(workload)
                 await Recovery(self, workload).run()
                 nursery.cancel_scope.cancel()
@@ -93,6 +94,12 @@ class Simulation:
         finally:
             for host in self.hosts.values():
                 host.pull_plug()
+
+    async def _sessions_are_open(self) -> None:
+        """From here on no write may end without anyone knowing what became of it, unless nothing
+        is decided for long."""
+        while not all(host.has_session for host in self.hosts.values()):  # noqa: ASYNC110
+            await trio.sleep(0.1)
 
     def serving(self) -> list[Host]:
         """Where clients may turn to, whether it is up or not."""

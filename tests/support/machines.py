@@ -87,6 +87,10 @@ class Machine:
         return Service(self.node, self.hub, server, metrics, _clock_ms, Random(self.node_id))
 
     @property
+    def metrics(self) -> Metrics:
+        return self.node.metrics
+
+    @property
     def leads(self) -> bool:
         return self.running is not None and self.running.group.leads
 
@@ -140,7 +144,7 @@ class Machine:
                 stores,
                 run_blocking=self._run_blocking,
                 clock_ms=_clock_ms,
-                random=Random(self.node_id),
+                random=Random(100 * self._lives + self.node_id),
                 audience=self.hub,
                 metrics=Metrics(),
                 cluster=cluster,

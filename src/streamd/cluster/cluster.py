@@ -42,6 +42,8 @@ class RequestKind(IntEnum):
     ADMIN = 3  # payload: an operator's wish, for the leader
     SNAPSHOT = 4  # payload: a step of sending a snapshot
     ARCHIVE = 5  # payload: the archive's end; archive what is behind it, and answer the new end
+    OPEN_SESSION = 6  # payload: a process's nonce; the answer: the node's session
+    PACKAGE = 7  # payload: a numbered package to propose; the answer: what became of it
 
 
 class FormationError(Exception):
@@ -54,6 +56,10 @@ class Member(Protocol):
     def step(self, messages: Sequence[Message]) -> None: ...
 
     async def propose_forwarded(self, payload: bytes) -> bytes: ...
+
+    async def propose_package(self, peer_id: int, payload: bytes) -> bytes: ...
+
+    async def open_session(self, peer_id: int, payload: bytes) -> bytes: ...
 
     async def administer(self, payload: bytes) -> bytes: ...
 
@@ -251,6 +257,10 @@ class Cluster:
             match kind:
                 case RequestKind.FORWARD:
                     return await self.member.propose_forwarded(payload)
+                case RequestKind.PACKAGE:
+                    return await self.member.propose_package(peer_id, payload)
+                case RequestKind.OPEN_SESSION:
+                    return await self.member.open_session(peer_id, payload)
                 case RequestKind.ADMIN:
                     return await self.member.administer(payload)
                 case RequestKind.SNAPSHOT:
@@ -284,6 +294,16 @@ class Cluster:
 
     async def forward(self, leader_id: int, payload: bytes) -> bytes:
         return await self._ask(leader_id, RequestKind.FORWARD, payload)
+
+    async def send_package(self, leader_id: int, payload: bytes) -> bytes:
+        return await self._ask(leader_id, RequestKind.PACKAGE, payload)
+
+    async def open_session(self, leader_id: int, payload: bytes) -> bytes:
+        return await self._ask(leader_id, RequestKind.OPEN_SESSION, payload)
+
+    def log_format_of(self, node_id: int) -> int | None:
+        hello = self._met.get(node_id)
+        return None if hello is None else hello.log_format
 
     async def ask_to_administer(self, leader_id: int, payload: bytes) -> bytes:
         """Have the leader do what an operator wants. Raises as `forward` does."""

@@ -25,20 +25,27 @@ from streamd.blocking import RunBlocking
 from streamd.codec import UNDECODABLE, Batch, decode_batch, encode_batch
 from streamd.group.barriers import ReadBarriers
 from streamd.group.committed_log import CommittedLog
+from streamd.group.drafts import Drafting, PendingEntry
+from streamd.group.forwarding import Forwarding
+from streamd.group.opening import Opener
+from streamd.group.packages import (
+    HOT_TIER_FULL,
+    Decision,
+    ForeignPackage,
+    OwnPackages,
+    decode_package,
+    encode_decision,
+)
 from streamd.group.peers import Audience, NoPeers, Peers
 from streamd.group.proposals import (
     Gathering,
     Intake,
     OutcomeUnknown,
-    PendingEntry,
     Proposal,
     Unavailable,
     decode_proposals,
     encode_answers,
-    encode_proposals,
-    give_up,
     refusals_of,
-    take_answers,
 )
 from streamd.group.retention import Retention
 from streamd.group.storing import Storing
@@ -53,9 +60,11 @@ from streamd.storage.install import install
 from streamd.storage.log_store import LogStore
 from streamd.storage.snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
-from streamd.streams.commands import Command, Outcome, brings_bytes
+from streamd.streams.checks import are_of_clients
+from streamd.streams.commands import Command, Outcome, Result, brings_bytes
 from streamd.streams.content import SMALL_BYTES
 from streamd.streams.machine import Machine
+from streamd.streams.sessions import PackageStamp
 from streamd.streams.state import load_rows
 
 MAX_BATCH_COMMANDS = 1024
@@ -65,7 +74,6 @@ MAX_PENDING_BYTES = 256 * 1024 * 1024
 # How long a write may wait for a leader to take it, a read for one to confirm it.
 PROPOSE_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
-MAX_FORWARDS = 16
 TICK_S = 0.1
 
 
@@ -86,7 +94,9 @@ class Group:
         audience: Audience,
         peers: Peers | None = None,
         tick_s: float = TICK_S,
+        nonce: int = 0,
     ) -> None:
+        """`nonce` is a random number that no other process of this node draws."""
         self.core = core
         self.machine = machine
         self.state = machine.state
@@ -101,8 +111,15 @@ class Group:
         self.tick_s = tick_s
         # Without a cold store there is none.
         self.hot_limit_bytes = math.inf
-        self._intake = Intake(MAX_PENDING_COMMANDS, MAX_PENDING_BYTES)
-        self._forwards = 0
+        self._intake: Intake[Proposal] = Intake(MAX_PENDING_COMMANDS, MAX_PENDING_BYTES)
+        # Packages of other nodes, while this one leads.
+        self._foreign: Intake[ForeignPackage] = Intake(MAX_PENDING_COMMANDS, MAX_PENDING_BYTES)
+        self._pauses = False
+        self._packages = OwnPackages(core.node_id, metrics, self._intake.put_back)
+        self.opener = Opener(core, self.state, self._peers, nonce)
+        self._forwarding = Forwarding(
+            self._peers, self._intake, self._packages, self.opener, self.wake
+        )
         self._batches: dict[int, PendingEntry] = {}
         self._writes: deque[Ready] = deque()
         self._writing = False
@@ -118,6 +135,7 @@ class Group:
         # While it is held, nothing is written to the state's store, and nobody replaces it.
         self.storing_nothing = self._storing.exclusive
         self._sweeper = Sweeper(self, store, run_blocking)
+        self._drafting = Drafting(self._intake, self._foreign, self._packages, self.opener)
         self._barriers = ReadBarriers(core, self.wake)
         self._configuration: Configuration | None = None
         self._writer = trio.CapacityLimiter(1)
@@ -137,9 +155,13 @@ class Group:
         """
         self._admit(command)
         proposal = Proposal(command, size, trio.current_time() + PROPOSE_TIMEOUT_S)
-        self._intake.add(proposal)
+        self._drafting.add(proposal, leads=self.leads)
         self._work.unpark()
-        return await proposal.settled()
+        try:
+            return await proposal.settled()
+        except OutcomeUnknown:
+            self._metrics.outcomes_unknown += 1
+            raise
 
     async def propose_forwarded(self, payload: bytes) -> bytes:
         """Propose what another node forwarded, and answer when all of it is settled.
@@ -162,19 +184,51 @@ class Group:
                 continue
             try:
                 self._admit(proposal.command)
-                self._intake.add(proposal)
+                self._drafting.add(proposal, leads=True)
             except Unavailable as error:
                 proposal.settle(outcome.Error(error))
         self._work.unpark()
         await gathering.wait()
         return encode_answers(gathering.settled)
 
+    async def propose_package(self, node_id: int, payload: bytes) -> bytes:
+        """Propose a package of another node, which takes effect once however often it comes, and
+        answer when it is decided.
+
+        Raises `Unavailable` when this copy did not get into the log, `OutcomeUnknown` when this
+        node lost the lead meanwhile.
+        """
+        if not self.leads or node_id not in self.core.configuration.members():
+            raise Unavailable("this node does not lead, or not that one")
+        sent = decode_package(payload)
+        if not await self._are_of_clients(sent.commands, len(payload)):
+            self.refused_commands += len(sent.commands)
+            invalid = [Outcome(Result.INVALID) for _ in sent.commands]
+            return encode_decision(Decision(invalid))
+        if self.is_full and not sent.is_repeated and any(map(brings_bytes, sent.commands)):
+            return encode_decision(Decision(is_full=True))
+        if not self.leads:
+            raise Unavailable("this node does not lead any more")
+        stamp = PackageStamp(
+            node_id, sent.session_id, sent.sequence, sent.lowest, len(sent.commands)
+        )
+        deadline = trio.current_time() + PROPOSE_TIMEOUT_S
+        package = ForeignPackage(stamp, sent.commands, deadline)
+        self._foreign.add(package)
+        self._work.unpark()
+        return encode_decision(Decision(await package.settled()))
+
+    async def _are_of_clients(self, commands: list[Command], size: int) -> bool:
+        """Whether clients can have asked for all of these. Their node has judged them already, and
+        a package is decided as a whole, so one that they cannot makes all of it that node's."""
+        if size <= SMALL_BYTES:
+            return are_of_clients(commands)
+        return await self._run_blocking(are_of_clients, commands, limiter=self._judging)
+
     def _admit(self, command: Command) -> None:
         """Raises `Unavailable` for more bytes, on the leader, while there is no room for them."""
         if self.is_full and self.leads and brings_bytes(command):
-            raise Unavailable(
-                "the hot tier is full: the cold store does not take what is to be moved there"
-            )
+            raise Unavailable(HOT_TIER_FULL)
 
     @property
     def is_full(self) -> bool:
@@ -280,7 +334,10 @@ class Group:
             await trio.sleep(self.tick_s)
             self.core.tick()
             self._barriers.tick()
-            self._intake.expire(trio.current_time())
+            now = trio.current_time()
+            self._drafting.expire(now)
+            self._pauses = False
+            self._forwarding.resume()
             self.wake()
 
     async def _turn_loop(self, nursery: trio.Nursery) -> None:
@@ -357,8 +414,9 @@ class Group:
 
     def _turn(self, nursery: trio.Nursery) -> None:
         """Do all that can be done without waiting."""
-        if self._intake:
-            self._pass_on(nursery)
+        if not self._packages.session_id and self.opener.is_due:
+            nursery.start_soon(self._open_session, self.opener.begin())
+        self._pass_on(nursery)
         self._barriers.ask()
         applied = False
         while (ready := self.core.ready()) is not None:
@@ -387,58 +445,57 @@ class Group:
                 self.machine.take_changes()
             self._storing.changed()
 
+    async def _open_session(self, call: trio.CancelScope) -> None:
+        session_id = await self.opener.ask(call)
+        if session_id:
+            self._packages.open(session_id)
+            self.wake()
+
     def _pass_on(self, nursery: trio.Nursery) -> None:
         """Propose what is pending, or have the leader propose it."""
         if self.leads:
             # While the disk is busy the next batch gathers.
-            if not self._writes and not self._writing:
+            if not self._writes and not self._writing and not self._pauses:
                 self._propose_pending()
-        elif self.core.leader_id and self._forwards < MAX_FORWARDS:
-            proposals = self._intake.take(MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
-            self._forwards += 1
-            nursery.start_soon(self._forward, self.core.leader_id, proposals)
-
-    async def _forward(self, leader_id: int, proposals: list[Proposal]) -> None:
-        try:
-            answers = await self._peers.forward(leader_id, encode_proposals(proposals))
-            take_answers(proposals, answers)
-        except Unavailable:
-            # Nothing was proposed there. Tried again at the next tick, when there may be
-            # another leader; each proposal until its deadline.
-            self._intake.put_back(proposals)
-        except OutcomeUnknown as error:
-            give_up(proposals, error)
-        finally:
-            self._forwards -= 1
+        elif self.core.leader_id:
+            self._forwarding.send(nursery, self.core.leader_id, MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
 
     def _role_changed(self, state: SoftState) -> None:
         """Another role, leader or term: nobody may wait for what only the old one could do."""
         self._barriers.ask_again()
         self._roles.unpark_all()
+        self.opener.leader_changed()
+        self._forwarding.leader_changed()
+        self._pauses = False
+        self.wake()
         if state.role == Role.LEADER:
             return
         error = OutcomeUnknown("the leader changed before the write was committed")
         for batch in self._batches.values():
             batch.give_up(error)
+        self._drafting.lead_lost()
 
     def _propose_pending(self) -> None:
         """Make all that is pending one entry, as far as one entry may hold it."""
         if self._storing.is_behind:
             return
-        proposals = self._intake.take(MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
-        commands = [proposal.command for proposal in proposals]
+        draft = self._drafting.draft(MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
+        if draft is None:
+            return
         if self._sweeper.touches:
-            proposals.insert(0, self._sweeper.touching())
-            commands.insert(0, proposals[0].command)
+            draft.begin_with(self._sweeper.touching())
         now_ms = self.now_ms()
-        payload = encode_batch(Batch(now_ms, commands))
+        payload = encode_batch(Batch(now_ms, draft.commands, draft.stamps))
         try:
             indexes = self.core.propose([payload])
         except raft.Refused as error:
-            give_up(proposals, Unavailable(str(error)))
+            draft.refused(Unavailable(str(error)))
+            self._pauses = True
             return
-        self._batches[indexes[0]] = PendingEntry(self.core.term, now_ms, commands, (), proposals)
-        self._metrics.commit_batch.observe(len(proposals))
+        self._batches[indexes[0]] = PendingEntry(
+            self.core.term, now_ms, draft.commands, draft.stamps, draft.proposals, draft.foreign
+        )
+        self._metrics.commit_batch.observe(len(draft.commands))
 
     def _apply(self, entry: Entry) -> None:
         if entry.kind == EntryKind.COMMANDS:
@@ -446,8 +503,7 @@ class Group:
             outcomes = self.machine.apply(
                 entry.index, entry.term, batch.now_ms, batch.commands, batch.packages
             )
-            for proposal, result in zip(batch.proposals, outcomes, strict=False):
-                proposal.settle(outcome.Value(result))
+            batch.settle(outcomes, self.core.node_id, self._packages)
         else:
             if entry.kind == EntryKind.CONFIGURATION:
                 gone = departed(self.state.header.configuration, entry.payload)

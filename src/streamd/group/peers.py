@@ -36,6 +36,15 @@ class Peers(Protocol):
         Raises `Unavailable` when they certainly were not proposed, else `OutcomeUnknown`.
         """
 
+    async def send_package(self, leader_id: int, payload: bytes) -> bytes:
+        """Have the leader propose a package; returns the encoded decision. Raises as `forward`."""
+
+    async def open_session(self, leader_id: int, payload: bytes) -> bytes:
+        """Have the leader open a session for this node. Raises as `forward`."""
+
+    def log_format_of(self, node_id: int) -> int | None:
+        """What a node understands of a log; None while it was never met."""
+
     def configured(self, configuration: Configuration) -> None:
         """Hear of the configuration in force when it has changed."""
 
@@ -51,6 +60,15 @@ class NoPeers:
 
     async def forward(self, leader_id: int, payload: bytes) -> bytes:
         raise Unavailable("this node has no peers")
+
+    async def send_package(self, leader_id: int, payload: bytes) -> bytes:
+        raise Unavailable("this node has no peers")
+
+    async def open_session(self, leader_id: int, payload: bytes) -> bytes:
+        raise Unavailable("this node has no peers")
+
+    def log_format_of(self, node_id: int) -> int | None:
+        return None
 
     def configured(self, configuration: Configuration) -> None:
         pass

@@ -1,15 +1,17 @@
 """Commands on their way into the log, and how they travel between nodes.
 
 A proposal ends in one of three ways: its outcome is known; it was not accepted and will never
-take effect (`Unavailable`); or nobody here knows (`OutcomeUnknown`), because the node that had it
-in its log lost the lead or the connection. Only the second may be tried again without thought;
-after the third an idempotent producer's retry is recognised.
+take effect (`Unavailable`); or nobody said in time (`OutcomeUnknown`). Only the second may be tried
+again without thought; after the third an idempotent producer's retry is recognised. Proposals of a
+cluster's nodes travel in packages (`packages`); `encode_proposals` and what follows is how they do
+in a cluster where not all nodes know these.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import outcome
@@ -26,7 +28,6 @@ from streamd.streams.commands import (
     Result,
 )
 from streamd.streams.offsets import Position
-from streamd.streams.sessions import PackageStamp
 
 
 class Unavailable(Exception):
@@ -38,35 +39,38 @@ class OutcomeUnknown(Exception):
 
 
 Settled = outcome.Outcome[Outcome]
+T = TypeVar("T")
+W = TypeVar("W", bound="Awaited[Any]")
 
 
-class Proposal:
-    """A command, its payload's size in bytes, and who is told what became of it.
+class Awaited(Generic[T]):
+    """Something on its way into the log, and who is told what became of it.
 
-    `deadline` is when it is given up while no leader takes it, on Trio's clock.
+    `deadline` is when it is given up while no leader takes it, on Trio's clock. `size` is its
+    payload in bytes, `count` the number of its commands.
     """
 
-    __slots__ = ("command", "deadline", "size", "tell")
+    __slots__ = ("count", "deadline", "size", "tell")
 
     def __init__(
         self,
-        command: Command,
         size: int,
         deadline: float,
-        tell: Callable[[Settled], None] | None = None,
+        tell: Callable[[outcome.Outcome[T]], None] | None = None,
+        count: int = 1,
     ) -> None:
-        self.command = command
         self.size = size
         self.deadline = deadline
         self.tell = tell
+        self.count = count
 
-    def settle(self, value: Settled) -> None:
+    def settle(self, value: outcome.Outcome[T]) -> None:
         """Say once what became of it; nobody may be listening any more."""
         if self.tell is not None:
             tell, self.tell = self.tell, None
             tell(value)
 
-    async def settled(self) -> Outcome:
+    async def settled(self) -> T:
         """Wait for the outcome. Cancelled, the caller learns nothing of it.
 
         Raises `Unavailable`, `OutcomeUnknown`.
@@ -78,39 +82,30 @@ class Proposal:
             self.tell = None
             return trio.lowlevel.Abort.SUCCEEDED
 
-        result: Outcome = await trio.lowlevel.wait_task_rescheduled(abort)
+        result: T = await trio.lowlevel.wait_task_rescheduled(abort)
         return result
 
 
-def give_up(proposals: Iterable[Proposal], error: Unavailable | OutcomeUnknown) -> None:
-    """Settle all with an error, each with its own: an outcome can be taken but once."""
-    for proposal in proposals:
-        proposal.settle(outcome.Error(type(error)(*error.args)))
+class Proposal(Awaited[Outcome]):
+    """A command that this node proposes, or has the leader propose."""
 
-
-class PendingEntry:
-    """An entry's commands, kept until the entry at its index commits here."""
-
-    __slots__ = ("commands", "now_ms", "packages", "proposals", "term")
+    __slots__ = ("command",)
 
     def __init__(
         self,
-        term: int,
-        now_ms: int,
-        commands: list[Command],
-        packages: Sequence[PackageStamp] = (),
-        proposals: Sequence[Proposal] = (),
+        command: Command,
+        size: int,
+        deadline: float,
+        tell: Callable[[Settled], None] | None = None,
     ) -> None:
-        self.term = term
-        self.now_ms = now_ms
-        self.commands = commands
-        self.packages = packages
-        self.proposals = proposals
+        super().__init__(size, deadline, tell)
+        self.command = command
 
-    def give_up(self, error: Unavailable | OutcomeUnknown) -> None:
-        """End all of its proposals alike."""
-        give_up(self.proposals, error)
-        self.proposals = ()
+
+def give_up(waiting: Iterable[Awaited[Any]], error: Unavailable | OutcomeUnknown) -> None:
+    """Settle all with an error, each with its own: an outcome can be taken but once."""
+    for one in waiting:
+        one.settle(outcome.Error(type(error)(*error.args)))
 
 
 class _Answer(msgspec.Struct, array_like=True):
@@ -230,55 +225,72 @@ def take_answers(proposals: Sequence[Proposal], payload: bytes) -> None:
         proposal.settle(settled)
 
 
-class Intake:
-    """Proposals that wait to become log entries, or to be forwarded to who makes them such.
+class Intake(Generic[W]):
+    """What waits to get into a log entry, or to be sent to the leader for that.
 
-    `taken` counts those that do not wait any more.
+    `taken` counts the commands that do not wait any more.
     """
 
     def __init__(self, max_commands: int, max_bytes: int) -> None:
         self._max_commands = max_commands
         self._max_bytes = max_bytes
-        self._waiting: deque[Proposal] = deque()
+        self._waiting: deque[W] = deque()
         self._bytes = 0
+        self._commands = 0
         self.taken = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, proposal: Proposal) -> None:
+    def add(self, one: W) -> None:
         """Raises `Unavailable` when too much waits already."""
-        if len(self._waiting) >= self._max_commands or self._bytes > self._max_bytes:
+        if self._commands >= self._max_commands or self._bytes > self._max_bytes:
             raise Unavailable("too many writes are waiting")
-        self._waiting.append(proposal)
-        self._bytes += proposal.size
+        self._waiting.append(one)
+        self._bytes += one.size
+        self._commands += one.count
 
-    def take(self, max_commands: int, max_bytes: int) -> list[Proposal]:
-        """The oldest ones, as many as the limits allow, but at least one."""
-        taken: list[Proposal] = []
-        size = 0
-        while self._waiting and len(taken) < max_commands:
+    def take(self, max_commands: int, max_bytes: int, *, at_least_one: bool = True) -> list[W]:
+        """The oldest, as many as the limits allow."""
+        taken: list[W] = []
+        size = count = 0
+        while self._waiting:
             size += self._waiting[0].size
-            if size > max_bytes and taken:
+            count += self._waiting[0].count
+            if (size > max_bytes or count > max_commands) and (taken or not at_least_one):
                 break
             taken.append(self._waiting.popleft())
-        self._bytes -= sum(proposal.size for proposal in taken)
-        self.taken += len(taken)
+        self.taken += self._let_go(taken)
         return taken
 
-    def put_back(self, proposals: Sequence[Proposal]) -> None:
+    def put_back(self, waiting: Sequence[W]) -> None:
         """Return what nobody took, before everything that came since."""
-        self._waiting.extendleft(reversed(proposals))
-        self._bytes += sum(proposal.size for proposal in proposals)
+        self._waiting.extendleft(reversed(waiting))
+        self._bytes += sum(one.size for one in waiting)
+        self._commands += sum(one.count for one in waiting)
 
     def expire(self, now: float) -> None:
-        """Give up those that waited past their deadline."""
+        """Give up what waited past its deadline."""
         if not self._waiting or self._waiting[0].deadline > now:
             return
-        late = [proposal for proposal in self._waiting if proposal.deadline <= now]
-        self._waiting = deque(p for p in self._waiting if p.deadline > now)
-        self._bytes -= sum(proposal.size for proposal in late)
+        late = [one for one in self._waiting if one.deadline <= now]
+        self._waiting = deque(one for one in self._waiting if one.deadline > now)
+        self._let_go(late)
         give_up(late, Unavailable("no leader took the write in time"))
+
+    def refuse_all(self, error: Unavailable) -> None:
+        """Have nothing wait any more."""
+        waiting, self._waiting = self._waiting, deque()
+        self._let_go(waiting)
+        give_up(waiting, error)
+
+    def _let_go(self, gone: Iterable[W]) -> int:
+        commands = 0
+        for one in gone:
+            self._bytes -= one.size
+            commands += one.count
+        self._commands -= commands
+        return commands
 
 
 class Gathering:

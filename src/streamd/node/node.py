@@ -80,6 +80,7 @@ class Node:
             audience=audience,
             peers=cluster,
             tick_s=timing.heartbeat_interval_ms / 1000,
+            nonce=random.getrandbits(63),
         )
         self.pins = Pins()
         self.archive: Archive | None = None
@@ -189,6 +190,12 @@ class Node:
 
     async def propose_forwarded(self, payload: bytes) -> bytes:
         return await self.group.propose_forwarded(payload)
+
+    async def propose_package(self, peer_id: int, payload: bytes) -> bytes:
+        return await self.group.propose_package(peer_id, payload)
+
+    async def open_session(self, peer_id: int, payload: bytes) -> bytes:
+        return await self.group.opener.open_for(peer_id, payload)
 
     async def administer(self, payload: bytes) -> bytes:
         assert self.administration is not None

@@ -8,7 +8,7 @@ less, and must ask for the same for ever: what an earlier release applied, every
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from streamd.streams import keys
 from streamd.streams.commands import (
@@ -87,15 +87,21 @@ def is_applicable(command: Command) -> bool:
             return True
 
 
+_OF_LEADER = frozenset(
+    (FlushCold, MoveSlices, DropSlices, ForgetPacks, Archived, RenewIncarnations, OpenSession)
+)
+
 # -- before it is proposed -------------------------------------------------------------------------
 
 
 def is_of_leader(command: Command) -> bool:
-    """Whether only the leader makes such commands, of what it finds in its own state."""
-    return isinstance(
-        command,
-        FlushCold | MoveSlices | DropSlices | ForgetPacks | Archived | RenewIncarnations,
-    )
+    """Whether only the leader makes such commands, of what it knows itself."""
+    return type(command) in _OF_LEADER
+
+
+def are_of_clients(commands: Iterable[Command]) -> bool:
+    """Whether the nodes' clients can have asked for all of these."""
+    return not any(is_of_leader(command) or fault(command) for command in commands)
 
 
 def payload_bytes(command: Command) -> int:
@@ -144,8 +150,6 @@ def _judged(command: Command) -> _Judged:
         case DropUploads(ids=ids, idle_ms=idle_ms):
             are_ids = len(ids) <= _MAX_UPLOADS and all(_is_id(each) for each in ids)
             return iter((("ids", are_ids), ("idle_ms", idle_ms >= 0)))
-        case OpenSession(node_id=node_id):
-            return iter((("node_id", _is_id(node_id)),))
         case _:
             return iter((("type", False),))
 

@@ -52,7 +52,9 @@ ERRORS: dict[str, Error] = {
     "503 TOO_MANY_UPLOADS": Error("Too many snapshots are being published.", _RETRY),
     "503 TOO_MANY_DOWNLOADS": Error("Too many snapshots and bootstraps are being read.", _RETRY),
     "503 UNAVAILABLE": Error("No leader took the request in time; nothing was changed.", _RETRY),
-    "503 OUTCOME_UNKNOWN": Error("The write may have taken effect, or may yet.", _RETRY),
+    "503 OUTCOME_UNKNOWN": Error(
+        "The write may have taken effect, or may yet; nobody knew in time.", _RETRY
+    ),
     "500 COLD_DATA_DAMAGED": Error(
         "Bytes in the cold store are damaged or missing; the server's log says which."
     ),

@@ -1,0 +1,181 @@
+"""What a log entry is made of, before it is one and until it is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import outcome
+
+from streamd.group.opening import Opener
+from streamd.group.packages import ForeignPackage, OwnPackage, OwnPackages
+from streamd.group.proposals import Intake, OutcomeUnknown, Proposal, Unavailable, give_up
+from streamd.streams.checks import is_of_leader
+from streamd.streams.commands import Command, Outcome
+from streamd.streams.sessions import PackageStamp
+
+
+class Draft:
+    """What is to become one log entry: proposals without a number, then packages of this node,
+    then those of others."""
+
+    def __init__(
+        self,
+        proposals: list[Proposal],
+        own: list[OwnPackage],
+        foreign: list[ForeignPackage],
+        packages: OwnPackages,
+    ) -> None:
+        self.proposals = proposals
+        self.foreign = foreign
+        self._own = own
+        self._packages = packages
+        self.commands = [proposal.command for proposal in proposals]
+        for package in own:
+            self.commands += package.commands
+        for other in foreign:
+            self.commands += other.commands
+        self.stamps = [packages.stamp(package) for package in own]
+        self.stamps += [other.stamp for other in foreign]
+
+    def begin_with(self, proposal: Proposal) -> None:
+        """Put a proposal before everything else."""
+        self.proposals.insert(0, proposal)
+        self.commands.insert(0, proposal.command)
+
+    def refused(self, error: Unavailable) -> None:
+        """It did not get into the log."""
+        give_up(self.proposals, error)
+        give_up(self.foreign, error)
+        for package in self._own:
+            self._packages.refused(package)
+
+
+class Drafting:
+    """Makes entries of what waits at the leader: what is sent again first, then what came here and
+    what came from other nodes, each of these two first in turn."""
+
+    def __init__(
+        self,
+        intake: Intake[Proposal],
+        foreign: Intake[ForeignPackage],
+        packages: OwnPackages,
+        opener: Opener,
+    ) -> None:
+        self._intake = intake
+        self._foreign = foreign
+        self._packages = packages
+        self._opener = opener
+        # What only the leader proposes, of its own state. It has no number: the next leader makes
+        # its own.
+        self._leaders: list[Proposal] = []
+        self._foreign_first = False
+
+    def add(self, proposal: Proposal, *, leads: bool) -> None:
+        """Have a proposal wait for an entry. Raises `Unavailable`."""
+        if not is_of_leader(proposal.command):
+            self._intake.add(proposal)
+        elif leads:
+            self._leaders.append(proposal)
+        else:
+            raise Unavailable("this node does not lead")
+
+    def draft(self, max_commands: int, max_bytes: int) -> Draft | None:
+        """The next entry, None when there is nothing to put into it."""
+        proposals = self._opener.take() + self._leaders
+        self._leaders = []
+        own = self._packages.take_waiting(max_commands, max_bytes)
+        max_commands -= sum(package.count for package in own)
+        max_bytes -= sum(package.size for package in own)
+        fresh: list[Proposal] = []
+        foreign: list[ForeignPackage] = []
+        self._foreign_first = not self._foreign_first
+        for takes_foreign in (self._foreign_first, not self._foreign_first):
+            must = not (own or fresh or foreign)
+            if takes_foreign:
+                foreign = self._foreign.take(max_commands, max_bytes, at_least_one=must)
+                max_commands -= sum(package.count for package in foreign)
+                max_bytes -= sum(package.size for package in foreign)
+            elif self._intake and self._takes_fresh:
+                fresh = self._intake.take(max_commands, max_bytes, at_least_one=must)
+                max_commands -= len(fresh)
+                max_bytes -= sum(proposal.size for proposal in fresh)
+        if fresh and self._numbers:
+            own.append(self._packages.pack(fresh))
+        else:
+            proposals += fresh
+        if not (proposals or own or foreign):
+            return None
+        return Draft(proposals, own, foreign, self._packages)
+
+    def expire(self, now: float) -> None:
+        """Give up what waited past its deadline."""
+        self._intake.expire(now)
+        self._foreign.expire(now)
+        self._packages.expire(now)
+
+    def lead_lost(self) -> None:
+        """Send other nodes what they wanted proposed back; they will ask the next leader."""
+        elsewhere = Unavailable("this node does not lead any more")
+        self._foreign.refuse_all(elsewhere)
+        give_up(self._opener.take() + self._leaders, elsewhere)
+        self._leaders = []
+
+    @property
+    def _numbers(self) -> bool:
+        """Whether what came here is to be numbered."""
+        return bool(self._packages.session_id) and self._opener.is_needed
+
+    @property
+    def _takes_fresh(self) -> bool:
+        """Not while a session that is needed is being opened, or the state remembers enough."""
+        if not self._opener.is_needed:
+            return True
+        if self._packages.session_id:
+            return self._packages.has_room
+        return self._opener.is_refused
+
+
+class PendingEntry:
+    """An entry's commands, kept until the entry at its index commits here, and who waits for what
+    becomes of them: of the first ones the `proposals`, of the last packages the `foreign` ones."""
+
+    __slots__ = ("commands", "foreign", "now_ms", "packages", "proposals", "term")
+
+    def __init__(
+        self,
+        term: int,
+        now_ms: int,
+        commands: list[Command],
+        packages: Sequence[PackageStamp],
+        proposals: Sequence[Proposal] = (),
+        foreign: Sequence[ForeignPackage] = (),
+    ) -> None:
+        self.term = term
+        self.now_ms = now_ms
+        self.commands = commands
+        self.packages = packages
+        self.proposals = proposals
+        self.foreign = foreign
+
+    def give_up(self, error: Unavailable | OutcomeUnknown) -> None:
+        """End what waits for it. Packages of this node are not: they are sent again."""
+        give_up(self.proposals, error)
+        give_up(self.foreign, error)
+        self.proposals = self.foreign = ()
+
+    def settle(self, outcomes: Sequence[Outcome], node_id: int, own: OwnPackages) -> None:
+        """Tell everyone what became of the commands. A node's own packages need not have been
+        proposed by itself: whoever did, this is the first that it may hear of them."""
+        for proposal, result in zip(self.proposals, outcomes, strict=False):
+            proposal.settle(outcome.Value(result))
+        if not self.packages:
+            return
+        first_foreign = len(self.packages) - len(self.foreign)
+        end = len(outcomes) - sum(stamp.count for stamp in self.packages)
+        for place, stamp in enumerate(self.packages):
+            start, end = end, end + stamp.count
+            if stamp.node_id == node_id:
+                own.decided(stamp.session_id, stamp.sequence, outcomes[start:end])
+            if place >= first_foreign:
+                settled = list(outcomes[start:end])
+                self.foreign[place - first_foreign].settle(outcome.Value(settled))

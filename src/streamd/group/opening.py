@@ -1,0 +1,179 @@
+"""Opening this node's session with the log, and deciding whether sessions may be used at all."""
+
+from __future__ import annotations
+
+import msgspec
+import trio
+
+from streamd.codec import LOG_FORMAT, UNDECODABLE
+from streamd.group.peers import Peers
+from streamd.group.proposals import OutcomeUnknown, Proposal, Unavailable
+from streamd.raft.core import Core, Role
+from streamd.streams import keys
+from streamd.streams.commands import Number, OpenSession
+from streamd.streams.state import State
+
+# When a leader that does not open sessions yet is asked again; one that could not be asked; and
+# how long opening one may take.
+ASK_AGAIN_S = 1.0
+_RETRY_S = 0.1
+_OPEN_TIMEOUT_S = 10.0
+# How many requests to open a session may wait, of all nodes.
+_MAX_WAITING = 64
+
+
+class SessionRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A node asks the leader for a session; see `OpenSession`."""
+
+    nonce: Number
+    replaces: Number
+
+
+class SessionAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The session that the node has now, and by whose nonce; with `is_refused` sessions are not
+    used, because not every member is known to understand them."""
+
+    is_refused: bool
+    session_id: int = 0
+    nonce: int = 0
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUEST = msgspec.msgpack.Decoder(SessionRequest)
+_ANSWER = msgspec.msgpack.Decoder(SessionAnswer)
+
+
+class Opener:
+    """Asks for a session, here or at the leader, until there is one.
+
+    `waiting` are the commands that the leader is to propose for it. `nonce` tells this process
+    from every other of this node.
+    """
+
+    def __init__(self, core: Core, state: State, peers: Peers, nonce: int) -> None:
+        self._core = core
+        self._state = state
+        self._peers = peers
+        self._nonce = nonce
+        self._is_refused = False
+        self._ask_at = 0.0
+        self._replaces = self._known_session().session_id
+        self._call: trio.CancelScope | None = None
+        self.waiting: list[Proposal] = []
+
+    def _known_session(self) -> SessionAnswer:
+        return self._session_of(self._core.node_id)
+
+    def _session_of(self, node_id: int) -> SessionAnswer:
+        session = self._state.sessions.get(keys.number(node_id))
+        if session is None:
+            return SessionAnswer(False)
+        return SessionAnswer(False, session.session_id, session.nonce)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether writes of this node need a session. A leader that is the only voter cannot lose
+        its lead to anyone."""
+        configuration = self._core.configuration
+        alone = len(configuration.voters) == 1 and not configuration.voters_outgoing
+        return not (alone and self._core.role == Role.LEADER)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether there are no sessions yet, so that writes have to do without."""
+        if self._core.role == Role.LEADER:
+            return not self._may_open()
+        return self._is_refused or self._peers.log_format_of(self._core.leader_id) == 0
+
+    def _may_open(self) -> bool:
+        """Whether all members understand sessions: they say so, or the log has some already."""
+        members = self._core.configuration.members() - {self._core.node_id}
+        return all((self._peers.log_format_of(one) or 0) >= LOG_FORMAT for one in members) or any(
+            self._session_of(one).session_id for one in self._core.configuration.members()
+        )
+
+    def leader_changed(self) -> None:
+        """The next one may think otherwise."""
+        self._is_refused = False
+        self._ask_at = 0.0
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to ask now. While a leader of an earlier release leads there is nobody to ask."""
+        if self._call is not None or not self.is_needed or not self._core.leader_id:
+            return False
+        if self._core.role == Role.LEADER:
+            return self._may_open()
+        asks = trio.current_time() >= self._ask_at
+        return asks and (self._peers.log_format_of(self._core.leader_id) or 0) >= LOG_FORMAT
+
+    def begin(self) -> trio.CancelScope:
+        """Note that somebody asks, within this scope."""
+        self._call = trio.CancelScope()
+        return self._call
+
+    async def ask(self, call: trio.CancelScope) -> int:
+        """Ask once; returns the id of the session that was opened, 0 for none."""
+        try:
+            with call:
+                return self._taken(await self._answer())
+        except (Unavailable, OutcomeUnknown):
+            self._ask_at = trio.current_time() + _RETRY_S
+        finally:
+            if self._call is call:
+                self._call = None
+        return 0
+
+    async def _answer(self) -> SessionAnswer:
+        request = SessionRequest(self._nonce, self._replaces)
+        if self._core.role == Role.LEADER:
+            return await self.open(self._core.node_id, request)
+        payload = await self._peers.open_session(self._core.leader_id, _ENCODER.encode(request))
+        try:
+            return _ANSWER.decode(payload)
+        except UNDECODABLE as error:
+            raise OutcomeUnknown(f"the leader's answer is not understood: {error}") from error
+
+    def _taken(self, answer: SessionAnswer) -> int:
+        self._is_refused = answer.is_refused
+        if answer.is_refused:
+            self._ask_at = trio.current_time() + ASK_AGAIN_S
+            return 0
+        if answer.nonce == self._nonce:
+            return answer.session_id
+        self._replaces = answer.session_id
+        return 0
+
+    # -- at the leader ------------------------------------------------------------------------
+
+    async def open_for(self, node_id: int, payload: bytes) -> bytes:
+        """Open a session for a node that asks. Raises `Unavailable`, `OutcomeUnknown`."""
+        try:
+            request = _REQUEST.decode(payload)
+        except UNDECODABLE as error:
+            raise Unavailable(f"no request for a session: {error}") from error
+        if node_id not in self._core.configuration.members():
+            raise Unavailable(f"node {node_id} is no member")
+        return _ENCODER.encode(await self.open(node_id, request))
+
+    async def open(self, node_id: int, request: SessionRequest) -> SessionAnswer:
+        """The session that the node has after it has asked."""
+        if self._core.role != Role.LEADER:
+            raise Unavailable("this node does not lead")
+        if not self._may_open():
+            return SessionAnswer(True)
+        if len(self.waiting) >= _MAX_WAITING:
+            raise Unavailable("too many nodes ask for sessions")
+        command = OpenSession(node_id, request.nonce, request.replaces)
+        proposal = Proposal(command, 0, trio.current_time() + _OPEN_TIMEOUT_S)
+        self.waiting.append(proposal)
+        await proposal.settled()
+        return self._session_of(node_id)
+
+    def take(self) -> list[Proposal]:
+        """What the next entry is to begin with."""
+        taken, self.waiting = self.waiting, []
+        return taken

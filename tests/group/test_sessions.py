@@ -1,0 +1,335 @@
+"""Writes outlive a change of leader: each node sends its own again, and they take effect once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from streamd.cluster.cluster import Cluster
+from streamd.codec import decode_batch
+from streamd.group import forwarding
+from streamd.group.packages import HOT_TIER_FULL
+from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.raft.messages import EntryKind
+from streamd.streams.commands import Command, Delete, Result
+from streamd.transport.hello import Hello
+from tests.sim.runtime import run_virtually
+from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
+from tests.support.nodes import append, create, key, read_all, running_node
+
+Play = Callable[[Scenario], None]
+
+
+@pytest.fixture(name="play")
+def _play(tmp_path: Path) -> Play:
+    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
+
+
+async def begin(machines: Machines) -> tuple[Machine, Machine, Machine]:
+    """The leader and the two others, all ready and with their sessions open, with a stream."""
+    leader, second, third = await all_ready(machines)
+    await wait_until(lambda: all(has_session(machine) for machine in machines.all))
+    await leader.node.group.propose(create("a"))
+    return leader, second, third
+
+
+def has_session(machine: Machine) -> bool:
+    return machine.running is not None and machine.metrics.sessions_opened > 0
+
+
+class Writer:
+    """Appends through one node, many at a time; remembers when which was acknowledged."""
+
+    def __init__(self, machine: Machine, nursery: trio.Nursery, name: str = "") -> None:
+        self.machine = machine
+        self._name = name.encode()
+        self.acknowledged: dict[bytes, float] = {}
+        self.failed: Counter[str] = Counter()
+        self._nursery = nursery
+        self._number = 0
+
+    def begin(self, count: int) -> None:
+        for _ in range(count):
+            self._number += 1
+            record = b"<%b%d.%d>" % (self._name, self.machine.node_id, self._number)
+            self._nursery.start_soon(self._append, record)
+
+    async def _append(self, record: bytes) -> None:
+        group = self.machine.node.group
+        try:
+            outcome = await group.propose(append("a", record), len(record))
+        except (OutcomeUnknown, Unavailable) as error:
+            self.failed[type(error).__name__] += 1
+        else:
+            assert outcome.result is Result.APPENDED
+            self.acknowledged[record] = trio.current_time()
+
+    async def all_acknowledged(self) -> None:
+        await wait_until(lambda: len(self.acknowledged) + self.failed.total() == self._number)
+        assert not self.failed
+
+
+async def content(machine: Machine) -> bytes:
+    await machine.node.group.read_barrier()
+    return await read_all(machine.node, "a")
+
+
+async def each_is_there_once(machine: Machine, *writers: Writer) -> None:
+    written = await content(machine)
+    for writer in writers:
+        for record in writer.acknowledged:
+            assert written.count(record) == 1, record
+
+
+def test_both_survivors_write_through_the_new_leader_as_soon_as_they_know_it(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, *others = await begin(machines)
+        async with trio.open_nursery() as nursery:
+            # The leader falls silent; nothing tells the others that their requests are lost.
+            machines.network.cut(
+                [(leader.node_id, other.node_id) for other in others]
+                + [(other.node_id, leader.node_id) for other in others]
+            )
+            writers = [Writer(other, nursery) for other in others]
+            for _ in range(3 * forwarding.MAX_FORWARDS):
+                for writer in writers:
+                    writer.begin(1)
+                await trio.sleep(0.001)
+            known_at = {}
+            for other in others:
+                known = other.node.group.core
+                await wait_until(lambda core=known: core.leader_id not in (0, leader.node_id))
+                known_at[other] = trio.current_time()
+            for writer in writers:
+                await writer.all_acknowledged()
+                last = max(writer.acknowledged.values())
+                assert last - known_at[writer.machine] < 0.3
+            await each_is_there_once(others[0], *writers)
+
+    play(scenario)
+
+
+def test_writes_of_a_leader_that_was_cut_off_take_effect_once_when_it_is_back(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, third = await begin(machines)
+        async with trio.open_nursery() as nursery:
+            writer = Writer(leader, nursery)
+            machines.network.cut(
+                [(leader.node_id, other.node_id) for other in (second, third)]
+                + [(other.node_id, leader.node_id) for other in (second, third)]
+            )
+            writer.begin(20)
+            await wait_until(lambda: second.leads or third.leads)
+            await trio.sleep(1)
+            assert not writer.acknowledged
+            machines.heal()
+            await writer.all_acknowledged()
+            await each_is_there_once(second, writer)
+
+    play(scenario)
+
+
+def test_a_write_whose_answer_was_lost_takes_effect_once(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, _ = await begin(machines)
+        real = leader.node.group.propose_package
+        lost = 0
+
+        async def answer_is_lost(node_id: int, payload: bytes) -> bytes:
+            nonlocal lost
+            answer = await real(node_id, payload)
+            if lost < 3:
+                lost += 1
+                raise OutcomeUnknown("the answer was lost")
+            return answer
+
+        leader.node.group.propose_package = answer_is_lost  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            writer = Writer(second, nursery)
+            writer.begin(3)
+            await writer.all_acknowledged()
+            await each_is_there_once(leader, writer)
+
+    play(scenario)
+
+
+def test_a_write_is_settled_by_its_own_log_when_no_answer_comes(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, _ = await begin(machines)
+        real = leader.node.group.propose_package
+
+        async def never_answered(node_id: int, payload: bytes) -> bytes:
+            await real(node_id, payload)
+            await trio.sleep_forever()
+            raise AssertionError
+
+        leader.node.group.propose_package = never_answered  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            writer = Writer(second, nursery)
+            started = trio.current_time()
+            writer.begin(5)
+            await writer.all_acknowledged()
+            assert trio.current_time() - started < 1.0
+
+    play(scenario)
+
+
+def test_the_leader_dies_with_writes_of_all_in_its_log_and_none_is_lost_or_there_twice(
+    play: Play,
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        for life in range(4):
+            leader, second, third = await begin(machines)
+            async with trio.open_nursery() as nursery:
+                writers = [Writer(one, nursery, f"{life}.") for one in (second, third)]
+                for _ in range(20):
+                    for writer in writers:
+                        writer.begin(2)
+                    await trio.sleep(0.001)
+                await leader.kill()
+                for writer in writers:
+                    await writer.all_acknowledged()
+                await each_is_there_once(second, *writers)
+            machines.start(leader)
+
+    play(scenario)
+
+
+def test_only_what_nobody_decides_in_time_is_unknown_and_what_was_never_sent_is_refused(
+    play: Play,
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, third = await begin(machines)
+        await second.kill()
+        await third.kill()
+        started = trio.current_time()
+        with pytest.raises(OutcomeUnknown):
+            await leader.node.group.propose(append("a", b"<proposed>"))
+        assert trio.current_time() - started >= 15.0
+        with pytest.raises(Unavailable):
+            await leader.node.group.propose(append("a", b"<never>"))
+        machines.start(second)
+        machines.start(third)
+        await all_ready(machines)
+        assert b"<never>" not in await content(leader)
+
+    play(scenario)
+
+
+def test_a_client_that_leaves_harms_no_other_write(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, _ = await begin(machines)
+        async with trio.open_nursery() as nursery:
+            writer = Writer(second, nursery)
+            for _ in range(30):
+                with trio.move_on_after(0.0005):
+                    await second.node.group.propose(append("a", b"<gone>"))
+                writer.begin(1)
+            await writer.all_acknowledged()
+            await each_is_there_once(leader, writer)
+
+    play(scenario)
+
+
+def test_a_process_that_starts_again_has_a_session_of_its_own(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, _ = await begin(machines)
+        async with trio.open_nursery() as nursery:
+            writer = Writer(second, nursery)
+            writer.begin(5)
+            await writer.all_acknowledged()
+            await second.kill()
+            machines.start(second)
+            await wait_until(lambda: second.is_ready and has_session(second))
+            again = Writer(second, nursery, "again.")
+            again.begin(5)
+            await again.all_acknowledged()
+            await each_is_there_once(leader, writer, again)
+
+    play(scenario)
+
+
+def test_a_leader_without_room_takes_what_brings_no_bytes_and_refuses_the_rest_at_once(
+    play: Play,
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, _ = await begin(machines)
+        leader.node.group.hot_limit_bytes = -1
+        results: list[Result] = []
+        refused: list[str] = []
+        started = trio.current_time()
+
+        async def one(command: Command) -> None:
+            try:
+                results.append((await second.node.group.propose(command)).result)
+            except Unavailable as error:
+                refused.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            for command in (append("a", b"x"), Delete(key("a")), append("a", b"y")):
+                nursery.start_soon(one, command)
+        assert results == [Result.DELETED]
+        assert refused == [HOT_TIER_FULL] * 2
+        assert trio.current_time() - started < 1.0
+
+    play(scenario)
+
+
+# -- without sessions -----------------------------------------------------------------------------
+
+
+def test_a_cluster_with_a_member_of_an_earlier_release_does_without(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Cluster.hello
+    is_early = True
+
+    def hello(self: Cluster) -> Hello:
+        found = real(self)
+        if self.node_id != 3 or not is_early:
+            return found
+        return Hello(**{**_fields(found), "log_format": 0})
+
+    monkeypatch.setattr(Cluster, "hello", hello)
+
+    async def scenario(machines: Machines) -> None:
+        nonlocal is_early
+        leader, *_ = await all_ready(machines)
+        await leader.node.group.propose(create("a"))
+        async with trio.open_nursery() as nursery:
+            writers = [Writer(machine, nursery) for machine in machines.all]
+            for writer in writers:
+                writer.begin(3)
+            for writer in writers:
+                await writer.all_acknowledged()
+        await trio.sleep(3)
+        assert not any(machine.metrics.sessions_opened for machine in machines.all)
+        is_early = False
+        old = machines.all[2]
+        await old.kill()
+        machines.start(old)
+        await all_ready(machines)
+        await wait_until(lambda: all(has_session(machine) for machine in machines.all))
+
+    play(scenario)
+
+
+def _fields(hello: Hello) -> dict[str, object]:
+    return {name: getattr(hello, name) for name in hello.__struct_fields__}
+
+
+async def test_a_single_node_has_no_session_and_numbers_nothing(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+        await node.group.propose(append("a", b"x"))
+        core = node.group.core
+        for index in range(core.first_index, core.last_index + 1):
+            entry = core.entry_at(index)
+            if entry.kind == EntryKind.COMMANDS:
+                assert decode_batch(entry.payload).packages == []
+        assert node.metrics.sessions_opened == 0

@@ -1,0 +1,117 @@
+"""Packages of nodes are judged as what they forward without numbers is, and so are their stamps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from streamd.group.opening import SessionRequest
+from streamd.group.packages import decode_decision
+from streamd.group.proposals import Unavailable
+from streamd.streams import keys
+from streamd.streams.commands import Command, Delete, ForgetPacks, OpenSession, Result
+from tests.sim.runtime import run_virtually
+from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
+from tests.support.nodes import append, create, key, read_all
+
+Play = Callable[[Scenario], None]
+
+_HONEST = append("a", b"x")
+_LARGEST = 2**63 - 1
+
+
+@pytest.fixture(name="play")
+def _play(tmp_path: Path) -> Play:
+    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
+
+
+def package(*commands: Command, session_id: int = 1, sequence: int = 1, lowest: int = 1) -> bytes:
+    return msgspec.msgpack.encode((session_id, sequence, lowest, False, commands))
+
+
+async def begin(machines: Machines) -> tuple[Machine, Machine]:
+    leader, second, _ = await all_ready(machines)
+    await leader.node.group.propose(create("a"))
+    return leader, second
+
+
+async def results(leader: Machine, sender: int, payload: bytes) -> list[Result]:
+    answer = await leader.node.group.propose_package(sender, payload)
+    return [outcome.result for outcome in decode_decision(answer).outcomes]
+
+
+@pytest.mark.parametrize(
+    "forged", [Delete(b"no-nul-here"), ForgetPacks([(1, 1)]), OpenSession(1, 1, 0)]
+)
+def test_a_package_with_a_forged_command_does_nothing_at_all(forged: Command, play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second = await begin(machines)
+        payload = package(_HONEST, forged)
+        assert await results(leader, second.node_id, payload) == [Result.INVALID] * 2
+        assert await read_all(leader.node, "a") == b""
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        {"session_id": _LARGEST},
+        {"sequence": _LARGEST, "lowest": _LARGEST, "session_id": 0},
+        {"lowest": 2},
+        {"sequence": 0, "lowest": 0, "session_id": 0},
+    ],
+)
+def test_a_package_of_no_session_does_nothing_and_harms_no_node(
+    stamp: dict[str, int], play: Play
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second = await begin(machines)
+        told = await results(leader, second.node_id, package(_HONEST, **stamp))
+        assert told == [Result.SESSION_LOST]
+        await second.node.group.propose(append("a", b"y"))
+        applied = leader.node.group.core.applied_index
+        await wait_until(
+            lambda: all(one.node.group.core.applied_index >= applied for one in machines.all)
+        )
+        assert await read_all(leader.node, "a") == b"y"
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        package(),
+        package(_HONEST, sequence=-1),
+        package(_HONEST, lowest=2**63),
+        msgspec.msgpack.encode((1, 1, 1, False, [["unheard-of"]])),
+    ],
+    ids=["empty", "without commands", "below nothing", "beyond all", "unknown"],
+)
+def test_what_is_no_package_is_refused(payload: bytes, play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second = await begin(machines)
+        with pytest.raises(Unavailable):
+            await leader.node.group.propose_package(second.node_id, payload)
+
+    play(scenario)
+
+
+def test_only_members_have_packages_and_sessions(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, _ = await begin(machines)
+        with pytest.raises(Unavailable):
+            await leader.node.group.propose_package(99, package(_HONEST))
+        request = msgspec.msgpack.encode(SessionRequest(1, 0))
+        with pytest.raises(Unavailable):
+            await leader.node.group.opener.open_for(99, request)
+        assert leader.node.group.state.sessions.get(keys.number(99)) is None
+        assert key("a") in leader.node.group.state.streams
+
+    play(scenario)
