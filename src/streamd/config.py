@@ -120,7 +120,8 @@ class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     `hot_limit_bytes`, nothing is appended; what a node keeps of flushed bytes fills at most
     `hot_keep_bytes`, and `cache_bytes` of memory hold what was read back. A node keeps up to
     `log_limit_bytes` of its log that wait to be archived. What nothing needs any more is looked
-    for every `gc_interval_ms`; objects go when nothing has needed them for `gc_grace_ms`.
+    for every `gc_interval_ms`; objects go when nothing has needed them for `gc_grace_ms`. All
+    objects are read every `scrub_interval_hours`, at `scrub_bytes_per_s`.
     """
 
     backend: Literal["none", "fs", "s3"] = "none"
@@ -145,6 +146,8 @@ class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     log_limit_bytes: Positive = 12 * 1024 * 1024 * 1024
     gc_interval_ms: Positive = 60_000
     gc_grace_ms: Positive = 600_000
+    scrub_interval_hours: PositiveNumber = 168
+    scrub_bytes_per_s: Positive = 4 * 1024 * 1024
 
 
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

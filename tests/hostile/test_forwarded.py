@@ -30,6 +30,7 @@ from streamd.streams.commands import (
     ForgetPacks,
     PublishSnapshot,
     Result,
+    Scrubbed,
     StorePart,
     Touch,
 )
@@ -38,6 +39,7 @@ from streamd.streams.model import (
     Finding,
     ForkRequest,
     ProducerStamp,
+    Scrub,
     Settings,
     Verdict,
 )
@@ -152,11 +154,15 @@ def test_only_the_leader_makes_commands_of_its_own_state(
         term, index = leader.node.group.core.term, leader.node.group.core.last_index
         archived = Archived(term, ArchivedPlace(), ArchivedPlace(index))
         payload = _encoded(
-            FlushCold(term, 1, "p", 1, []), archived, DropSlices(1, [1]), ForgetPacks([(1, 1)])
+            FlushCold(term, 1, "p", 1, []),
+            archived,
+            Scrubbed(term, Scrub(missing_count=1)),
+            DropSlices(1, [1]),
+            ForgetPacks([(1, 1)]),
         )
         answers = await second.node.cluster.forward(leader.node_id, payload)  # type: ignore[union-attr]
-        flushed, noted, dropped, forgotten = decode_answers(answers)
-        assert flushed.unwrap().result is noted.unwrap().result is Result.STALE
+        *of_a_term, dropped, forgotten = decode_answers(answers)
+        assert [one.unwrap().result for one in of_a_term] == [Result.STALE] * 3
         for refused in (dropped, forgotten):
             with pytest.raises(Unavailable):
                 refused.unwrap()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -149,6 +150,56 @@ def gc(api: Api, timeout_s: float, as_json: bool) -> None:
     _tell(as_json, answer["gc"]["last"])
 
 
+@cold.group()
+def scrub() -> None:
+    """Read everything in the store, slowly, and compare it with the names that it has.
+
+    The leader does so by itself every `cold.scrub_interval_hours`.
+    """
+
+
+@scrub.command()
+@click.option("--wait", is_flag=True, help="Return when the pass has ended.")
+@_timeout
+@_as_json
+@click.pass_obj
+def start(api: Api, wait: bool, timeout_s: float, as_json: bool) -> None:
+    """Begin a pass now, instead of one that is under way."""
+    if not wait:
+        _tell(as_json, {"pass": Leader(api).order("scrub")["pass"]})
+        return
+    with _progress(as_json) as progress:
+        task = progress.add_task("reading", total=None)
+
+        def is_done(order: Answer, answer: Answer) -> bool:
+            scrub = answer["scrub"]
+            progress.update(task, description=f"{scrub['objects']} objects read")
+            return bool(scrub["passes"] >= order["pass"])
+
+        _, answer = Leader(api).watch("scrub", timeout_s, is_done)
+    _tell_scrub(as_json, answer["scrub"])
+
+
+@scrub.command("status")
+@_as_json
+@click.pass_obj
+def scrub_status(api: Api, as_json: bool) -> None:
+    """How far the reading has come; ends with 1 if objects are missing or damaged."""
+    _tell_scrub(as_json, Leader(api).look()["scrub"])
+
+
+def _tell_scrub(as_json: bool, found: Answer) -> None:
+    shown = found if as_json else {**found, **_named(found)}
+    _tell(as_json, shown)
+    if found["missing_objects"] or found["damaged_objects"]:
+        sys.exit(EXIT_REFUSED)
+
+
+def _named(found: Answer) -> Answer:
+    """The names a line each."""
+    return {kind: "".join(f"\n  {name}" for name in found[kind]) for kind in ("missing", "damaged")}
+
+
 def _progress(as_json: bool) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     return Progress(
@@ -184,6 +235,7 @@ def _rows(answer: Answer) -> list[tuple[str, str]]:
             "none that this node knows" if flushed["ago_ms"] is None else _flush(flushed),
         ),
         ("archive", "off" if archive is None else _archive(archive)),
+        ("objects", _objects(answer["scrub"])),
         ("appends", answer["backpressure"] or "taken"),
         ("last error", "none" if error is None else f"{error['task']}: {error['message']}"),
     ]
@@ -206,6 +258,22 @@ def _archive(archive: Answer) -> str:
     if archive["log_cut_unarchived_index"]:
         told += f"; ALARM: the log is cut up to entry {archive['log_cut_unarchived_index']}"
     return told
+
+
+def _objects(scrub: Answer) -> str:
+    told = [
+        f"ALARM: {scrub[f'{kind}_objects']} {kind}"
+        for kind in ("missing", "damaged")
+        if scrub[f"{kind}_objects"]
+    ]
+    at_ms = scrub["last_pass_time_ms"]
+    if at_ms is None:
+        told.append("never all read")
+    else:
+        told.append(f"all read {_time(max(0, time.time_ns() // 1_000_000 - at_ms))} ago")
+    if scrub["under_way"]:
+        told.append(f"being read, {_size(scrub['bytes'])} so far")
+    return "; ".join(told)
 
 
 def _size(count: int | None) -> str:

@@ -26,6 +26,7 @@ from streamd.streams.commands import (
     MoveSlices,
     Outcome,
     Result,
+    Scrubbed,
 )
 from streamd.streams.offsets import Position
 
@@ -189,7 +190,7 @@ def refusal_of(command: Command) -> Settled | None:
 
     The forwarding node has judged what its client sent, so any fault is that node's own.
     """
-    if isinstance(command, FlushCold | MoveSlices | Archived):
+    if isinstance(command, FlushCold | MoveSlices | Archived | Scrubbed):
         # They name the term of the leader that made them, which is not this one's.
         return outcome.Value(Outcome(Result.STALE))
     if is_of_leader(command):

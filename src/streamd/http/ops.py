@@ -78,7 +78,7 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
         found = await cold_status.report(node)
         return _no_cold_tier() if found is None else (jsonify(found), 200)
 
-    for work in ("flush", "gc"):
+    for work in ("flush", "gc", "scrub"):
         app.add_url_rule(
             f"/cluster/cold/{work}",
             endpoint=f"cold {work}",
@@ -126,8 +126,10 @@ async def _have_done(node: Node, work: str) -> Answer:
     order = {"term": node.cold_tier.lead.term, "hot_bytes": node.group.state.header.hot_bytes}
     if work == "flush":
         order["pass"] = node.flusher.ask()
-    else:
+    elif work == "gc":
         order["round"] = node.cold_gc.want_round()
+    else:
+        order["pass"] = node.scrubber.ask()
     node.cold_tier.hurry()
     return jsonify(order), 202
 

@@ -62,6 +62,7 @@ async def report(node: Node) -> dict[str, object] | None:
         "flush": _flush(node),
         "gc": _gc(node),
         "archive": None if node.archive is None else node.archive.report(),
+        "scrub": node.scrubber.report(),
         "tasks": {task.name: _task(task) for task in tasks(tier)},
         "last_error": _last_error(tier),
     }
@@ -174,6 +175,16 @@ def export(node: Node, metrics: Metrics) -> None:
     metrics.counter_by("task", "cold_failures", "Rounds that failed.", of_each(_failures))
     metrics.gauge_by("task", "cold_failing", "Whether the last round failed.", of_each(_fails))
     metrics.counter_by("what", "cold", "What the tier did on this node.", lambda: _counts(node))
+    scrubber = node.scrubber
+    gauge("cold_missing_objects", "That are needed.", lambda: scrubber.scrub.missing_count)
+    gauge("cold_damaged_objects", "As the scrub met.", lambda: scrubber.scrub.damaged_count)
+    gauge("cold_scrub_bytes", "Read in this pass.", lambda: scrubber.scrub.size)
+    gauge("cold_scrub_passes", "Made since ever.", lambda: scrubber.scrub.passes)
+    gauge(
+        "cold_scrub_last_pass_time_seconds",
+        "When the last whole pass ended.",
+        lambda: scrubber.scrub.done_ms / 1000,
+    )
     if node.archive is not None:
         _export_archive(node.archive, metrics)
 

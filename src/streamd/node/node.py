@@ -11,6 +11,7 @@ import trio
 
 from streamd.archive.archive import Archive
 from streamd.archive.merging import Merger
+from streamd.archive.scrub import Scrubber
 from streamd.archive.snapshots import ArchiveTarget, StateSnapshots
 from streamd.blocking import RunBlocking
 from streamd.cluster.administration import Administration
@@ -130,6 +131,7 @@ class Node:
         snapshots = StateSnapshots(target, config, random=random)
         ask_member = None if self.cluster is None else self.cluster.ask_to_archive
         self.archive = Archive(target, snapshots, config, ask_member=ask_member)
+        self.scrubber = Scrubber(target, self.stores.state, config)
         guarded = target.guard.guarded
         self.cold_gc = ColdGc(
             self.group,
@@ -154,6 +156,7 @@ class Node:
                 Rounds("snapshot", guarded(snapshots.make_round)),
                 Rounds("merge", guarded(Merger(target).make_round)),
                 self.cold_gc.task,
+                Rounds("scrub", self.scrubber.make_round),
             ],
         )
 

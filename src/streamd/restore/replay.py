@@ -14,7 +14,7 @@ from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.state_store import StateStore
 from streamd.streams.etags import incarnation_base
 from streamd.streams.machine import Machine
-from streamd.streams.model import ArchivedPlace
+from streamd.streams.model import ArchivedPlace, Scrub
 from streamd.streams.state import State
 
 # Sorts before every key of the state, and is removed before the state is used.
@@ -130,5 +130,6 @@ def become_another(store: StateStore, cluster_id: str) -> None:
     """
     state = State(store)
     state.header.archived = ArchivedPlace()
+    state.header.scrub = Scrub()
     state.header.incarnation_base = incarnation_base(cluster_id)
     store.write([*state.begin_flush(), (_PROGRESS_KEY, None)])

@@ -28,6 +28,7 @@ from streamd.streams.commands import (
     OpenSession,
     PublishSnapshot,
     RenewIncarnations,
+    Scrubbed,
     StorePart,
     Sweep,
     Touch,
@@ -88,7 +89,16 @@ def is_applicable(command: Command) -> bool:
 
 
 _OF_LEADER = frozenset(
-    (FlushCold, MoveSlices, DropSlices, ForgetPacks, Archived, RenewIncarnations, OpenSession)
+    (
+        FlushCold,
+        MoveSlices,
+        DropSlices,
+        ForgetPacks,
+        Archived,
+        RenewIncarnations,
+        OpenSession,
+        Scrubbed,
+    )
 )
 
 # -- before it is proposed -------------------------------------------------------------------------

@@ -11,7 +11,15 @@ from typing import Annotated
 
 import msgspec
 
-from streamd.streams.model import ArchivedPlace, Finding, IfMatch, ProducerStamp, Settings, Stream
+from streamd.streams.model import (
+    ArchivedPlace,
+    Finding,
+    IfMatch,
+    ProducerStamp,
+    Scrub,
+    Settings,
+    Stream,
+)
 from streamd.streams.offsets import START, Position
 
 # Fits a key, and the integers of any language.
@@ -204,6 +212,13 @@ class Archived(msgspec.Struct, frozen=True, array_like=True, tag="archived"):
     anew: bool = False
 
 
+class Scrubbed(msgspec.Struct, frozen=True, array_like=True, tag="scrubbed"):
+    """How far the leader of `term` has come in reading all objects, and what it has met."""
+
+    term: Number
+    scrub: Scrub
+
+
 class RenewIncarnations(msgspec.Struct, frozen=True, array_like=True, tag="renew-incarnations"):
     """No ETag of before holds any more: `base` becomes `Header.incarnation_base`.
 
@@ -245,6 +260,7 @@ Command = (
     | ForgetPacks
     | Archived
     | RenewIncarnations
+    | Scrubbed
     | OpenSession
 )
 

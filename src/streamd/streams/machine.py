@@ -29,6 +29,7 @@ from streamd.streams.commands import (
     PublishSnapshot,
     RenewIncarnations,
     Result,
+    Scrubbed,
     StorePart,
     Sweep,
     Touch,
@@ -140,6 +141,8 @@ class Machine:
             case RenewIncarnations():
                 self.state.header.incarnation_base = command.base
                 return Outcome(Result.DONE)
+            case Scrubbed():
+                return packing.scrub(self.state, command, self._term)
             case OpenSession():
                 return self._open_session(command)
 

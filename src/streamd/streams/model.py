@@ -7,6 +7,7 @@ thousands of them that the cache holds (``gc=False``).
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
 import msgspec
 
@@ -295,6 +296,43 @@ class ArchivedPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_ms: int = 0
 
 
+# What is told of objects that are not as they should be; more are only counted.
+MAX_NAMED = 16
+_Names = Annotated[
+    tuple[Annotated[str, msgspec.Meta(max_length=1024)], ...], msgspec.Meta(max_length=MAX_NAMED)
+]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class Scrub(msgspec.Struct, frozen=True, array_like=True):
+    """How far the slow reading of all objects in the cold store has come, and what it has met.
+
+    `passes` are done, the last one at log time `done_ms`. One that is `under_way` goes on with the
+    pack of the place `pack` or later, or, if there is a `name`, with the objects of the archive
+    after it; it has read `objects` of together `size` bytes and met `found` that are damaged.
+    What can be restored begins at entry `restorable_from`, as last seen; None before that. `lost`
+    are two entries, between the states of which none can be restored any more, though it should,
+    and the log time when that was found.
+    `missing` and `damaged` name some of the `missing_count` and `damaged_count` objects that are
+    not there, or hold other bytes than were put, as far as is known.
+    """
+
+    passes: _Count = 0
+    done_ms: _Count = 0
+    under_way: bool = False
+    pack: tuple[_Count, _Count] = (0, 0)
+    name: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    objects: _Count = 0
+    size: _Count = 0
+    found: _Count = 0
+    missing: _Names = ()
+    missing_count: _Count = 0
+    damaged: _Names = ()
+    damaged_count: _Count = 0
+    restorable_from: _Count | None = None
+    lost: tuple[_Count, _Count, _Count] | None = None
+
+
 class Header(msgspec.Struct, array_like=True, gc=False):
     """What the state as a whole remembers, written in the same batch as every change to it.
 
@@ -308,6 +346,7 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     `incarnation_base` tells this history from those that it may contradict: a restore, and the
     recovery of a lost majority, give up entries, so the same stream id and tail may come to mean
     other bytes. 0 in a cluster that had neither.
+    `scrub` is how far the leaders' reading of all objects has come, and its alarms.
     """
 
     applied_index: int = 0
@@ -321,3 +360,4 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     cold_bytes: int = 0
     archived: ArchivedPlace = ArchivedPlace()
     incarnation_base: int = 0
+    scrub: Scrub = Scrub()

@@ -18,6 +18,7 @@ from streamd.streams.commands import (
     NewSlice,
     Outcome,
     Result,
+    Scrubbed,
 )
 from streamd.streams.model import Blob, ColdSlice, Pack, Stream
 from streamd.streams.offsets import Position
@@ -70,6 +71,14 @@ def archive(state: State, command: Archived, index: int, term: int) -> Outcome:
     if command.term != term or command.behind != header.archived or not forward:
         return Outcome(Result.STALE)
     header.archived = command.place
+    return Outcome(Result.DONE)
+
+
+def scrub(state: State, command: Scrubbed, term: int) -> Outcome:
+    """Note what this entry's leader says of the objects in the store."""
+    if command.term != term:
+        return Outcome(Result.STALE)
+    state.header.scrub = command.scrub
     return Outcome(Result.DONE)
 
 

@@ -118,6 +118,7 @@ PATHS = (
     ),
     _work("flush", "Move to the cold store what is only here"),
     _work("gc", "Remove from the cold store what nothing needs"),
+    _work("scrub", "Read all objects in the cold store, and compare them with their names"),
     _path(
         "/cluster/snapshot",
         {
