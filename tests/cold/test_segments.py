@@ -21,6 +21,7 @@ from streamd.cold.segments import (
     MAX_ENTRY_BYTES,
     LogPlace,
     SegmentWriter,
+    cluster_of_segment,
     entries_of,
     read_segment_head,
 )
@@ -32,6 +33,7 @@ from streamd.streams.content import MAX_MESSAGES, split_body
 from tests.cold.damage import cut, flipped
 
 BEGINNING = LogPlace()
+CLUSTER = "7d0c3a52-0f6e-4f3c-9d0a-2b7f1f0c6a11"
 
 
 def _batch(now_ms: int, data: bytes) -> bytes:
@@ -54,7 +56,7 @@ def _log(first_index: int, count: int, random: Random) -> list[Entry]:
 
 
 def _segment(entries: list[Entry], previous: LogPlace = BEGINNING) -> SegmentWriter:
-    writer = SegmentWriter(0, previous)
+    writer = SegmentWriter(0, previous, CLUSTER)
     for entry in entries:
         writer.add(entry)
     return writer
@@ -135,6 +137,30 @@ def test_a_segment_whose_previous_place_is_another_breaks_the_chain() -> None:
     assert read_segment_head(segment).last != _segment(entries).last
 
 
+def of_an_older_version(content: bytes) -> bytes:
+    """The segment as 0.1.0 wrote it before segments named their cluster."""
+    named = len(CLUSTER) + 9
+    body = content[HEAD_BYTES:-named]
+    head = Head(b"SDLG", 1, "IQQIQQQQQIQQQI", "a log segment")
+    fields = head.unpack(content)[:-2]
+    return head.pack(*fields, len(body), crc32c(body)) + body
+
+
+def test_it_names_its_cluster_and_one_of_an_older_version_names_none() -> None:
+    entries = _log(1, 30, Random(1))
+    content = _segment(entries).finish().content
+    assert cluster_of_segment(content) == CLUSTER
+    older = of_an_older_version(content)
+    assert cluster_of_segment(older) is None
+    assert list(entries_of(older)) == entries
+
+
+def test_a_reader_that_knows_nothing_of_the_cluster_s_name_skips_it() -> None:
+    content = _segment(_log(1, 30, Random(1))).finish().content
+    whole = zstandard.ZstdDecompressor().stream_reader(content[HEAD_BYTES:]).readall()
+    assert len(whole) == read_segment_head(content).entries_size
+
+
 def test_a_gap_is_refused_when_it_is_written() -> None:
     writer = _segment(_log(1, 3, Random(8)))
     with pytest.raises(ValueError, match="entry 5 does not follow entry 3"):
@@ -142,7 +168,7 @@ def test_a_gap_is_refused_when_it_is_written() -> None:
 
 
 def test_memory_holds_the_compressed_entries_only() -> None:
-    writer = SegmentWriter(0, BEGINNING)
+    writer = SegmentWriter(0, BEGINNING, CLUSTER)
     payload = _batch(1, b"the same again and again " * 4_000)
     for index in range(1, 301):
         writer.add(Entry(index, 1, EntryKind.COMMANDS, payload))

@@ -51,11 +51,12 @@ async def test_what_a_cluster_removes_while_it_is_verified_is_not_missed(
 
 def merge_segments(folder: Path) -> None:
     """Make all segments of a log one, as a cluster that goes on does it."""
+    cluster_id = folder.parent.parent.name
     parts = sorted(folder.glob("*.segment"))
     writer = None
     for part in parts:
         content = part.read_bytes()
-        writer = writer or SegmentWriter(0, read_segment_head(content).previous)
+        writer = writer or SegmentWriter(0, read_segment_head(content).previous, cluster_id)
         for entry in entries_of(content):
             if entry.index > writer.last.index:
                 writer.add(entry)

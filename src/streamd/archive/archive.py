@@ -118,7 +118,8 @@ class Archive:
     ) -> tuple[ArchivedPlace, int]:
         """Put a segment of what this node has behind that place, or has up to entry `until`;
         where it ends, and the size of its entries. Raises `EntriesGone`, `ColdError`."""
-        writer = SegmentWriter(self.target.group_id, LogPlace(*astuple(behind)))
+        target = self.target
+        writer = SegmentWriter(target.group_id, LogPlace(*astuple(behind)), target.cluster_id())
         while writer.entries_size < max_bytes:
             entries = await self._group.committed.behind(writer.last.index, READ_BYTES)
             if until is not None:

@@ -48,7 +48,7 @@ class Merger:
         target, objects = self._target, self._target.objects
         merged: SegmentWriter | None = None
         async for content in objects.segments(run):
-            merged = await target.run_blocking(_add, merged, content)
+            merged = await target.run_blocking(_add, merged, content, target.cluster_id())
         assert merged is not None
         segment = await target.run_blocking(merged.finish)
         await self._check_all_there(run)
@@ -89,11 +89,11 @@ def runs(catalog: Catalog) -> Iterator[Sequence[StoredSegment]]:
             yield run
 
 
-def _add(merged: SegmentWriter | None, content: bytes) -> SegmentWriter:
+def _add(merged: SegmentWriter | None, content: bytes, cluster_id: str) -> SegmentWriter:
     """Add what a segment has beyond the end of those before. Raises `ObjectCorrupt`."""
     head = read_segment_head(content)
     if merged is None:
-        merged = SegmentWriter(head.group_id, head.previous)
+        merged = SegmentWriter(head.group_id, head.previous, cluster_id)
     for entry, place in placed_entries_of(content):
         if entry.index > merged.last.index:
             merged.add(entry)

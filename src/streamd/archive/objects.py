@@ -29,7 +29,12 @@ from streamd.cold.names import (
     group_folder,
 )
 from streamd.cold.objects import MAX_OBJECT_BYTES, ObjectInfo
-from streamd.cold.segments import HEAD_BYTES, SegmentHead, read_segment_head
+from streamd.cold.segments import (
+    HEAD_BYTES,
+    SegmentHead,
+    cluster_of_segment,
+    read_segment_head,
+)
 from streamd.cold.snapshots import Manifest, read_manifest, read_piece
 from streamd.tier.store import Cold
 
@@ -150,7 +155,9 @@ class ArchivedObjects:
 
     async def segment(self, stored: StoredSegment) -> bytes:
         """A whole segment, which holds the entries that its name says."""
-        return await self._read(stored.name, stored.size, partial(_segment, stored))
+        return await self._read(
+            stored.name, stored.size, partial(_segment, stored, self.cluster_id)
+        )
 
     async def segments(self, wanted: Sequence[StoredSegment]) -> AsyncIterator[bytes]:
         """Whole segments in the order given, the next ones fetched while one is used."""
@@ -170,8 +177,11 @@ def _whole(name: str, content: bytes) -> bytes:
     return content
 
 
-def _segment(stored: StoredSegment, content: bytes) -> bytes:
+def _segment(stored: StoredSegment, cluster_id: str, content: bytes) -> bytes:
     _named_head(stored, _whole(stored.name, content))
+    named = cluster_of_segment(content)
+    if named not in (None, cluster_id):
+        raise ObjectCorrupt(f"{stored.name} is a log segment of another cluster: {named}")
     return content
 
 

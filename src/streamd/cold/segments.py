@@ -5,10 +5,12 @@
     head   magic, version, group; indexes, terms and log times of the first and last entry;
            the checksum chain before the first and at the last; sizes and CRC-32C of the body
     body   one zstd frame; of each entry: term, kind, chain, length, payload
+           a frame that zstd skips: the id of the cluster, and its length in one byte
 
 The chain is that of the log itself (`raft.chain`). Segments that follow one another are proved by
 it to be one log, so a verifier needs nothing but them. The head alone says which entries and
-which times a segment holds.
+which times a segment holds. Segments of older versions do not name their cluster; older versions
+read those that do, as they never look at what follows the entries.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ _PLACE = "QQIQ"
 _HEAD = Head(b"SDLG", VERSION, f"I{_PLACE}QQ{_PLACE}QQI", "a log segment")
 _ENTRY = Struct(">QBII")
 _LEVEL = 3
+# RFC 8878 section 3.1.2: frames of sixteen magic numbers are skipped by every reader.
+_SKIPPED = Struct("<II")
+_SKIPPED_MAGIC = 0x184D2A5C
 # What a reader of a damaged or hostile frame may be made to allocate.
 _MAX_WINDOW_BYTES = 8 * 1024 * 1024
 # As much memory as is asked for is taken before any of it is read.
@@ -90,9 +95,10 @@ HEAD_BYTES = _HEAD.size
 class SegmentWriter:
     """Compresses entries as they come; only the compressed ones are in memory."""
 
-    def __init__(self, group_id: int, previous: LogPlace) -> None:
+    def __init__(self, group_id: int, previous: LogPlace, cluster_id: str) -> None:
         """`previous` is the place of the last entry archived before."""
         self._group_id = group_id
+        self._cluster_id = cluster_id
         self._previous = self.last = previous
         self._first: LogPlace | None = None
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
@@ -119,7 +125,8 @@ class SegmentWriter:
         """The segment, which must not be empty. Nothing may be added any more."""
         if self._first is None:
             raise ValueError("a segment has at least one entry")
-        body = b"".join([*self._parts, self._compressor.flush()])
+        named = _cluster_frame(self._cluster_id)
+        body = b"".join([*self._parts, self._compressor.flush(), named])
         head = _HEAD.pack(
             self._group_id,
             *astuple(self._previous),
@@ -179,6 +186,22 @@ def placed_entries_of(content: bytes) -> Iterator[tuple[Entry, LogPlace]]:
             yield entry, place
         if source.left or place != head.last:
             raise ObjectCorrupt("a log segment does not end as its head says")
+
+
+def cluster_of_segment(content: bytes) -> str | None:
+    """The cluster that a whole segment names; None for one that an older version wrote."""
+    length = content[-1]
+    frame = content[-(_SKIPPED.size + length + 1) :]
+    try:
+        cluster_id = frame[_SKIPPED.size : -1].decode("ascii")
+    except UnicodeDecodeError:
+        return None
+    return cluster_id if frame == _cluster_frame(cluster_id) else None
+
+
+def _cluster_frame(cluster_id: str) -> bytes:
+    name = cluster_id.encode("ascii")
+    return _SKIPPED.pack(_SKIPPED_MAGIC, len(name) + 1) + name + bytes([len(name)])
 
 
 class _Exactly:
