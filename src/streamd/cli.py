@@ -6,14 +6,10 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from streamd import __version__
-
-if TYPE_CHECKING:
-    from streamd.cluster.recovery import Recovered
 
 EXIT_STORAGE = 1
 EXIT_CONFIG = 2
@@ -34,6 +30,7 @@ _ELSEWHERE = {
     "head": "streamd.client.managing:head",
     "list": "streamd.client.managing:list_streams",
     "read": "streamd.client.reading:read",
+    "recover": "streamd.commands.recover:recover",
     "restore": "streamd.commands.backup:restore_command",
     "snapshot": "streamd.client.snapshots:snapshot",
     "tail": "streamd.client.reading:tail",
@@ -106,51 +103,6 @@ def serve(
         _fail(errors, EXIT_CONFIG)
     except* (StorageError, RaftViolation, FormationError) as errors:
         _fail(errors, EXIT_STORAGE)
-
-
-@main.command()
-@click.option("--offline", is_flag=True, required=True, help="Say that the node is stopped.")
-@click.option(
-    "--accept-data-loss",
-    is_flag=True,
-    required=True,
-    help="Say that you know what is lost: all that only the other nodes had.",
-)
-@click.option("--config", "file", type=click.Path(path_type=Path), help="The node's TOML file.")
-@click.option("--node-id", type=int, help="The node's id.")
-@click.option("--data-dir", help="The node's data.")
-def recover(file: Path | None, offline: bool, accept_data_loss: bool, **flags: object) -> None:
-    """Go on from this one node's data when the majority is lost for good.
-
-    The node becomes the only voter of a NEW cluster; nodes of the old one are refused by it.
-    Choose the survivor with the longest log, recover only that one, then add fresh nodes.
-    """
-    from streamd.cluster.recovery import recover_alone
-    from streamd.config import ConfigError, load
-    from streamd.privacy import keep_private
-    from streamd.storage.errors import StorageError
-
-    keep_private()
-    given = {key: value for key, value in flags.items() if value is not None}
-    try:
-        report = recover_alone(load(file, os.environ, {"server": given}))
-    except* ConfigError as errors:
-        _fail(errors, EXIT_CONFIG)
-    except* StorageError as errors:
-        _fail(errors, EXIT_STORAGE)
-    else:
-        _tell_recovered(report)
-
-
-def _tell_recovered(report: Recovered) -> None:
-    print(f"cluster {report.former_cluster_id} of voters {report.former_voters} is given up;")
-    print(f"cluster {report.cluster_id} begins with this node alone.")
-    print(f"Its log ends at entry {report.last_index} (term {report.last_term}); of these,")
-    print(f"{report.last_index - report.applied_index} were not known to be committed.")
-    if report.lost_below_index is not None:
-        print(f"WARNING: this disk had lost entries up to {report.lost_below_index}.")
-    print("Acknowledged writes beyond that entry are lost. Delete the other nodes' data, and add")
-    print("them as new nodes with ids never used before.")
 
 
 def _fail(errors: BaseExceptionGroup[Exception], status: int) -> None:

@@ -20,6 +20,7 @@ from streamd.node.node import Node
 from streamd.restore.backup import verify
 from streamd.tier.store import Cold
 from tests.archive.test_archive import a_round, archived, task
+from tests.restore.history import files_in
 from tests.sim.runtime import run_virtually
 from tests.support.archived import Quiet, cold_in, restored
 from tests.support.directories import copy_in_use
@@ -42,10 +43,6 @@ FLUSHED = ColdConfig(
 @pytest.fixture
 def place(tmp_path: Path) -> tuple[Cold, FlakyStore]:
     return cold_in(tmp_path / "cold")
-
-
-def objects_in(place: Path) -> dict[str, bytes]:
-    return {str(file): file.read_bytes() for file in place.rglob("*") if file.is_file()}
 
 
 async def flushed(node: Node) -> None:
@@ -80,7 +77,7 @@ async def test_it_deletes_archives_and_flushes_nothing(
 ) -> None:
     cold, _ = place
     copy = await a_life(tmp_path / "data", tmp_path / "cold", cold)
-    before = objects_in(tmp_path / "cold")
+    before = files_in(tmp_path / "cold")
     async with running_node(copy, cold=cold, cold_config=FLUSHED) as node:
         await refused(node)
         await append_to(node, "a", b"written meanwhile")
@@ -91,7 +88,7 @@ async def test_it_deletes_archives_and_flushes_nothing(
         assert node.cold_gc.total.deleted_orphans == 0
         content = await read_all(node, "a")
         assert content == b"\0" * 50_000 + b"\1" * 50_000 + b"\2" * 50_000 + b"written meanwhile"
-    assert objects_in(tmp_path / "cold") == before
+    assert files_in(tmp_path / "cold") == before
     done = await restored(cold, tmp_path / "new", fencing=False)
     async with running_node(tmp_path / "new", cold=cold) as node:
         assert len(await read_all(node, "a")) == 9 * 50_000
@@ -121,7 +118,7 @@ async def test_writing_on_beyond_the_archive_s_end_makes_it_no_less_another_hist
 ) -> None:
     cold, _ = place
     copy = await a_life(tmp_path / "data", tmp_path / "cold", cold)
-    before = objects_in(tmp_path / "cold")
+    before = files_in(tmp_path / "cold")
     for _ in range(2):
         async with running_node(copy, cold=cold, cold_config=FLUSHED) as node:
             await refused(node)
@@ -130,7 +127,7 @@ async def test_writing_on_beyond_the_archive_s_end_makes_it_no_less_another_hist
     async with running_node(copy, cold=cold, cold_config=FLUSHED) as node:
         await refused(node)
         assert "another entry" in str(task(node, "archive").error)
-    assert objects_in(tmp_path / "cold") == before
+    assert files_in(tmp_path / "cold") == before
 
 
 async def test_an_archive_of_before_there_were_pointers_is_compared_by_its_segments(
@@ -140,13 +137,13 @@ async def test_an_archive_of_before_there_were_pointers_is_compared_by_its_segme
     copy = await a_life(tmp_path / "data", tmp_path / "cold", cold)
     for end in list((tmp_path / "cold").rglob("*.end")):
         end.unlink()
-    before = objects_in(tmp_path / "cold")
+    before = files_in(tmp_path / "cold")
     for _ in range(2):
         async with running_node(copy, cold=cold, cold_config=FLUSHED) as node:
             await refused(node)
             for number in range(60):
                 await append_to(node, "a", b"%d" % number)
-    assert objects_in(tmp_path / "cold") == before
+    assert files_in(tmp_path / "cold") == before
     async with running_node(tmp_path / "data", cold=cold, cold_config=FLUSHED) as node:
         await append_to(node, "a", b"the node that was not set back goes on")
         await flushed(node)
@@ -227,7 +224,7 @@ def test_a_cluster_whose_majority_was_set_back_leaves_the_store_alone(
         await write(leader, 40)
         for machine in machines.all:
             await machine.kill()
-        before = objects_in(tmp_path / "cold")
+        before = files_in(tmp_path / "cold")
         for machine in others:
             shutil.rmtree(machine.path)
             (tmp_path / f"copy{machine.node_id}").rename(machine.path)
@@ -238,6 +235,6 @@ def test_a_cluster_whose_majority_was_set_back_leaves_the_store_alone(
                 await trio.sleep(0.1)
         await set_back.node.group.propose(append("a", b"meanwhile"))
         await trio.sleep(60)
-        assert objects_in(tmp_path / "cold") == before
+        assert files_in(tmp_path / "cold") == before
 
     play(scenario)

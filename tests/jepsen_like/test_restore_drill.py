@@ -207,7 +207,8 @@ def test_a_cluster_that_lost_all_disks_is_brought_back(tmp_path: Path, minio: Mi
             shutil.rmtree(node.data_dir)
 
         newcomer = cluster.prepare(4)
-        restored = restore_in_pieces(newcomer.environment, newcomer.data_dir)
+        lost = archived_cluster(newcomer.environment)
+        restored = restore_in_pieces(newcomer.environment, newcomer.data_dir, "--fence", lost)
         assert restored["packs"] > 0
         newcomer.start()
         cluster.wait_ready([4])
@@ -269,7 +270,7 @@ def check_old_times(
             "STREAMD_CLUSTER_LISTEN": f"127.0.0.1:{node.peer_port}",
             "STREAMD_SERVER_NODE_ID": "9",
         }
-        arguments = ("--cluster", cluster_id, *wish)
+        arguments = ("--cluster", cluster_id, "--fence", cluster_id, *wish)
         process = streamd(
             node.environment,
             *("restore", "--from", PLACE, "--data-dir", str(node.data_dir), "--json", *arguments),
@@ -283,6 +284,12 @@ def check_old_times(
             assert content == recording.content, name
         finally:
             node.kill()
+
+
+def archived_cluster(environment: Mapping[str, str]) -> str:
+    """The id of the one cluster in the store."""
+    (told,) = done(streamd(environment, "backup", "status", "--from", PLACE, "--json"))
+    return str(told["cluster_id"])
 
 
 def is_archived(environment: Mapping[str, str], cluster_id: str) -> bool:

@@ -68,6 +68,10 @@ async def streamd(*arguments: str) -> Ran:
     return Ran(found.returncode, told, told + found.stderr.decode())
 
 
+def files_in(place: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in place.rglob("*") if file.is_file()}
+
+
 def damage(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1

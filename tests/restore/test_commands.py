@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -42,17 +41,6 @@ async def test_the_restore_command_speaks_json(tmp_path: Path, history: History)
     assert told["base_index"] > 0
     assert 0 <= 1_700_001_360_000 - told["time_ms"] < MINUTE_MS
     assert state_in(tmp_path / "new") == history.as_of(told["last_index"])
-
-
-async def test_a_fence_is_left_and_told_of(tmp_path: Path, history: History) -> None:
-    copy = tmp_path / "cold"
-    shutil.copytree(history.place, copy)
-    new = str(tmp_path / "new")
-    found = await streamd("restore", "--from", f"fs:{copy}", "--data-dir", new)
-    assert found.exit_code == 0, found.output
-    assert "The old cluster is fenced" in found.output
-    told = await streamd("backup", "status", "--from", f"fs:{copy}")
-    assert "FENCED" in told.output
 
 
 @pytest.mark.parametrize(

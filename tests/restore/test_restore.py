@@ -48,7 +48,9 @@ async def test_any_time_can_be_gone_back_to(tmp_path: Path, history: History) ->
         for at_ms in (NOW_MS + minute * MINUTE_MS - 1, NOW_MS + minute * MINUTE_MS):
             index = sum(time_ms <= at_ms for time_ms in times)
             new = tmp_path / f"{at_ms}"
-            if not index:
+            if at_ms < NOW_MS:
+                with pytest.raises(RestoreRefused, match=f"entries 1 to {history.archived_index}"):
+                    await restored(cold, new, Choice(at_ms=at_ms), fencing=False)
                 continue
             done = await restored(cold, new, Choice(at_ms=at_ms), fencing=False)
             assert (done.last_index, done.time_ms <= at_ms) == (index, True)
@@ -101,7 +103,7 @@ async def test_an_entry_that_is_not_archived_is_refused(
     tmp_path: Path, history: History, index: int
 ) -> None:
     cold, _ = history.cold()
-    with pytest.raises(RestoreRefused, match=f"entries 0 to {history.archived_index}"):
+    with pytest.raises(RestoreRefused, match=f"entries 1 to {history.archived_index}"):
         await restored(cold, tmp_path / "new", Choice(index=index), fencing=False)
 
 

@@ -132,4 +132,5 @@ async def restored(
             clock_ms=lambda: NOW_MS,
             progress=Quiet(),
             fencing=fencing,
+            settle_s=0,
         )

@@ -247,6 +247,7 @@ class Archive:
                 "index": newest.index if newest else None,
                 "time_ms": newest.time_ms if newest else None,
             },
+            "damaged_snapshots": self.damaged_snapshots,
             "set_back": self.target.history.problem,
             "fenced_by": self.target.fence.restored_cluster_id,
         }
@@ -257,6 +258,11 @@ class Archive:
         each gap; None where that is not known: on a node that does not lead, or does so only just.
         A gap ends when all that lies before it was removed with age."""
         return self._snapshots.gaps if self._group.leads else None
+
+    @property
+    def damaged_snapshots(self) -> list[str] | None:
+        """Names of manifests that cannot be read; None where `gaps` are not known."""
+        return sorted(self._snapshots.damaged) if self.gaps is not None else None
 
     @property
     def cut_unarchived_index(self) -> int:

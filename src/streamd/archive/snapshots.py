@@ -16,7 +16,7 @@ from streamd.archive.history import Guard, History
 from streamd.archive.objects import ArchivedObjects, list_all
 from streamd.blocking import RunBlocking
 from streamd.cold.catalog import Catalog, StoredManifest
-from streamd.cold.errors import ColdUnavailable
+from streamd.cold.errors import ColdError, ColdUnavailable, ObjectCorrupt, ObjectMissing
 from streamd.cold.names import PIECES, cluster_folder, group_folder
 from streamd.cold.segments import LogPlace, next_place
 from streamd.cold.snapshots import SnapshotOf, SnapshotWriter
@@ -53,6 +53,7 @@ class ArchiveTarget:
         cluster_id: Callable[[], str],
         run_blocking: RunBlocking,
         group_id: int = 0,
+        former_cluster_id: Callable[[], str] = lambda: "",
     ) -> None:
         """The id of the cluster may come only when the node joins it."""
         self.cold = cold
@@ -60,14 +61,20 @@ class ArchiveTarget:
         self.cluster_id = cluster_id
         self.run_blocking = run_blocking
         self.group_id = group_id
-        self.fence = Fence(cold, cluster_id)
+        self.fence = Fence(cold, cluster_id, former_cluster_id, group.now_ms)
         self.history = History(cold, group, lambda: self.objects, run=run_blocking)
         self.guard = Guard(self.fence, self.history)
+        self._former_cluster_id = former_cluster_id
         # What a snapshot waits for: a log that is archived up to there.
         self.wanted_index = 0
         # Held while objects are taken away for others that say the same, or for age. What was
         # removed for age would come back in a segment that was merged of it meanwhile.
         self.removing = trio.Lock()
+
+    def begins_anew(self, catalog: Catalog) -> bool:
+        """Whether nothing is archived here yet of what the state says to be: a recovered cluster's
+        archive begins where that of the former one ended, in a folder of its own."""
+        return bool(self._former_cluster_id()) and not catalog.last_index
 
     @property
     def folder(self) -> str:
@@ -96,6 +103,10 @@ class StateSnapshots:
         self._look_at = 0.0
         # What is missing between two ranges of entries that can be restored; None before a look.
         self.gaps: list[tuple[int, int]] | None = None
+        # Snapshots that turned out damaged, by name; and whether one is due, because without it
+        # what is newer could not be restored, or only with more of the log.
+        self.damaged: dict[str, str] = {}
+        self._is_hurt = False
 
     # -- making -------------------------------------------------------------------------------
 
@@ -105,8 +116,9 @@ class StateSnapshots:
         Raises `ColdError`, `StorageError`, `Unavailable`.
         """
         if lead is not self._lead:
-            self._lead, self.newest, self.gaps = lead, None, None
-        if self.newest is None or trio.current_time() >= self._look_at:
+            self._lead, self.newest, self.gaps, self.damaged = lead, None, None, {}
+        is_lost = self._target.history.has_lost_end
+        if self.newest is None or trio.current_time() >= self._look_at or is_lost:
             self._note_newest(await self._look())
             # A deposed leader's last call may have brought back some of what was removed.
             if await self.remove_old():
@@ -125,6 +137,8 @@ class StateSnapshots:
         # In an idle cluster the newest one goes on being the state of now.
         if self.newest is None or archived.index <= self.newest.index:
             return False
+        if self._is_hurt:
+            return True
         # Log time stands still for as long as a clock was ahead that is put right.
         has_stood_ms = (trio.current_time() - self._newest_at) * 1000
         age_ms = self._group.now_ms() - self.newest.time_ms
@@ -150,13 +164,47 @@ class StateSnapshots:
 
     async def _look(self) -> ArchivedPlace:
         """See what can be restored; returns the place of the newest snapshot."""
+        archived = self._group.state.header.archived
         catalog = await self._target.objects.catalog()
+        newest = await self._newest_whole(catalog)
+        reach = max((found.last for found in catalog.ranges()), default=0)
+        # A recovered cluster's archive begins where that of the former one ended.
+        is_short = reach < archived.index and not self._target.begins_anew(catalog)
+        if is_short:
+            log.error(
+                "THE ARCHIVE HAS LOST ITS END, or [cold] names another place than before: a "
+                "snapshot of the state is made now, from which on all can be restored again",
+                place=self._target.cold.place,
+                archived=archived.index,
+                found=reach,
+            )
         self.gaps = catalog.gaps()
+        if is_short and reach >= catalog.end_index:
+            self.gaps.append((reach + 1, archived.index))
+        is_newest_damaged = bool(catalog.manifests) and catalog.manifests[-1].name in self.damaged
+        self._is_hurt = is_short or is_newest_damaged
         self._look_at = trio.current_time() + _LOOK_S
-        if not catalog.manifests:
-            return ArchivedPlace()
-        of = (await self._target.objects.manifest(catalog.manifests[-1])).of
-        return ArchivedPlace(of.index, of.term, of.chain, of.time_ms)
+        return newest
+
+    async def _newest_whole(self, catalog: Catalog) -> ArchivedPlace:
+        """The place of the newest snapshot that can be read, as far as its manifest tells."""
+        for stored in reversed(catalog.manifests):
+            try:
+                of = (await self._target.objects.manifest(stored)).of
+            except (ObjectCorrupt, ObjectMissing) as error:
+                self._note_damaged(stored, error)
+                continue
+            return ArchivedPlace(of.index, of.term, of.chain, of.time_ms)
+        return ArchivedPlace()
+
+    def _note_damaged(self, stored: StoredManifest, error: ColdError) -> None:
+        if stored.name not in self.damaged:
+            log.error(
+                "A SNAPSHOT IN THE COLD STORE IS DAMAGED, and is done without",
+                snapshot=stored.name,
+                error=str(error),
+            )
+        self.damaged[stored.name] = str(error)
 
     async def _make(self, archived: ArchivedPlace) -> None:
         async with self._source() as source:
@@ -296,9 +344,17 @@ class StateSnapshots:
         """
         until_ms = self._group.now_ms() - self._retention_ms
         stored_until_ms = catalog.newest_ms - self._retention_ms
+        there = {stored.name for stored in catalog.manifests}
+        self.damaged = {name: why for name, why in self.damaged.items() if name in there}
         for stored in reversed(catalog.manifests):
-            if stored.modified_ms <= stored_until_ms and await self._time_of(stored) <= until_ms:
-                return stored
+            if stored.modified_ms > stored_until_ms:
+                continue
+            try:
+                if await self._time_of(stored) <= until_ms:
+                    return stored
+            except (ObjectCorrupt, ObjectMissing) as error:
+                # It can be no restore point; an older one is kept instead of it.
+                self._note_damaged(stored, error)
         return None
 
     async def _time_of(self, stored: StoredManifest) -> int:

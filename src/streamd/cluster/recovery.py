@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -33,8 +34,13 @@ class Recovered(msgspec.Struct):
     lost_below_index: int | None
 
 
-def recover_alone(config: Config) -> Recovered:
+def recover_alone(
+    config: Config, take_over: Callable[[Recovered, Stores], None] | None = None
+) -> Recovered:
     """Make a stopped node the only voter of a new cluster with what its log holds. Blocks.
+
+    `take_over` keeps the former cluster from what the new one will need; it is called, with what
+    the new one begins with, before anything is changed.
 
     Entries that only the lost nodes had are lost, and entries in this log that were never
     committed will be. The cluster gets a new id first: from then on the nodes of the old one are
@@ -56,6 +62,8 @@ def recover_alone(config: Config) -> Recovered:
         if report is None:
             report = _plan(stores, header)
             write_checked(marker, report)
+        if take_over is not None:
+            take_over(report, stores)
         stores.data_dir.renew(report.cluster_id)
         _be_only_voter(stores, config, report.cluster_id)
         remove_durably(marker)

@@ -25,18 +25,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from streamd.archive.objects import list_clusters
 from streamd.blocking import in_thread
 from streamd.cold.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMissing
+from streamd.cold.names import cluster_folder
 from streamd.config import Config, ConfigError, load
 from streamd.heap import share_one_heap
 from streamd.logs import set_up_logging
 from streamd.privacy import keep_private
 from streamd.redaction import shown
 from streamd.restore.backup import Standing, Verified, look, verify
-from streamd.restore.base import Choice, RestoreRefused
+from streamd.restore.base import Choice, RestoreRefused, check_not_seconds, told_time
+from streamd.restore.clusters import choose_cluster, known_clusters
 from streamd.restore.restore import Restored, restore
 from streamd.storage.errors import StorageError
+from streamd.tier.fence import fences_of, remove_fence
 from streamd.tier.store import Cold, open_object_store
 
 EXIT_WRONG = 1
@@ -100,7 +102,7 @@ def _configured(file: Path | None, given: str | None, server: dict[str, object])
     return config
 
 
-def _use(config: Config, work: Callable[[Cold], Awaitable[T]]) -> T:
+def use_store(config: Config, work: Callable[[Cold], Awaitable[T]]) -> T:
     """Do some work on the configured store."""
     share_one_heap()
 
@@ -123,7 +125,7 @@ def _use(config: Config, work: Callable[[Cold], Awaitable[T]]) -> T:
 
 
 @contextmanager
-def _failures_told() -> Iterator[None]:
+def failures_told() -> Iterator[None]:
     try:
         yield
     except* (ConfigError, ColdRefused) as errors:
@@ -172,17 +174,27 @@ def status(file: Path | None, place: str | None, cluster_id: str | None, as_json
     Exits with 1 when there is nothing to restore, or a gap.
     """
 
-    async def work(cold: Cold) -> list[Standing]:
-        return [await look(cold, one, in_thread) for one in await _clusters(cold, cluster_id)]
+    failed: list[str] = []
 
-    with _failures_told():
-        found = _use(_configured(file, place, {}), work)
+    async def work(cold: Cold) -> list[Standing]:
+        found: list[Standing] = []
+        for one in await known_clusters(cold, cluster_id):
+            try:
+                found.append(await look(cold, one, in_thread))
+            except (ObjectMissing, ObjectCorrupt) as error:
+                failed.append(f"cluster {one}: {error}")
+        return found
+
+    with failures_told():
+        found = use_store(_configured(file, place, {}), work)
+    for failure in failed:
+        print(f"streamd: {failure}", file=sys.stderr)
     if as_json:
         print(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
         for standing in found:
             _tell_standing(standing)
-    if not found or any(standing.gaps or not standing.ranges for standing in found):
+    if failed or any(one.gaps or one.damaged or not one.ranges for one in found):
         sys.exit(EXIT_WRONG)
 
 
@@ -199,22 +211,19 @@ def verify_command(
     async def work(cold: Cold) -> list[Verified]:
         with Bar() as bar:
             return [
-                await verify(cold, one, in_thread, bar) for one in await _clusters(cold, cluster_id)
+                await verify(cold, one, in_thread, bar)
+                for one in await known_clusters(cold, cluster_id)
             ]
 
-    with _failures_told():
-        found = _use(_configured(file, place, {}), work)
+    with failures_told():
+        found = use_store(_configured(file, place, {}), work)
     if as_json:
         print(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
         for verified in found:
             _tell_verified(verified)
-    if not found or any(verified.problems for verified in found):
+    if any(verified.problems for verified in found):
         sys.exit(EXIT_WRONG)
-
-
-async def _clusters(cold: Cold, wanted: str | None) -> list[str]:
-    return [one for one in await list_clusters(cold) if wanted in (None, one)]
 
 
 @click.command("restore")
@@ -225,6 +234,7 @@ async def _clusters(cold: Cold, wanted: str | None) -> list[str]:
 @click.option("--data-dir", required=True, help="A directory that is not there yet.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="The new node's TOML file.")
 @click.option("--node-id", type=int, help="The new node's id.")
+@click.option("--fence", metavar="ID", help="Confirm that this is the cluster to be fenced off.")
 @click.option("--no-fence", is_flag=True, help="For a drill: leave the old cluster alone.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for machines.")
 def restore_command(
@@ -235,16 +245,20 @@ def restore_command(
     data_dir: str,
     file: Path | None,
     node_id: int | None,
+    fence: str | None,
     no_fence: bool,
     as_json: bool,
 ) -> None:
     """Build a new cluster of one node from the cold store alone.
 
-    By default as of the last archived entry. The old cluster is fenced: it stops writing to the
-    store. Given again after an interruption, it goes on where it was.
+    By default as of the last archived entry. In the end the old cluster is fenced off: it stops
+    writing to the store. That must be confirmed by its id, with --fence or when asked. Given again
+    after an interruption, it goes on where it was.
     """
     if at is not None and index is not None:
         raise click.UsageError("--at and --index exclude each other")
+    if fence is not None and no_fence:
+        raise click.UsageError("--fence and --no-fence exclude each other")
     keep_private()
     choice = Choice(cluster_id, index, None if at is None else _milliseconds(at))
     server: dict[str, object] = {"data_dir": data_dir}
@@ -252,6 +266,8 @@ def restore_command(
         server["node_id"] = node_id
 
     async def work(cold: Cold) -> Restored:
+        if not no_fence:
+            _confirm_fence(await choose_cluster(cold, choice), fence)
         with Bar() as bar:
             return await restore(
                 cold,
@@ -263,18 +279,68 @@ def restore_command(
                 fencing=not no_fence,
             )
 
-    with _failures_told():
+    with failures_told():
         config = _configured(file, place, server)
-        done = _use(config, work)
+        done = use_store(config, work)
     if as_json:
         print(json.dumps(msgspec.to_builtins(done), indent=2))
     else:
         _tell_restored(done, data_dir, fenced=not no_fence)
 
 
+def _confirm_fence(cluster_id: str, given: str | None) -> None:
+    """Have the operator say the id of the cluster that is stopped. Raises `ConfigError`."""
+    if given is None and sys.stdin.isatty():
+        print(
+            f"Once the new cluster is proved, cluster {cluster_id} is fenced off: if it still "
+            "runs, it stops flushing, archiving and deleting.",
+            file=sys.stderr,
+        )
+        given = click.prompt("Type its id to confirm", err=True)
+    if given is None:
+        raise ConfigError(
+            f"a restore fences cluster {cluster_id} off: confirm that with --fence {cluster_id}, "
+            "or leave it alone with --no-fence, for a drill"
+        )
+    if given != cluster_id:
+        raise ConfigError(f"{shown(given)!r} is not the cluster to be restored: {cluster_id}")
+
+
+@backup.command()
+@click.option("--from", "place", metavar="PLACE", help="s3://bucket/prefix or fs:path.")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
+@click.option("--cluster", "cluster_id", metavar="ID", required=True, help="The fenced cluster.")
+@click.option("--restored", metavar="ID", required=True, help="The one made of it, given up now.")
+def unfence(place: str | None, file: Path | None, cluster_id: str, restored: str) -> None:
+    """Take back the fence of a restore or recovery that was a mistake.
+
+    The fenced cluster goes on flushing, archiving and deleting within some seconds. The one that
+    was made of it refers to objects that are deleted then: it must not run any more.
+    """
+
+    async def work(cold: Cold) -> bool:
+        await known_clusters(cold, cluster_id)
+        if restored not in await fences_of(cold, cluster_id):
+            raise RestoreRefused(f"cluster {cluster_id} is not fenced off for {shown(restored)!r}")
+        await remove_fence(cold, cluster_id, restored)
+        return bool(await cold.page(cluster_folder(restored), limit=1))
+
+    with failures_told():
+        has_folder = use_store(_configured(file, place, {}), work)
+    print(f"Cluster {cluster_id} is not fenced off any more.")
+    if has_folder:
+        print(
+            f"Cluster {restored} has objects here: see that it never runs again, then delete them."
+        )
+
+
 def _milliseconds(text: str) -> int:
     """A time as milliseconds since the epoch; without a zone it is UTC."""
     if text.isascii() and text.isdigit() and int(text) <= _MAX_MS:
+        try:
+            check_not_seconds(int(text))
+        except RestoreRefused as error:
+            raise click.BadParameter(str(error), param_hint="--at") from None
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
@@ -285,30 +351,31 @@ def _milliseconds(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def _time(time_ms: int) -> str:
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _tell_standing(standing: Standing) -> None:
     print(f"cluster {standing.cluster_id}")
     for point in standing.restore_points:
         print(
-            f"  snapshot as of entry {point.index}, {_time(point.time_ms)}: "
+            f"  snapshot as of entry {point.index}, {told_time(point.time_ms)}: "
             f"{point.pieces} pieces, {point.size} bytes"
         )
     print(f"  log: {standing.segments} segments, {standing.segment_bytes} bytes")
     for found in standing.ranges:
         print(
             f"  can be restored to entries {found.first_index} to {found.last_index}, "
-            f"{_time(found.first_time_ms)} to {_time(found.last_time_ms)}"
+            f"{_told(found.first_time_ms)} to {_told(found.last_time_ms)}"
         )
     if not standing.ranges:
         print("  CANNOT BE RESTORED: there is no snapshot, nor the log from its beginning")
     for gap in standing.gaps:
         print(f"  GAP: entries {gap.first_index} to {gap.last_index} are missing")
+    for what in standing.damaged:
+        print(f"  DAMAGE: {what}")
     for cluster_id in standing.fenced_by:
         print(f"  FENCED: cluster {cluster_id} was restored from it")
+
+
+def _told(time_ms: int | None) -> str:
+    return "an unknown time" if time_ms is None else told_time(time_ms)
 
 
 def _tell_verified(verified: Verified) -> None:
@@ -319,15 +386,21 @@ def _tell_verified(verified: Verified) -> None:
     )
     for problem in verified.problems:
         print(f"  DAMAGE: {problem}")
+    if not verified.has_end and not verified.problems:
+        print("  whether it has lost its end cannot be told: only older versions wrote it")
     if not verified.problems:
         print("  all of it is whole")
 
 
 def _tell_restored(done: Restored, data_dir: str, *, fenced: bool) -> None:
     print(f"cluster {done.cluster_id} is restored in {data_dir}, from {done.former_cluster_id}")
-    print(f"as of entry {done.last_index} (term {done.last_term}), {_time(done.time_ms)};")
+    print(f"as of entry {done.last_index} (term {done.last_term}), {told_time(done.time_ms)};")
     for name, why in done.given_up.items():
         print(f"WARNING: {name} is damaged ({why}): an older state and the log were taken.")
+    if not done.streams and done.streams is not None:
+        print("WARNING: it is EMPTY: there was no stream then.")
+    if done.is_end_proved is False:
+        print("Nothing proves that the archive ends there: only older versions wrote it.")
     print(f"{done.packs} packs of the old cluster are referred to, and were read and compared.")
     print("Start the node with this directory and the same [cold] store, then add others under new")
     print("ids.")

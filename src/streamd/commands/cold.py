@@ -251,6 +251,8 @@ def _flush(flushed: Answer) -> str:
 
 def _archive(archive: Answer) -> str:
     told = f"through entry {archive['archived_index']}, {archive['lag_entries']} behind"
+    for name in archive.get("damaged_snapshots") or []:
+        told += f"; DAMAGED: {name}"
     if archive.get("set_back"):
         told += f"; ALARM: {archive['set_back']}"
     for first, last in archive["gaps"] or []:

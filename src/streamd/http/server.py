@@ -37,6 +37,7 @@ from streamd.node.node import Node, wall_clock_ms
 from streamd.privacy import is_open_to_others
 from streamd.raft.core import RaftViolation
 from streamd.storage.errors import StorageError
+from streamd.streams.packs import living_packs
 from streamd.tier.tier import open_cold
 from streamd.transport.network import TcpNetwork, ssl_contexts
 
@@ -59,6 +60,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
     random = Random()
     cold = None
     try:
+        await in_thread(_check_cold, config, stores)
         cold = await open_cold(
             config.cold, stores.data_dir.path, run_blocking=in_thread_or_left, random=random
         )
@@ -97,6 +99,17 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
             if cold is not None:
                 await in_thread(cold.close)
             await in_thread(stores.close)
+
+
+def _check_cold(config: Config, stores: Stores) -> None:
+    """Raises `ConfigError` where old bytes are in a cold store and the configuration has none:
+    every read of them would fail, and nothing would be archived. Blocks."""
+    pack = next(living_packs(stores.state), None)
+    if config.cold.backend == "none" and pack is not None:
+        raise ConfigError(
+            f"{stores.data_dir.path} refers to a cold store (such as {pack.name}), and the "
+            "configuration has none: name it in the section [cold]"
+        )
 
 
 @asynccontextmanager

@@ -218,6 +218,9 @@ def _alarms(archive: Archive) -> dict[str, float]:
     return {
         "log_cut": archive.cut_unarchived_index > 0,
         "gap": math.nan if archive.gaps is None else len(archive.gaps) > 0,
+        "snapshot_damaged": math.nan
+        if archive.damaged_snapshots is None
+        else len(archive.damaged_snapshots) > 0,
         "set_back": archive.target.history.problem is not None,
         "fenced": archive.target.fence.restored_cluster_id is not None,
     }

@@ -127,7 +127,13 @@ class Node:
             keep_bytes=config.hot_keep_bytes,
             run_blocking=self.run_blocking,
         )
-        target = ArchiveTarget(cold, self.group, self._cluster_id, self.run_blocking)
+        target = ArchiveTarget(
+            cold,
+            self.group,
+            self._cluster_id,
+            self.run_blocking,
+            former_cluster_id=lambda: self.stores.data_dir.identity.former_cluster_id,
+        )
         snapshots = StateSnapshots(target, config, random=random)
         ask_member = None if self.cluster is None else self.cluster.ask_to_archive
         self.archive = Archive(target, snapshots, config, ask_member=ask_member)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from contextlib import suppress
 
 import msgspec
@@ -14,7 +13,13 @@ from streamd.codec import decode_batch
 from streamd.cold.catalog import Catalog, StoredManifest, StoredSegment
 from streamd.cold.errors import ObjectCorrupt, ObjectMissing, StoreFaulty
 from streamd.cold.names import FENCE
-from streamd.cold.segments import LogPlace, placed_entries_of, read_segment_head
+from streamd.cold.segments import (
+    LogPlace,
+    SegmentHead,
+    cluster_of_segment,
+    placed_entries_of,
+    read_segment_head,
+)
 from streamd.raft.messages import Entry, EntryKind
 from streamd.restore.restore import Progress, check_pack
 from streamd.storage.snapshots import whole_rows
@@ -48,12 +53,12 @@ class RestorePoint(msgspec.Struct, frozen=True):
 
 class ArchivedRange(msgspec.Struct, frozen=True):
     """Every state from that as of entry `first_index` to that as of `last_index`; the log times
-    of the two."""
+    of the two, None where the object that tells is damaged."""
 
     first_index: int
-    first_time_ms: int
+    first_time_ms: int | None
     last_index: int
-    last_time_ms: int
+    last_time_ms: int | None
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -64,7 +69,8 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What the store has of one cluster."""
+    """What the store has of one cluster. `damaged` tells of objects that cannot be read; of each
+    what is wrong. `end_index` is the entry that the archive must reach, where it says so."""
 
     cluster_id: str
     restore_points: list[RestorePoint]
@@ -73,10 +79,15 @@ class Standing(msgspec.Struct, frozen=True):
     segments: int
     segment_bytes: int
     fenced_by: list[str]
+    damaged: list[str] = []
+    end_index: int | None = None
 
 
 class Verified(msgspec.Struct):
-    """What was read of one cluster, and what is wrong with it, a sentence each."""
+    """What was read of one cluster, and what is wrong with it, a sentence each.
+
+    `has_end` says whether it tells where it must end, so that a loss of its last objects shows.
+    """
 
     cluster_id: str
     segments: int = 0
@@ -85,6 +96,7 @@ class Verified(msgspec.Struct):
     packs: int = 0
     size: int = 0
     problems: list[str] = msgspec.field(default_factory=list)
+    has_end: bool = False
 
 
 async def look(cold: Cold, cluster_id: str, run_blocking: RunBlocking) -> Standing:
@@ -101,40 +113,60 @@ async def look(cold: Cold, cluster_id: str, run_blocking: RunBlocking) -> Standi
 
 async def _look(cold: Cold, source: ArchivedObjects) -> Standing:
     catalog = await source.catalog()
+    damaged: list[str] = []
     points: list[RestorePoint] = []
     for stored in catalog.manifests:
-        manifest = await source.manifest(stored)
+        try:
+            manifest = await source.manifest(stored)
+        except (ObjectCorrupt, StoreFaulty) as error:
+            damaged.append(f"{stored.name}: {error}")
+            continue
         size = sum(piece.size for piece in manifest.pieces)
         points.append(
             RestorePoint(stored.log_index, manifest.of.time_ms, len(manifest.pieces), size)
         )
-    ranges = await _ranges(source, catalog, points)
+    ranges = await _ranges(source, catalog, points, damaged)
     fences = await list_all(cold, source.folder + FENCE)
     return Standing(
         source.cluster_id,
         points,
         ranges,
-        [
-            Gap(before.last_index + 1, behind.first_index)
-            for before, behind in itertools.pairwise(ranges)
-        ],
+        [Gap(first, last) for first, last in catalog.gaps()],
         len(catalog.segments),
         sum(segment.size for segment in catalog.segments),
         [fence.name.removeprefix(source.folder + FENCE) for fence in fences],
+        damaged,
+        catalog.end_index or None,
     )
 
 
 async def _ranges(
-    source: ArchivedObjects, catalog: Catalog, points: list[RestorePoint]
+    source: ArchivedObjects, catalog: Catalog, points: list[RestorePoint], damaged: list[str]
 ) -> list[ArchivedRange]:
     times = {point.index: point.time_ms for point in points}
     found: list[ArchivedRange] = []
     for first, last in catalog.ranges():
         path = catalog.path(first)
-        first_ms = times[first] if first in times else (await source.head(path[0])).first_time_ms
-        last_ms = (await source.head(path[-1])).last.time_ms if path else first_ms
+        first_ms = times.get(first)
+        if first_ms is None and path:
+            head = await _head(source, path[0], damaged)
+            first_ms = None if head is None else head.first_time_ms
+        last_ms = first_ms
+        if path:
+            head = await _head(source, path[-1], damaged)
+            last_ms = None if head is None else head.last.time_ms
         found.append(ArchivedRange(first, first_ms, last, last_ms))
     return found
+
+
+async def _head(
+    source: ArchivedObjects, stored: StoredSegment, damaged: list[str]
+) -> SegmentHead | None:
+    try:
+        return await source.head(stored)
+    except (ObjectCorrupt, StoreFaulty) as error:
+        damaged.append(f"{stored.name}: {error}")
+        return None
 
 
 async def verify(
@@ -169,6 +201,8 @@ class _Verification:
         self._packs: set[str] = set()
         self._oldest_base = 0
         self._names: set[str] = set()
+        # Whether anything was written by a version that points at the archive's end.
+        self._names_cluster = False
 
     async def has_lost_objects(self) -> bool:
         """Whether any that were there as this began are not any more."""
@@ -183,11 +217,13 @@ class _Verification:
         shared = {one.log_index for one in catalog.manifests}
         shared |= {segment.parsed.first_index - 1 for segment in catalog.segments}
         shared |= {segment.parsed.last_index for segment in catalog.segments}
+        shared |= {end.parsed.log_index for end in catalog.ends}
         for segment in catalog.segments:
             await self._segment(segment, shared)
             found.segments += 1
             found.size += segment.size
             self._progress.advance(segment.size)
+        await self._ends(catalog)
         present = {piece.name for piece in catalog.pieces}
         self._progress.stage("snapshots", len(catalog.manifests))
         for manifest in catalog.manifests:
@@ -213,6 +249,7 @@ class _Verification:
             places, packs = await self._run_blocking(
                 _read_segment, content, shared, self._oldest_base
             )
+            self._names_cluster |= cluster_of_segment(content) is not None
         except _DAMAGE as error:
             self._problem(f"{stored.name}: {error}")
             return
@@ -228,6 +265,19 @@ class _Verification:
         said = self._places.setdefault(place.index, (place.term, place.chain, name))
         if said[:2] != (place.term, place.chain):
             self._problem(f"entry {place.index} is another one in {name} than in {said[2]}")
+
+    async def _ends(self, catalog: Catalog) -> None:
+        """What the archive says of its end."""
+        self._found.has_end = bool(catalog.ends)
+        if self._names_cluster and not catalog.ends:
+            self._problem("the pointer to the archive's end is missing: it may have lost its end")
+        for stored in catalog.ends:
+            try:
+                self._expect((await self._source.end(stored)).place, stored.name)
+            except ObjectMissing:
+                continue  # a cluster that runs has removed an old one
+            except _DAMAGE as error:
+                self._problem(f"{stored.name}: {error}")
 
     async def _snapshot(self, stored: StoredManifest, present: set[str]) -> None:
         try:

@@ -2,9 +2,10 @@
 
 1. The plan is made and written down: which cluster, from which snapshot, how far. A data
    directory with a plan is served by nobody. It is changed when the snapshot turns out damaged.
-2. A fence in the old cluster's folder stops its nodes from changing what is about to be read.
-3. The snapshot's rows become the state; the log behind it is replayed, proved by its chain.
-4. All packs that the state refers to are read and compared with their digests.
+2. The snapshot's rows become the state; the log behind it is replayed, proved by its chain.
+3. All packs that the state refers to are read and compared with their digests.
+4. A fence in the old cluster's folder stops its nodes from changing what the new cluster needs; a
+   restore that fails after all takes it back.
 5. The log begins behind the last entry replayed, with this node as the only voter of a new
    cluster. The plan is removed.
 
@@ -15,24 +16,36 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Protocol
 
 import msgspec
 import trio
 from msgspec.structs import replace
 
-from streamd.archive.objects import ArchivedObjects, for_each, list_clusters
+from streamd.archive.objects import ArchivedObjects, for_each
+from streamd.archive.takeover import SETTLE_S, fence_off, missing_packs
 from streamd.blocking import RunBlocking
 from streamd.cold.catalog import Catalog
-from streamd.cold.errors import ObjectCorrupt, ObjectMissing
+from streamd.cold.errors import ColdError, ObjectCorrupt, ObjectMissing
 from streamd.cold.names import cluster_folder, cluster_of, parse_pack_name
 from streamd.cold.segments import LogPlace
 from streamd.cold.snapshots import Manifest
 from streamd.config import Config
 from streamd.raft.membership import encode_configuration
 from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
-from streamd.restore.base import Base, Choice, RestoreRefused, choose_base, give_up
+from streamd.restore.base import (
+    Base,
+    Choice,
+    RestoreRefused,
+    check_time,
+    choose_base,
+    give_up,
+)
+from streamd.restore.clusters import choose_cluster
 from streamd.restore.replay import Replay, Wanted, become_another
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageFailed
@@ -43,14 +56,13 @@ from streamd.storage.install import recover_install
 from streamd.storage.log_store import LogStore
 from streamd.storage.snapshots import Piece, SnapshotMeta, piece_crc
 from streamd.storage.state_store import StateStore
-from streamd.streams import keys
 from streamd.streams.model import Pack
-from streamd.tier.fence import FenceNote, put_fence
+from streamd.streams.packs import living_packs
+from streamd.streams.state import State
+from streamd.tier.fence import FenceNote, remove_fence
 from streamd.tier.store import Cold
 
 _DONE = "restored"
-_ROWS_AT_ONCE = 1000
-_PACK_DECODER = msgspec.msgpack.Decoder(Pack)
 # What there is before the plan is: a first try may have been cut off.
 _OURS = {"LOCK", "identity.json", "identity.json.new", "restore.new"}
 
@@ -75,7 +87,8 @@ class Restored(msgspec.Struct, frozen=True):
     """What there is now. `time_ms` is the log's time as of its last entry.
 
     `given_up` are newer snapshots that it could have begun with, were they not damaged, and what
-    is wrong with each.
+    is wrong with each. `streams` is how many there are. `is_end_proved` says whether the archive
+    told where it must end; one that only older versions wrote does not.
     """
 
     cluster_id: str
@@ -86,6 +99,8 @@ class Restored(msgspec.Struct, frozen=True):
     base_index: int
     packs: int
     given_up: dict[str, str] = {}
+    streams: int | None = None
+    is_end_proved: bool | None = None
 
 
 class _Done(msgspec.Struct, frozen=True):
@@ -114,28 +129,32 @@ async def restore(
     clock_ms: Callable[[], int],
     progress: Progress,
     fencing: bool = True,
+    settle_s: float = SETTLE_S,
 ) -> Restored:
     """Restore into `config.server.data_dir`, or go on with that.
+
+    With `fencing` the old cluster is fenced off once the new one is proved.
 
     Raises `RestoreRefused`, `ColdError`, `StorageError`.
     """
     path = Path(config.server.data_dir)
     earlier = await run_blocking(_check_usable, path)
     if earlier is not None and (earlier.place, earlier.choice) == (cold.place, choice):
-        return earlier.restored
+        restored = earlier.restored
+        if fencing:
+            note = FenceNote(restored.cluster_id, clock_ms())
+            await fence_off(cold, restored.former_cluster_id, note, settle_s=settle_s)
+        return restored
     if earlier is not None:
         raise RestoreRefused(f"{path} holds another restore, which is finished")
     data_dir = await run_blocking(_open, path, config)
     try:
-        plan = await _plan(cold, data_dir, choice, run_blocking)
-        if fencing:
-            note = FenceNote(data_dir.identity.cluster_id, clock_ms())
-            await put_fence(cold, plan.former_cluster_id, note)
+        plan = await _plan(cold, data_dir, choice, run_blocking, clock_ms)
         source = ArchivedObjects(cold, plan.former_cluster_id, run_blocking)
         work = _Restoration(source, data_dir, plan, run_blocking, progress)
         reached = plan.reached or await work.bring_state()
         plan = work.plan
-        packs = await work.verify_packs(cold)
+        packs, streams = await work.verify_packs(cold)
         restored = Restored(
             data_dir.identity.cluster_id,
             plan.former_cluster_id,
@@ -143,11 +162,21 @@ async def restore(
             reached.term,
             reached.time_ms,
             plan.base_index,
-            packs,
+            len(packs),
             plan.given_up,
+            streams,
+            work.has_end,
         )
         done = _Done(cold.place, choice, restored)
-        await run_blocking(_found_cluster, data_dir, config, reached, done)
+        async with AsyncExitStack() as undoing:
+            if fencing:
+                undoing.push_async_exit(
+                    partial(_unless_done, cold, plan.former_cluster_id, data_dir)
+                )
+                note = FenceNote(restored.cluster_id, clock_ms())
+                await fence_off(cold, plan.former_cluster_id, note, settle_s=settle_s)
+                await _expect_all(cold, packs)
+            await run_blocking(_found_cluster, data_dir, config, reached, done)
         return restored
     finally:
         data_dir.close()
@@ -172,7 +201,13 @@ def _open(path: Path, config: Config) -> DataDir:
 # -- the plan -----------------------------------------------------------------------------------
 
 
-async def _plan(cold: Cold, data_dir: DataDir, choice: Choice, run_blocking: RunBlocking) -> Plan:
+async def _plan(
+    cold: Cold,
+    data_dir: DataDir,
+    choice: Choice,
+    run_blocking: RunBlocking,
+    clock_ms: Callable[[], int],
+) -> Plan:
     """The plan that is there already, or one that is made and written down now."""
     known = await run_blocking(read_checked, data_dir.restoring, Plan)
     if known is not None:
@@ -183,9 +218,12 @@ async def _plan(cold: Cold, data_dir: DataDir, choice: Choice, run_blocking: Run
                 "another directory"
             )
         return known
-    cluster_id = await _choose_cluster(cold, choice)
+    cluster_id = await choose_cluster(cold, choice)
     source = ArchivedObjects(cold, cluster_id, run_blocking)
-    base = await choose_base(source, await source.catalog(), choice, {})
+    catalog = await source.catalog()
+    if choice.at_ms is not None:
+        await check_time(source, catalog, choice.at_ms, clock_ms())
+    base = await choose_base(source, catalog, choice, {})
     plan = _begin_with(base, Plan(cold.place, choice, cluster_id, 0, "", 0))
     await run_blocking(write_checked, data_dir.restoring, plan)
     return plan
@@ -199,21 +237,6 @@ def _begin_with(base: Base, plan: Plan) -> Plan:
         until_index=base.until_index,
         given_up=dict(base.given_up),
     )
-
-
-async def _choose_cluster(cold: Cold, choice: Choice) -> str:
-    clusters = await list_clusters(cold)
-    if choice.cluster_id is not None:
-        if choice.cluster_id not in clusters:
-            raise RestoreRefused(f"{cold.place} has nothing of cluster {choice.cluster_id}")
-        return choice.cluster_id
-    if not clusters:
-        raise RestoreRefused(f"{cold.place} has nothing of any cluster")
-    if len(clusters) > 1:
-        raise RestoreRefused(
-            f"{cold.place} has several clusters, name one with --cluster: {', '.join(clusters)}"
-        )
-    return clusters[0]
 
 
 # -- the work -----------------------------------------------------------------------------------
@@ -233,10 +256,12 @@ class _Restoration:
         self.plan = plan
         self._run_blocking = run_blocking
         self._progress = progress
+        self.has_end: bool | None = None
 
     async def bring_state(self) -> LogPlace:
         """Have the state as of where the plan ends; returns that place."""
         catalog = await self._source.catalog()
+        self.has_end = bool(catalog.ends)
         begin = await self._bring_base(catalog)
         store = await self._run_blocking(StateStore, self._data_dir.state)
         try:
@@ -324,6 +349,7 @@ class _Restoration:
                 is_gone = not before.names() <= catalog.names()
                 if not is_gone or catalog.reach(replay.place.index) < plan.until_index:
                     raise
+        _expect_end(catalog, replay.place)
         if replay.place.index < plan.until_index and not replay.ended:
             raise RestoreRefused(
                 f"the archive ends at entry {replay.place.index}, before {plan.until_index}"
@@ -340,12 +366,11 @@ class _Restoration:
             if replay.ended:
                 return
 
-    async def verify_packs(self, cold: Cold) -> int:
-        """Read every pack that the state refers to, and compare; returns how many there are.
-
-        Raises `ObjectCorrupt`, `ObjectMissing`.
+    async def verify_packs(self, cold: Cold) -> tuple[list[Pack], int]:
+        """Read every pack that the state refers to, and compare; returns them, and how many
+        streams there are. Raises `ObjectCorrupt`, `ObjectMissing`.
         """
-        packs = await self._run_blocking(_packs_of, self._data_dir)
+        packs, streams = await self._run_blocking(_look_into, self._data_dir)
         self._progress.stage("packs", len(packs))
 
         async def check(pack: Pack) -> None:
@@ -353,7 +378,39 @@ class _Restoration:
             self._progress.advance(1)
 
         await for_each(packs, check)
-        return len(packs)
+        return packs, streams
+
+
+def _expect_end(catalog: Catalog, place: LogPlace) -> None:
+    """Raises `ObjectCorrupt` when the archive's end is another entry than the one replayed."""
+    for end in catalog.ends:
+        if end.parsed.log_index == place.index and (end.parsed.term, end.parsed.chain) != (
+            place.term,
+            place.chain,
+        ):
+            raise ObjectCorrupt(f"entry {place.index} is another one than {end.name} says")
+
+
+async def _unless_done(
+    cold: Cold,
+    former_cluster_id: str,
+    data_dir: DataDir,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
+) -> None:
+    """Take the fence back when the restore fails behind it: nobody needs it then."""
+    if error is None:
+        return
+    with trio.CancelScope(shield=True), suppress(ColdError):
+        await remove_fence(cold, former_cluster_id, data_dir.identity.cluster_id)
+
+
+async def _expect_all(cold: Cold, packs: list[Pack]) -> None:
+    """The old cluster may have gone on while these were read. Raises `ObjectMissing`."""
+    missing = await missing_packs(cold, (pack.name for pack in packs))
+    if missing:
+        raise ObjectMissing(f"the old cluster has deleted {missing[0]} meanwhile: stop its nodes")
 
 
 async def check_pack(cold: Cold, name: str) -> int:
@@ -379,20 +436,13 @@ def _forget_base(data_dir: DataDir) -> None:
         raise StorageFailed(f"{data_dir.path} cannot be cleared: {error}") from error
 
 
-def _packs_of(data_dir: DataDir) -> list[Pack]:
-    """The packs that a state's slices are in."""
+def _look_into(data_dir: DataDir) -> tuple[list[Pack], int]:
+    """The packs that a state's slices are in, and how many streams it has."""
     store = StateStore(data_dir.state)
-    found: list[Pack] = []
     try:
-        start: bytes | None = keys.PACK
-        while start is not None:
-            rows = store.scan(start, bytes([keys.PACK[0] + 1]), limit=_ROWS_AT_ONCE)
-            packs = [_PACK_DECODER.decode(value) for _, value in rows]
-            found += [pack for pack in packs if pack.live]
-            start = rows[-1][0] + b"\0" if len(rows) == _ROWS_AT_ONCE else None
+        return list(living_packs(store)), State(store).header.streams
     finally:
         store.close()
-    return found
 
 
 def _found_cluster(data_dir: DataDir, config: Config, place: LogPlace, done: _Done) -> None:

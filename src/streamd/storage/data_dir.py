@@ -22,13 +22,15 @@ class Identity(msgspec.Struct, frozen=True):
     """Whose data this is. A node id is never used for two data directories of a cluster.
 
     `cluster_id` is empty until the node is a member of a cluster. `cluster_name` is what the
-    operator calls the cluster, empty when nobody named it.
+    operator calls the cluster, empty when nobody named it. `former_cluster_id` is the cluster of
+    which a recovery made this one.
     """
 
     node_id: int
     cluster_id: str
     format_version: int = FORMAT_VERSION
     cluster_name: str = ""
+    former_cluster_id: str = ""
 
 
 class DataDir:
@@ -85,8 +87,15 @@ class DataDir:
         self._identify_as(replace(self.identity, cluster_id=cluster_id))
 
     def renew(self, cluster_id: str) -> None:
-        """Belong to a new cluster from now on, durably. Raises `StorageFailed`."""
-        self._identify_as(replace(self.identity, cluster_id=cluster_id))
+        """Belong to a new cluster from now on, durably; a repetition does nothing.
+
+        Raises `StorageFailed`.
+        """
+        former = self.identity.cluster_id
+        if former != cluster_id:
+            self._identify_as(
+                replace(self.identity, cluster_id=cluster_id, former_cluster_id=former)
+            )
 
     def _identify_as(self, identity: Identity) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Whether another cluster has been restored from this one.
+"""Whether another cluster has been restored from this one, or recovered from one of its nodes.
 
 Then the archive and the packs in this cluster's folder are that one's as well: nothing may be
 deleted there any more, and what this cluster would add is a history that goes on elsewhere.
@@ -44,10 +44,20 @@ class Guard(Protocol):
 class Fence:
     """Ask `check` before every round of writing to, or deleting from, the cluster's folder."""
 
-    def __init__(self, cold: Cold, cluster_id: Callable[[], str]) -> None:
-        """The id of the cluster may come only when the node joins it."""
+    def __init__(
+        self,
+        cold: Cold,
+        cluster_id: Callable[[], str],
+        former_cluster_id: Callable[[], str] = lambda: "",
+        now_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """The id of the cluster may come only when the node joins it. A cluster that was recovered
+        from a former one fences that off before it uses the store, should the recovery not have."""
         self._cold = cold
         self._cluster_id = cluster_id
+        self._former_cluster_id = former_cluster_id
+        self._now_ms = now_ms
+        self._has_fenced_former = False
         self._looked_at = 0.0
         self._looked = False
         self.restored_cluster_id: str | None = None
@@ -62,18 +72,27 @@ class Fence:
         What was found is believed for some seconds; `fresh`, for who deletes, looks again.
         """
         stale = trio.current_time() - self._looked_at >= _GOOD_FOR_S
+        await self._fence_off_former()
         if fresh or stale or not self._looked or self.restored_cluster_id is not None:
             await self._look()
         if self.restored_cluster_id is not None:
             raise Fenced(
-                f"cluster {self.restored_cluster_id} was restored from this one: nothing is "
-                "flushed, archived or deleted any more. Stop these nodes; if that restore was a "
-                f"mistake, delete {self._folder}{fence_name(self.restored_cluster_id)}"
+                f"cluster {self.restored_cluster_id} was restored or recovered from this one: "
+                "nothing is flushed, archived or deleted any more. Stop these nodes; if that was a "
+                f"mistake, give that cluster up, then 'streamd backup unfence --cluster "
+                f"{self._cluster_id()} --restored {self.restored_cluster_id}'"
             )
 
     def forget(self) -> None:
         """Look anew the next time."""
         self._looked = False
+
+    async def _fence_off_former(self) -> None:
+        former = self._former_cluster_id()
+        if former and not self._has_fenced_former:
+            if self._cluster_id() not in await fences_of(self._cold, former):
+                await put_fence(self._cold, former, FenceNote(self._cluster_id(), self._now_ms()))
+            self._has_fenced_former = True
 
     async def _look(self) -> None:
         prefix = f"{self._folder}{FENCE}"
@@ -83,8 +102,8 @@ class Fence:
         self._looked_at, self._looked = trio.current_time(), True
         if self.restored_cluster_id and before is None:
             log.error(
-                "FENCED: another cluster was restored from this one; flushing, archiving and "
-                "deleting have stopped",
+                "FENCED: another cluster was restored or recovered from this one; flushing, "
+                "archiving and deleting have stopped",
                 restored_cluster_id=self.restored_cluster_id,
             )
 
@@ -93,3 +112,14 @@ async def put_fence(cold: Cold, cluster_id: str, note: FenceNote) -> None:
     """Fence a cluster off its folder; a repetition does nothing. Raises `ColdError`."""
     name = f"{cluster_folder(cluster_id)}{fence_name(note.cluster_id)}"
     await cold.put_verified(name, msgspec.json.encode(note))
+
+
+async def remove_fence(cold: Cold, cluster_id: str, restored_cluster_id: str) -> None:
+    """Take back a fence; a repetition does nothing. Raises `ColdError`."""
+    await cold.delete([f"{cluster_folder(cluster_id)}{fence_name(restored_cluster_id)}"])
+
+
+async def fences_of(cold: Cold, cluster_id: str) -> list[str]:
+    """The clusters for which a cluster is fenced off, up to a thousand. Raises `ColdError`."""
+    prefix = f"{cluster_folder(cluster_id)}{FENCE}"
+    return [found.name.removeprefix(prefix) for found in await cold.page(prefix)]

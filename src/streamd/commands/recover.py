@@ -1,0 +1,106 @@
+"""``streamd recover``: one node's data becomes a new cluster when the majority is lost."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from streamd.archive.takeover import fence_off, missing_packs
+from streamd.cluster.recovery import Recovered, recover_alone
+from streamd.cold.errors import ColdError
+from streamd.commands.backup import failures_told, use_store
+from streamd.config import Config, load
+from streamd.group.stores import Stores
+from streamd.privacy import keep_private
+from streamd.streams.packs import living_packs
+from streamd.tier.fence import FenceNote
+from streamd.tier.store import Cold
+
+# How many objects are named that are missing; of the others, how many there are.
+_MAX_NAMED = 10
+
+
+@click.command()
+@click.option("--offline", is_flag=True, required=True, help="Say that the node is stopped.")
+@click.option(
+    "--accept-data-loss",
+    is_flag=True,
+    required=True,
+    help="Say that you know what is lost: all that only the other nodes had.",
+)
+@click.option("--config", "file", type=click.Path(path_type=Path), help="The node's TOML file.")
+@click.option("--node-id", type=int, help="The node's id.")
+@click.option("--data-dir", help="The node's data.")
+def recover(file: Path | None, offline: bool, accept_data_loss: bool, **flags: object) -> None:
+    """Go on from this one node's data when the majority is lost for good.
+
+    The node becomes the only voter of a NEW cluster; nodes of the old one are refused by it, and
+    leave the cold store alone, if there is one. Choose the survivor with the longest log, recover
+    only that one, then add fresh nodes.
+    """
+    keep_private()
+    given = {key: value for key, value in flags.items() if value is not None}
+    with failures_told():
+        config = load(file, os.environ, {"server": given})
+        report = recover_alone(config, lambda report, stores: _take_over(config, report, stores))
+        _tell_recovered(report)
+
+
+def _take_over(config: Config, report: Recovered, stores: Stores) -> None:
+    """Fence the former cluster off in the store, and tell what of it is missing.
+
+    A store that does not answer now is no reason to leave the cluster down: the node does it
+    before it first uses the store.
+    """
+    wanted = [pack.name for pack in living_packs(stores.state)]
+    if config.cold.backend == "none":
+        if wanted:
+            _warn(
+                "the data refers to a cold store, and the configuration names none: the old "
+                "nodes must stay stopped until this node has started with [cold], and so fenced "
+                "them off"
+            )
+        return
+
+    async def work(cold: Cold) -> list[str]:
+        note = FenceNote(report.cluster_id, time.time_ns() // 1_000_000)
+        await fence_off(cold, report.former_cluster_id, note)
+        return await missing_packs(cold, wanted)
+
+    missing: list[str] = []
+    try:
+        missing = use_store(config, work)
+    except* ColdError as errors:
+        _warn(
+            f"the old cluster cannot be fenced off in the cold store now ({_first(errors)}): the "
+            "old nodes must stay stopped until this node has started, and done it"
+        )
+    if missing:
+        named = ", ".join(missing[:_MAX_NAMED])
+        _warn(f"{len(missing)} objects with old bytes are missing in the cold store: {named}")
+
+
+def _first(errors: BaseExceptionGroup[ColdError]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _warn(message: str) -> None:
+    print(f"WARNING: {message}", file=sys.stderr)
+
+
+def _tell_recovered(report: Recovered) -> None:
+    print(f"cluster {report.former_cluster_id} of voters {report.former_voters} is given up;")
+    print(f"cluster {report.cluster_id} begins with this node alone.")
+    print(f"Its log ends at entry {report.last_index} (term {report.last_term}); of these,")
+    print(f"{report.last_index - report.applied_index} were not known to be committed.")
+    if report.lost_below_index is not None:
+        print(f"WARNING: this disk had lost entries up to {report.lost_below_index}.")
+    print("Acknowledged writes beyond that entry are lost. Delete the other nodes' data, and add")
+    print("them as new nodes with ids never used before.")
