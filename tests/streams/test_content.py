@@ -15,8 +15,10 @@ from streamd.streams.content import (
     InvalidJson,
     Records,
     TooManyMessages,
+    are_json_messages,
     is_json,
     is_text,
+    json_message,
     media_type,
     same_media_type,
     split_body,
@@ -236,3 +238,40 @@ def test_an_array_has_a_limit_of_messages(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_large_array_without_messages_gives_none() -> None:
     assert split_json(b"[" + b" " * 2 * content.SMALL_BYTES + b"]") == NO_RECORDS
+
+
+# Halves of characters outside the basic plane, and all that could be taken for them.
+HALVES = st.lists(
+    st.text(st.sampled_from('\ud83d\ude00a\\u,[]"\n\ufffd'), max_size=8), min_size=1, max_size=8
+)
+
+
+@given(HALVES, st.sampled_from(["", " ", " \n\t"]))
+def test_what_json_stringify_makes_of_halved_characters_is_json(
+    texts: list[str], space: str
+) -> None:
+    sent = [json.dumps(text).encode() for text in texts]
+    array = f"{space}[{space}{f'{space},{space}'.join(map(json.dumps, texts))}{space}]".encode()
+    records = split_json(array)
+    assert messages(records) == sent
+    assert are_json_messages(records.data, records.lengths)
+    assert json_message(array) == array.strip() + b","
+    assert messages(split_json(sent[0])) == sent[:1]
+
+
+def test_halved_characters_in_a_body_that_is_cut_in_runs() -> None:
+    random = Random(17)
+    texts = ["".join(random.choices("\ud83d\ude00a\\,[", k=20)) for _ in range(4000)]
+    sent = [json.dumps(text).encode() for text in texts]
+    array = b"[%b]" % b",".join(sent)
+    assert len(array) > 2 * content.SMALL_BYTES
+    assert messages(split_json(array)) == sent
+
+
+@pytest.mark.parametrize(
+    "body",
+    [rb"\ud83d", rb'"\ud83"', rb'["\ud83d]', rb'["\ud83d",]', rb'["\ud83d" 1]', b'"\xed\xa0\xbd"'],
+)
+def test_a_halved_character_makes_nothing_else_json(body: bytes) -> None:
+    with pytest.raises(InvalidJson):
+        split_json(body)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import msgspec
-
 from streamd.client.names import StreamName
 from streamd.client.transport import Answer, Refused, Server
-from streamd.streams.content import is_json
-
-_JSON_VALUE = msgspec.json.Decoder(msgspec.Raw)
+from streamd.streams.content import InvalidJson, is_json, json_value
 
 
 class NotJson(Exception):
@@ -96,7 +92,7 @@ def bodies_of_lines(batches: Iterator[list[bytes]], content_type: str) -> Iterat
 def _checked(message: bytes, number: int) -> bytes:
     """A line that is one JSON value, and so cannot break out of the array it is put in."""
     try:
-        _JSON_VALUE.decode(message)
-    except (msgspec.DecodeError, RecursionError) as error:
+        json_value(message)
+    except InvalidJson as error:
         raise NotJson(f"line {number} is not JSON: {error}") from None
     return message

@@ -7,18 +7,15 @@ import json
 from base64 import b64encode
 from typing import Any
 
-import msgspec
+from streamd.streams.content import is_json, is_text, json_elements
 
-from streamd.streams.content import is_json, is_text
-
-_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 # A JSON string holds no line breaks as they are, so those between tokens can go.
 LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 
 
 def split_messages(array: bytes) -> list[bytes]:
     """The elements of a JSON array, each on one line, digit for digit. Raises `ValueError`."""
-    return [bytes(raw).translate(LINE_BREAKS) for raw in _RAW_LIST.decode(array)]
+    return [element.translate(LINE_BREAKS) for element in json_elements(array)]
 
 
 def plain(content_type: str, data: bytes) -> bytes:

@@ -27,6 +27,15 @@ _CONTENT_TYPE = re.compile(
     r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]*(;[\x20-\x7e]*)?"
 )
 MAX_CONTENT_TYPE_BYTES = 256
+# What can stand between two messages of an array.
+_BETWEEN = re.compile(rb"[ \t\r\n,]*")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# An escape in a string: a pair of surrogates, a lone one, or any other.
+_ESCAPE = re.compile(
+    rb"\\(?:(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
 
 # Of one body. Who applies an append goes through the lengths of all of them in one go.
 MAX_MESSAGES = 1_000_000
@@ -91,9 +100,9 @@ def split_json(body: bytes) -> Records:
     Raises `InvalidJson`, `TooManyMessages`.
     """
     if body.lstrip(_WHITE_SPACE)[:1] != b"[":
-        return _stored([bytes(_scan(body, _JSON_VALUE))])
+        return _stored([json_value(body)])
     if len(body) <= SMALL_BYTES:
-        return _stored([bytes(raw) for raw in _scan(body, _JSON_LIST)])
+        return _stored(json_elements(body))
     parts: list[bytes] = []
     lengths: list[int] = []
     for messages in _runs(body):
@@ -128,7 +137,7 @@ def _runs(body: bytes) -> Iterator[list[bytes]]:
         is_last = comma < 0
         run = b"[" + body[at:] if is_last else b"[%b]" % body[at:comma]
         try:
-            messages = [bytes(raw) for raw in _scan(run, _JSON_LIST)]
+            messages = json_elements(run)
             if not messages and not (is_last and at == start):
                 raise InvalidJson("a message is missing")
         except InvalidJson as error:
@@ -154,17 +163,59 @@ def are_json_messages(data: bytes, lengths: list[int]) -> bool:
         if data[at - 1 : at] != JSON_SEPARATOR:
             return False
         try:
-            messages = _scan(b"[%b]" % data[start : at - 1], _JSON_LIST)
+            messages = json_elements(b"[%b]" % data[start : at - 1])
         except InvalidJson:
             return False
-        if [len(bytes(raw)) + len(JSON_SEPARATOR) for raw in messages] != lengths[first:place]:
+        if [len(message) + len(JSON_SEPARATOR) for message in messages] != lengths[first:place]:
             return False
     return True
 
 
 def json_message(body: bytes) -> bytes:
     """One JSON message as it is stored; an array is one like any other. Raises `InvalidJson`."""
-    return bytes(_scan(body, _JSON_VALUE)) + JSON_SEPARATOR
+    return json_value(body) + JSON_SEPARATOR
+
+
+def json_value(body: bytes) -> bytes:
+    """One JSON value as it was sent, without white space around it. Raises `InvalidJson`."""
+    try:
+        return bytes(_scan(body, _JSON_VALUE))
+    except InvalidJson:
+        if _SURROGATE.search(body) is None:
+            raise
+    mended = _without_lone_surrogates(body)
+    return _as_sent(body, 0, [_scan(mended, _JSON_VALUE)])[0]
+
+
+def json_elements(array: bytes) -> list[bytes]:
+    """The elements of a JSON array as they were sent. Raises `InvalidJson`."""
+    try:
+        return [bytes(raw) for raw in _scan(array, _JSON_LIST)]
+    except InvalidJson:
+        if _SURROGATE.search(array) is None:
+            raise
+    mended = _without_lone_surrogates(array)
+    return _as_sent(array, array.find(b"[") + 1, _scan(mended, _JSON_LIST))
+
+
+def _without_lone_surrogates(body: bytes) -> bytes:
+    """The body with another escape of the same length for each lone surrogate.
+
+    They are JSON (RFC 8259 section 8.2), and what `JSON.stringify` makes of half an emoji, but
+    the scanner refuses them.
+    """
+    return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[2] else escape[0], body)
+
+
+def _as_sent(body: bytes, at: int, mended: list[msgspec.Raw]) -> list[bytes]:
+    """The values from byte `at` of a body on, in the place of those of its mended copy."""
+    values: list[bytes] = []
+    for raw in mended:
+        match = _BETWEEN.match(body, at)
+        assert match is not None
+        start, at = match.end(), match.end() + len(raw)
+        values.append(body[start:at])
+    return values
 
 
 def _scan(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
