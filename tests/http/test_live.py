@@ -132,7 +132,7 @@ async def test_a_cursor_always_moves_beyond_the_one_echoed(tmp_path: Path) -> No
         assert int(later.headers["stream-cursor"]) > cursors[-1]
 
 
-@pytest.mark.parametrize("echoed", ["", "soon", "-1", "1.5", "9" * 40])
+@pytest.mark.parametrize("echoed", ["", "soon", "-1", "1.5"])
 async def test_a_cursor_that_is_none_of_ours_is_overlooked(echoed: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await make(server)
@@ -160,6 +160,7 @@ async def test_sse_tells_what_was_what_comes_and_the_end(tmp_path: Path) -> None
         assert all(control["upToDate"] and control["streamCursor"] for control in controls[:2])
         assert controls[2] == {
             "streamNextOffset": await server.tail(STREAM),
+            "upToDate": True,
             "streamClosed": True,
         }
 

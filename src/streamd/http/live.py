@@ -14,10 +14,14 @@ import trio
 
 from streamd.http.cursors import current_cursor
 from streamd.http.messages import Channel
-from streamd.http.sse import control_event, data_event
+from streamd.http.sse import control_event, data_event, whole_characters
 from streamd.metrics import Metrics
 from streamd.streams.commands import Change
 from streamd.streams.offsets import Position
+
+# The event of a change for a reader with this least cursor that is held back these bytes, and what
+# it is held back then.
+Encode = Callable[[int, bytes], tuple[bytes, bytes]]
 
 # A larger event is not held per reader: each then reads on its own, a piece at a time.
 MAX_DIRECT_BYTES = 64 * 1024
@@ -34,7 +38,7 @@ class Reader:
         self.news = False
         self._scope: trio.CancelScope | None = None
 
-    def deliver(self, change: Change, event: Callable[[int], bytes]) -> bool:
+    def deliver(self, change: Change, encode: Encode) -> bool:
         """Take part in a change. Returns whether the reader stays parked."""
         if self.knows(change):
             return True
@@ -66,22 +70,27 @@ class Reader:
 class SseReader(Reader):
     """A reader whose events can be written by whoever has them.
 
-    `cursor` is the least cursor it may be given, from what it echoed; `finished` says that it
-    was told of the stream's close.
+    `cursor` is the least cursor it may be given, from what it echoed; `held` are bytes before
+    `at` that it has not been shown (`sse.whole_characters`); `finished` says that it was told of
+    the stream's close.
     """
 
-    __slots__ = ("channel", "cursor", "finished")
+    __slots__ = ("channel", "cursor", "finished", "held")
 
-    def __init__(self, stream_id: int, channel: Channel, at: Position, cursor: int) -> None:
+    def __init__(
+        self, stream_id: int, channel: Channel, at: Position, cursor: int, held: bytes
+    ) -> None:
         super().__init__(stream_id, at)
         self.channel = channel
         self.cursor = cursor
+        self.held = held
         self.finished = False
 
-    def deliver(self, change: Change, event: Callable[[int], bytes]) -> bool:
+    def deliver(self, change: Change, encode: Encode) -> bool:
         if self.at != change.start:
-            return super().deliver(change, event)
-        sent = self.channel.try_send(event(self.cursor))
+            return super().deliver(change, encode)
+        event, self.held = encode(self.cursor, self.held)
+        sent = self.channel.try_send(event)
         self.at = change.stream.tail
         self.finished = change.stream.closed
         if sent and not self.finished:
@@ -151,8 +160,8 @@ class Hub:
                 for reader in leaving:
                     reader.wake()
             else:
-                event = self._encoder(change)
-                leaving = [reader for reader in readers if not reader.deliver(change, event)]
+                encode = self._encoder(change)
+                leaving = [reader for reader in readers if not reader.deliver(change, encode)]
             for reader in leaving:
                 self.remove(reader)
 
@@ -163,25 +172,35 @@ class Hub:
                 reader.wake()
                 self.remove(reader)
 
-    def _encoder(self, change: Change) -> Callable[[int], bytes]:
-        """The event of `change` for readers with a given least cursor, encoded once for each."""
+    def _encoder(self, change: Change) -> Encode:
+        """Encodes the event of `change`, once for all readers that are told the same."""
         stream = change.stream
         current = current_cursor(self._clock_ms())
-        by_cursor: dict[int, bytes] = {}
+        by_held: dict[bytes, tuple[bytes, bytes]] = {}
+        by_cursor: dict[tuple[int, bytes], bytes] = {}
 
-        def event(least: int) -> bytes:
+        def encode(least: int, held: bytes) -> tuple[bytes, bytes]:
+            if held not in by_held:
+                by_held[held] = _data_event(change, held)
+            data, kept = by_held[held]
             cursor = max(current, least)
-            found = by_cursor.get(cursor)
-            if found is None:
-                data = data_event(stream.content_type, change.parts) if change.parts else b""
-                found = by_cursor[cursor] = data + control_event(
+            event = by_cursor.get((cursor, held))
+            if event is None:
+                event = by_cursor[cursor, held] = data + control_event(
                     stream.tail, cursor, up_to_date=True, closed=stream.closed
                 )
-            return found
+            return event, kept
 
-        return event
+        return encode
 
     def drain(self) -> None:
         """Wake everyone for good: the node is going down."""
         self.draining = True
         self.start_over()
+
+
+def _data_event(change: Change, held: bytes) -> tuple[bytes, bytes]:
+    """The data of a change for readers that are held back `held`, and what they are then."""
+    stream = change.stream
+    parts, kept = whole_characters(stream.content_type, held, change.parts, last=stream.closed)
+    return data_event(stream.content_type, parts) if parts else b"", kept

@@ -13,6 +13,9 @@ from streamd.streams.offsets import Position
 
 HEARTBEAT = b":\n\n"
 
+# A UTF-8 character has at most four bytes; one that is cut, one less.
+MOST_HELD_BYTES = 3
+
 _PIECE_BYTES = 48 * 1024
 
 
@@ -27,14 +30,59 @@ def data_event(content_type: str, parts: Sequence[Buffer]) -> bytes:
     elif not is_text(content_type):
         return b"event: data\ndata:" + b64encode(payload) + b"\n\n"
     if not payload.isascii():
-        # A reader of text must be able to decode each event; bytes that are not text, or a
-        # character cut in two by an append, must not break the whole connection.
+        # A reader of text must be able to decode each event: bytes that are not text must not
+        # break the whole connection.
         payload = payload.decode("utf-8", "replace").encode()
     if b"\n" in payload or b"\r" in payload:
         payload = _with_fields(payload)
     if payload.startswith(b" "):
         payload = b" " + payload
     return b"event: data\ndata:" + payload + b"\n\n"
+
+
+def whole_characters(
+    content_type: str, held: bytes, parts: Sequence[Buffer], *, last: bool
+) -> tuple[Sequence[Buffer], bytes]:
+    """What the data event of `parts` shows of a stream of text, and what is held for the next one.
+
+    Appends cut text anywhere, but each event is decoded by itself. So a character belongs to the
+    event in which it ends: the bytes that begin one are `held` back. The `last` event of a stream
+    shows all there is. JSON has no such cuts, and base64 keeps them.
+    """
+    if is_json(content_type) or not is_text(content_type):
+        return parts, b""
+    if held:
+        parts = [held, *parts]
+    cut = b"" if last or not parts else cut_character(_last_bytes(parts))
+    return (_without_last(parts, len(cut)) if cut else parts), cut
+
+
+def cut_character(text: bytes) -> bytes:
+    """The bytes at the end of `text` that begin a UTF-8 character and do not end it."""
+    if text[-1:].isascii():
+        return b""
+    decoder = getincrementaldecoder("utf-8")("replace")
+    decoder.decode(text[-MOST_HELD_BYTES:])
+    return decoder.getstate()[0]
+
+
+def _last_bytes(parts: Sequence[Buffer]) -> bytes:
+    found = b""
+    for part in reversed(parts):
+        found = bytes(part[-MOST_HELD_BYTES:]) + found
+        if len(found) >= MOST_HELD_BYTES:
+            break
+    return found[-MOST_HELD_BYTES:]
+
+
+def _without_last(parts: Sequence[Buffer], size: int) -> list[Buffer]:
+    left = list(parts)
+    while size:
+        part = left.pop()
+        if len(part) > size:
+            left.append(part[: len(part) - size])
+        size -= min(size, len(part))
+    return left
 
 
 def data_event_pieces(content_type: str, parts: Sequence[Buffer]) -> Iterator[bytes]:
@@ -93,9 +141,9 @@ def _with_fields(text: bytes) -> bytes:
 def control_event(at: Position, cursor: int, *, up_to_date: bool, closed: bool) -> bytes:
     """The control event that follows each data event; `closed` makes it the last."""
     if closed:
-        return b'event: control\ndata:{"streamNextOffset":"%b","streamClosed":true}\n\n' % (
-            at.token()
-        )
+        # Section 5.8 wants both, although the second implies the first.
+        flags = b'"upToDate":true,"streamClosed":true'
+        return b'event: control\ndata:{"streamNextOffset":"%b",%b}\n\n' % (at.token(), flags)
     return b'event: control\ndata:{"streamNextOffset":"%b","streamCursor":"%d"%b}\n\n' % (
         at.token(),
         cursor,

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from streamd.cold.errors import ColdError
 from streamd.http.cursors import next_cursor
 from streamd.http.fields import BadRequest
 from streamd.http.live import SseReader
-from streamd.http.messages import Channel, ClientGone, LiveResponse, Request, Response
+from streamd.http.messages import (
+    Buffer,
+    Channel,
+    ClientGone,
+    LiveResponse,
+    Request,
+    Response,
+)
 from streamd.http.outgoing import OutgoingFull
 from streamd.http.routing import StreamRoute
 from streamd.http.service import TOO_MANY_READERS, Service, offset_gone
-from streamd.http.sse import HEARTBEAT, control_event, data_event, data_event_pieces
+from streamd.http.sse import (
+    HEARTBEAT,
+    MOST_HELD_BYTES,
+    control_event,
+    cut_character,
+    data_event,
+    data_event_pieces,
+    whole_characters,
+)
 from streamd.node.reads import OffsetGone
-from streamd.streams.chunks import OffsetMismatch, Slice
+from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.content import is_text
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
@@ -40,9 +57,13 @@ async def tail_by_sse(
         raise BadRequest("INVALID_OFFSET", "offset is no offset of this stream") from None
     except OffsetGone as gone:
         return offset_gone(gone.earliest)
+    held = b""
+    if is_text(stream.content_type) and not (stream.closed and at == stream.tail):
+        # A reader that got this far by events was not shown a character that is cut here.
+        held = cut_character(await service.reads.bytes_before(stream, at.record, MOST_HELD_BYTES))
     if service.hub.full:
         return TOO_MANY_READERS
-    tail = _SseTail(service, request.client, route, stream.stream_id, at, echoed_cursor)
+    tail = _SseTail(service, request.client, route, stream.stream_id, at, held, echoed_cursor)
     return LiveResponse(200, _HEAD if is_text(stream.content_type) else _HEAD + _BASE64, tail.run)
 
 
@@ -56,6 +77,7 @@ class _SseTail:
         route: StreamRoute,
         stream_id: int,
         at: Position,
+        held: bytes,
         echoed_cursor: int | None,
     ) -> None:
         self._service = service
@@ -63,6 +85,7 @@ class _SseTail:
         self._route = route
         self._stream_id = stream_id
         self._at = at
+        self._held = held
         self._cursor = next_cursor(service.clock_ms(), echoed_cursor, service.random)
         self._told_tail = False
         self._finished = False
@@ -102,22 +125,25 @@ class _SseTail:
                 found.end, self._current_cursor(), up_to_date=up_to_date, closed=closed
             )
             self._told_tail = up_to_date
+            parts, self._held = whole_characters(
+                stream.content_type, self._held, found.parts, last=closed
+            )
             if found.size > _EVENT_BYTES:
-                if not await self._send_large(channel, stream.content_type, found, control):
+                if not await self._send_large(channel, stream.content_type, parts, control):
                     return False
             else:
-                event = data_event(stream.content_type, found.parts) if found.parts else b""
+                event = data_event(stream.content_type, parts) if parts else b""
                 await channel.send(event + control)
             if closed:
                 return False
 
     async def _send_large(
-        self, channel: Channel, content_type: str, found: Slice, control: bytes
+        self, channel: Channel, content_type: str, parts: Sequence[Buffer], control: bytes
     ) -> bool:
         """Send an event a piece at a time. Returns False when too much is being sent already."""
         try:
-            with self._service.outgoing.holding(found.parts, found.size, self._client):
-                for piece in data_event_pieces(content_type, found.parts):
+            with self._service.outgoing.holding(parts, sum(map(len, parts)), self._client):
+                for piece in data_event_pieces(content_type, parts):
                     await channel.send(piece)
                     # The socket need not have made this task wait.
                     await trio.lowlevel.checkpoint()
@@ -129,7 +155,7 @@ class _SseTail:
     async def _park(self, channel: Channel, deadline: float) -> bool:
         """Wait at the tail, served by the hub. Returns False when only time has passed."""
         hub = self._service.hub
-        reader = SseReader(self._stream_id, channel, self._at, self._cursor)
+        reader = SseReader(self._stream_id, channel, self._at, self._cursor, self._held)
         hub.add(reader)
         try:
             stayed = await reader.park(channel, deadline)
@@ -138,7 +164,7 @@ class _SseTail:
         if not stayed:
             raise ClientGone
         heard = reader.at != self._at
-        self._at = reader.at
+        self._at, self._held = reader.at, reader.held
         self._finished = reader.finished
         await channel.flush()
         return heard or reader.news

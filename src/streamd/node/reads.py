@@ -158,6 +158,21 @@ class Reads:
             # A flush may have moved it from memory to the store between the two looks.
         raise OffsetMismatch
 
+    async def bytes_before(self, stream: Stream, record: int, most: int) -> bytes:
+        """Up to `most` bytes that end where `record` begins; fewer when they are not to be had
+        without the cold store, or lie further back than the chunk with the record before."""
+        if record <= stream.earliest.record:
+            return b""
+        stream_id, limit = home(stream, record - 1)
+        chunk: AnyChunk | None = self._state.tails.find(stream_id, record - 1)
+        if chunk is None:
+            stored, _ = await self._run_blocking(find_record, self._store, stream_id, record - 1)
+            if not stored:
+                return b""
+            chunk = stored[0]
+        stop = min(sum(chunk.lengths[: record - chunk.start_record]), limit.byte - chunk.start_byte)
+        return b"".join(chunk.buffers(max(0, stop - most), stop))
+
     async def _from_cold(
         self,
         stream: Stream,
