@@ -1,11 +1,10 @@
 """Offsets that the server did not give out as they are: past the tail, or inside a record.
 
-Existing clients rely on the answers of the reference server: see decision 002 in docs/decisions.
+Existing clients rely on the answers of the reference server: see decision 005 in docs/decisions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ import pytest
 from tests.http.serving import serving
 from tests.http.test_live import ask, events, parked
 from tests.jepsen_like.cluster_processes import ClusterProcesses
-from tests.support.server_process import ServerProcess
 
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
@@ -29,19 +27,6 @@ def offset(record: int, byte: int) -> str:
 
 TAIL = offset(1, 3)
 PAST_THE_TAIL = [offset(1, 4), offset(2, 3), offset(7, 7), offset(10**16 - 1, 10**16 - 1)]
-
-
-@pytest.fixture(scope="module", params=["front door", "hypercorn", "cluster"])
-def urls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Every place that clients may ask, comma-separated: either HTTP stack, or all of a cluster."""
-    directory = tmp_path_factory.mktemp("offsets")
-    if request.param == "cluster":
-        with ClusterProcesses(directory, proxied=False) as cluster:
-            yield ",".join(node.url for node in cluster.nodes.values())
-        return
-    flags = ["--http", "hypercorn"] if request.param == "hypercorn" else []
-    with ServerProcess(directory / "data", flags=flags) as process:
-        yield process.url
 
 
 class Told(NamedTuple):

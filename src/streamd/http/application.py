@@ -12,7 +12,7 @@ from streamd.cold.errors import ColdError, ObjectCorrupt, ObjectMissing
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.http import batches, bootstrap, buckets, reading, snapshots, writes
 from streamd.http.admin_guard import PUBLIC_PATHS, AdminGuard
-from streamd.http.fields import BadRequest
+from streamd.http.fields import BadRequest, refuse_coding
 from streamd.http.messages import LiveResponse, Request, Response, error_response
 from streamd.http.routing import (
     RESERVED_STREAM,
@@ -132,8 +132,11 @@ class StreamApplication:
     ) -> Response | LiveResponse:
         # Each frame on the way to a handler costs every request: this one dispatches, too.
         try:
-            if request.method in _WRITES and (elsewhere := self._redirect(request, route)):
-                return elsewhere
+            if request.method in _WRITES:
+                if b"content-encoding" in request.headers:
+                    refuse_coding(request.headers[b"content-encoding"])
+                if elsewhere := self._redirect(request, route):
+                    return elsewhere
             if resource is None:
                 response = await self._operate(request, route)
             elif (handler := resource.handlers.get(request.method)) is None:

@@ -17,7 +17,7 @@ from streamd.http.fields import BadRequest
 from streamd.http.messages import Request, Response
 from streamd.http.routing import BatchRoute
 from streamd.http.service import Service
-from streamd.http.writes import append_answer
+from streamd.http.writes import append_answer, stream_refusal
 from streamd.streams.commands import Append, Outcome, Result
 from streamd.streams.content import InvalidJson, Records, is_json, json_message
 from streamd.streams.offsets import Position
@@ -44,7 +44,10 @@ async def append_batch(service: Service, request: Request, route: BatchRoute) ->
     if not raw_type:
         raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required: that of the payloads")
     kind = fields.content_type(raw_type)
-    records = _records(kind, _payloads(request.body))
+    try:
+        records = _records(kind, _payloads(request.body))
+    except BadRequest as unfit:
+        return await stream_refusal(service, route.stream, kind) or unfit.response()
     command = Append(
         route.stream.key,
         kind,

@@ -6,7 +6,7 @@ import msgspec
 
 from streamd.http.fields import BadRequest, is_local, parse_query, whole_number
 from streamd.http.messages import Request, Response, error_response
-from streamd.http.routing import BucketRoute, ListingRoute
+from streamd.http.routing import BucketRoute, ListingRoute, path_of
 from streamd.http.service import BUCKET_NOT_FOUND, Service
 from streamd.http.writes import location
 from streamd.streams.commands import CreateBucket, DeleteBucket, Result, Sweep
@@ -29,7 +29,10 @@ class BucketBody(msgspec.Struct):
 
 
 class StreamBody(msgspec.Struct):
-    """A stream in a listing. `tail_offset` is in bytes, `next_offset` is the offset there."""
+    """A stream in a listing. `tail_offset` is in bytes, `next_offset` is the offset there.
+
+    `path` reaches the stream also where `/{bucket}/{stream}` cannot name it.
+    """
 
     stream_id: str
     status: str
@@ -38,6 +41,7 @@ class StreamBody(msgspec.Struct):
     next_offset: str
     created_at_ms: int
     last_write_at_ms: int
+    path: str
 
 
 class ListingBody(msgspec.Struct):
@@ -111,7 +115,7 @@ async def list_streams(service: Service, request: Request, route: ListingRoute) 
         route.bucket.decode(),
         query.prefix.decode(),
         len(page.streams),
-        [_shown(stream) for stream in page.streams],
+        [_shown(route.bucket, stream) for stream in page.streams],
         None if page.cursor is None else page.cursor.decode(),
         page.has_more,
     )
@@ -136,7 +140,7 @@ async def _page(service: Service, query: ListQuery, *, local: bool) -> Page:
     return page
 
 
-def _shown(stream: Listed) -> StreamBody:
+def _shown(bucket: bytes, stream: Listed) -> StreamBody:
     return StreamBody(
         stream.name.decode(),
         "closed" if stream.closed else "open",
@@ -145,6 +149,7 @@ def _shown(stream: Listed) -> StreamBody:
         stream.tail.token().decode(),
         stream.created_ms,
         stream.last_write_ms,
+        path_of(bucket, stream.name),
     )
 
 

@@ -13,7 +13,8 @@ _TAG = re.compile(rb'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
 # A compressed answer is another representation, so its tag is another one (`http.compression`).
 _CODING = re.compile(rb'-(?:zstd|gzip|deflate)"$')
 
-_ANY = IfMatch()
+# ``If-Match: *``: a stream that exists.
+ANY_STATE = IfMatch()
 
 
 def without_coding(tag: bytes) -> bytes:
@@ -44,7 +45,7 @@ def if_match(headers: Headers) -> IfMatch | None:
     if raw is None:
         return None
     if raw.strip() == b"*":
-        return _ANY
+        return ANY_STATE
     tags = _TAG.findall(raw)
     if len(tags) > MAX_TAGS:
         raise BadRequest("INVALID_REQUEST", f"If-Match may list {MAX_TAGS} tags")

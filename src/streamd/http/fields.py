@@ -36,13 +36,14 @@ _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,19}")
 class BadRequest(Exception):
     """The request cannot be served as sent."""
 
-    def __init__(self, code: str, message: str, status: int = 400) -> None:
+    def __init__(self, code: str, message: str, status: int = 400, head: bytes = b"") -> None:
         super().__init__(message)
         self.code = code
         self.status = status
+        self.head = head
 
     def response(self) -> Response:
-        return error_response(self.status, self.code, str(self))
+        return error_response(self.status, self.code, str(self), self.head)
 
 
 class Live(Enum):
@@ -69,6 +70,14 @@ def whole_number(raw: bytes, name: str, most: int) -> int:
     if _WHOLE_NUMBER.fullmatch(raw) is None or int(raw) > most:
         raise BadRequest("INVALID_REQUEST", f"{name} must be a whole number of at most {most}")
     return int(raw)
+
+
+def refuse_coding(content_encoding: bytes) -> None:
+    """Raise `BadRequest` for a coded body (RFC 9110 sections 8.4 and 12.5.3): readers would get
+    the coded bytes without being told, and a JSON stream cannot look into them."""
+    if content_encoding.strip().lower() not in (b"", b"identity"):
+        message = "a body must be sent as it is, without Content-Encoding"
+        raise BadRequest("UNSUPPORTED_CODING", message, 415, b"Accept-Encoding: identity\r\n")
 
 
 def wants_close(headers: Headers) -> bool:
@@ -188,11 +197,13 @@ def _read_query(query: bytes) -> ReadQuery:
     timeout = given.get(b"timeout")
     most = given.get(b"max_bytes")
     cursor = given.get(b"cursor", b"")
+    if len(cursor) > MAX_TOKEN_BYTES:
+        raise BadRequest("INVALID_REQUEST", f"cursor exceeds {MAX_TOKEN_BYTES} bytes")
     return ReadQuery(
         _offset(given.get(b"offset", b"-1")),
         live,
         # A cursor is a cache key made by us; one that is not is no reason to fail a read.
-        int(cursor) if cursor.isdigit() and len(cursor) <= 15 else None,
+        int(cursor) if cursor.isdigit() else None,
         None if timeout is None else _seconds_as_ms(timeout),
         PIECE_BYTES if most is None else max(1, whole_number(most, "max_bytes", MAX_READ_BYTES)),
         is_local(given),

@@ -66,7 +66,7 @@ async def read(service: Service, request: Request, route: StreamRoute) -> Respon
     if isinstance(stream, Response):
         return stream
     service.touch(route, stream)
-    # What is past the tail reads as the tail (decision 002).
+    # What is past the tail reads as the tail (decision 005).
     at = stream.tail if query.at is None else min(query.at, stream.tail)
     if query.live is Live.SSE:
         return await tail_by_sse(service, request, route, stream, at, query.cursor)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from typing import NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from streamd.http.messages import Response, error_response
 from streamd.streams.keys import is_bucket_id, stream_key
@@ -24,6 +24,8 @@ MAX_PATH_BYTES = 1024
 MAX_BUCKETED_BYTES = 122
 
 _V1 = b"/v1/stream/"
+# What a path segment may have as it is (RFC 3986, pchar), besides letters and digits.
+_PATH_CHARACTERS = "-._~!$&'()*+,;=:@"
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ESCAPED_SLASH = re.compile(rb"%2F", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f\\]")
@@ -137,6 +139,16 @@ def _resolve(path: bytes) -> Route:
         return StreamRoute(stream_key(DEFAULT_BUCKET, decoded), path, True)
     bucket, _, name = decoded.partition(b"/")
     return StreamRoute(stream_key(bucket, name), path, True)
+
+
+def path_of(bucket: bytes, name: bytes) -> str:
+    """Where any stream can be reached, whatever its name: on the base protocol's surface.
+
+    Nothing is escaped that need not be, so the path is no longer than one that made the stream.
+    """
+    segments = name.split(b"/")
+    quoted = ("%2E" if part == b"." else quote(part, _PATH_CHARACTERS) for part in segments)
+    return f"{_V1.decode()}{quote(bucket, _PATH_CHARACTERS)}/{'/'.join(quoted)}"
 
 
 def _resolve_bucketed(path: bytes) -> Route:

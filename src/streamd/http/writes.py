@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from streamd.http import fields
-from streamd.http.conditions import if_match
+from streamd.http.conditions import ANY_STATE, if_match, named_tag
 from streamd.http.fields import BadRequest
 from streamd.http.messages import Request, Response, error_response
 from streamd.http.routing import StreamRoute, resolve
@@ -22,10 +22,12 @@ from streamd.streams.content import (
     Records,
     TooManyMessages,
     is_json,
+    same_media_type,
     split_body,
 )
-from streamd.streams.etags import CLOSED, STATE_TAG
+from streamd.streams.etags import CLOSED, STATE_TAG, state_tag
 from streamd.streams.model import Finding, ForkRequest
+from streamd.streams.offsets import Position
 
 _CLOSED = b"Stream-Closed: true\r\n"
 # One formatting for both lines: every append pays for it.
@@ -43,9 +45,12 @@ async def append(service: Service, request: Request, route: StreamRoute) -> Resp
         if not raw_type:
             raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required with a body")
         kind = fields.content_type(raw_type)
-        records = await _records(service, kind, request.body)
-        if not records.lengths:
-            raise BadRequest("EMPTY_BODY", "an empty array appends nothing")
+        try:
+            records = await _records(service, kind, request.body)
+            if not records.lengths:
+                raise BadRequest("EMPTY_BODY", "an empty array appends nothing")
+        except BadRequest as unfit:
+            return await stream_refusal(service, route, kind) or unfit.response()
     elif not close:
         raise BadRequest("EMPTY_BODY", "a body is required unless Stream-Closed is true")
     command = Append(
@@ -60,6 +65,35 @@ async def append(service: Service, request: Request, route: StreamRoute) -> Resp
     )
     outcome = await service.group.propose(command, len(records.data))
     return append_answer(command, outcome, route)
+
+
+async def stream_refusal(service: Service, route: StreamRoute, kind: str) -> Response | None:
+    """Why nothing of type `kind` can be appended, whatever it is; None when something can.
+
+    What is wrong with a body comes after what is wrong with the stream (protocol section 5.2).
+    Raises `Unavailable`.
+    """
+    stream = await service.find(route)
+    if isinstance(stream, Response):
+        return stream
+    if stream.closed:
+        return _stream_closed(_closed_head(stream.tail))
+    if not same_media_type(kind, stream.content_type):
+        return _type_differs(stream.content_type, b"")
+    return None
+
+
+def _closed_head(tail: Position) -> bytes:
+    return _CLOSED + b"Stream-Next-Offset: %b\r\n" % tail.token()
+
+
+def _stream_closed(head: bytes) -> Response:
+    return error_response(409, "STREAM_CLOSED", "the stream is closed", head)
+
+
+def _type_differs(content_type: str, head: bytes) -> Response:
+    message = f"the stream's content type is {content_type}"
+    return error_response(409, "CONTENT_TYPE_MISMATCH", message, head)
 
 
 def append_answer(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
@@ -98,17 +132,18 @@ def precondition_failed(outcome: Outcome, route: StreamRoute) -> Response:
     if not outcome.incarnation:
         message = "If-Match is given, and there is no such stream"
         return error_response(412, "PRECONDITION_FAILED", message)
+    return _state_differs(outcome, "the stream is not in a state that If-Match names")
+
+
+def _state_differs(outcome: Outcome, message: str) -> Response:
     head = _position(outcome)
     if outcome.closed:
         head += _CLOSED
-    message = "the stream is not in a state that If-Match names"
     return error_response(412, "PRECONDITION_FAILED", message, head)
 
 
 def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
-    head = b"Stream-Closed: true\r\nStream-Next-Offset: %b\r\n" % outcome.tail.token()
-    if not outcome.closed:
-        head = b""
+    head = _closed_head(outcome.tail) if outcome.closed else b""
     match outcome.result:
         case Result.NOT_FOUND:
             return NOT_FOUND
@@ -117,10 +152,9 @@ def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
         case Result.PRECONDITION_FAILED | Result.BUCKET_NOT_FOUND:
             return precondition_failed(outcome, route)
         case Result.STREAM_CLOSED:
-            return error_response(409, "STREAM_CLOSED", "the stream is closed", head)
+            return _stream_closed(head)
         case Result.CONTENT_TYPE_DIFFERS:
-            message = f"the stream's content type is {outcome.content_type}"
-            return error_response(409, "CONTENT_TYPE_MISMATCH", message, head)
+            return _type_differs(outcome.content_type, head)
         case Result.SEQ_REGRESSION:
             message = "Stream-Seq is not greater than the last one appended"
             return error_response(409, "SEQUENCE_CONFLICT", message, head)
@@ -145,7 +179,7 @@ def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
 async def create(service: Service, request: Request, route: StreamRoute) -> Response:
     """PUT: create a stream or a fork, or find it as asked for."""
     headers = request.headers
-    fork = fields.fork_request(headers, _fork_source(headers))
+    fork = fields.fork_request(headers, _fork_source(request))
     settings = fields.create_settings(headers, fork)
     command = Create(
         route.key,
@@ -155,29 +189,50 @@ async def create(service: Service, request: Request, route: StreamRoute) -> Resp
         if_match=if_match(headers),
     )
     if fork is None:
-        kind = settings.content_type or DEFAULT_CONTENT_TYPE
-        command = await _with_body(service, command, kind, request.body)
-        outcome = await service.group.propose(command, len(command.data))
+        outcome = await _propose_stream(service, command, request.body)
     else:
         outcome = await _propose_fork(service, command, fork, request.body)
+    asked = headers.get(b"if-none-match")
+    if asked is not None and outcome.result in (Result.EXISTS, Result.SETTINGS_DIFFER):
+        tag = state_tag(outcome.incarnation, outcome.tail.token(), outcome.closed)
+        if named_tag(asked, tag) is not None:
+            message = "the stream exists in a state that If-None-Match names"
+            return _state_differs(outcome, message)
     return _create_answer(request, outcome, route)
 
 
-def _fork_source(headers: fields.Headers) -> bytes | None:
-    """The key of the stream that Stream-Forked-From names by its URL or URL path."""
-    raw = headers.get(b"stream-forked-from")
+def _fork_source(request: Request) -> bytes | None:
+    """The key of the stream that Stream-Forked-From names, by its path or its URL at this host."""
+    raw = request.headers.get(b"stream-forked-from")
     if raw is None:
         return None
     path = raw
     if raw.startswith((b"http://", b"https://")):
         try:
-            path = urlsplit(raw).path
+            url = urlsplit(raw)
         except ValueError:
-            path = b""  # Its host is none.
+            url = urlsplit(b"")  # Its host is malformed.
+        # What another server has under this path is another stream.
+        is_here = url.netloc.lower() == request.headers.get(b"host", b"").lower()
+        path = url.path if is_here else b""
     route = resolve(path) if path.startswith(b"/") else None
     if not isinstance(route, StreamRoute):
-        raise BadRequest("INVALID_FORK", "Stream-Forked-From is not the path of a stream")
+        raise BadRequest("INVALID_FORK", "Stream-Forked-From is not the path of a stream here")
     return route.key
+
+
+async def _propose_stream(service: Service, command: Create, body: bytes) -> Outcome:
+    kind = command.settings.content_type or DEFAULT_CONTENT_TYPE
+    try:
+        command = await _with_body(service, command, kind, body)
+    except BadRequest:
+        # For a stream that exists the body is without meaning (protocol section 5.1).
+        existing = replace(command, if_match=command.if_match or ANY_STATE)
+        outcome = await service.group.propose(existing)
+        if outcome.result is Result.PRECONDITION_FAILED:
+            raise
+        return outcome
+    return await service.group.propose(command, len(command.data))
 
 
 async def _propose_fork(

@@ -35,6 +35,9 @@ ERRORS: dict[str, Error] = {
     "408 BODY_TIMEOUT": Error("The body came too slowly."),
     "413 BODY_TOO_LARGE": Error("The body exceeds `server.max_body_bytes`."),
     "414 TARGET_TOO_LONG": Error("The request target exceeds 8 KiB."),
+    "415 UNSUPPORTED_CODING": Error(
+        "A body may have no Content-Encoding but `identity`.", ("Accept-Encoding",)
+    ),
     "417 EXPECTATION_FAILED": Error("Expect is not `100-continue`."),
     "431 TOO_MANY_HEADERS": Error("More headers than `server.max_headers`."),
     "431 HEADERS_TOO_LARGE": Error("The head exceeds `server.max_header_bytes`."),
@@ -97,7 +100,8 @@ ERRORS: dict[str, Error] = {
     "409 STREAM_EXISTS": Error("The stream exists with another configuration."),
     "409 STREAM_GONE": Error("The stream, or the source of the fork, was deleted."),
     "412 PRECONDITION_FAILED": Error(
-        "The stream is in no state that If-Match names.", ("ETag", *_STATE)
+        "The stream is in no state that If-Match names, or in one that If-None-Match does.",
+        ("ETag", *_STATE),
     ),
     # -- buckets and snapshots ----------------------------------------------------------------
     "409 BUCKET_EXISTS": Error("The bucket exists."),
@@ -147,6 +151,7 @@ EVERYWHERE = (
     "408 BODY_TIMEOUT",
     "413 BODY_TOO_LARGE",
     "414 TARGET_TOO_LONG",
+    "415 UNSUPPORTED_CODING",
     "417 EXPECTATION_FAILED",
     "431 TOO_MANY_HEADERS",
     "431 HEADERS_TOO_LARGE",

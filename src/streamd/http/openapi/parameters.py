@@ -105,7 +105,10 @@ _HEADERS: dict[str, tuple[Json, str]] = {
     ),
     "Stream-Forked-From": (
         _TEXT,
-        "The path of a stream: the new one begins with its content, which is shared, not copied.",
+        (
+            "The path of a stream, or its URL at this host: the new one begins with its content, "
+            "which is shared, not copied."
+        ),
     ),
     "Stream-Fork-Offset": (
         OFFSET,
@@ -122,7 +125,7 @@ _HEADERS: dict[str, tuple[Json, str]] = {
     "Producer-Epoch": (NUMBER, "The producer's instance: greater after each of its restarts."),
     "Producer-Seq": (NUMBER, "Counts the producer's requests in the epoch, from 0."),
     "If-Match": (_TEXT, "ETags, or `*`: write only if the stream is in one of these states."),
-    "If-None-Match": (_TEXT, "ETags: answer 304 if one of them is still right."),
+    "If-None-Match": (_TEXT, "ETags, or `*`: answer 304 to a read, 412 to a PUT, if one is right."),
     "Accept-Encoding": (_TEXT, "Answers above 1 KiB are compressed: zstd, gzip or deflate."),
 }
 
@@ -158,6 +161,7 @@ _ANSWERED: dict[str, tuple[Json, str]] = {
     "Location": (_TEXT, "Where it is."),
     "Cache-Control": (_TEXT, "Whether a cache may keep the answer."),
     "Content-Encoding": ({"enum": ["zstd", "gzip", "deflate"]}, "How the body is compressed."),
+    "Accept-Encoding": ({"const": "identity"}, "How a body may be coded: not at all."),
     "Vary": (_TEXT, "The answer depends on Accept-Encoding."),
     "Retry-After": (NUMBER, "Seconds to wait before the next try."),
     "Allow": (_TEXT, "The methods of this path."),

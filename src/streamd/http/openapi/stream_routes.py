@@ -79,6 +79,7 @@ _CREATE = Operation(
         "Stream-Fork-Offset",
         "Stream-Fork-Sub-Offset",
         "If-Match",
+        "If-None-Match",
     ),
     _BODY,
     "Content-Type is the stream's, `application/octet-stream` by default; a fork inherits it. A "
