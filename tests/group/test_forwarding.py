@@ -78,6 +78,27 @@ def test_a_read_renews_a_window_though_the_leader_is_handing_over(play: Play) ->
     play(scenario)
 
 
+def test_a_read_renews_a_window_though_the_clock_there_is_an_hour_ahead(play: Play) -> None:
+    """The time of such a read would be one at which the stream has expired long ago."""
+
+    async def scenario(machines: Machines) -> None:
+        leader, second, third = await all_ready(machines)
+        second.ahead_ms = 3_600_000
+        await leader.node.group.propose(create("a", ttl_ms=60_000))
+        await wait_until(
+            lambda: second.node.group.core.applied_index == leader.node.group.core.applied_index
+        )
+        for _ in range(30):
+            await read(second)
+            await trio.sleep(5)
+        for machine in (leader, third):
+            assert await machine.node.reads.stream(key("a")) is not None
+        await trio.sleep(90)
+        assert await leader.node.reads.stream(key("a")) is None, "it still ends by itself"
+
+    play(scenario)
+
+
 def test_an_answer_of_the_leader_that_is_not_understood_leaves_the_outcome_unknown(
     play: Play,
 ) -> None:

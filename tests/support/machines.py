@@ -60,8 +60,10 @@ class Machine:
         self.calls: Counter[str] = Counter()
         self.on_call: Callable[[str], None] = lambda _: None
         self.disk_s = 0.001
+        # How far this node's wall clock is ahead of the others'.
+        self.ahead_ms = 0
         self.running: Node | None = None
-        self.hub = Hub(_clock_ms, 10)
+        self.hub = Hub(self._now_ms, 10)
         self._network = network
         self._store = store
         self._cold_config = cold_config
@@ -75,6 +77,9 @@ class Machine:
             routes=[address_of(founder) for founder in (1, 2, 3)],
         )
 
+    def _now_ms(self) -> int:
+        return _clock_ms() + self.ahead_ms
+
     @property
     def node(self) -> Node:
         """The node, which must be up."""
@@ -84,7 +89,7 @@ class Machine:
     def service(self, server: ServerConfig) -> Service:
         """The node, which must be up, as the handlers of requests see it."""
         metrics = Metrics()
-        return Service(self.node, self.hub, server, metrics, _clock_ms, Random(self.node_id))
+        return Service(self.node, self.hub, server, metrics, self._now_ms, Random(self.node_id))
 
     @property
     def metrics(self) -> Metrics:
@@ -102,7 +107,7 @@ class Machine:
         """Start the node, and return when it has been killed."""
         self._life, self._ended = trio.CancelScope(), trio.Event()
         self._network.power_on(self.node_id)
-        self.hub = Hub(_clock_ms, 10)
+        self.hub = Hub(self._now_ms, 10)
         stores = Stores.open(self.path, self.node_id, self._config)
         try:
             with self._life:
@@ -143,7 +148,7 @@ class Machine:
             node = Node(
                 stores,
                 run_blocking=self._run_blocking,
-                clock_ms=_clock_ms,
+                clock_ms=self._now_ms,
                 random=Random(100 * self._lives + self.node_id),
                 audience=self.hub,
                 metrics=Metrics(),

@@ -49,7 +49,7 @@ from streamd.group.proposals import (
 )
 from streamd.group.retention import Retention
 from streamd.group.storing import Storing
-from streamd.group.sweeping import Sweeper
+from streamd.group.sweeping import Sweeper, until_now
 from streamd.metrics import Metrics
 from streamd.raft import interface as raft
 from streamd.raft.core import Core, Ready, Role, SoftState
@@ -182,6 +182,7 @@ class Group:
                 self.refused_commands += 1
                 proposal.settle(refusal)
                 continue
+            proposal.command = until_now(proposal.command, self.now_ms())
             try:
                 self._admit(proposal.command)
                 self._drafting.add(proposal, leads=True)
@@ -213,7 +214,9 @@ class Group:
             node_id, sent.session_id, sent.sequence, sent.lowest, len(sent.commands)
         )
         deadline = trio.current_time() + PROPOSE_TIMEOUT_S
-        package = ForeignPackage(stamp, sent.commands, deadline)
+        now_ms = self.now_ms()
+        commands = [until_now(command, now_ms) for command in sent.commands]
+        package = ForeignPackage(stamp, commands, deadline)
         self._foreign.add(package)
         self._work.unpark()
         return encode_decision(Decision(await package.settled()))

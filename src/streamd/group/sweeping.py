@@ -24,6 +24,17 @@ _MAX_ABANDONED = 10_000
 _MAX_TOUCHES_KEPT = 100_000
 
 
+def until_now(command: Command, now_ms: int) -> Command:
+    """Cut the times of reads that another node noted to `now_ms`, the leader's log time.
+
+    By a clock an hour ahead, every read would seem to come after the stream's window had passed,
+    and would renew nothing.
+    """
+    if not isinstance(command, Touch):
+        return command
+    return Touch([(key, stream_id, min(at_ms, now_ms)) for key, stream_id, at_ms in command.reads])
+
+
 class _Group(Protocol):
     @property
     def leads(self) -> bool: ...
