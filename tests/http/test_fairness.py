@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +12,7 @@ import httpx
 import pytest
 import trio
 
+from streamd.http.front_door import Phase
 from streamd.http.listeners import ACCEPTS_PER_TURN
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 
@@ -240,3 +241,63 @@ async def test_a_client_that_has_gone_counts_no_longer(stack: str, tmp_path: Pat
                     await client.read_response()
                 await until(lambda: server.connections == 1)
             await until(lambda: server.connections == 0)
+
+
+# -- the work of one turn of the loop --------------------------------------------------------------
+
+
+MOST_CHUNKS = 500
+
+
+class MostInATurn(trio.abc.Instrument):
+    """The most that `count` grows in one step of a task."""
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        self._count = count
+        self._before = count()
+        self.most = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._before = self._count()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.most = max(self.most, self._count() - self._before)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+async def test_a_body_of_tiny_chunks_is_taken_in_many_turns(stack: str, tmp_path: Path) -> None:
+    size = 10_000
+    async with serving(tmp_path, http=stack) as server, server.connect() as client:
+        async with server.client() as other:
+            await other.put("/v1/stream/s", headers=BINARY)
+        instrument = MostInATurn(lambda: server.bodies.held)
+        trio.lowlevel.add_instrument(instrument)
+        await client.send(
+            APPEND.replace(b"Content-Length: %d", b"Transfer-Encoding: chunked")
+            + b"1\r\nx\r\n" * size
+            + b"0\r\n\r\n"
+        )
+        assert (await client.read_response()).status == 204
+        trio.lowlevel.remove_instrument(instrument)
+        assert 0 < instrument.most <= MOST_CHUNKS
+        assert await server.content("/v1/stream/s") == b"x" * size
+
+
+async def test_a_snapshot_of_tiny_chunks_is_taken_in_many_turns(tmp_path: Path) -> None:
+    size = 100_000
+    async with serving(tmp_path) as server, server.client() as client:
+        path = f"{STREAM}/snapshot/{await prepare_snapshots(client)}"
+        sent = b"1\r\nx\r\n" * size + b"0\r\n\r\n"
+        async with server.connect() as raw:
+            await raw.send(f"PUT {path} HTTP/1.1\r\nHost: x\r\n".encode())
+            await raw.send(b"Transfer-Encoding: chunked\r\n\r\n")
+            await until(lambda: server.service.uploads.held == 1)
+            [connection] = [each for each in server.door.connections if each.phase is Phase.BUSY]
+            metrics = server.node.metrics
+            instrument = MostInATurn(lambda: metrics.bytes_in - len(connection.buffer))
+            trio.lowlevel.add_instrument(instrument)
+            await raw.send(sent)
+            assert (await raw.read_response()).status == 204
+            trio.lowlevel.remove_instrument(instrument)
+        assert 0 < instrument.most <= MOST_CHUNKS * len(b"1\r\nx\r\n")
+        assert (await client.get(path)).content == b"x" * size

@@ -34,7 +34,7 @@ from streamd.http.messages import (
 from streamd.http.outgoing import FULL, UNCOUNTED_BYTES, Outgoing, OutgoingFull
 from streamd.http.shares import LimitReached, Shares
 from streamd.http.transports import SocketTransport, StreamTransport, Transport
-from streamd.http.wire import CONTINUE, STATUS_LINES, Chunked, Refused, body_parts
+from streamd.http.wire import CONTINUE, STATUS_LINES, Chunked, Refused, body_parts, empty_lines
 from streamd.metrics import Metrics
 
 _SWEEP_INTERVAL_S = 1.0
@@ -338,8 +338,8 @@ class Connection:
         if buffer:
             self._enter(Phase.HEAD)
         while True:
-            while buffer[:2] == b"\r\n":
-                del buffer[:2]  # RFC 9112 section 2.2 asks to overlook it.
+            if buffer[:2] == b"\r\n":
+                del buffer[: empty_lines(buffer)]  # RFC 9112 section 2.2 asks to overlook them.
             if (end := buffer.find(b"\r\n\r\n", searched)) >= 0:
                 break
             searched = max(0, len(buffer) - 3)
@@ -385,13 +385,16 @@ class Connection:
     async def _read_chunked(self, limit: int) -> bytes:
         chunked = Chunked()
         while True:
-            chunked.feed(self.buffer)
+            has_more = chunked.feed(self.buffer)
             if len(chunked.body) > limit:
                 raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
             self._account(len(chunked.body))
             if chunked.done:
                 return bytes(chunked.body)
-            await self._receive_body()
+            if has_more:
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._receive_body()
 
     async def receive_more(self) -> bytes:
         """For a body that is taken in pieces. Raises `ClientGone` when there is no more."""

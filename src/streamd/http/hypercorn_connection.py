@@ -4,30 +4,62 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
 import trio
-from hypercorn.events import Event, Updated
-from hypercorn.trio.tcp_server import TCPServer
+from h2.errors import ErrorCodes
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h2 import H2Protocol
+from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 
+from streamd.http.http2_frames import Flood, FrameMeter
 from streamd.http.transports import SEND_BYTES
+
+log = structlog.get_logger("streamd.http")
 
 
 class HypercornConnection(TCPServer):
-    """A connection that is over when its client has gone.
+    """A connection that does little in each turn of the loop, and is over when its client has gone.
 
-    Hypercorn's own lasts until its idle timeout then, so that clients who come and go at a modest
-    rate would use up all connections.
+    Hypercorn's own works through all that was received at once, and when its client has gone it
+    lasts until its idle timeout, so that clients who come and go at a modest rate would use up all
+    connections.
     """
 
-    _ended = False
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._meter = FrameMeter(trio.current_time())
+        self._ended = False
 
     async def protocol_send(self, event: Event) -> None:
+        if isinstance(event, RawData):
+            self._meter.count_sent(len(event.data))
         if not (self._ended and isinstance(event, Updated)):
             await super().protocol_send(event)
 
     async def _read_data(self) -> None:
-        await super()._read_data()
+        try:
+            while data := await self.stream.receive_some(MAX_RECV):
+                for piece in self._meter.turns(bytes(data), trio.current_time()):
+                    await self.protocol.handle(RawData(piece))
+                    await trio.lowlevel.checkpoint()
+            await self.protocol.handle(RawData(b""))
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            pass
+        except Flood:
+            log.info("a client of HTTP/2 sends too many control frames", client=self._client())
+            await self._calm_down()
+        await self.protocol.handle(Closed())
         self._ended = True
         await self.idle_task.stop()
+
+    async def _calm_down(self) -> None:
+        """Tell the client why it is disconnected (RFC 9113 section 10.5)."""
+        if isinstance(protocol := self.protocol.protocol, H2Protocol):
+            protocol.connection.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+            await self.protocol_send(RawData(protocol.connection.data_to_send()))
+
+    def _client(self) -> str:
+        return self.protocol.client[0] if self.protocol.client else ""
 
 
 class LimitedStream:

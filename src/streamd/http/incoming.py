@@ -85,14 +85,19 @@ class WireBody:
         self._pace = pace
         self._left = self.length or 0
         self._chunked = Chunked()
+        self._has_more = False
         self._awaits_continue = fields.expects_continue
 
     async def receive(self) -> bytes:
         while not self.ended:
+            if self._has_more:
+                await trio.lowlevel.checkpoint()
             if data := self._take():
                 return data
             if self.ended:
                 break
+            if self._has_more:
+                continue
             if self._awaits_continue:
                 self._awaits_continue = False
                 await self._wire.send_continue()
@@ -102,10 +107,11 @@ class WireBody:
     def _take(self) -> bytes:
         """What is here of the body, as far as it was received."""
         buffer = self._wire.buffer
+        self._has_more = False
         if not buffer:
             return b""
         if self.length is None:
-            self._chunked.feed(buffer)
+            self._has_more = self._chunked.feed(buffer)
             self.ended = self._chunked.done
             data = bytes(self._chunked.body)
             self._chunked.body.clear()
