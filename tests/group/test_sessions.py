@@ -13,12 +13,16 @@ import trio
 from streamd.cluster.cluster import Cluster
 from streamd.codec import decode_batch
 from streamd.group import forwarding
+from streamd.group.opening import Opener
 from streamd.group.packages import HOT_TIER_FULL
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.messages import EntryKind
+from streamd.streams import keys
 from streamd.streams.commands import Command, Delete, Result
+from streamd.streams.state import State
 from streamd.transport.hello import Hello
 from tests.sim.runtime import run_virtually
+from tests.streams.memory_store import MemoryStore
 from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
 from tests.support.nodes import append, create, key, read_all, running_node
 
@@ -221,6 +225,21 @@ def test_only_what_nobody_decides_in_time_is_unknown_and_what_was_never_sent_is_
     play(scenario)
 
 
+def test_a_write_that_leaders_refuse_until_its_deadline_is_no_unknown_one(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, _ = await begin(machines)
+
+        async def refuses(*_: object) -> bytes:
+            raise Unavailable("not now")
+
+        leader.node.group.propose_package = refuses  # type: ignore[method-assign]
+        with pytest.raises(Unavailable):
+            await second.node.group.propose(append("a", b"<refused>"))
+        assert b"<refused>" not in await content(leader)
+
+    play(scenario)
+
+
 def test_a_client_that_leaves_harms_no_other_write(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
@@ -250,6 +269,23 @@ def test_a_process_that_starts_again_has_a_session_of_its_own(play: Play) -> Non
             again.begin(5)
             await again.all_acknowledged()
             await each_is_there_once(leader, writer, again)
+
+    play(scenario)
+
+
+def test_a_process_whose_state_lags_is_told_which_session_it_replaces(play: Play) -> None:
+    """To number packages in the session of the process before would have them taken for its."""
+
+    async def scenario(machines: Machines) -> None:
+        leader, second, _ = await begin(machines)
+        group = second.node.group
+        assert second.node.cluster is not None
+        opener = Opener(group.core, State(MemoryStore()), second.node.cluster, nonce=99)
+        assert await opener.ask(opener.begin()) == 0
+        opened = await opener.ask(opener.begin())
+        session = leader.node.group.state.sessions.get(keys.number(second.node_id))
+        assert session is not None
+        assert (session.session_id, session.nonce) == (opened, 99)
 
     play(scenario)
 

@@ -20,11 +20,12 @@ import msgspec
 
 from tests.jepsen_like import history
 from tests.jepsen_like.content import Life, gather, place_appends, settle_content
-from tests.jepsen_like.findings import Anomaly, MalformedHistory, Report
-from tests.jepsen_like.history import Operation
+from tests.jepsen_like.findings import Anomaly, Finding, MalformedHistory, Report
+from tests.jepsen_like.history import UNKNOWN, Operation
 from tests.jepsen_like.observations import check_observations
 from tests.jepsen_like.producers import check_producers
 
+_DECIDED_WITHIN_NS = 15_000_000_000
 _WRITES = frozenset({"create", "append", "close", "delete"})
 
 
@@ -47,6 +48,7 @@ def _check_all(operations: Sequence[Operation]) -> Report:
     report = Report()
     _count(operations, report)
     _check_clients(operations)
+    _check_patience(operations, report)
     streams: dict[str, dict[int, list[Operation]]] = {}
     for operation in operations:
         lives = streams.get(operation.stream)
@@ -80,6 +82,28 @@ def _check_clients(operations: Iterable[Operation]) -> None:
             idle_since[client] = sys.maxsize
         else:
             idle_since[client] = operation.returned_ns
+
+
+def _check_patience(operations: Iterable[Operation], report: Report) -> None:
+    """A node that answers finds out what became of a write, or has tried for so long.
+
+    The limit is that of `streamd.group`: clients have a clock of their own, and hear later.
+    """
+    for operation in operations:
+        took_ns = operation.returned_ns - operation.invoked_ns
+        if UNKNOWN in operation.refusal and operation.outcome == "unknown":
+            report.counts["outcome unknown to the node"] += 1
+            if took_ns < _DECIDED_WITHIN_NS:
+                message = f"the node gave up after {took_ns / 1e9:.1f} s"
+                report.findings.append(
+                    Finding(
+                        Anomaly.EARLY_UNKNOWN,
+                        operation.stream,
+                        operation.incarnation,
+                        message,
+                        (operation,),
+                    )
+                )
 
 
 def _check_stream(name: str, lives: dict[int, list[Operation]], report: Report) -> None:

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tests.jepsen_like.findings import Anomaly
-from tests.jepsen_like.history import CLOSED, NOT_FOUND, STALE_EPOCH, Kind, Operation, Stamp
+from tests.jepsen_like.history import (
+    CLOSED,
+    NOT_FOUND,
+    STALE_EPOCH,
+    UNKNOWN,
+    Kind,
+    Operation,
+    Stamp,
+)
 from tests.jepsen_like.simulated import STREAM, SimulatedStream, Simulation, token
 
 _SOME = 4
@@ -110,6 +118,11 @@ def an_acknowledged_append_behind_the_final_tail(world: World) -> None:
 @_plant(Anomaly.DUPLICATE)
 def an_append_twice_in_the_log(world: World) -> None:
     world.extend(world.pick(_is_plain_append).payload)
+
+
+@_plant(Anomaly.EARLY_UNKNOWN)
+def a_node_that_does_not_try_to_find_out(world: World) -> None:
+    world.plant("append", payload="<given up>", outcome="unknown", refusal=UNKNOWN)
 
 
 @_plant(Anomaly.INCONSISTENT_OFFSETS)

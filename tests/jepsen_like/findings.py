@@ -36,6 +36,7 @@ class Anomaly(Enum):
     USE_AFTER_DELETE = "use after delete"
     LOST_STREAM = "lost stream"
     RESURRECTED_DATA = "resurrected data"
+    EARLY_UNKNOWN = "early unknown"
 
 
 class MalformedHistory(Exception):

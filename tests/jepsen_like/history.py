@@ -26,6 +26,8 @@ Outcome = Literal["ok", "fail", "unknown"]
 CLOSED = "closed"
 NOT_FOUND = "not-found"
 STALE_EPOCH = "stale-epoch"
+# In the reason for an unknown outcome: the node itself said that it does not know.
+UNKNOWN = "OUTCOME_UNKNOWN"
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False):

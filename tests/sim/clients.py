@@ -11,12 +11,9 @@ from random import Random
 
 import trio
 
-from streamd.group.group import PROPOSE_TIMEOUT_S
-from streamd.group.packages import DECIDE_TIMEOUT_S
 from streamd.http.messages import Request, Response
 from tests.jepsen_like.history import CLOSED, NOT_FOUND, STALE_EPOCH, Kind, Pending, Recorder, Stamp
 from tests.sim.host import ConnectionLost, Host, NotThere
-from tests.sim.watch import InvariantBroken
 
 TEXT = b"text/plain"
 _START = "-1"
@@ -121,13 +118,11 @@ class Workload:
         channel = _Silence()
         request = Request(method, path, query, headers or {}, body, channel)  # type: ignore[arg-type]
         led = host.leads
-        began_at = trio.current_time()
         try:
             with trio.move_on_after(timeout_s):
                 answer = Answer.of(await host.request(request))
                 if answer.status == 503 and answer.code == "OUTCOME_UNKNOWN":
                     self.counted["outcomes unknown"] += 1
-                    self._check_patience(host, began_at, answer)
                     raise Unknown(answer.body.decode())
                 if answer.status == 503:
                     self.counted["refusals for want of a leader"] += 1
@@ -142,18 +137,6 @@ class Workload:
         except ConnectionLost as error:
             raise Unknown("the connection broke") from error
         raise Unknown("no answer in time")
-
-    def _check_patience(self, host: Host, began_at: float, answer: Answer) -> None:
-        """Whatever becomes of leaders and connections, a node sends what it took again until it
-        knows what became of it, or until it may give up.
-
-        Raises `InvariantBroken`.
-        """
-        took_s = trio.current_time() - began_at
-        if took_s < PROPOSE_TIMEOUT_S + DECIDE_TIMEOUT_S:
-            raise InvariantBroken(
-                f"n{host.node_id} gave up after {took_s:.1f} s: {answer.body.decode()}"
-            )
 
     def any_host(self) -> Host:
         return self.random.choice(self.hosts())

@@ -9,6 +9,7 @@ import outcome
 from streamd.group.opening import Opener
 from streamd.group.packages import ForeignPackage, OwnPackage, OwnPackages
 from streamd.group.proposals import Intake, OutcomeUnknown, Proposal, Unavailable, give_up
+from streamd.raft.core import Core, Role
 from streamd.streams.checks import is_of_leader
 from streamd.streams.commands import Command, Outcome
 from streamd.streams.sessions import PackageStamp
@@ -56,11 +57,13 @@ class Drafting:
 
     def __init__(
         self,
+        core: Core,
         intake: Intake[Proposal],
         foreign: Intake[ForeignPackage],
         packages: OwnPackages,
         opener: Opener,
     ) -> None:
+        self._core = core
         self._intake = intake
         self._foreign = foreign
         self._packages = packages
@@ -70,11 +73,11 @@ class Drafting:
         self._leaders: list[Proposal] = []
         self._foreign_first = False
 
-    def add(self, proposal: Proposal, *, leads: bool) -> None:
+    def add(self, proposal: Proposal) -> None:
         """Have a proposal wait for an entry. Raises `Unavailable`."""
         if not is_of_leader(proposal.command):
             self._intake.add(proposal)
-        elif leads:
+        elif self._core.role == Role.LEADER:
             self._leaders.append(proposal)
         else:
             raise Unavailable("this node does not lead")

@@ -45,6 +45,7 @@ class Forwarding:
         self._wake = wake
         self._under_way = 0
         self._pauses = False
+        self._is_full = False
         # Requests without a number, whose outcome is unknown if they are not answered.
         self._plain: set[trio.CancelScope] = set()
 
@@ -63,7 +64,10 @@ class Forwarding:
         self, nursery: trio.Nursery, leader_id: int, max_commands: int, max_bytes: int
     ) -> None:
         """Send what waits to the leader, as far as may be now."""
-        while self._under_way < MAX_FORWARDS and not self._pauses:
+        while not self._pauses:
+            if self._under_way >= MAX_FORWARDS:
+                self._is_full = True
+                return
             call = self._next_call(leader_id, max_commands, max_bytes)
             if call is None:
                 return
@@ -121,8 +125,7 @@ class Forwarding:
             if package.call is call:
                 self._packages.lost(package)
         finally:
-            self._under_way -= 1
-            self._wake()
+            self._ended()
 
     async def _forward(
         self, leader_id: int, proposals: list[Proposal], call: trio.CancelScope
@@ -141,5 +144,12 @@ class Forwarding:
             give_up(proposals, error)
         finally:
             self._plain.discard(call)
-            self._under_way -= 1
+            self._ended()
+
+    def _ended(self) -> None:
+        """A request has ended: there is a place for another. Not to be told of it otherwise keeps
+        packages large: those who have just been answered have more to write in a moment."""
+        self._under_way -= 1
+        if self._is_full:
+            self._is_full = False
             self._wake()

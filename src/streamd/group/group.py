@@ -135,7 +135,7 @@ class Group:
         # While it is held, nothing is written to the state's store, and nobody replaces it.
         self.storing_nothing = self._storing.exclusive
         self._sweeper = Sweeper(self, store, run_blocking)
-        self._drafting = Drafting(self._intake, self._foreign, self._packages, self.opener)
+        self._drafting = Drafting(core, self._intake, self._foreign, self._packages, self.opener)
         self._barriers = ReadBarriers(core, self.wake)
         self._configuration: Configuration | None = None
         self._writer = trio.CapacityLimiter(1)
@@ -155,7 +155,7 @@ class Group:
         """
         self._admit(command)
         proposal = Proposal(command, size, trio.current_time() + PROPOSE_TIMEOUT_S)
-        self._drafting.add(proposal, leads=self.leads)
+        self._drafting.add(proposal)
         self._work.unpark()
         try:
             return await proposal.settled()
@@ -185,7 +185,7 @@ class Group:
             proposal.command = until_now(proposal.command, self.now_ms())
             try:
                 self._admit(proposal.command)
-                self._drafting.add(proposal, leads=True)
+                self._drafting.add(proposal)
             except Unavailable as error:
                 proposal.settle(outcome.Error(error))
         self._work.unpark()

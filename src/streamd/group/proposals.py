@@ -99,8 +99,12 @@ class Proposal(Awaited[Outcome]):
         deadline: float,
         tell: Callable[[Settled], None] | None = None,
     ) -> None:
-        super().__init__(size, deadline, tell)
+        # Not by way of the class above: there is one for each write.
         self.command = command
+        self.size = size
+        self.deadline = deadline
+        self.tell = tell
+        self.count = 1
 
 
 def give_up(waiting: Iterable[Awaited[Any]], error: Unavailable | OutcomeUnknown) -> None:
@@ -255,13 +259,19 @@ class Intake(Generic[W]):
         """The oldest, as many as the limits allow."""
         taken: list[W] = []
         size = count = 0
-        while self._waiting:
-            size += self._waiting[0].size
-            count += self._waiting[0].count
-            if (size > max_bytes or count > max_commands) and (taken or not at_least_one):
+        for one in self._waiting:
+            if (size + one.size > max_bytes or count + one.count > max_commands) and (
+                taken or not at_least_one
+            ):
                 break
-            taken.append(self._waiting.popleft())
-        self.taken += self._let_go(taken)
+            size += one.size
+            count += one.count
+            taken.append(one)
+        for _ in taken:
+            self._waiting.popleft()
+        self._bytes -= size
+        self._commands -= count
+        self.taken += count
         return taken
 
     def put_back(self, waiting: Sequence[W]) -> None:
@@ -285,13 +295,10 @@ class Intake(Generic[W]):
         self._let_go(waiting)
         give_up(waiting, error)
 
-    def _let_go(self, gone: Iterable[W]) -> int:
-        commands = 0
+    def _let_go(self, gone: Iterable[W]) -> None:
         for one in gone:
             self._bytes -= one.size
-            commands += one.count
-        self._commands -= commands
-        return commands
+            self._commands -= one.count
 
 
 class Gathering:
