@@ -21,8 +21,8 @@ from streamd.http.application import StreamApplication
 from streamd.http.asgi import AsgiApplication
 from streamd.http.asgi_bridge import call_asgi
 from streamd.http.front_door import FrontDoor
-from streamd.http.hypercorn_server import HypercornServer
-from streamd.http.listeners import listen
+from streamd.http.hypercorn_server import HypercornHttp2
+from streamd.http.listeners import listen, server_ssl_context
 from streamd.http.live import Hub
 from streamd.http.messages import Request, Response
 from streamd.http.ops import create_ops_app
@@ -134,6 +134,13 @@ class RawClient:
             except ConnectionResetError:
                 return False
 
+    async def receive_some(self) -> bytes:
+        """What comes next, whatever it is; empty once the server has closed."""
+        if not self._buffer:
+            await self._receive()
+        data, self._buffer = self._buffer, b""
+        return data
+
     async def closed(self) -> bool:
         """Whether the server closes without another byte; waits for either."""
         return not self._buffer and not await self._receive()
@@ -187,7 +194,6 @@ class Serving:
         clock: Clock,
         node: Node,
         door: FrontDoor,
-        hypercorn: HypercornServer | None,
         hub: Hub,
         service: Service,
     ) -> None:
@@ -196,20 +202,18 @@ class Serving:
         self.url = url
         self.node = node
         self.door = door
-        self.hypercorn = hypercorn
         self.hub = hub
         self.service = service
 
     @property
     def connections(self) -> int:
         """How many connections are open, whichever server has them."""
-        return len(self.door.connections) + (self.hypercorn.connections if self.hypercorn else 0)
+        return len(self.door.connections)
 
     @property
     def bodies(self) -> Shares:
-        """What bodies that come hold, whichever server takes them."""
-        used = self.door if self.hypercorn is None else self.hypercorn.application
-        return used.bodies
+        """What bodies that come hold."""
+        return self.door.bodies
 
     @asynccontextmanager
     async def connect(
@@ -258,10 +262,7 @@ async def serving(
     cold: ColdConfig | None = None,
     **server_settings: Any,
 ) -> AsyncIterator[Serving]:
-    """Serve as `streamd serve` does, on a port of the system's choice, until the block ends.
-
-    The `door` serves, or with ``http="hypercorn"`` the `hypercorn`; the other has no connections.
-    """
+    """Serve as `streamd serve` does, on a port of the system's choice, until the block ends."""
     config = ServerConfig(data_dir=str(tmp_path / "data"), **server_settings)
     stores = await in_thread(Stores.open, Path(config.data_dir), config.node_id)
     failure: Exception | None = None
@@ -289,21 +290,19 @@ async def serving(
         async with node.running(), trio.open_nursery() as nursery:
             service = Service(node, hub, config, metrics, clock.now_ms, random)
             application = _application(service, node, metrics)
-            door = FrontDoor(application, config, metrics)
+            http2 = None
+            if config.http == "hypercorn":
+                http2 = HypercornHttp2(AsgiApplication(application, config), config)
+            door = FrontDoor(application, config, metrics, http2=http2)
             metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
             listeners = listen("127.0.0.1", 0)
             port = listeners[0].getsockname()[1]
-            hypercorn = None
-            if config.http == "hypercorn":
-                hypercorn = HypercornServer(AsgiApplication(application, config), config)
-                nursery.start_soon(hypercorn.serve, listeners, trio.sleep_forever)
-            else:
-                nursery.start_soon(door.serve, listeners, ssl_context)
-            is_plain = ssl_context is None and config.tls_cert is None
-            scheme, host = ("http", "127.0.0.1") if is_plain else ("https", "localhost")
+            ssl_context = ssl_context or server_ssl_context(config)
+            nursery.start_soon(door.serve, listeners, ssl_context)
+            scheme, host = ("http", "127.0.0.1") if ssl_context is None else ("https", "localhost")
             try:
                 url = f"{scheme}://{host}:{port}"
-                yield Serving(port, url, clock, node, door, hypercorn, hub, service)
+                yield Serving(port, url, clock, node, door, hub, service)
             except Exception as error:
                 failure = error  # A failed assertion is clearer outside of exception groups.
             nursery.cancel_scope.cancel()

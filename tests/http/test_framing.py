@@ -17,7 +17,7 @@ import trio
 from streamd.config import ServerConfig
 from streamd.http.asgi import AsgiApplication
 from streamd.http.front_door import FrontDoor
-from streamd.http.hypercorn_server import HypercornServer
+from streamd.http.hypercorn_server import HypercornHttp2
 from streamd.http.listeners import listen
 from streamd.http.messages import Channel, LiveResponse, Request
 from streamd.metrics import Metrics
@@ -144,17 +144,18 @@ class WithEmptyPieces:
         await channel.flush()
 
 
-@pytest.mark.parametrize("name", ["front door", "hypercorn"])
-async def test_an_empty_piece_does_not_end_a_response(name: str) -> None:
+@pytest.mark.parametrize("http2", [False, True])
+async def test_an_empty_piece_does_not_end_a_response(http2: bool) -> None:
     config = ServerConfig(data_dir="unused")
     listeners = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listeners[0].getsockname()[1]}"
-    async with trio.open_nursery() as nursery, checked_async_client(base_url=url) as client:
-        if name == "front door":
-            nursery.start_soon(FrontDoor(WithEmptyPieces(), config, Metrics()).serve, listeners)
-        else:
-            server = HypercornServer(AsgiApplication(WithEmptyPieces(), config), config)
-            nursery.start_soon(server.serve, listeners, trio.sleep_forever)
+    hypercorn = HypercornHttp2(AsgiApplication(WithEmptyPieces(), config), config)
+    door = FrontDoor(WithEmptyPieces(), config, Metrics(), http2=hypercorn)
+    async with (
+        trio.open_nursery() as nursery,
+        checked_async_client(base_url=url, http1=not http2, http2=http2) as client,
+    ):
+        nursery.start_soon(door.serve, listeners)
         for _ in range(2):
             assert (await client.get("/")).content == b"one,two,three,four"
         nursery.cancel_scope.cancel()

@@ -353,21 +353,6 @@ async def test_hypercorn_limits_bodies_in_time_and_together(tmp_path: Path) -> N
         assert [answer.split()[1] for answer in answers] == [b"503", b"408"]
 
 
-async def test_hypercorn_serves_nothing_behind_a_body_of_two_lengths(plain_url: str) -> None:
-    host, port = plain_url.removeprefix("http://").split(":")
-    head = b"Host: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n"
-    async with await trio.open_tcp_stream(host, int(port)) as stream:
-        await stream.send_all(b"POST /v1/stream/s HTTP/1.1\r\n" + head + b"\r\n0\r\n\r\n")
-        await stream.send_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        answers = b""
-        with trio.fail_after(PATIENCE_S):
-            async for data in stream:
-                answers += data
-    assert answers.startswith(b"HTTP/1.1 400")
-    assert b"AMBIGUOUS_LENGTH" in answers
-    assert answers.count(b"HTTP/1.1") == 1
-
-
 async def test_an_error_in_one_connection_ends_no_other(plain_url: str, pki: Pki) -> None:
     host, port = plain_url.removeprefix("http://").split(":")
     async with over(plain_url, pki, http2=False) as client:

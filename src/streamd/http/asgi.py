@@ -57,7 +57,7 @@ class AsgiApplication:
         self._fatal = fatal
         self._failure: Exception | None = None
         self._failed = trio.Event()
-        self._outgoing = Outgoing(config.max_buffered_bytes)
+        self.outgoing = Outgoing(config.max_buffered_bytes)
         self.bodies = Shares(config.max_buffered_bytes)
 
     async def raise_fatal(self) -> None:
@@ -67,6 +67,8 @@ class AsgiApplication:
         raise self._failure
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await _refuse_websocket(send)
         if scope["type"] != "http":
             return
         client = client_of(scope["client"][0]) if scope["client"] else ""
@@ -103,7 +105,7 @@ class AsgiApplication:
             head += b"Connection: close\r\n"
         parts, size = body_parts(response.body if scope["method"] != "HEAD" else b"")
         try:
-            with self._outgoing.holding(parts, size, channel.client):
+            with self.outgoing.holding(parts, size, channel.client):
                 await _send_whole(channel, response.status, head, parts, response.shared_head)
         except OutgoingFull:
             await _send_whole(channel, FULL.status, FULL.head, body_parts(FULL.body)[0])
@@ -253,6 +255,18 @@ class AsgiChannel:
             await self._send(message)
             return
         raise ClientGone
+
+
+async def _refuse_websocket(send: Send) -> None:
+    """Answer an extended CONNECT (RFC 8441) as CONNECT is answered anywhere here."""
+    try:
+        check_method(b"CONNECT")
+    except Refused as refused:
+        lines = (refused.response.head + COMMON_HEAD).split(b"\r\n")
+        headers = [(name.lower(), value) for name, _, value in _pairs(lines)]
+        status, body = refused.response.status, refused.response.body
+        await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+        await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 
 
 async def _send_whole(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from email.utils import formatdate
 from enum import Enum
 from functools import partial
+from typing import Any, Protocol
 
 import structlog
 import trio
@@ -34,7 +35,15 @@ from streamd.http.messages import (
 from streamd.http.outgoing import FULL, UNCOUNTED_BYTES, Outgoing, OutgoingFull
 from streamd.http.shares import LimitReached, Shares
 from streamd.http.transports import SocketTransport, StreamTransport, Transport
-from streamd.http.wire import CONTINUE, STATUS_LINES, Chunked, Refused, body_parts, empty_lines
+from streamd.http.wire import (
+    CONTINUE,
+    PREFACE_HEAD,
+    STATUS_LINES,
+    Chunked,
+    Refused,
+    body_parts,
+    empty_lines,
+)
 from streamd.metrics import Metrics
 
 _SWEEP_INTERVAL_S = 1.0
@@ -51,8 +60,28 @@ class Phase(Enum):
     BUSY = "busy"
 
 
+class Http2(Protocol):
+    """Serves the same application on connections that speak HTTP/2."""
+
+    def share_limits(self, bodies: Shares, outgoing: Outgoing) -> None:
+        """Count what bodies and answers hold together with what the others' do."""
+
+    async def serve(self, stream: Any) -> None:
+        """Serve a Trio stream, plain or TLS, to its end."""
+
+    async def drain(self) -> None:
+        """End idle connections now, and the others after their responses."""
+
+    async def raise_fatal(self) -> None:
+        """Wait for an error that is fatal to the node, and raise it."""
+
+
 class FrontDoor:
-    """Serves an application on listening sockets. `fatal` errors of a handler end the server."""
+    """Serves an application on listening sockets. `fatal` errors of a handler end the server.
+
+    With `http2`, connections that begin with HTTP/2 are its own, the others are served here: there
+    is one parser of HTTP/1.1.
+    """
 
     def __init__(
         self,
@@ -61,14 +90,18 @@ class FrontDoor:
         metrics: Metrics,
         *,
         fatal: tuple[type[BaseException], ...] = (),
+        http2: Http2 | None = None,
     ) -> None:
         self.application = application
         self.config = config
         self.metrics = metrics
         self.fatal = fatal
+        self.http2 = http2
         self.connections: set[Connection] = set()
         self.bodies = Shares(config.max_buffered_bytes)
         self.outgoing = Outgoing(config.max_buffered_bytes)
+        if http2 is not None:
+            http2.share_limits(self.bodies, self.outgoing)
         self.draining = False
         self.scheme = b"http"
         self._handshakes = 0
@@ -88,6 +121,8 @@ class FrontDoor:
         self.scheme = b"http" if ssl_context is None else b"https"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
+            if self.http2 is not None:
+                nursery.start_soon(self.http2.raise_fatal)
             with self._accepting:
                 async with trio.open_nursery() as accepting:
                     take = partial(self._take, ssl_context=ssl_context, nursery=nursery)
@@ -96,6 +131,8 @@ class FrontDoor:
             for listener in listeners:
                 trio.lowlevel.notify_closing(listener)
                 listener.close()
+            if self.http2 is not None:
+                await self.http2.drain()
             with trio.move_on_after(self.config.drain_timeout_ms / 1000):
                 while self.connections:
                     await self._idle.wait()
@@ -141,16 +178,20 @@ class FrontDoor:
         finally:
             self._handshakes -= 1
         transport = StreamTransport(stream, self.config.write_timeout_ms / 1000)
-        await self._serve_connection(self._connection(transport, client))
+        connection = self._connection(transport, client)
+        speaks_http2 = self.http2 is not None and stream.selected_alpn_protocol() == "h2"
+        await self._serve_connection(connection, speaks_http2=speaks_http2)
 
     def _connection(self, transport: Transport, client: str) -> Connection:
         connection = Connection(self, transport, client)
         self.connections.add(connection)
         return connection
 
-    async def _serve_connection(self, connection: Connection) -> None:
+    async def _serve_connection(
+        self, connection: Connection, *, speaks_http2: bool = False
+    ) -> None:
         try:
-            await connection.run()
+            await connection.run(speaks_http2=speaks_http2)
         finally:
             self.connections.discard(connection)
             connection.held.release()
@@ -206,13 +247,17 @@ class Connection:
         self.held = door.bodies.share(client)
         self._pace: Pace | None = None
         self._body_came = 0
+        self._is_new = True
 
     # -- its life -----------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, *, speaks_http2: bool = False) -> None:
         """Answer requests, in order, until either side ends the connection."""
         try:
             with self.scope:
+                if speaks_http2:
+                    await self._speak_http2()
+                    return
                 while await self._serve_one():
                     if self.buffer:
                         # A client that sends ahead must not keep the others waiting.
@@ -221,6 +266,12 @@ class Connection:
                 await self._refuse(self._late)
         except ClientGone:
             pass
+
+    async def _speak_http2(self, ahead: bytes = b"") -> None:
+        """Serve HTTP/2 to the end; `ahead` is what was taken of it."""
+        assert self._door.http2 is not None
+        self._enter(Phase.BUSY)
+        await self._door.http2.serve(self.transport.stream(ahead + self.buffer))
 
     def check_time(self, now: float) -> None:
         """Called by the sweeper: end the connection if it has waited too long. While a body comes,
@@ -248,6 +299,10 @@ class Connection:
         try:
             raw = await self._read_head()
             if raw is None:
+                return False
+            is_new, self._is_new = self._is_new, False
+            if is_new and raw == PREFACE_HEAD and self._door.http2 is not None:
+                await self._speak_http2(raw)
                 return False
             head = self._door.heads.parse(raw)
             if head.method == "PUT" and self._door.application.takes_pieces(head.path):

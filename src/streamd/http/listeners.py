@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
@@ -11,6 +12,7 @@ from typing import NoReturn
 import structlog
 import trio
 
+from streamd.config import ConfigError, ServerConfig
 from streamd.http.messages import COMMON_HEAD, error_response
 from streamd.http.shares import client_of
 from streamd.http.wire import STATUS_LINES, body_parts
@@ -67,6 +69,24 @@ async def accept_for_ever(
             with suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             take(sock, client_of(address[0]))
+
+
+def server_ssl_context(server: ServerConfig) -> ssl.SSLContext | None:
+    """TLS as it is configured, or None. Raises `ConfigError`."""
+    if server.tls_cert is None or server.tls_key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    if server.http == "hypercorn":
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        # HTTP/2 forbids others with TLS 1.2 (RFC 9113 appendix A).
+        context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
+    else:
+        context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(server.tls_cert, server.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"server.tls_cert, server.tls_key: {error}") from None
+    return context
 
 
 def turn_away(sock: socket.socket) -> None:

@@ -25,8 +25,8 @@ from streamd.http.asgi import AsgiApplication
 from streamd.http.asgi_bridge import call_asgi
 from streamd.http.descriptors import allowed_connections
 from streamd.http.front_door import FrontDoor
-from streamd.http.hypercorn_server import HypercornServer
-from streamd.http.listeners import listen
+from streamd.http.hypercorn_server import HypercornHttp2
+from streamd.http.listeners import listen, server_ssl_context
 from streamd.http.live import Hub
 from streamd.http.messages import Request, Response
 from streamd.http.ops import create_ops_app
@@ -54,7 +54,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
     cannot be used, at start or later, and `RaftViolation`.
     """
     server = config.server
-    ssl_context = _ssl_context(server)
+    ssl_context = server_ssl_context(server)
     listeners = _listen(server)
     stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id, config.cluster)
     random = Random()
@@ -167,19 +167,14 @@ async def _serve_http(
     listeners: list[socket.socket],
     ssl_context: ssl.SSLContext | None,
 ) -> None:
+    http2 = None
+    if server.http == "hypercorn":
+        http2 = HypercornHttp2(AsgiApplication(application, server, fatal=_FATAL), server)
     async with trio.open_nursery() as nursery:
-        if server.http == "hypercorn":
-            stopping = trio.Event()
-            nursery.start_soon(_until_signal, hub, stopping.set)
-            app = AsgiApplication(application, server, fatal=_FATAL)
-            hypercorn = HypercornServer(app, server)
-            metrics.gauge("http_connections", "Open connections.", lambda: hypercorn.connections)
-            await hypercorn.serve(listeners, stopping.wait)
-        else:
-            door = FrontDoor(application, server, metrics, fatal=_FATAL)
-            metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
-            nursery.start_soon(_until_signal, hub, door.drain)
-            await door.serve(listeners, ssl_context)
+        door = FrontDoor(application, server, metrics, fatal=_FATAL, http2=http2)
+        metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
+        nursery.start_soon(_until_signal, hub, door.drain)
+        await door.serve(listeners, ssl_context)
         nursery.cancel_scope.cancel()
 
 
@@ -198,18 +193,6 @@ def _listen(server: ServerConfig) -> list[socket.socket]:
         return listen(*server.listen_address)
     except OSError as error:
         raise ConfigError(f"server.listen: cannot listen on {server.listen}: {error}") from None
-
-
-def _ssl_context(server: ServerConfig) -> ssl.SSLContext | None:
-    if server.tls_cert is None or server.tls_key is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(server.tls_cert, server.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"server.tls_cert, server.tls_key: {error}") from None
-    return context
 
 
 def _warn_of_open_files(config: Config, directory: Path) -> None:

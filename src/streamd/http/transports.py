@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -18,8 +18,26 @@ _MAX_GATHERED = 64
 # What a client must take in each write timeout. A stream is given so much at once, for it tells of
 # no progress in between, and TLS makes a copy.
 SEND_BYTES = 64 * 1024
-_LINGER_S = 1.0
-_LINGER_BYTES = 1024 * 1024
+_LINGER_S = 5.0
+_LINGER_BYTES = 64 * 1024 * 1024
+
+
+class ReadAhead:
+    """A Trio stream of which some was read before; what is not here is as `inner` has it."""
+
+    def __init__(self, inner: Any, ahead: bytes) -> None:
+        self._inner = inner
+        self._ahead = ahead
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        if self._ahead:
+            data, self._ahead = self._ahead, b""
+            await trio.lowlevel.checkpoint()
+            return data
+        return bytes(await self._inner.receive_some(max_bytes))
 
 
 class Transport(Protocol):
@@ -37,6 +55,10 @@ class Transport(Protocol):
 
     async def wait_disconnected(self) -> None:
         """Return once the client is gone; what it sends meanwhile is kept for `receive`."""
+
+    def stream(self, ahead: bytes) -> Any:
+        """The connection as a Trio stream that gives `ahead` first, for another to serve; only
+        `close` may be called from then on."""
 
     async def linger(self) -> None:
         """End the sending side and let the client read: a close with input unread would reset
@@ -109,15 +131,16 @@ class SocketTransport:
             self._ahead += data
         await trio.sleep_forever()
 
+    def stream(self, ahead: bytes) -> Any:
+        plain = trio.SocketStream(trio.socket.from_stdlib_socket(self._sock))
+        return ReadAhead(plain, ahead + self._ahead)
+
     async def linger(self) -> None:
         try:
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:
             return
-        left = _LINGER_BYTES
-        with trio.move_on_after(_LINGER_S):
-            while left > 0 and (data := await self.receive()):
-                left -= len(data)
+        await _discard(self)
 
     async def close(self) -> None:
         trio.lowlevel.notify_closing(self._sock)
@@ -169,12 +192,25 @@ class StreamTransport:
             self._ahead += data
         await trio.sleep_forever()
 
+    def stream(self, ahead: bytes) -> Any:
+        return ReadAhead(self._stream, ahead + self._ahead)
+
     async def linger(self) -> None:
+        # TLS has no end of sending alone.
+        await _discard(self)
         with trio.move_on_after(_LINGER_S):
             await self._stream.aclose()
 
     async def close(self) -> None:
         await trio.aclose_forcefully(self._stream)
+
+
+async def _discard(transport: Transport) -> None:
+    """Take what a client goes on sending, within limits."""
+    left = _LINGER_BYTES
+    with trio.move_on_after(_LINGER_S):
+        while left > 0 and (data := await transport.receive()):
+            left -= len(data)
 
 
 def _gathered(parts: Sequence[Buffer]) -> Sequence[Buffer]:

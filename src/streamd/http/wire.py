@@ -44,6 +44,8 @@ STATUS_LINES = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
     for status in HTTPStatus
 }
+# How a client begins that knows beforehand that the server speaks HTTP/2 (RFC 9113 section 3.4).
+PREFACE_HEAD = b"PRI * HTTP/2.0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
