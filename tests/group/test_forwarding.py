@@ -10,8 +10,14 @@ import msgspec
 import pytest
 import trio
 
-from streamd.group.proposals import OutcomeUnknown
-from streamd.streams.commands import Result
+from streamd.group.proposals import (
+    OutcomeUnknown,
+    Proposal,
+    Unavailable,
+    decode_answers,
+    encode_proposals,
+)
+from streamd.streams.commands import Delete, Result
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
 from tests.support.nodes import append, append_to, create, key
@@ -113,6 +119,20 @@ def test_an_answer_of_the_leader_that_is_not_understood_leaves_the_outcome_unkno
             await second.node.group.propose(append("a", b"x"))
         del leader.node.group.propose_package
         await second.node.group.propose(append("a", b"y"))
+
+    play(scenario)
+
+
+def test_a_leader_without_room_takes_no_bytes_from_a_node_without_sessions(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, _, _ = await begin(machines)
+        leader.node.group.hot_limit_bytes = -1
+        wanted = [Proposal(append("a", b"x"), 1, 0.0), Proposal(Delete(key("a")), 0, 0.0)]
+        answer = await leader.node.group.propose_forwarded(encode_proposals(wanted))
+        refused, deleted = decode_answers(answer)
+        with pytest.raises(Unavailable, match="the hot tier is full"):
+            refused.unwrap()
+        assert deleted.unwrap().result is Result.DELETED
 
     play(scenario)
 

@@ -181,6 +181,30 @@ async def test_the_log_is_not_cut_under_a_snapshot_that_is_on_its_way(
             await node.group.stored()
 
 
+async def test_who_waits_for_the_store_goes_on_when_an_installed_state_has_it_all(
+    tmp_path: Path,
+) -> None:
+    """Nothing is left to be stored then, so no flush would ever wake them."""
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+        went_on = trio.Event()
+
+        async def wait() -> None:
+            await node.group.stored()
+            went_on.set()
+
+        async with trio.open_nursery() as nursery, node.group.storing_nothing:
+            await append_to(node, "a", b"x")
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert not went_on.is_set()
+            state = node.group.state
+            state.stored_index = state.header.applied_index
+            node.group._storing.restarted(state.stored_index)
+            with trio.fail_after(20):
+                await went_on.wait()
+
+
 # --- limits
 
 
