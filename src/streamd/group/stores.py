@@ -5,16 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import structlog
+
 from streamd.config import ClusterConfig
 from streamd.raft.core import Core, Settings
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry, decode_configuration
 from streamd.raft.messages import Configuration
 from streamd.storage.data_dir import DataDir
-from streamd.storage.errors import RecoveryUnfinished, RestoreUnfinished
+from streamd.storage.errors import (
+    LogCorrupt,
+    RecoveryUnfinished,
+    RestoreUnfinished,
+    StateBehindLog,
+    StorageError,
+)
+from streamd.storage.incoming import check_installed
 from streamd.storage.install import recover_install
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
 from streamd.streams.state import State
+
+log = structlog.get_logger("streamd.storage")
 
 
 class Stores:
@@ -59,7 +70,15 @@ class Stores:
             log_store = LogStore.open(data_dir.log, data_dir.floor, alone=name is None)
             if name is None and log_store.last_index == 0:
                 log_store.append([bootstrap_entry([node_id])], BOOTSTRAP_HARD_STATE)
-            return cls(data_dir, log_store, StateStore(data_dir.state))
+            try:
+                state_store = _open_state(data_dir, log_store)
+            except (LogCorrupt, StateBehindLog) as damage:
+                has_leader = name is not None and not recovering
+                if log_store.first_index > 1 and not has_leader:
+                    raise
+                log_store = _make_up_for(damage, data_dir, log_store)
+                state_store = StateStore(data_dir.state)
+            return cls(data_dir, log_store, state_store)
         except BaseException:
             if log_store is not None:
                 log_store.close()
@@ -75,6 +94,39 @@ class Stores:
                 self.log.close()
             finally:
                 self.data_dir.close()
+
+
+def _open_state(data_dir: DataDir, log_store: LogStore) -> StateStore:
+    """Raises `LogCorrupt`, `StateBehindLog` when the log cannot make up for what it lacks."""
+    state_store = StateStore(data_dir.state)
+    try:
+        check_installed(state_store)
+        log_store.check_reaches(State(state_store).header.applied_index)
+    except BaseException:
+        state_store.close()
+        raise
+    return state_store
+
+
+def _make_up_for(damage: StorageError, data_dir: DataDir, log_store: LogStore) -> LogStore:
+    """Set a damaged state aside. The log makes it again if that reaches back to its beginning.
+
+    Otherwise a leader has to send a snapshot. It does so to a node without a log; so the log is
+    set aside as well, and counts as lost: the node does not vote until it holds all of it again.
+    Repeatable at each step.
+    """
+    is_replayed = log_store.first_index == 1
+    log.error(
+        "the state is damaged; it is made again from the log"
+        if is_replayed
+        else "the state is damaged; it is fetched from the leader",
+        why=str(damage),
+        kept=str(data_dir.state_damaged),
+    )
+    if not is_replayed:
+        log_store = log_store.set_aside(str(damage))
+    data_dir.set_state_aside()
+    return log_store
 
 
 def open_core(stores: Stores, state: State, random: Random, timing: ClusterConfig) -> Core:

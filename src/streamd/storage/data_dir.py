@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from streamd.storage.errors import DataDirInUse, IdentityMismatch, StorageFailed
-from streamd.storage.files import write_durably
+from streamd.storage.files import rename_durably, write_durably
 
 FORMAT_VERSION = 1
 
@@ -44,6 +45,7 @@ class DataDir:
         self.floor = path / "floor"
         self.incoming = path / "incoming"
         self.state_old = path / "state.old"
+        self.state_damaged = path / "state.damaged"
         self.install_marker = path / "install"
         self.restoring = path / "restore"
         self.recovering = path / "recover"
@@ -96,6 +98,15 @@ class DataDir:
             self._identify_as(
                 replace(self.identity, cluster_id=cluster_id, former_cluster_id=former)
             )
+
+    def set_state_aside(self) -> None:
+        """Keep a damaged state for whoever wants to know. Raises `StorageFailed`."""
+        try:
+            if self.state_damaged.exists():
+                shutil.rmtree(self.state_damaged)
+            rename_durably(self.state, self.state_damaged)
+        except OSError as error:
+            raise StorageFailed(f"{self.state} cannot be set aside: {error}") from error
 
     def _identify_as(self, identity: Identity) -> None:
         try:

@@ -32,6 +32,16 @@ def write_durably(file: Path, content: bytes) -> None:
     sync_directory(file.parent)
 
 
+def cut_durably(file: Path, size: int) -> None:
+    """Cut a file to its first `size` bytes so that no crash undoes it."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def remove_durably(file: Path) -> None:
     """Remove a file, if it is there, so that no crash brings it back."""
     file.unlink(missing_ok=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 
 from streamd.storage.binding import plyvel
-from streamd.storage.errors import StorageError
+from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError
 from streamd.storage.files import sync_directory
 from streamd.storage.leveldb import FailStop
 from streamd.storage.snapshots import Piece, SnapshotMeta, piece_crc, put_rows
-from streamd.storage.state_store import open_state_database
+from streamd.storage.state_store import StateStore, open_state_database
 from streamd.streams import keys
 from streamd.streams.model import Header
 
@@ -27,6 +27,14 @@ _PROGRESS_KEY = b"\0incoming"
 
 class SnapshotDamaged(Exception):
     """What was received is not what was sent. Nothing of it was kept."""
+
+
+def check_installed(state: StateStore) -> None:
+    """Raises `LogCorrupt` for the state of a snapshot that has lost its end since it was whole."""
+    if state.get(_PROGRESS_KEY) is not None:
+        raise LogCorrupt(
+            f"the state is damaged: it is of a snapshot that lacks its end. {RESTORE_HINT}"
+        )
 
 
 class _Progress(msgspec.Struct, array_like=True):

@@ -1,7 +1,8 @@
 """LevelDB as the stores use it: opened strictly, its errors final.
 
 Reads verify checksums and the log is read with ``paranoid_checks``: by default a flipped bit in
-LevelDB's own log silently drops every record behind it.
+LevelDB's own log silently drops every record behind it. Then LevelDB would refuse a log whose last
+write was torn by a loss of power as well, so that is cut off before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import NoReturn
 
 from streamd.storage.binding import plyvel
 from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError, StorageFailed
+from streamd.storage.files import sync_directory
+from streamd.storage.tears import IsKey, cut_torn_tails
 
 
 def open_database(
@@ -23,15 +26,19 @@ def open_database(
     lru_cache_size: int | None = None,
     bloom_filter_bits: int = 0,
     paranoid: bool = True,
+    is_key: IsKey | None = None,
 ) -> plyvel.DB:
     """Open or create a database. Sizes are in bytes. Raises `LogCorrupt` or `StorageFailed`.
 
+    A write that a loss of power cut short is removed first; see `cut_torn_tails` for `is_key`.
     Not `paranoid`, it opens a damaged one with what LevelDB can read of it, and deletes the rest.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _refuse_orphans(directory)
-        return plyvel.DB(
+        if paranoid:
+            cut_torn_tails(directory, is_key)
+        db = plyvel.DB(
             str(directory),
             create_if_missing=True,
             paranoid_checks=paranoid,
@@ -40,6 +47,10 @@ def open_database(
             lru_cache_size=lru_cache_size,
             bloom_filter_bits=bloom_filter_bits,
         )
+        # LevelDB does not, after it has renamed CURRENT.
+        sync_directory(directory)
+        sync_directory(directory.parent)
+        return db
     except plyvel.CorruptionError as error:
         raise LogCorrupt(f"{directory} is corrupt: {_text(error)}. {RESTORE_HINT}") from error
     except (plyvel.Error, OSError) as error:

@@ -18,9 +18,18 @@ MAX_INDEX = 2**64 - 1
 _KEY = Struct(">IcQ")
 _ENTRY = Struct(">QBI")
 _BASE = Struct(">QQI")
-_ENTRY_LETTER = b"e"
+_ENTRY_LETTER, _HARD_STATE_LETTER, _BASE_LETTER = b"e", b"h", b"b"
 
 _HARD_STATE = msgspec.msgpack.Decoder(HardState)
+
+
+def is_log_key(key: bytes) -> bool:
+    """Whether a row with that key can be of a log."""
+    return len(key) == _KEY.size and key[4:5] in (
+        _ENTRY_LETTER,
+        _HARD_STATE_LETTER,
+        _BASE_LETTER,
+    )
 
 
 class LogRows:
@@ -31,8 +40,8 @@ class LogRows:
         self._db = db
         self._group_id = group_id
         self._name = name
-        self._hard_state_key = _KEY.pack(group_id, b"h", 0)
-        self._base_key = _KEY.pack(group_id, b"b", 0)
+        self._hard_state_key = _KEY.pack(group_id, _HARD_STATE_LETTER, 0)
+        self._base_key = _KEY.pack(group_id, _BASE_LETTER, 0)
 
     def key(self, index: int) -> bytes:
         return _KEY.pack(self._group_id, _ENTRY_LETTER, index)

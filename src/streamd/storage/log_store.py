@@ -21,13 +21,14 @@ from streamd.storage.recent import Recent, fitting
 from streamd.storage.salvage import (
     LogFiles,
     finish_salvage,
+    move_aside,
     note_lost,
     open_log_database,
     salvage,
 )
 
 _RECENT_BYTES = 8 * 1024 * 1024
-_KEYS_PER_DELETE = 1000
+_KEYS_PER_DELETE = 10_000
 
 
 class LogStore:
@@ -264,6 +265,14 @@ class LogStore:
                 f"entries up to {applied_index} were applied. {RESTORE_HINT}"
             )
 
+    def check_reaches(self, applied_index: int) -> None:
+        """Raises `StateBehindLog` when entries that the state lacks were removed."""
+        if applied_index < self._base.index:
+            raise StateBehindLog(
+                f"the state ends at entry {applied_index}, but the log in "
+                f"{self._files.directory} begins behind entry {self._base.index}. {RESTORE_HINT}"
+            )
+
     def fit_to_state(self, applied_index: int, applied_term: int) -> None:
         """See that the state, which ends at `applied_index`, and the log have no gap in between.
 
@@ -271,11 +280,7 @@ class LogStore:
         state, which holds only committed ones; alone it raises `LogBelowFloor`. Raises
         `StateBehindLog` when entries that the state lacks were removed, and `StorageFailed`.
         """
-        if applied_index < self._base.index:
-            raise StateBehindLog(
-                f"the state ends at entry {applied_index}, but the log in "
-                f"{self._files.directory} begins behind entry {self._base.index}. {RESTORE_HINT}"
-            )
+        self.check_reaches(applied_index)
         if self._alone:
             self.check_applied(applied_index)
         elif applied_index > self._last.index:
@@ -284,6 +289,19 @@ class LogStore:
                     self._files, applied_index, "it ends before the state", self._last
                 )
             self.reset(applied_index, applied_term, chain=0)
+
+    def set_aside(self, why: str) -> LogStore:
+        """Begin with an empty log, durably; all that this one has counts as lost.
+
+        This one is closed, and stays where a damaged one would. Raises `StorageError`.
+        """
+        files = self._files
+        with self._fail_stop.guarding():
+            note_lost(files, self._last.index, why, Floor())
+            write_floor(files.floor, Floor())
+            self._db.close()
+            move_aside(files)
+        return LogStore.open(files.directory, files.floor, alone=self._alone)
 
     def close(self) -> None:
         """Note the floor and close the database; after a failure, only close."""
@@ -361,7 +379,11 @@ class LogStore:
         self._delete(doomed)
 
     def _delete(self, indexes: Sequence[int]) -> None:
-        batch = self._db.write_batch()
+        """Synced, though it could be done again: a torn batch with a later one behind it is
+        damage (see `tears`)."""
+        if not indexes:
+            return
+        batch = self._db.write_batch(sync=True)
         for index in indexes:
             batch.delete(self._rows.key(index))
         batch.write()

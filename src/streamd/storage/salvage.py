@@ -19,7 +19,7 @@ from streamd.storage.errors import LogCorrupt, StorageError, StorageFailed
 from streamd.storage.files import read_checked, rename_durably, sync_directory, write_checked
 from streamd.storage.floor import Floor, read_floor, write_floor
 from streamd.storage.leveldb import open_database
-from streamd.storage.log_rows import LogRows
+from streamd.storage.log_rows import LogRows, is_log_key
 
 # The log is written in order, so its tables hardly overlap and a larger buffer saves no sorting.
 # It would be filled, twice over, by one snapshot that an application publishes.
@@ -46,7 +46,11 @@ class LogFiles:
 def open_log_database(directory: Path, *, paranoid: bool = True) -> plyvel.DB:
     """Raises `LogCorrupt` or `StorageFailed`."""
     return open_database(
-        directory, write_buffer_size=_WRITE_BUFFER_BYTES, compression=None, paranoid=paranoid
+        directory,
+        write_buffer_size=_WRITE_BUFFER_BYTES,
+        compression=None,
+        paranoid=paranoid,
+        is_key=is_log_key,
     )
 
 
@@ -96,12 +100,17 @@ def salvage(files: LogFiles, group_id: int, damage: StorageError) -> None:
         shutil.rmtree(files.copy)
         note_lost(files, max(floor.index, highest_index, last.index), str(damage), last)
         write_floor(files.floor, last)
-        if files.damaged.exists():
-            shutil.rmtree(files.damaged)
-        rename_durably(files.directory, files.damaged)
+        move_aside(files)
         rename_durably(files.kept, files.directory)
     except OSError as error:
         raise StorageFailed(f"{files.directory} cannot be salvaged: {error}") from error
+
+
+def move_aside(files: LogFiles) -> None:
+    """Keep a log for whoever wants to know, in place of an earlier one. Raises `OSError`."""
+    if files.damaged.exists():
+        shutil.rmtree(files.damaged)
+    rename_durably(files.directory, files.damaged)
 
 
 def _floor_or_none(files: LogFiles) -> Floor:

@@ -1,0 +1,153 @@
+"""Power is lost in the middle of writes, on all nodes at once, or a state is damaged: nodes help
+themselves."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from streamd.raft.messages import Entry, EntryKind
+from streamd.storage.errors import StorageError
+from streamd.storage.log_store import LogStore
+from streamd.storage.state_store import StateStore
+from tests.sim.runtime import run_virtually
+from tests.sim.torn_pages import torn
+from tests.support.directories import copy_in_use
+from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
+from tests.support.nodes import append, append_to, create, read_all, running_node
+
+Play = Callable[[Scenario], None]
+
+
+@pytest.fixture(name="play")
+def _play(tmp_path: Path) -> Play:
+    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
+
+
+def tear(machine: Machine, random: Random) -> None:
+    """Leave of a write to log and state, which nobody heard of, what a loss of power may."""
+    copy = copy_in_use(machine.path, machine.path.with_suffix(".copy"))
+    log = LogStore.open(copy / "log", copy / "floor", alone=False)
+    state = StateStore(copy / "state")
+    before = copy_in_use(copy, machine.path.with_suffix(".before"))
+    hard_state = log.hard_state
+    payload = random.randbytes(20_000)  # of no meaning, in case it stays
+    entry = Entry(log.last_index + 1, hard_state.term, EntryKind.NOOP, payload)
+    log.append([entry], hard_state)
+    state.write([(b"\xf0row", random.randbytes(20_000))])
+    after = copy_in_use(copy, machine.path.with_suffix(".after"))
+    log.close()
+    state.close()
+    for file in before.glob("*/*.log"):
+        written = after / file.relative_to(before)
+        content = torn(file.read_bytes(), written.read_bytes(), random, [random.randbytes(4096)])
+        file.write_bytes(content)
+    shutil.rmtree(machine.path)
+    before.rename(machine.path)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_writes_torn_on_all_nodes_at_once_take_nobody_the_vote(seed: int, play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        random = Random(seed)
+        leader, *_ = await all_ready(machines)
+        await leader.node.group.propose(create("a"))
+        for number in range(9):
+            await leader.node.group.propose(append("a", b"<%d>" % number))
+        for machine in machines.all:
+            await machine.kill()
+            tear(machine, random)
+        for machine in machines.all:
+            machines.start(machine)
+        leader, *_ = await all_ready(machines)
+        assert [machine.node.group.core.may_vote for machine in machines.all] == [True] * 3
+        assert [machine.node.stores.log.lost_below for machine in machines.all] == [None] * 3
+        await leader.node.group.propose(append("a", b"<9>"))
+        everything = b"".join(b"<%d>" % number for number in range(10))
+        assert await read_all(leader.node, "a") == everything
+
+    play(scenario)
+
+
+def damage_state(path: Path) -> None:
+    """So that it cannot be opened."""
+    manifest = max((path / "state").glob("MANIFEST-*"))
+    content = bytearray(manifest.read_bytes())
+    content[9] ^= 1
+    manifest.write_bytes(content)
+
+
+def test_a_member_with_a_damaged_state_makes_it_again_from_its_log(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, damaged, _ = await all_ready(machines)
+        await leader.node.group.propose(create("a"))
+        await leader.node.group.propose(append("a", b"content"))
+        await damaged.kill()
+        damage_state(damaged.path)
+        machines.start(damaged)
+        await wait_until(lambda: damaged.is_ready)
+        assert damaged.node.stores.log.lost_below is None
+        assert await read_all(damaged.node, "a") == b"content"
+        assert (damaged.path / "state.damaged").is_dir()
+
+    play(scenario)
+
+
+def test_a_member_with_a_damaged_state_and_a_log_that_was_cut_fetches_it(play: Play) -> None:
+    """It has to be sent a snapshot, and does not vote meanwhile."""
+
+    async def scenario(machines: Machines) -> None:
+        leader, damaged, other = await all_ready(machines)
+        await leader.node.group.propose(create("a"))
+        await leader.node.group.propose(append("a", b"content"))
+        for machine in machines.all:
+            await machine.node.group.compact()
+        reached = damaged.node.stores.log.last_index
+        await damaged.kill()
+        damage_state(damaged.path)
+        for machine in (leader, other):
+            await machine.kill()
+        machines.start(damaged)
+        await wait_until(lambda: damaged.running is not None)
+        assert not damaged.node.group.core.may_vote
+        lost = damaged.node.stores.log.lost_below
+        assert lost is not None
+        assert lost.index >= reached
+
+        machines.start(leader)
+        machines.start(other)
+        await wait_until(lambda: damaged.is_ready and damaged.node.group.core.may_vote)
+        assert await read_all(damaged.node, "a") == b"content"
+        assert (damaged.path / "log.damaged").is_dir()
+
+    play(scenario)
+
+
+async def test_a_node_by_itself_makes_a_damaged_state_again_from_its_log(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+        await append_to(node, "a", b"content")
+    damage_state(tmp_path)
+    for _ in range(2):
+        async with running_node(tmp_path) as node:
+            assert await read_all(node, "a") == b"content"
+
+
+async def test_a_node_by_itself_refuses_a_damaged_state_once_its_log_was_cut(
+    tmp_path: Path,
+) -> None:
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+        await append_to(node, "a", b"content")
+        await node.group.compact()
+    damage_state(tmp_path)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"state.*Restore the data directory"):
+            async with running_node(tmp_path):
+                pass
+    assert (tmp_path / "state").is_dir()
