@@ -46,6 +46,9 @@ cold: $(READY) ## Kill servers at every step of what they do in a real MinIO, an
 	@$(BIN)/python -m tests.support.minio
 	COLD_STEPS=all $(BIN)/python -m pytest tests/cold/nodes $(ARGS)
 
+tears: $(READY) ## Cut the power at every page of every write (TEARS=20000 SEED=5)
+	TEARS=$${TEARS:-5000} $(BIN)/python -m pytest tests/crash/test_tears.py $(ARGS)
+
 sim: $(READY) ## Only the simulations and their planted bugs (SEEDS=8000: a long run; SEED=17: one)
 	@$(BIN)/python -m pytest $(SIM_HEARTS) $(ARGS) & hearts=$$!; \
 	$(BIN)/python -m pytest tests/sim $(ARGS) || nodes=$$?; \
