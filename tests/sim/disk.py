@@ -14,14 +14,14 @@ from typing import TypeVar
 
 from streamd.storage.binding import plyvel
 from tests.sim.persisting import Crashed
+from tests.sim.torn_pages import Tear, pages, torn
 from tests.sim.watch import InvariantBroken
 from tests.support.directories import copy_in_use, sizes
 
 T = TypeVar("T")
 
-# LevelDB's own log: blocks of records, each with a checksum, its length and its type.
-_BLOCK_BYTES = 32 * 1024
-_HEAD_BYTES = 7
+# Most writes are smaller than a page.
+_SECTOR_BYTES = 512
 
 
 class Trap(Enum):
@@ -29,12 +29,13 @@ class Trap(Enum):
 
     CRASH_BEFORE = "crashes before a write"
     CRASH_AFTER = "crashes after a write"
+    CRASH_DURING = "crashes during a write"
     IO_ERROR = "EIO"
     FULL = "ENOSPC"
 
     @property
     def is_crash(self) -> bool:
-        return self in (Trap.CRASH_BEFORE, Trap.CRASH_AFTER)
+        return self in (Trap.CRASH_BEFORE, Trap.CRASH_DURING, Trap.CRASH_AFTER)
 
 
 _ERRNO = {Trap.IO_ERROR: errno.EIO, Trap.FULL: errno.ENOSPC}
@@ -53,6 +54,8 @@ class Disk:
         self.is_damaged = False
         # How much of LevelDB's log files is known to be on disk, by their paths.
         self._synced_bytes: dict[Path, int] = {}
+        # The same as of when the log's floor was last written.
+        self._floored_bytes: dict[Path, int] = {}
         self._trap: tuple[Trap, bool] | None = None
         # The only database whose writes count on the way to it, or None.
         self._trapped: Path | None = None
@@ -118,6 +121,8 @@ class Disk:
             raise OSError(_ERRNO[kind], text)
         if kind is Trap.CRASH_AFTER:
             write()
+        elif kind is Trap.CRASH_DURING and unsynced is not None:
+            unsynced()
         self.leave(powerless=powerless)
         raise Crashed(powerless=powerless)
 
@@ -132,11 +137,15 @@ class Disk:
 
     def renamed(self, source: Path, target: Path) -> None:
         """What was synced there is synced here."""
+        if self.path not in source.parents:
+            return  # It was left; see `_mark_synced`.
         old, new = source.relative_to(self.path), target.relative_to(self.path)
         for file in [file for file in self._synced_bytes if new in file.parents]:
             del self._synced_bytes[file]
         for file in [file for file in self._synced_bytes if old in file.parents]:
             self._synced_bytes[new / file.relative_to(old)] = self._synced_bytes.pop(file)
+        if target.name == "floor":
+            self._floored_bytes = dict(self._synced_bytes)
 
     def _mark_synced(self, database: Path) -> None:
         if self.path not in database.parents:
@@ -162,45 +171,44 @@ class Disk:
         shutil.rmtree(self._base, ignore_errors=True)
 
     def flip_bit(self, directory: str) -> bool:
-        """Change a bit of what is synced of a database's log; False when there is nothing.
-
-        Not of a record's length: LevelDB takes such a one at its end for a torn write, and
-        nothing but the floor tells that more had been there.
-        """
+        """Change a bit of what is synced of a database's log; False when there is nothing."""
         for file in sorted((self.path / directory).glob("*.log"), reverse=True):
             content = bytearray(file.read_bytes())
-            places = _places(content, self._synced_bytes.get(file.relative_to(self.path), 0))
-            if places:
-                content[self._random.choice(places)] ^= 1 << self._random.randrange(8)
+            synced = self._synced_bytes.get(file.relative_to(self.path), 0)
+            if synced:
+                place = self._random.randrange(synced)
+                content[place] ^= 1 << self._random.randrange(8)
                 file.write_bytes(content)
                 self.is_damaged = True
                 return True
         return False
 
+    def cut_short(self, directory: str) -> bool:
+        """Cut a database's log below where it was when the floor was written; False when it has
+        nothing there."""
+        for file in sorted((self.path / directory).glob("*.log"), reverse=True):
+            floored = self._floored_bytes.get(file.relative_to(self.path), 0)
+            if floored:
+                os.truncate(file, self._random.randrange(floored))
+                self.is_damaged = True
+                return True
+        return False
+
     def _lose_unsynced(self) -> None:
-        """Cut what was not synced, anywhere; each database for itself, and often all of it."""
-        for file in sorted(self.path.glob("*/*.log")):
+        """Leave of what was not synced any pages, or none of them."""
+        size = _SECTOR_BYTES
+        blocks = [block for file in self._logs() for block in pages(file.read_bytes(), size)[1:]]
+        for file in self._logs():
             name = file.relative_to(self.path)
-            kept = self._synced_bytes.get(name, 0)
-            size = file.stat().st_size
-            if size > kept:
-                cut = self._random.choice((kept, size, self._random.randint(kept, size)))
-                os.truncate(file, cut)
-                self._synced_bytes[name] = cut
-                self._counted["unsynced writes lost"] += cut < size
-                self._counted["torn tails"] += kept < cut < size
+            written = file.read_bytes()
+            synced = written[: self._synced_bytes.get(name, 0)]
+            if len(synced) < len(written):
+                tear = self._random.choice([*Tear])
+                left = torn(synced, written, self._random, blocks, tear, size)
+                file.write_bytes(left)
+                self._synced_bytes[name] = len(left)
+                self._counted["unsynced writes lost"] += left == synced
+                self._counted["torn tails"] += left not in (synced, written)
 
-
-def _places(content: bytes, synced: int) -> list[int]:
-    """Bytes of records in LevelDB's log format, but for those that say how long they are."""
-    places: list[int] = []
-    at = 0
-    while at + _HEAD_BYTES <= synced:
-        left = _BLOCK_BYTES - at % _BLOCK_BYTES
-        length = int.from_bytes(content[at + 4 : at + 6], "little")
-        if left < _HEAD_BYTES:
-            at += left
-            continue
-        places += [*range(at, at + 4), *range(at + 6, min(at + _HEAD_BYTES + length, synced))]
-        at += _HEAD_BYTES + length
-    return places
+    def _logs(self) -> list[Path]:
+        return sorted(self.path.glob("*/*.log"))

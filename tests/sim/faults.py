@@ -53,9 +53,10 @@ class Faults:
             self.crash_leader_while_it_writes: often,
             self.crash_at_a_write: often,
             self.crash_at_a_flush: often,
+            self.tear_write: often,
             self.crash_while_starting: often,
             self.fail_writes: often,
-            self.flip_bit: often,
+            self.damage_log: often,
             self.keep_the_only_copy_damaged: often,
             self.restart: often,
             self.lose_power: often,
@@ -227,6 +228,12 @@ class Faults:
         await trio.sleep(0.01)
         await self._trap(host)
 
+    async def tear_write(self) -> None:
+        """Power goes in the middle of a write, to log or state."""
+        host = self._victim()
+        self._set_trap(host, self._random.choice((1, 2, 5)), Trap.CRASH_DURING)
+        await self._trap(host)
+
     async def fail_writes(self) -> None:
         """A write is answered with an error; what was written before may be lost as well."""
         kind = self._random.choice((Trap.IO_ERROR, Trap.FULL))
@@ -248,18 +255,18 @@ class Faults:
         self, host: Host, writes: int, kind: Trap | None = None, database: str | None = None
     ) -> None:
         if kind is None:
-            kind = self._random.choice((Trap.CRASH_BEFORE, Trap.CRASH_AFTER))
-        powerless = self._random.random() < 0.5
+            kind = self._random.choice((Trap.CRASH_BEFORE, Trap.CRASH_DURING, Trap.CRASH_AFTER))
+        powerless = kind is Trap.CRASH_DURING or self._random.random() < 0.5
         host.disk.set_trap(kind, writes, powerless=powerless, database=database)
 
-    async def flip_bit(self) -> None:
-        """In the log of one node, while all the others have all of theirs."""
+    async def damage_log(self) -> None:
+        """Of one node, while all the others have all of theirs."""
         hosts = self._hosts()
         if len(hosts) < 3 or not all(host.is_whole for host in hosts):
             return
         host = self._victim()
         await host.kill(powerless=False)
-        self._counted["bit flips"] += host.disk.flip_bit("log")
+        self._damage_log(host)
         await trio.sleep(self._random.random())
         self._simulation.start(host)
 
@@ -279,12 +286,18 @@ class Faults:
             return
         for host in (leader, damaged):
             await host.kill(powerless=False)
-        self._counted["bit flips"] += damaged.disk.flip_bit("log")
+        self._damage_log(damaged)
         self._network.cut(())
         self._simulation.start(damaged)
         self._counted["only copies damaged"] += 1
         await trio.sleep(self._random.uniform(2, 5))
         self._simulation.start(leader)
+
+    def _damage_log(self, host: Host) -> None:
+        if self._random.random() < 0.5:
+            self._counted["bit flips"] += host.disk.flip_bit("log")
+        else:
+            self._counted["logs cut short"] += host.disk.cut_short("log")
 
     async def restart(self) -> None:
         host = self._victim()

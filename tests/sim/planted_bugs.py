@@ -21,7 +21,7 @@ from streamd.group.proposals import OutcomeUnknown, Unavailable, give_up
 from streamd.group.storing import Storing
 from streamd.raft.core import Ready
 from streamd.raft.messages import Entry, HardState
-from streamd.storage import install
+from streamd.storage import install, leveldb, log_store, tears, wal
 from streamd.storage.binding import plyvel
 from streamd.storage.floor import Floor
 from streamd.storage.log_store import LogStore
@@ -168,15 +168,39 @@ def log_is_cut_behind_what_is_applied_but_not_stored(patch: pytest.MonkeyPatch) 
     patch.setattr(Storing, "compact", compact)
 
 
-@bug(
-    Focus(
-        {Faults.keep_the_only_copy_damaged: 1},
-        limits={"group.storing.FLUSH_INTERVAL_S": 4.0, "group.storing.FLUSH_BYTES": 1 << 22},
-    )
-)
+_RARE_FLUSHES = {"group.storing.FLUSH_INTERVAL_S": 4.0, "group.storing.FLUSH_BYTES": 1 << 22}
+
+
+@bug(Focus({Faults.keep_the_only_copy_damaged: 1}, limits=_RARE_FLUSHES))
 def node_that_lost_entries_votes(patch: pytest.MonkeyPatch) -> None:
     real = stores.Core
     patch.setattr(stores, "Core", lambda **given: real(**given | {"may_vote": True}))
+
+
+@bug(Focus({Faults.tear_write: 1}))
+def torn_write_is_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leveldb, "cut_torn_tails", lambda *_: None)
+
+
+@bug(Focus({Faults.keep_the_only_copy_damaged: 1}, limits=_RARE_FLUSHES))
+def damage_is_taken_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
+    """And what had been confirmed is cut off."""
+
+    def whole_size(content: bytes, records: Any) -> int:
+        try:
+            return wal.whole_size(content, records)
+        except wal.Damaged as damage:
+            return damage.size
+
+    patch.setattr(tears, "whole_size", whole_size)
+    patch.setattr(tears.Batches, "fall_short", False)
+
+
+@bug(Focus({Faults.damage_log: 1, Faults.keep_the_only_copy_damaged: 1}))
+def log_that_was_cut_is_held_against_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Neither the floor nor the state tells that there had been more."""
+    patch.setattr(log_store, "read_floor", lambda _: Floor())
+    patch.setattr(log_store, "note_lost", lambda *_: None)
 
 
 # -- snapshots --------------------------------------------------------------------------------

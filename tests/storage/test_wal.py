@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-import plyvel
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamd.storage.binding import plyvel
 from streamd.storage.tears import Batches
 from streamd.storage.wal import BLOCK_BYTES, Damaged, whole_size
 

@@ -200,8 +200,8 @@ def _cut(directory: Path, cuts: Sequence[tuple[Path, bytes, int]]) -> None:
 def _undo_creation(directory: Path, manifest: Path) -> None:
     """Begin again with a database that was never open.
 
-    LevelDB (1.22) does not sync a database's first manifest, but puts another in its place before
-    it is open.
+    Not every LevelDB syncs a database's first manifest. All put another in its place, synced,
+    before it is open.
     """
     if manifest.name != "MANIFEST-000001" or any(directory.glob("*.ldb")):
         raise LogCorrupt(f"{manifest} is corrupt: nothing of it is whole. {RESTORE_HINT}")
