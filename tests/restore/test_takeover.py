@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from streamd.blocking import in_thread
+from streamd.cold.objects import MAX_PAGE, ObjectInfo
 from streamd.config import ColdConfig
 from streamd.node.node import Node
 from streamd.streams.commands import Delete
 from streamd.tier.store import Cold
-from tests.archive.test_archive import archived, task
+from tests.archive.test_archive import a_round, archived, task
 from tests.restore.history import Ran, files_in, streamd
 from tests.support.archived import cold_in
 from tests.support.directories import copy_in_use
@@ -29,6 +33,8 @@ HASTY = ColdConfig(
     gc_grace_ms=1,
 )
 CONTENT = bytes(range(250)) * 400
+# A pack of an earlier term that nobody refers to.
+PACK = "{}/packs/00000000/0000000000000000-{:08x}-" + "0" * 64 + ".pack"
 
 
 @pytest.fixture
@@ -110,6 +116,55 @@ async def test_without_a_store_at_hand_the_node_fences_before_it_uses_it(
     await comes_back(tmp_path, cold)
     async with running_node(survivor, cold=cold, cold_config=HASTY) as node:
         assert await read_all(node, "a") == CONTENT
+
+
+class Recording(FlakyStore):
+    """Remembers in which order folders are listed, and objects deleted."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.told: list[str] = []
+
+    def page(self, prefix: str, *, after: str = "", limit: int = MAX_PAGE) -> list[ObjectInfo]:
+        found = super().page(prefix, after=after, limit=limit)
+        self.told.append(f"list {prefix.split('/')[1] if '/' in prefix else prefix}")
+        return found
+
+    def delete(self, names: Sequence[str]) -> None:
+        self.told.append("delete " + names[0].split("/")[1])
+        super().delete(names)
+
+
+async def test_each_request_that_deletes_follows_a_look_at_the_fence_and_at_the_archive_s_end(
+    tmp_path: Path,
+) -> None:
+    store = Recording(tmp_path / "cold")
+    cold = Cold(store, run_blocking=in_thread, random=Random(1), max_requests=1)
+    async with running_node(tmp_path / "data", cold=cold, cold_config=HASTY) as node:
+        for number in range(12):
+            await node.group.propose(create("a"))
+            await append_to(node, "a", CONTENT)
+            await flushed(node)
+            await node.group.propose(Delete(key("a")))
+            (
+                tmp_path / "cold" / PACK.format(node.stores.data_dir.identity.cluster_id, number)
+            ).touch()
+        await a_round(node, "snapshot")
+        node.cold_gc.want_round()
+        await a_round(node, "garbage")
+        await wait_until(lambda: node.cold_gc.total.deleted_packs > 0)
+        assert node.cold_gc.total.deleted_orphans == 12
+    looks: set[str] = set()
+    deleted: set[str] = set()
+    for call in store.told:
+        verb, _, what = call.partition(" ")
+        if verb == "list":
+            looks.add(what)
+        else:
+            assert {"fence", "ends"} <= looks, f"{what} deleted without another look"
+            deleted.add(what)
+            looks.clear()
+    assert deleted == {"packs", "log", "pieces", "snapshots", "ends"}
 
 
 async def test_what_the_old_majority_has_deleted_before_is_told(

@@ -165,12 +165,9 @@ class Archive:
         """Remove all but the newest pointers to the end."""
         target = self.target
         folder = target.folder + group_folder(ENDS, target.group_id)
-        names = [info.name for info in await target.cold.page(folder)]
-        ours = [name for name in names if parse_end_name(name.removeprefix(target.folder))]
-        old = ours[:-_POINTERS_KEPT]
-        if old:
-            await target.guard.check(deleting=True)
-            await target.cold.delete_now(old)
+        listed = [info.name for info in await target.cold.page(folder)]
+        names = [name.removeprefix(target.folder) for name in listed]
+        await target.delete([name for name in names if parse_end_name(name)][:-_POINTERS_KEPT])
 
     # -- what this node does not have ---------------------------------------------------------
 

@@ -60,8 +60,7 @@ class Merger:
             if first <= part.parsed.first_index <= part.parsed.last_index <= last
             and part.name != segment.name
         ]
-        await target.guard.check(deleting=True)
-        await target.cold.delete_now([objects.folder + part for part in parts])
+        await target.delete(parts)
         log.info("segments of the archive were merged", segments=len(parts), first=first, last=last)
 
     async def _check_all_there(self, run: Sequence[StoredSegment]) -> None:

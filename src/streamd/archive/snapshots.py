@@ -4,7 +4,7 @@ and removal of what is older than anybody wants to restore.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -18,6 +18,7 @@ from streamd.blocking import RunBlocking
 from streamd.cold.catalog import Catalog, StoredManifest
 from streamd.cold.errors import ColdError, ColdUnavailable, ObjectCorrupt, ObjectMissing
 from streamd.cold.names import PIECES, cluster_folder, group_folder
+from streamd.cold.objects import MAX_PAGE
 from streamd.cold.segments import LogPlace, next_place
 from streamd.cold.snapshots import SnapshotOf, SnapshotWriter
 from streamd.config import ColdConfig
@@ -79,6 +80,16 @@ class ArchiveTarget:
     @property
     def folder(self) -> str:
         return cluster_folder(self.cluster_id())
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Delete objects of the cluster's folder, each request after a fresh look.
+
+        Raises `ColdError`, `Unavailable`.
+        """
+        for start in range(0, len(names), MAX_PAGE):
+            await self.guard.check(deleting=True)
+            some = names[start : start + MAX_PAGE]
+            await self.cold.delete_now([self.folder + name for name in some])
 
     @property
     def objects(self) -> ArchivedObjects:
@@ -325,8 +336,7 @@ class StateSnapshots:
         segments = [one.name for one in catalog.segments if one.parsed.last_index <= kept.log_index]
         for names in (manifests, pieces, segments):
             if names:
-                await self._target.guard.check(deleting=True)
-                await self._target.cold.delete_now([self._target.folder + name for name in names])
+                await self._target.delete(names)
         if manifests:
             log.info(
                 "old restore points were removed",

@@ -156,11 +156,10 @@ class Cold:
             await self._call(self._store.delete, names[start : start + MAX_PAGE])
 
     async def delete_now(self, names: Sequence[str]) -> None:
-        """`delete`, each request made once: what allowed it may not hold for a later attempt."""
-        for start in range(0, len(names), MAX_PAGE):
-            await self._run_blocking(
-                self._store.delete, names[start : start + MAX_PAGE], limiter=self._limiter
-            )
+        """Delete up to `MAX_PAGE` objects in one request that is made once: what allowed it may not
+        hold for a later attempt."""
+        assert len(names) <= MAX_PAGE
+        await self._run_blocking(self._store.delete, names, limiter=self._limiter)
 
     async def digest(self, name: str) -> tuple[str, int]:
         """The SHA-256 of an object as it is in the store, in hexadecimal, and its size."""
