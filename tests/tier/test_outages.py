@@ -3,10 +3,8 @@ of a virtual clock."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import TypeVar, TypeVarTuple
 
 import pytest
 import trio
@@ -20,46 +18,15 @@ from streamd.streams.chunks import Chunk
 from streamd.tier.reads import ColdReads
 from streamd.tier.store import Cold
 from streamd.tier.tier import Rounds
+from tests.support.slow_line import SlowLine
 
 TIMEOUT_S = 30.0
 MAX_REQUESTS = 8
 
-T = TypeVar("T")
-Args = TypeVarTuple("Args")
-
-
-class SlowLine:
-    """Runs calls at the end of a line that takes its time, or brings nothing while it `hangs`."""
-
-    def __init__(self) -> None:
-        self.hangs = False
-        self.delay_s = 0.0
-        self.begun = 0
-
-    async def run(
-        self,
-        call: Callable[[*Args], T],
-        *args: *Args,
-        limiter: trio.CapacityLimiter | None = None,
-    ) -> T:
-        assert limiter is not None
-        async with limiter:
-            self.begun += 1
-            if self.hangs:
-                await trio.sleep(TIMEOUT_S)
-                raise ColdUnavailable("timed out")
-            await trio.sleep(self.delay_s)
-            return call(*args)
-
-
-@pytest.fixture
-def autojump_clock() -> MockClock:
-    return MockClock(autojump_threshold=0)
-
 
 @pytest.fixture
 def line() -> SlowLine:
-    return SlowLine()
+    return SlowLine(TIMEOUT_S)
 
 
 @pytest.fixture

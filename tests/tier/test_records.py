@@ -8,8 +8,9 @@ from pathlib import Path
 from random import Random
 
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
-from streamd.blocking import in_thread
+from streamd.blocking import RunBlocking, in_thread
 from streamd.cold.packs import PackWriter, SliceRef
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import ColdSlice
@@ -19,6 +20,7 @@ from streamd.tier.records import ColdRecords, ref_of
 from streamd.tier.store import Cold
 from tests.http.serving import until
 from tests.support.flaky_store import FlakyStore
+from tests.support.slow_line import SlowLine
 
 STREAM_ID = 5
 SLICE_BYTES = 1024 * 1024
@@ -61,12 +63,15 @@ def at(located: LocatedSlice) -> tuple[str, SliceRef]:
 
 
 @asynccontextmanager
-async def reading(store: FlakyStore) -> AsyncIterator[tuple[ColdRecords, ColdReads]]:
-    cold = Cold(store, run_blocking=in_thread, random=Random(1), max_requests=4)
+async def reading(
+    store: FlakyStore, run_blocking: RunBlocking = in_thread
+) -> AsyncIterator[tuple[ColdRecords, ColdReads]]:
+    cold = Cold(store, run_blocking=run_blocking, random=Random(1), max_requests=8)
     reads = ColdReads(cold, cache_bytes=64 * 1024 * 1024)
     records = ColdRecords(reads)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(records.run)
+        await wait_all_tasks_blocked()
         yield records, reads
         nursery.cancel_scope.cancel()
 
@@ -97,3 +102,27 @@ async def test_a_reader_of_one_place_brings_no_more_than_it_asked_for(tmp_path: 
         assert await records.chunks(slices[7:]) == chunks[7 : 7 + PER_REQUEST]
         assert not reads.under_way
     assert store.calls == 1
+
+
+# What the state names to a reader at a time (`streams.reading`).
+WINDOW = 16
+
+
+async def test_a_reader_waits_once_for_the_store_and_then_for_a_window_at_a_time(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    store, line = FlakyStore(tmp_path), SlowLine()
+    slices, chunks = packed(store, packs=8, per_pack=8)
+    line.delay_s = 1.0
+    async with reading(store, line.run) as (records, reads):
+        begun_at, found, most = trio.current_time(), list[Chunk](), 0
+        while len(found) < len(slices):
+            end = len(found)
+            found += await records.chunks(slices[end : end + WINDOW])
+            most = max(most, reads.under_way)
+        assert found == chunks
+        waited = trio.current_time() - begun_at
+    # Which of the tasks that wake at once runs first is left to chance; without reading ahead it
+    # is one wait for each request of `READ_BYTES`, four times as many.
+    assert waited <= 2 * len(slices) / WINDOW
+    assert most <= WINDOW

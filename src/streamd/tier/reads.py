@@ -51,7 +51,7 @@ class ColdReads:
         raise error
 
     async def _chunks(self, pack: str, refs: Sequence[SliceRef], max_bytes: int) -> list[Chunk]:
-        wanted = list(_first_range(refs, max_bytes))
+        wanted = list(first_range(refs, max_bytes))
         first = (pack, wanted[0].offset)
         while True:
             found = self._from_cache(pack, wanted)
@@ -114,7 +114,7 @@ class ColdReads:
             self.size -= dropped.size
 
 
-def _first_range(refs: Sequence[SliceRef], max_bytes: int) -> Iterator[SliceRef]:
+def first_range(refs: Sequence[SliceRef], max_bytes: int) -> Iterator[SliceRef]:
     """The slices that one request reads: those end to end with the first, up to the one that
     reaches `max_bytes`."""
     end, size = refs[0].offset, 0

@@ -13,12 +13,12 @@ from streamd.cold.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMis
 from streamd.cold.packs import SliceRef
 from streamd.streams.chunks import Chunk
 from streamd.streams.reading import LocatedSlice
-from streamd.tier.reads import AHEAD_BYTES, READ_BYTES, ColdReads
+from streamd.tier.reads import AHEAD_BYTES, READ_BYTES, ColdReads, first_range
 
 log = structlog.get_logger("streamd.cold")
 
-# How many ranges are read ahead of their readers at once; more are not, the readers come anyway.
-_AHEAD_AT_ONCE = 4
+# How much is on its way ahead of its readers at once; more is not, the readers come anyway.
+_AHEAD_AT_ONCE_BYTES = 4 * AHEAD_BYTES
 # Of so many stream ids it is remembered where they were read last.
 _REMEMBERED = 1_000
 
@@ -34,7 +34,7 @@ class ColdRecords:
         """Without `reads` there is no cold store, and all that is wanted of it an error."""
         self._reads = reads
         self._nursery: trio.Nursery | None = None
-        self._ahead = 0
+        self._ahead_bytes = 0
         # By stream id, the records between which it was read last.
         self._last: OrderedDict[int, tuple[int, int]] = OrderedDict()
         # For metrics: reads that met objects which are not what they should be.
@@ -56,9 +56,13 @@ class ColdRecords:
 
         Raises a `ColdError`: `ObjectMissing` and `ObjectCorrupt` mean damage.
         """
+        if self._goes_on(slices[0]):
+            self._read_ahead(slices)
         chunks = await self._load(slices, READ_BYTES)
-        if self._goes_on(slices[0].stream_id, chunks):
-            self._read_ahead(slices[len(chunks) :])
+        self._last[slices[0].stream_id] = (chunks[0].start_record, chunks[-1].end_record)
+        self._last.move_to_end(slices[0].stream_id)
+        if len(self._last) > _REMEMBERED:
+            self._last.popitem(last=False)
         return chunks
 
     async def _load(self, slices: Sequence[LocatedSlice], max_bytes: int) -> list[Chunk]:
@@ -75,31 +79,43 @@ class ColdRecords:
                 log.error("records in the cold store are damaged", object=pack, error=str(error))
             raise
 
-    def _goes_on(self, stream_id: int, chunks: Sequence[Chunk]) -> bool:
-        """Whether these chunks lie behind what was read before, or it was the beginning."""
-        start, end = chunks[0].start_record, chunks[-1].end_record
-        before = self._last.pop(stream_id, None)
-        self._last[stream_id] = (start, end)
-        if len(self._last) > _REMEMBERED:
-            self._last.popitem(last=False)
+    def _goes_on(self, first: LocatedSlice) -> bool:
+        """Whether a slice lies behind what was read before, or it is the beginning."""
+        start, before = first.row.start_record, self._last.get(first.stream_id)
         return start == 0 or (before is not None and before[0] < start <= before[1])
 
     def _read_ahead(self, slices: Sequence[LocatedSlice]) -> None:
+        """Read what of these is neither at hand nor on its way, beyond what the reader of the first
+        asks for itself, and while it does."""
         reads = self._reads
-        if reads is None or self._nursery is None or self._ahead >= _AHEAD_AT_ONCE:
+        if reads is None or self._nursery is None:
             return
-        missing = list(dropwhile(lambda each: reads.expects(each.pack, ref_of(each)), slices))
-        if missing:
-            self._ahead += 1
-            self._nursery.start_soon(self._load_ahead, missing)
 
-    async def _load_ahead(self, slices: Sequence[LocatedSlice]) -> None:
+        def is_expected(each: LocatedSlice) -> bool:
+            return reads.expects(each.pack, ref_of(each))
+
+        own = 1 if is_expected(slices[0]) else _range_size(slices, READ_BYTES)
+        missing = list(dropwhile(is_expected, slices[own:]))
+        while missing and self._ahead_bytes < _AHEAD_AT_ONCE_BYTES:
+            count = _range_size(missing, AHEAD_BYTES)
+            size = sum(each.row.length for each in missing[:count])
+            self._ahead_bytes += size
+            self._nursery.start_soon(self._load_ahead, missing[:count], size)
+            missing = list(dropwhile(is_expected, missing[count:]))
+
+    async def _load_ahead(self, slices: Sequence[LocatedSlice], size: int) -> None:
         try:
             await self._load(slices, AHEAD_BYTES)
         except ColdError:
             pass  # The reader who wants it will be told.
         finally:
-            self._ahead -= 1
+            self._ahead_bytes -= size
+
+
+def _range_size(slices: Sequence[LocatedSlice], max_bytes: int) -> int:
+    """How many of the slices one request brings."""
+    refs = [ref_of(each) for each in slices if each.pack == slices[0].pack]
+    return sum(1 for _ in first_range(refs, max_bytes))
 
 
 def ref_of(located: LocatedSlice) -> SliceRef:

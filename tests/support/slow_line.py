@@ -1,0 +1,39 @@
+"""Calls to a store at the end of a line that takes its time, by a virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple
+
+import trio
+
+from streamd.cold.errors import ColdUnavailable
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+
+class SlowLine:
+    """Runs calls at the end of a line that takes its time, or brings nothing while it `hangs`."""
+
+    def __init__(self, timeout_s: float = 30.0) -> None:
+        """`timeout_s` is how long a call hangs before it fails."""
+        self._timeout_s = timeout_s
+        self.hangs = False
+        self.delay_s = 0.0
+        self.begun = 0
+
+    async def run(
+        self,
+        call: Callable[[*Args], T],
+        *args: *Args,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> T:
+        assert limiter is not None
+        async with limiter:
+            self.begun += 1
+            if self.hangs:
+                await trio.sleep(self._timeout_s)
+                raise ColdUnavailable("timed out")
+            await trio.sleep(self.delay_s)
+            return call(*args)
