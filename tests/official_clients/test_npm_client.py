@@ -38,7 +38,8 @@ class Script:
             wait_s = deadline - time.monotonic()
             ready, _, _ = select.select([self._process.stdout], [], [], max(0, wait_s))
             piece = self._process.stdout.read(1) if ready else b""
-            assert piece, f"it ended, or hangs, after {line!r}"
+            assert ready, f"time-out: nothing for {DEADLINE_S:g} s after {line!r}"
+            assert piece, f"it ended after {line!r}"
             line += piece
         return line.decode().rstrip("\n")
 

@@ -1,0 +1,61 @@
+"""Commands on streams, one process each, as command line tools on the npm client are."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import httpx
+
+from tests.official_clients.test_npm_client import DEADLINE_S, HERE, running
+from tests.support.server_process import ServerProcess
+
+# Frames of a proxy that stores answers: any bytes, cut anywhere.
+FRAMES = [
+    b"S\0\0\0\x02{}",
+    b"D\0\0\0\xff" + bytes(range(255)),
+    "\N{BALLOON}".encode()[:2],
+    b"C\0\0\0\0",
+]
+
+
+def command(name: str, url: str, *arguments: str, given: bytes = b"") -> tuple[int, bytes, str]:
+    """Runs a command; returns its exit status and what it printed."""
+    done = subprocess.run(
+        ["node", "command.mjs", name, url, *arguments],
+        cwd=HERE,
+        input=given,
+        capture_output=True,
+        timeout=DEADLINE_S,
+    )
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+DONE = (0, b"", "")
+
+
+def test_what_is_written_is_read_to_the_end_live(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        url = f"{server.url}/v1/stream/proxied/answer"
+        assert command("create", url) == DONE
+        for frame in FRAMES:
+            assert command("write", url, given=frame) == DONE
+        httpx.post(url, headers={"Stream-Closed": "true"})
+        assert command("read", url) == (0, b"".join(FRAMES), "")
+        assert command("delete", url) == DONE
+        status, _, told = command("read", url)
+        assert (status, "404" in told) == (1, True)
+
+
+def test_a_reader_follows_what_is_written_until_the_close(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        url = f"{server.url}/v1/stream/followed"
+        assert command("create", url, "application/json") == DONE
+        assert command("write", url, "application/json", given=b'{"n":1}') == DONE
+        with running("command.mjs", "read", url) as reader:
+            httpx.post(url, headers={"Stream-Closed": "true"})
+            assert reader.status() == 0
+        status, read, _ = command("read", url)
+        assert (status, read) == (0, b'[{"n":1}]')
+        status, _, told = command("write", url, "application/json", given=b"2")
+        assert (status, "closed" in told.lower()) == (1, True)
