@@ -8,13 +8,43 @@ import structlog
 import trio
 from h2.errors import ErrorCodes
 from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.h2 import H2Protocol
+from hypercorn.protocol import h2
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 
 from streamd.http.http2_frames import Flood, FrameMeter
 from streamd.http.transports import SEND_BYTES
 
 log = structlog.get_logger("streamd.http")
+
+
+class BoundedBuffer(h2.StreamBuffer):
+    """What of a response waits for its client to take it, little more than the high-water mark.
+
+    Hypercorn's own lets a response go on as soon as it was looked at, though nothing was taken: for
+    a client that grants no window all of a response gathered there.
+    """
+
+    async def push(self, data: bytes) -> None:
+        if self._complete:
+            raise h2.BufferCompleteError
+        self.buffer += data
+        await self._is_empty.clear()
+        if len(self.buffer) >= h2.BUFFER_HIGH_WATER:
+            await self._paused.clear()
+            await self._paused.wait()
+
+    async def pop(self, max_length: int) -> bytes:
+        data = bytes(self.buffer[:max_length])
+        del self.buffer[:max_length]
+        if len(self.buffer) < h2.BUFFER_HIGH_WATER:
+            await self._paused.set()
+        if not self.buffer:
+            await self._is_empty.set()
+        return data
+
+
+# Connections look it up there, and offer no other way to have another.
+h2.StreamBuffer = BoundedBuffer  # type: ignore[misc]
 
 
 class HypercornConnection(TCPServer):
@@ -54,7 +84,7 @@ class HypercornConnection(TCPServer):
 
     async def _calm_down(self) -> None:
         """Tell the client why it is disconnected (RFC 9113 section 10.5)."""
-        if isinstance(protocol := self.protocol.protocol, H2Protocol):
+        if isinstance(protocol := self.protocol.protocol, h2.H2Protocol):
             protocol.connection.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
             await self.protocol_send(RawData(protocol.connection.data_to_send()))
 
