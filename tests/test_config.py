@@ -77,6 +77,9 @@ def test_the_environment_speaks_text_and_is_typed_by_the_key() -> None:
         ('[cluster]\nroutes = ["a:1"]', "cluster.routes need a cluster.name"),
         ('[cluster]\nname = "c"\nroutes = ["a"]', "cluster.routes: 'a' is not host:port"),
         ("[cluster]\nheartbeat_interval_ms = 600", "cluster.election_timeout_ms"),
+        ('[cluster]\ntls_name = "node"', "cluster.tls_name: a node's name must have its {id}"),
+        ('[cluster]\nname = "c"\nlisten = "0.0.0.0:1"', "cluster.insecure = true"),
+        ('[cluster]\nname = "c"\nlisten = "n.example:1"', "cluster.listen: n.example:1 is open"),
         ('[cluster]\ntls_ca = "ca.pem"', "cluster.tls_cert, cluster.tls_key and"),
         ('[cold]\nbackend = "tape"', "cold.backend"),
         ('[cold]\nbackend = "s3"', 'cold.backend = "s3" needs a cold.s3_bucket'),
@@ -203,3 +206,20 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
         assert set(shown[section]) == set(defaults)
         for key in set(defaults) - optional:
             assert shown[section][key] == defaults[key], key
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'listen = "127.0.0.2:1"',
+        'listen = "[::1]:1"',
+        'listen = "localhost:1"',
+        'listen = "0.0.0.0:1"\nsecret_file = "secret"',
+        'listen = "0.0.0.0:1"\ntls_cert = "c"\ntls_key = "k"\ntls_ca = "a"',
+        'listen = "0.0.0.0:1"\ninsecure = true',
+    ],
+)
+def test_a_peers_port_is_this_machines_own_or_asks_for_proof(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "streamd.toml"
+    file.write_text(f'[cluster]\nname = "c"\n{text}\n')
+    assert load(file, {}, {}).cluster.name == "c"

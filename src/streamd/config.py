@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ import msgspec
 
 from streamd.cold.objects import MAX_OBJECT_BYTES
 from streamd.redaction import shown
+from streamd.transport.credentials import DEFAULT_TLS_NAME
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveNumber = Annotated[float, msgspec.Meta(gt=0)]
@@ -28,7 +30,7 @@ _S3_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Parts are told apart by their slashes alone: else a long wrong one is tried in all ways to cut it.
 _S3_PREFIX = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*(/|\Z))*")
 # A name, an IPv4 address, or an IPv6 address without brackets.
-_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:\s\x00-\x1f]+):(?P<port>[0-9]{1,5})")
 
 
@@ -86,6 +88,10 @@ class ClusterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     `listen` is where peers connect, `advertise` how they reach it if that differs; `routes` are
     those addresses of the other nodes. Only the node `bootstrap_node_id` may found the cluster.
+
+    Peers prove who they are by certificates of `tls_ca` for `tls_name`, in which ``{id}`` and
+    ``{cluster}`` stand for the node's id and the cluster's name, or by the bytes of `secret_file`,
+    which all nodes share. With `insecure` nobody has to.
     """
 
     name: str | None = None
@@ -98,6 +104,9 @@ class ClusterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_ca: str | None = None
+    tls_name: str = DEFAULT_TLS_NAME
+    secret_file: str | None = None
+    insecure: bool = False
 
     @property
     def address(self) -> str:
@@ -317,6 +326,23 @@ def _check_cluster(cluster: ClusterConfig) -> None:
     given = [cluster.tls_cert, cluster.tls_key, cluster.tls_ca]
     if any(given) and not all(given):
         raise ConfigError("cluster.tls_cert, cluster.tls_key and cluster.tls_ca go together")
+    if "{id}" not in cluster.tls_name:
+        raise ConfigError("cluster.tls_name: a node's name must have its {id}")
+    proves = cluster.tls_ca is not None or cluster.secret_file is not None
+    if cluster.name and not (proves or cluster.insecure or _is_loopback(cluster.listen)):
+        raise ConfigError(
+            f"cluster.listen: {cluster.listen} is open to other machines, and nothing tells "
+            "whether a peer is a node of the cluster: set cluster.tls_cert, tls_key and tls_ca, or "
+            "cluster.secret_file; or cluster.insecure = true where nobody else can reach the port"
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    host, _ = split_address("cluster.listen", address)
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _check_cold(cold: ColdConfig, cluster: ClusterConfig) -> None:

@@ -18,6 +18,7 @@ import httpx
 import pytest
 import trustme
 
+from streamd.transport.credentials import DEFAULT_TLS_NAME, expected_name
 from tests.jepsen_like.cluster_processes import (
     ClusterProcesses,
     NodeProcess,
@@ -240,10 +241,10 @@ def test_a_member_without_its_data_is_told_to_come_back_under_another_id(
 class _Authority:
     """Certificates for this machine, and who vouches for them."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *names: str) -> None:
         directory.mkdir()
         authority = trustme.CA()
-        issued = authority.issue_cert("127.0.0.1")
+        issued = authority.issue_cert("127.0.0.1", *names)
         self.paths = {name: str(directory / f"{name}.pem") for name in ("cert", "key", "ca")}
         issued.cert_chain_pems[0].write_to_path(self.paths["cert"])
         issued.private_key_pem.write_to_path(self.paths["key"])
@@ -257,7 +258,9 @@ class _Authority:
 def test_peers_prove_who_they_are_and_one_of_another_authority_stays_outside(
     tmp_path: Path,
 ) -> None:
-    own, foreign = _Authority(tmp_path / "own"), _Authority(tmp_path / "foreign")
+    names = [expected_name(DEFAULT_TLS_NAME, node_id, "jepsen") for node_id in (1, 2, 3)]
+    own = _Authority(tmp_path / "own", *names)
+    foreign = _Authority(tmp_path / "foreign", expected_name(DEFAULT_TLS_NAME, 4, "jepsen"))
     with ClusterProcesses(tmp_path, environment=own.environment, proxied=False) as cluster:
         for node in cluster.nodes.values():
             assert ask(node, "PUT")[0] in (200, 201)
@@ -272,6 +275,12 @@ def test_peers_prove_who_they_are_and_one_of_another_authority_stays_outside(
         assert not impostor.is_ready()
         impostor.kill()
 
+        nameless = cluster.prepare_newcomer(6)
+        nameless.start()
+        wait_until(lambda: "node-6.jepsen.streamd" in nameless.output(), "it is told of its name")
+        assert not nameless.is_ready()
+        nameless.kill()
+
         plain = cluster.prepare_newcomer(5)
         for name in own.environment:
             del plain.environment[name]
@@ -279,5 +288,23 @@ def test_peers_prove_who_they_are_and_one_of_another_authority_stays_outside(
         wait_until(lambda: "no peer" in plain.output(), "it finds nobody to talk to")
         assert not plain.is_ready()
         plain.kill()
-        del cluster.nodes[4], cluster.nodes[5]
+        del cluster.nodes[4], cluster.nodes[5], cluster.nodes[6]
+        cluster.wait_ready()
+
+
+def test_a_cluster_with_a_secret_lets_only_those_in_who_know_it(tmp_path: Path) -> None:
+    secret, other = tmp_path / "secret", tmp_path / "other"
+    secret.write_text("5" * 64 + "\n")
+    other.write_text("6" * 64)
+    environment = {"STREAMD_CLUSTER_SECRET_FILE": str(secret)}
+    with ClusterProcesses(tmp_path, environment=environment, proxied=False) as cluster:
+        for node in cluster.nodes.values():
+            assert ask(node, "PUT")[0] in (200, 201)
+        stranger = cluster.prepare_newcomer(4)
+        stranger.environment["STREAMD_CLUSTER_SECRET_FILE"] = str(other)
+        stranger.start()
+        wait_until(lambda: "cluster.secret_file" in stranger.output(), "it is told what to do")
+        assert not stranger.is_ready()
+        stranger.kill()
+        del cluster.nodes[4]
         cluster.wait_ready()

@@ -7,7 +7,24 @@ from random import Random
 import pytest
 
 from streamd.raft.core import Core, NotLeader, Overloaded, Role, Settings
-from streamd.raft.messages import AppendRequest, Configuration, Entry, EntryKind, Heartbeat
+from streamd.raft.membership import BOOTSTRAP_HARD_STATE, encode_configuration
+from streamd.raft.messages import (
+    AppendAccepted,
+    AppendRejected,
+    AppendRequest,
+    CommitNotice,
+    Configuration,
+    Entry,
+    EntryKind,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    ReadReply,
+    ReadRequest,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
 from tests.raft.cluster import (
     SimulatedDisk,
     SimulatedNode,
@@ -129,6 +146,8 @@ def test_who_leads_is_told_to_those_who_propose_to_a_follower() -> None:
 
 def test_a_lone_voter_that_learns_of_a_higher_term_leads_again_in_a_higher_one() -> None:
     node = lone_leader()
+    node.core.propose_configuration(Configuration((1,), learners=(9,)))
+    settle(node)
     node.core.step(Heartbeat(9, 1, 50, 0))
     settle(node)
     assert node.core.leader_id == 9
@@ -137,6 +156,79 @@ def test_a_lone_voter_that_learns_of_a_higher_term_leads_again_in_a_higher_one()
     settle(node)
     assert node.core.role == Role.LEADER
     assert node.core.term == 51
+
+
+STRANGERS = [
+    TimeoutNow(9, 1, 2),
+    TimeoutNow(9, 1, 50),
+    AppendRequest(9, 1, 2, 1, 1, 1, []),
+    AppendRequest(9, 1, 50, 0, 0, 0, [Entry(1, 50, 0, b"")]),
+    Heartbeat(9, 1, 2, 1),
+    Heartbeat(9, 1, 50, 40, 0, 50),
+    CommitNotice(9, 1, 50, 40),
+    VoteRequest(9, 1, 50, 99, 49),
+    VoteRequest(9, 1, 50, 99, 49, transfer=True),
+    VoteReply(9, 1, 50, granted=False),
+    AppendAccepted(9, 1, 2, 99),
+    AppendRejected(9, 1, 50, 1, 1, 1),
+    HeartbeatReply(9, 1, 50),
+    ReadRequest(9, 1, 50, 1, 1),
+    ReadReply(9, 1, 50, 1, 1, 1),
+]
+
+
+@pytest.mark.parametrize("message", STRANGERS, ids=lambda m: f"{type(m).__name__}-{m.term}")
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_stranger_has_no_say_while_there_is_a_leader(message: Message, leads: bool) -> None:
+    if leads:
+        node = lone_leader()
+    else:
+        node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1))
+        node.core.step(Heartbeat(2, 1, 2, 0))
+    settle(node)
+    before = node.core.term, node.core.role, node.core.leader_id, node.core.last_index
+    node.core.step(message)
+    settle(node)
+    assert (node.core.term, node.core.role, node.core.leader_id, node.core.last_index) == before
+    assert node.core.refused_messages == 1
+
+
+def test_a_stranger_may_lead_a_node_that_hears_nobody() -> None:
+    """The node's log may lack the entry that made it a member (thesis 4.1)."""
+    node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1))
+    node.core.step(AppendRequest(9, 1, 7, 1, 1, 1, [Entry(2, 7, 0, b"")]))
+    settle(node)
+    assert (node.core.leader_id, node.core.last_index) == (9, 2)
+    node.core.step(Heartbeat(9, 1, 7, 2))
+    assert node.core.refused_messages == 0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        TimeoutNow(3, 1, 2),
+        AppendAccepted(3, 1, 2, 99),
+        HeartbeatReply(3, 1, 2, 99),
+        AppendRequest(4, 1, 2, 1, 1, 1, []),
+    ],
+    ids=["campaign", "confirmation", "read", "learner"],
+)
+def test_a_member_does_not_end_a_leader_by_what_proves_nothing(message: Message) -> None:
+    disk = SimulatedDisk()
+    payload = encode_configuration(Configuration((1, 2, 3), learners=(4,)))
+    disk.write(BOOTSTRAP_HARD_STATE, [Entry(1, 1, EntryKind.CONFIGURATION, payload)])
+    node = SimulatedNode(1, disk, Settings(), Random(1))
+    while node.core.role != Role.PRE_CANDIDATE:
+        node.core.tick()
+    node.core.step(VoteReply(2, 1, 2, granted=True, pre_vote=True))
+    settle(node)
+    node.core.step(VoteReply(2, 1, 2, granted=True))
+    settle(node)
+    assert node.core.role == Role.LEADER
+    node.core.step(message)
+    settle(node)
+    assert (node.core.role, node.core.term) == (Role.LEADER, 2)
+    assert node.core.refused_messages == 1
 
 
 def test_a_lone_leader_needs_nobody_to_stay_leader() -> None:

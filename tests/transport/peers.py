@@ -11,13 +11,23 @@ import msgspec
 import trio
 
 from streamd.raft.messages import AppendRequest, Entry, Heartbeat, Message
-from streamd.transport import Handler, Hello, Limits, Network, TcpNetwork, TlsContexts, Transport
+from streamd.transport import (
+    Credentials,
+    Handler,
+    Hello,
+    Limits,
+    Network,
+    TcpNetwork,
+    TlsContexts,
+    Transport,
+)
 from streamd.transport.errors import ConnectionEnded
 from streamd.transport.hello import encode_hello
 from streamd.transport.wire import FrameKind, Wire, frame
 
 PATIENCE_S = 20
 DEFAULTS = Limits()
+NO_CREDENTIALS = Credentials()
 QUICK = Limits(
     handshake_timeout_s=0.3,
     ping_interval_s=0.05,
@@ -57,6 +67,7 @@ class Node(Handler):
         address: str = "",
         answer: Answer = echo,
         fatal: tuple[type[Exception], ...] = (),
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         self.node_id = node_id
         self.network = network or TcpNetwork(listen, tls)
@@ -70,7 +81,12 @@ class Node(Handler):
         self.messages: list[Message] = []
         self._address = address
         self.transport = Transport(
-            self, network=self.network, random=Random(node_id), limits=limits, fatal=fatal
+            self,
+            network=self.network,
+            random=Random(node_id),
+            limits=limits,
+            fatal=fatal,
+            credentials=credentials,
         )
 
     @property

@@ -95,8 +95,8 @@ async def test_what_a_node_says_of_itself_is_asked_at_each_handshake() -> None:
 async def test_a_later_version_may_say_more_about_itself() -> None:
     hello = Node(1).hello()
     fields = encode_hello(hello)
-    assert fields[0] == 0x99, "an array of nine"
-    assert parse_hello(b"\x9a" + fields[1:] + b"\xa4more") == hello
+    assert fields[0] == 0x9A, "an array of ten"
+    assert parse_hello(b"\x9b" + fields[1:] + b"\xa4more") == hello
 
 
 # -- one id, one node -----------------------------------------------------------------------------

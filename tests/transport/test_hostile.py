@@ -76,6 +76,15 @@ NONSENSE = {
     "messages": frame(FrameKind.MESSAGES, b"\0\0\0\0\x91\xc0"),
     "nesting": frame(FrameKind.MESSAGES, messages_payload([_nested(_encoded(9)[0])])),
     "another's name": frame(FrameKind.MESSAGES, messages_payload(_encoded(9, 2))),
+    "to another": frame(
+        FrameKind.MESSAGES, messages_payload([msgspec.msgpack.encode(heartbeat(1, 9, 2))])
+    ),
+    "below nothing": frame(
+        FrameKind.MESSAGES, messages_payload([msgspec.msgpack.encode([6, 9, 1, -1, 0])])
+    ),
+    "beyond all terms": frame(
+        FrameKind.MESSAGES, messages_payload([msgspec.msgpack.encode([6, 9, 1, 2**63, 0])])
+    ),
     "group": frame(FrameKind.MESSAGES, b"\0\0\0\1\x90"),
     "request": frame(FrameKind.REQUEST, b"short"),
     "a second handshake": frame(FrameKind.HELLO, encode_hello(Node(9).hello())),
@@ -248,3 +257,79 @@ async def test_a_flood_of_messages_does_not_keep_other_peers_waiting() -> None:
             with trio.fail_after(PATIENCE_S):
                 assert await peer.ask(1, b"well?") == b"2/7/well?"
         nursery.cancel_scope.cancel()
+
+
+# -- unfinished packets -----------------------------------------------------------------------
+
+_FEW = msgspec.structs.replace(QUICK, max_unfinished_bytes=1000, piece_bytes=500)
+
+
+async def test_strangers_together_leave_little_unfinished_and_give_it_back() -> None:
+    node = Node(1, limits=_FEW)
+    async with running(node):
+        async with stranger(node, welcome=False) as one, stranger(node, welcome=False) as two:
+            await one.introduce(node, node_id=8, peer_address="stranger:8")
+            await two.introduce(node)
+            await one.send(FrameKind.PART, bytes(600))
+            await one.send(FrameKind.PING)
+            assert (await one.wire.read_packet())[0] == FrameKind.PONG
+            await two.send(FrameKind.PART, bytes(600))
+            assert await two.is_shut_out()
+        async with stranger(node) as three:
+            await three.send(FrameKind.PART, bytes(900))
+            await three.send(FrameKind.PING)
+            assert (await three.wire.read_packet())[0] == FrameKind.PONG
+
+
+async def test_a_member_is_not_held_up_by_what_strangers_leave_unfinished() -> None:
+    limits = msgspec.structs.replace(_FEW, silence_timeout_s=PATIENCE_S, frame_timeout_s=PATIENCE_S)
+    node, peer = Node(1, limits=limits), Node(2, limits=limits)
+    async with running(node, peer), stranger(node) as other:
+        await other.send(FrameKind.PART, bytes(1000))
+        assert await peer.ask(1, bytes(5000)) == b"2/7/" + bytes(5000)
+
+
+async def test_a_packet_whose_parts_trickle_ends_the_connection() -> None:
+    node = Node(1, limits=QUICK)
+    async with running(node), stranger(node) as other, trio.open_nursery() as nursery:
+
+        async def trickle() -> None:
+            with suppress(trio.BrokenResourceError):
+                while True:
+                    await other.send(FrameKind.PART, b"x")
+                    await trio.sleep(QUICK.silence_timeout_s / 10)
+
+        nursery.start_soon(trickle)
+        assert await other.is_shut_out()
+        nursery.cancel_scope.cancel()
+
+
+# -- whom a stranger may have dialled -----------------------------------------------------------
+
+
+async def test_a_stranger_cannot_make_a_node_dial_elsewhere() -> None:
+    dialled: list[bool] = []
+
+    async def behave(caller: Stranger) -> None:
+        dialled.append(True)
+        await caller.is_shut_out()
+
+    node = Node(1, limits=QUICK)
+    async with impostor(behave) as address, running(node):
+        elsewhere = address.replace("127.0.0.1", "127.0.0.2")
+        for announced, is_dialled in ((elsewhere, False), ("nowhere:1", False), (address, True)):
+            async with stranger(node, welcome=False) as other:
+                await other.introduce(node, peer_address=announced)
+                node.transport.add_announced_route(announced)
+                if is_dialled:
+                    await wait_until(lambda: bool(dialled))
+                else:
+                    await wait_until(lambda a=announced: _error_at(node, a) != "")  # type: ignore[misc]
+                    assert "named by a peer at 127.0.0.1" in _error_at(node, announced)
+                    assert not dialled
+
+
+def _error_at(node: Node, address: str) -> str:
+    """Why the last attempt to dial an address ended."""
+    route = node.transport._routes.get(address)
+    return "" if route is None else route.last_error

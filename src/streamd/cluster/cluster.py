@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from random import Random
@@ -12,16 +13,17 @@ import trio
 from msgspec.structs import replace
 
 from streamd.blocking import RunBlocking
-from streamd.codec import LOG_FORMAT
+from streamd.codec import LOG_FORMAT, UNDECODABLE, decode_batch
 from streamd.config import ClusterConfig
 from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.raft.checks import fault
 from streamd.raft.core import RaftViolation
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
-from streamd.raft.messages import Configuration, Message
+from streamd.raft.messages import AppendRequest, Configuration, EntryKind, Message
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageError
 from streamd.storage.log_store import LogStore
-from streamd.transport import Hello, Limits, Network, PeerConnection, Transport
+from streamd.transport import Credentials, Hello, Limits, Network, PeerConnection, Transport
 from streamd.transport import errors as transport_errors
 from streamd.transport.hello import encode_hello, parse_hello
 
@@ -30,6 +32,10 @@ log = structlog.get_logger("streamd.cluster")
 _JOIN_TIMEOUT_S = 5.0
 _FORWARD_TIMEOUT_S = 15.0
 _RETRY_S = 0.5
+# How many nodes are remembered by how they introduced themselves last.
+_MAX_MET = 256
+_CLUSTER_ID = re.compile(rb"[0-9A-Za-z-]{1,64}")
+NO_CREDENTIALS = Credentials()
 # A packet and a request must take the largest body a client may send, and what the log adds to it.
 _OVERHEAD_BYTES = 1024 * 1024
 
@@ -52,6 +58,9 @@ class FormationError(Exception):
 
 class Member(Protocol):
     """The group and its surroundings as peers may use them."""
+
+    @property
+    def leader_id(self) -> int: ...
 
     def step(self, messages: Sequence[Message]) -> None: ...
 
@@ -87,6 +96,7 @@ class Cluster:
         network: Network,
         random: Random,
         run_blocking: RunBlocking,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         assert config.name is not None
         self._config = config
@@ -102,6 +112,8 @@ class Cluster:
         self._leaving: dict[int, str] = {}
         self._leave_at = 0.0
         self._farewell_s = 2 * config.election_timeout_ms / 1000
+        self._credentials = credentials
+        self.refused_requests = 0
         self.member: Member | None = None
         defaults = Limits()
         packet_bytes = max(defaults.max_packet_bytes, max_body_bytes + _OVERHEAD_BYTES)
@@ -115,9 +127,15 @@ class Cluster:
                 max_request_bytes=max(defaults.max_request_bytes, packet_bytes),
             ),
             fatal=(StorageError, RaftViolation),
+            credentials=credentials,
         )
         for route in config.other_routes:
             self.transport.add_route(route)
+
+    @property
+    def proves_peers(self) -> bool:
+        """Whether the peers of this node have to prove who they are."""
+        return self._credentials.proves
 
     @property
     def node_id(self) -> int:
@@ -149,10 +167,10 @@ class Cluster:
         """
         routes = self._config.other_routes
         log.info("founding the cluster", name=self._name, waiting_for=routes)
-        while len(self._met) < len(routes) or not await self._all_joined():
+        while len(self._founders()) < len(routes) or not await self._all_joined():
             with trio.move_on_after(_RETRY_S):
                 await self._someone_new.park()
-        hellos = [self.hello(), *self._met.values()]
+        hellos = [self.hello(), *self._founders()]
         addresses = tuple(
             (hello.node_id, hello.peer_address, hello.client_address)
             for hello in sorted(hellos, key=lambda hello: hello.node_id)
@@ -161,9 +179,19 @@ class Cluster:
         await self._run_blocking(self._log_store.append, [entry], BOOTSTRAP_HARD_STATE)
         log.info("founded the cluster", name=self._name, voters=[a[0] for a in addresses])
 
+    def _founders(self) -> list[Hello]:
+        """The nodes that the routes lead to, as far as they answer. Others may have dialled this
+        one, and are none."""
+        routes, connections = set(self._config.other_routes), self.transport.peers()
+        return [
+            hello
+            for node_id, hello in self._met.items()
+            if node_id in connections and connections[node_id].address in routes
+        ]
+
     async def _all_joined(self) -> bool:
         cluster_id = self._data_dir.identity.cluster_id
-        for hello in self._met.values():
+        for hello in self._founders():
             if not hello.log_is_empty or hello.cluster_id not in ("", cluster_id):
                 raise FormationError(
                     f"node {hello.node_id} at {hello.peer_address} has data of a cluster already, "
@@ -172,8 +200,8 @@ class Cluster:
                     "before"
                 )
         try:
-            for node_id in self._met:
-                await self.invite(node_id)
+            for hello in self._founders():
+                await self.invite(hello.node_id)
         except (transport_errors.NotSent, transport_errors.OutcomeUnknown):
             return False
         return True
@@ -239,20 +267,28 @@ class Cluster:
             )
 
     def on_peer(self, peer: Hello) -> None:
+        self._met.pop(peer.node_id, None)
+        if len(self._met) >= _MAX_MET:
+            del self._met[next(iter(self._met))]
         self._met[peer.node_id] = peer
         # Who is not dialled cannot be answered.
         self.transport.add_announced_route(peer.peer_address)
         self._someone_new.unpark_all()
 
     def on_messages(self, peer_id: int, messages: list[Message]) -> None:
+        for message in messages:
+            wrong = fault(message) or _payload_fault(message)
+            if wrong is not None:
+                raise transport_errors.ProtocolError(f"it sent what no node says: {wrong}")
         if self.member is not None:
             self.member.step(messages)
 
     async def on_request(self, peer_id: int, kind: int, payload: bytes) -> bytes:
         if kind == RequestKind.JOIN:
-            return await self._join(payload.decode())
+            return await self._join(payload)
         if self.member is None:
             raise transport_errors.RequestRefused("NOT_READY", "the node is starting")
+        self._check_member(peer_id, self.member)
         try:
             match kind:
                 case RequestKind.FORWARD:
@@ -273,7 +309,20 @@ class Cluster:
             raise transport_errors.OutcomeUnknown(str(error)) from error
         raise transport_errors.RequestRefused("UNKNOWN_REQUEST", f"request kind {kind}")
 
-    async def _join(self, cluster_id: str) -> bytes:
+    def _check_member(self, peer_id: int, member: Member) -> None:
+        """Raises `RequestRefused` for a node that is no member. Its leader is one, though a node
+        that lags may not know since when."""
+        members = self._configuration.members()
+        if members and peer_id not in members and peer_id != member.leader_id:
+            self.refused_requests += 1
+            raise transport_errors.RequestRefused(
+                "NOT_A_MEMBER", f"node {peer_id} is no member of the cluster"
+            )
+
+    async def _join(self, payload: bytes) -> bytes:
+        if _CLUSTER_ID.fullmatch(payload) is None:
+            raise transport_errors.RequestRefused("CLUSTER_ID", "that is no cluster's id")
+        cluster_id = payload.decode()
         async with self._joining:
             if self._data_dir.identity.cluster_id not in ("", cluster_id):
                 raise transport_errors.RequestRefused(
@@ -371,3 +420,20 @@ class Cluster:
             if member_id == node_id:
                 return client_address
         return None
+
+
+def _payload_fault(message: Message) -> str | None:
+    """What is wrong with the commands that a message brings, if they are not understood.
+
+    Once stored they would end this node, and at each start again. Not storing them keeps it behind
+    until it runs the release that the leader runs.
+    """
+    if not isinstance(message, AppendRequest):
+        return None
+    for entry in message.entries:
+        if entry.kind == EntryKind.COMMANDS:
+            try:
+                decode_batch(entry.payload)
+            except UNDECODABLE as error:
+                return f"entry {entry.index} has a command that this release does not know: {error}"
+    return None

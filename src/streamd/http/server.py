@@ -39,6 +39,7 @@ from streamd.raft.core import RaftViolation
 from streamd.storage.errors import StorageError
 from streamd.streams.packs import living_packs
 from streamd.tier.tier import open_cold
+from streamd.transport.credentials import MIN_SECRET_BYTES, Credentials
 from streamd.transport.network import TcpNetwork, ssl_contexts
 
 log = structlog.get_logger("streamd.server")
@@ -127,7 +128,9 @@ async def _cluster(config: Config, stores: Stores, random: Random) -> AsyncItera
         network=_network(config.cluster),
         random=random,
         run_blocking=in_thread,
+        credentials=_credentials(config.cluster),
     )
+    _warn_of_insecurity(config.cluster)
     async with trio.open_nursery() as nursery:
         try:
             await nursery.start(cluster.transport.run)
@@ -148,6 +151,33 @@ def _network(cluster: ClusterConfig) -> TcpNetwork:
     except OSError as error:
         raise ConfigError(f"cluster.tls_cert, tls_key, tls_ca: {error}") from None
     return TcpNetwork(cluster.listen, tls)
+
+
+def _credentials(cluster: ClusterConfig) -> Credentials:
+    """What the node proves itself with to its peers, and asks of them. Raises `ConfigError`."""
+    secret = None
+    if cluster.secret_file is not None:
+        try:
+            secret = Path(cluster.secret_file).read_bytes().strip()
+        except OSError as error:
+            raise ConfigError(
+                f"cluster.secret_file: {cluster.secret_file}: {error.strerror}"
+            ) from None
+        if len(secret) < MIN_SECRET_BYTES:
+            raise ConfigError(
+                f"cluster.secret_file: a secret has at least {MIN_SECRET_BYTES} bytes; make one "
+                "with: openssl rand -hex 32"
+            )
+    tls_name = cluster.tls_name if cluster.tls_ca is not None else None
+    return Credentials(secret, tls_name, optional=cluster.insecure)
+
+
+def _warn_of_insecurity(cluster: ClusterConfig) -> None:
+    if cluster.insecure:
+        log.warning(
+            "cluster.insecure: whoever reaches the peers' port can be any node of the cluster",
+            listen=cluster.listen,
+        )
 
 
 def _application(service: Service, node: Node, metrics: Metrics) -> StreamApplication:
@@ -197,7 +227,7 @@ def _listen(server: ServerConfig) -> list[socket.socket]:
 
 def _warn_of_open_files(config: Config, directory: Path) -> None:
     """Name what other users of the machine may read and should not."""
-    keys = (config.server.tls_key, config.cluster.tls_key)
+    keys = (config.server.tls_key, config.cluster.tls_key, config.cluster.secret_file)
     for path in (directory, *(Path(key) for key in keys if key is not None)):
         if is_open_to_others(path):
             log.warning("open to others on this machine: chmod go= it", path=str(path))

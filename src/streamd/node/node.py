@@ -194,6 +194,10 @@ class Node:
 
     # -- what peers ask -----------------------------------------------------------------------
 
+    @property
+    def leader_id(self) -> int:
+        return self.group.core.leader_id
+
     def step(self, messages: Sequence[Message]) -> None:
         self.group.step(messages)
 

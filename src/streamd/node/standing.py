@@ -85,11 +85,22 @@ def export(node: Node, metrics: Metrics) -> None:
         "what",
         "peer_refused",
         "What peers sent that no correct peer sends, and that was refused.",
-        lambda: {"commands": node.group.refused_commands},
+        lambda: _refused(node),
     )
     if node.cluster is not None:
         _export_progress(node, metrics)
         _export_connections(node.cluster, metrics)
+
+
+def _refused(node: Node) -> dict[str, float]:
+    counts: dict[str, float] = {
+        "commands": node.group.refused_commands,
+        "messages": node.group.core.refused_messages,
+    }
+    if node.cluster is not None:
+        counts["requests"] = node.cluster.refused_requests
+        counts["connections"] = node.cluster.transport.refused_connections
+    return counts
 
 
 def _export_progress(node: Node, metrics: Metrics) -> None:

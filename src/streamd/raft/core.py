@@ -176,6 +176,11 @@ class Core:
         leadership = self._roles.leadership
         return 0 if leadership is None else leadership.transferring
 
+    @property
+    def refused_messages(self) -> int:
+        """How many messages were let go because their senders had no right to say them."""
+        return self._state.refused_messages
+
     def peers(self) -> dict[int, PeerStatus]:
         """What the leader knows of the other members; empty on any other node."""
         leadership = self._roles.leadership
@@ -250,9 +255,10 @@ class Core:
         self._state.keeping_up.tick(self._applied_index)
 
     def step(self, message: Message) -> None:
-        """Take a message from a peer, member of the group or not.
+        """Take a message from a peer, member of the group or not; one that its sender has no
+        right to say is let go.
 
-        Raises `RaftViolation` for one that no correct peer can have sent to this node.
+        Raises `RaftViolation` for one that proves that a disk has lost what it had confirmed.
         """
         self._roles.step(message)
 

@@ -199,6 +199,10 @@ class Leadership:
     def on_accepted(self, reply: AppendAccepted) -> None:
         if reply.sender not in self.replication.progress:
             return
+        if reply.match_index > self._state.log.last_index:
+            # Of this term and of this log, whose end never moves back: nobody can hold more.
+            self._state.refused_messages += 1
+            return
         if self.replication.on_accepted(reply):
             self._commit()
             if self.replication.progress[reply.sender].next_index <= self._state.log.last_index:
@@ -213,7 +217,9 @@ class Leadership:
             self.replication.on_rejected(reply)
 
     def on_heartbeat_reply(self, reply: HeartbeatReply) -> None:
-        if reply.sender in self.replication.progress:
+        if reply.round > self._reads.round:
+            self._state.refused_messages += 1
+        elif reply.sender in self.replication.progress:
             self.replication.on_heartbeat_reply(reply)
             self._answer_reads()
 

@@ -7,8 +7,13 @@ of a struct, with a default, so that nodes one version apart understand each oth
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Annotated
 
 import msgspec
+
+# What no peer can mean does not even decode. There is room to add one to any of these.
+NodeId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class EntryKind(IntEnum):
@@ -55,6 +60,9 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def members(self) -> set[int]:
         return {*self.voters, *self.voters_outgoing, *self.learners}
 
+    def has(self, node_id: int) -> bool:
+        return self.is_voter(node_id) or node_id in self.learners
+
     def is_voter(self, node_id: int) -> bool:
         return node_id in self.voters or node_id in self.voters_outgoing
 
@@ -62,9 +70,9 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class PeerMessage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="type"):
     """What all messages begin with: who says it, to whom, and in which term."""
 
-    sender: int
-    to: int
-    term: int
+    sender: NodeId
+    to: NodeId
+    term: Number
 
 
 class VoteRequest(PeerMessage, frozen=True, tag=1):
@@ -75,8 +83,8 @@ class VoteRequest(PeerMessage, frozen=True, tag=1):
     needs to protect it (thesis 4.2.3).
     """
 
-    last_index: int
-    last_term: int
+    last_index: Number
+    last_term: Number
     pre_vote: bool = False
     transfer: bool = False
 
@@ -91,16 +99,16 @@ class VoteReply(PeerMessage, frozen=True, tag=2):
 class AppendRequest(PeerMessage, frozen=True, tag=3):
     """The leader's entries after (`prev_index`, `prev_term`), and how far it has committed."""
 
-    prev_index: int
-    prev_term: int
-    commit_index: int
+    prev_index: Number
+    prev_term: Number
+    commit_index: Number
     entries: list[Entry]
 
 
 class AppendAccepted(PeerMessage, frozen=True, tag=4):
     """The sender's log equals the leader's up to `match_index`, on the sender's disk."""
 
-    match_index: int
+    match_index: Number
 
 
 class AppendRejected(PeerMessage, frozen=True, tag=5):
@@ -111,9 +119,9 @@ class AppendRejected(PeerMessage, frozen=True, tag=5):
     they were about.
     """
 
-    prev_index: int
-    hint_index: int
-    hint_term: int
+    prev_index: Number
+    hint_index: Number
+    hint_term: Number
     lost_entries: bool = False
 
 
@@ -124,9 +132,9 @@ class Heartbeat(PeerMessage, frozen=True, tag=6):
     leader's log reaches, so that a follower knows how far behind it is.
     """
 
-    commit_index: int
-    round: int = 0
-    last_index: int = 0
+    commit_index: Number
+    round: Number = 0
+    last_index: Number = 0
 
 
 class CommitNotice(PeerMessage, frozen=True, tag=11):
@@ -136,13 +144,13 @@ class CommitNotice(PeerMessage, frozen=True, tag=11):
     and if it is lost the next heartbeat says the same.
     """
 
-    commit_index: int
+    commit_index: Number
 
 
 class HeartbeatReply(PeerMessage, frozen=True, tag=7):
     """Sent at once, not after a disk write: it says only which term the sender is in."""
 
-    round: int = 0
+    round: Number = 0
 
 
 class TimeoutNow(PeerMessage, frozen=True, tag=8):
@@ -156,16 +164,16 @@ class ReadRequest(PeerMessage, frozen=True, tag=9):
     answer to the one is never taken for an answer to the other.
     """
 
-    life: int
-    round: int
+    life: Number
+    round: Number
 
 
 class ReadReply(PeerMessage, frozen=True, tag=10):
     """Reads of that round, and of all before it, are linearizable once `index` is applied."""
 
-    life: int
-    round: int
-    index: int
+    life: Number
+    round: Number
+    index: Number
 
 
 Message = (

@@ -92,7 +92,10 @@ class Roles:
     # -- messages -------------------------------------------------------------------------
 
     def step(self, message: Message) -> None:
-        """Raises `RaftViolation` for what no correct peer can have sent to this node."""
+        """Raises `RaftViolation` for what proves that a disk has lost something."""
+        if self._has_no_say(message):
+            self._state.refused_messages += 1
+            return
         term = self._state.term
         if isinstance(message, VoteRequest | VoteReply) and message.pre_vote:
             self._step_pre_vote(message)
@@ -104,6 +107,25 @@ class Roles:
             if message.term > term:
                 self._become_follower(message.term, 0)
             self._step_in_term(message)
+
+    def _has_no_say(self, message: Message) -> bool:
+        """Whether a message is to be let go because of who sends it.
+
+        A node whose log is behind may not know of a member yet that leads by now, so a stranger
+        may be right to lead, or to stand (thesis 4.1); but not while this node hears a leader, or
+        is one. A node that really lags hears the stranger one election timeout later.
+        """
+        state, sender = self._state, message.sender
+        configuration = state.configuration
+        if not configuration.voters or configuration.has(sender) or sender == state.leader_id:
+            return False
+        if isinstance(message, VoteRequest) and message.pre_vote:
+            return False  # The answer changes nothing, and tells a node that it was removed.
+        if self.leadership is not None:
+            # Those that were removed confirm their removal.
+            return sender not in self.leadership.replication.progress
+        may_lead = isinstance(message, AppendRequest | Heartbeat | CommitNotice | VoteRequest)
+        return not may_lead or self._hears_leader()
 
     def _step_pre_vote(self, message: VoteRequest | VoteReply) -> None:
         term = self._state.term
@@ -139,6 +161,10 @@ class Roles:
 
     def _step_in_term(self, message: Message) -> None:
         match message:
+            case AppendRequest() | Heartbeat() | CommitNotice() | TimeoutNow() if self._cannot_lead(
+                message
+            ):
+                self._state.refused_messages += 1
             case AppendRequest():
                 self._follow(message.sender)
                 follow_append(self._state, message)
@@ -161,7 +187,8 @@ class Roles:
                     candidacy.record(message.sender, message.granted)
                     self._conclude_campaign(candidacy)
             case ReadReply():
-                self.forwarded_reads.on_reply(message)
+                if message.sender == self._state.leader_id:
+                    self.forwarded_reads.on_reply(message)
             case _ if self.leadership is not None:
                 self._step_leading(self.leadership, message)
 
@@ -176,6 +203,19 @@ class Roles:
                 leadership.on_heartbeat_reply(message)
             case ReadRequest():
                 leadership.on_read_request(message)
+
+    def _cannot_lead(self, message: Message) -> bool:
+        """Whether a message of the present term is of a leader that this term cannot have.
+
+        Another leader is known, and the sender never had a vote, or only asks for an election. A
+        voter that replicates in a term with another leader is no case of this: it shows that
+        somebody's vote was lost.
+        """
+        state = self._state
+        if state.leader_id in (0, message.sender):
+            return False
+        is_voter = state.configuration.is_voter(message.sender)
+        return not is_voter or isinstance(message, TimeoutNow)
 
     def _follow(self, leader_id: int) -> None:
         """Hear from the leader of the present term."""

@@ -37,6 +37,8 @@ class State:
         self.messages_after_store: list[Message] = []
         self.reads: list[ReadState] = []
         self.snapshots: list[int] = []
+        # Messages that said nothing, because of who sent them or what they claimed.
+        self.refused_messages = 0
 
     @property
     def term(self) -> int:

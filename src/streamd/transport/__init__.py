@@ -1,5 +1,6 @@
 """Nodes speak with each other: Raft messages, requests and replies over checked connections."""
 
+from streamd.transport.credentials import Credentials
 from streamd.transport.errors import (
     NotSent,
     OutcomeUnknown,
@@ -14,6 +15,7 @@ from streamd.transport.transport import Transport
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "Credentials",
     "Handler",
     "Hello",
     "Limits",

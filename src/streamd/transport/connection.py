@@ -9,6 +9,7 @@ from random import Random
 import msgspec
 import trio
 
+from streamd.transport.credentials import Credentials
 from streamd.transport.errors import ConnectionEnded
 from streamd.transport.hello import Hello
 from streamd.transport.interface import Handler, Limits, Network
@@ -25,7 +26,9 @@ class Surroundings:
         random: Random,
         limits: Limits,
         fatal: tuple[type[Exception], ...],
+        credentials: Credentials,
     ) -> None:
+        self.credentials = credentials
         self.handler = handler
         self.network = network
         self.random = random
@@ -35,7 +38,8 @@ class Surroundings:
         self._traffic: dict[int, Traffic] = {}
 
     def hello(self) -> Hello:
-        return msgspec.structs.replace(self.handler.hello(), instance=self._instance)
+        nonce = self.credentials.nonce()
+        return msgspec.structs.replace(self.handler.hello(), instance=self._instance, nonce=nonce)
 
     def traffic(self, peer_id: int) -> Traffic:
         return self._traffic.get(peer_id) or Traffic()

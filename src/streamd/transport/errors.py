@@ -39,6 +39,7 @@ class RefusalCode(StrEnum):
     NODE_ID_IN_USE = "NODE_ID_IN_USE"
     NOT_EXPECTED = "NOT_EXPECTED"
     TOO_MANY_CONNECTIONS = "TOO_MANY_CONNECTIONS"
+    NOT_PROVED = "NOT_PROVED"
 
 
 class Refusal(Exception):

@@ -19,18 +19,20 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     `cluster_id` is empty until the node is a member of a cluster. `instance` is the transport's
     own: a number that each process draws, by which a node knows that it has dialled itself.
-    `log_format` is what it understands of a log (`streamd.codec.LOG_FORMAT`).
+    `log_format` is what it understands of a log (`streamd.codec.LOG_FORMAT`). `nonce` offers and
+    asks for a proof that the other side knows the cluster's secret (`credentials`).
     """
 
     protocol_version: int = PROTOCOL_VERSION
     cluster_name: str
     cluster_id: str
-    node_id: Annotated[int, msgspec.Meta(ge=1)]
+    node_id: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
     peer_address: str
     client_address: str
     log_is_empty: bool
     instance: int = 0
     log_format: int = 0
+    nonce: bytes = b""
 
 
 _HELLO = msgspec.msgpack.Decoder(Hello)

@@ -23,7 +23,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_requests: int = 256  # under way, in each direction
     max_request_bytes: int = 64 * 1024 * 1024  # of incoming ones under way; of waiting replies
     max_handshakes: int = 64  # of incoming connections, all together
+    max_handshakes_per_host: int = 16
     max_sessions: int = 64  # incoming connections after their handshake; peers have one besides
+    max_unfinished_bytes: int = 128 * 1024 * 1024  # parts of nodes that are no members, together
     max_routes: int = 64  # addresses dialled without knowing who is there, all together
     connect_timeout_s: float = 3.0
     handshake_timeout_s: float = 5.0
@@ -58,7 +60,8 @@ class Handler(Protocol):
         """A handshake has succeeded, in either direction."""
 
     def on_messages(self, peer_id: int, messages: list[Message]) -> None:
-        """Raft messages have come. What this raises ends the transport."""
+        """Raft messages have come. Raise `ProtocolError` to end the connection; anything else that
+        this raises ends the transport."""
 
     async def on_request(self, peer_id: int, kind: int, payload: bytes) -> bytes:
         """Answer a request. Cancelled when the asker no longer waits.

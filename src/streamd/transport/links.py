@@ -9,6 +9,7 @@ import trio
 
 from streamd.raft.messages import Message
 from streamd.transport.connection import Surroundings, close, run_until_ended
+from streamd.transport.credentials import ACCEPTOR, DIALLER
 from streamd.transport.errors import ConnectionEnded, ProtocolError, Refusal, RefusalCode
 from streamd.transport.hello import (
     MAX_HELLO_BYTES,
@@ -19,6 +20,7 @@ from streamd.transport.hello import (
     parse_refusal,
 )
 from streamd.transport.interface import PeerConnection
+from streamd.transport.network import leads_to
 from streamd.transport.outbox import Outbox
 from streamd.transport.requests import Asking
 from streamd.transport.wire import FrameKind, Wire, describe, frame, parse_reply
@@ -51,6 +53,8 @@ class Link:
         self.node_id = node_id
         self.pinned = node_id > 0
         self.kept = False
+        # The IP address that a peer without proof may have this node dial.
+        self.required_host: str | None = None
         self.connected = False
         self.last_error = ""
         self._surroundings = surroundings
@@ -85,6 +89,7 @@ class Link:
         """Make a route the link of a node; it stays connected if it is."""
         self.node_id = node_id
         self.pinned = True
+        self.required_host = None
 
     def kick(self) -> None:
         """The peer has just been heard: dial now if a pause is being made."""
@@ -117,7 +122,7 @@ class Link:
         stream = await self._connect()
         try:
             wire = Wire(stream, self._limits)
-            peer = await self._shake_hands(wire)
+            peer = await self._shake_hands(wire, stream)
             self._identify(self, peer)
             self._surroundings.count(peer.node_id, wire)
             await self._speak(wire, peer)
@@ -126,20 +131,36 @@ class Link:
 
     async def _connect(self) -> trio.abc.Stream:
         with trio.move_on_after(self._limits.connect_timeout_s):
+            host = self.required_host
+            if host is not None and not await leads_to(self.address, host):
+                raise ConnectionEnded(f"it was named by a peer at {host}, and is not there")
             try:
                 return await self._surroundings.network.connect(self.address)
             except (OSError, trio.BrokenResourceError) as error:
                 raise ConnectionEnded(describe(error)) from error
         raise ConnectionEnded(f"no connection within {self._limits.connect_timeout_s:g} s")
 
-    async def _shake_hands(self, wire: Wire) -> Hello:
-        own = self._surroundings.hello()
-        with trio.move_on_after(self._limits.handshake_timeout_s) as patience:
-            await wire.write(frame(FrameKind.HELLO, encode_hello(own)))
-            kind, payload = await wire.read_frame(MAX_HELLO_BYTES)
-        if patience.cancelled_caught:
-            limit_s = self._limits.handshake_timeout_s
-            raise ConnectionEnded(f"no handshake within {limit_s:g} s")
+    async def _shake_hands(self, wire: Wire, stream: trio.abc.Stream) -> Hello:
+        with trio.move_on_after(self._limits.handshake_timeout_s):
+            own = self._surroundings.hello()
+            hello = encode_hello(own)
+            await wire.write(frame(FrameKind.HELLO, hello))
+            kind, welcome = await wire.read_frame(MAX_HELLO_BYTES)
+            peer = self._welcomed(own, kind, welcome)
+            credentials = self._surroundings.credentials
+            credentials.check_certificate(stream, peer)
+            if credentials.asks_proof(peer):
+                kind, proof = await wire.read_frame(MAX_HELLO_BYTES)
+                if kind != FrameKind.PROOF:
+                    raise ProtocolError("it does not prove that it knows the secret")
+                credentials.check_proof(peer, proof, ACCEPTOR, hello, welcome)
+                own_proof = credentials.proof(DIALLER, hello, welcome)
+                await wire.write(frame(FrameKind.PROOF, own_proof))
+            return peer
+        raise ConnectionEnded(f"no handshake within {self._limits.handshake_timeout_s:g} s")
+
+    def _welcomed(self, own: Hello, kind: int, payload: bytes) -> Hello:
+        """Who has answered. Raises `ConnectionEnded`, `Refusal`, `Superfluous`."""
         if kind == FrameKind.REFUSED:
             refusal = parse_refusal(payload)
             if refusal.code == RefusalCode.SELF and not self.pinned:

@@ -72,6 +72,31 @@ class TcpNetwork:
             raise OSError(f"{host!r} is no host name for TLS") from error
 
 
+def remote_host(stream: trio.abc.Stream) -> str | None:
+    """The IP address at the other end of a connection; None if it has none, or is gone."""
+    if isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
+    if not isinstance(stream, trio.SocketStream):
+        return None
+    try:
+        name = stream.socket.getpeername()
+    except OSError:
+        return None
+    return str(name[0])
+
+
+async def leads_to(address: str, host: str) -> bool:
+    """Whether the host of an address is, or is a name of, the IP address `host`."""
+    try:
+        name, port = split_address(address)
+        if name == host:
+            return True
+        found = await trio.socket.getaddrinfo(name, port, type=trio.socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return any(one[4][0] == host for one in found)
+
+
 def split_address(address: str) -> tuple[str, int]:
     """``host:port`` or ``[IPv6]:port``. Raises `OSError`: an address that a peer has handed on is
     no more certain to be well-formed than to be reachable."""

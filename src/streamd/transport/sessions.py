@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -10,6 +11,7 @@ import structlog
 import trio
 
 from streamd.transport.connection import Surroundings, close, run_until_ended
+from streamd.transport.credentials import ACCEPTOR, DIALLER
 from streamd.transport.errors import ConnectionEnded, ProtocolError, Refusal, RefusalCode
 from streamd.transport.hello import (
     MAX_HELLO_BYTES,
@@ -20,9 +22,10 @@ from streamd.transport.hello import (
     encode_refusal,
     parse_hello,
 )
+from streamd.transport.network import remote_host
 from streamd.transport.outbox import Outbox
 from streamd.transport.requests import Answering
-from streamd.transport.wire import FrameKind, Wire, frame, parse_messages, parse_request
+from streamd.transport.wire import FrameKind, Unfinished, Wire, frame, parse_messages, parse_request
 
 log = structlog.get_logger("streamd.transport")
 
@@ -33,8 +36,12 @@ _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Session:
     """A peer's connection after its handshake: it speaks, this side only replies."""
 
-    def __init__(self, surroundings: Surroundings, peer: Hello) -> None:
+    def __init__(
+        self, surroundings: Surroundings, own_id: int, peer: Hello, host: str | None
+    ) -> None:
         self.peer = peer
+        self.host = host
+        self._own_id = own_id
         self._handler = surroundings.handler
         self._outbox = Outbox(surroundings.limits)
         self._answering = Answering(
@@ -65,8 +72,11 @@ class Session:
 
     def _take_messages(self, payload: bytes) -> None:
         messages = parse_messages(payload)
-        if any(message.sender != self.peer.node_id for message in messages):
-            raise ProtocolError("it sent a message in another node's name")
+        for message in messages:
+            if message.sender != self.peer.node_id:
+                raise ProtocolError("it sent a message in another node's name")
+            if message.to != self._own_id:
+                raise ProtocolError(f"it sent a message for node {message.to}")
         self._handler.on_messages(self.peer.node_id, messages)
 
     async def _write(self, wire: Wire) -> None:
@@ -96,9 +106,11 @@ class Acceptor:
         self._on_begin = on_begin
         self._on_end = on_end
         self._is_expected = is_expected
-        self._handshakes = 0
+        self._handshakes: Counter[str | None] = Counter()
+        self._unfinished = Unfinished(self._limits.max_unfinished_bytes)
         self._sessions: dict[int, Session] = {}
         self._complaint: tuple[str, dict[str, object]] | None = None
+        self.refused = 0
 
     def has_session(self, peer_id: int) -> bool:
         return peer_id in self._sessions
@@ -106,6 +118,11 @@ class Acceptor:
     def has_announced(self, address: str) -> bool:
         """Whether somebody who is there can be dialled at an address, or says so."""
         return any(session.peer.peer_address == address for session in self._sessions.values())
+
+    def host_that_announced(self, address: str) -> str | None:
+        """Where the node dials from that says it can be dialled at an address, as far as known."""
+        hosts = (s.host for s in self._sessions.values() if s.peer.peer_address == address)
+        return next(hosts, None)
 
     async def run(
         self, listener: trio.abc.Listener[trio.abc.Stream], nursery: trio.Nursery
@@ -123,29 +140,40 @@ class Acceptor:
                 nursery.start_soon(self._serve, stream)
 
     async def _serve(self, stream: trio.abc.Stream) -> None:
+        host = remote_host(stream)
+        at_host = (
+            self._limits.max_handshakes if host is None else (self._limits.max_handshakes_per_host)
+        )
         try:
-            if self._handshakes < self._limits.max_handshakes:
-                await self._serve_wire(Wire(stream, self._limits))
+            if (
+                self._handshakes.total() < self._limits.max_handshakes
+                and self._handshakes[host] < at_host
+            ):
+                await self._serve_wire(Wire(stream, self._limits), stream, host)
             else:
                 self._complain("too many handshakes at once")
         finally:
             await close(stream)
 
-    async def _serve_wire(self, wire: Wire) -> None:
-        self._handshakes += 1
+    async def _serve_wire(self, wire: Wire, stream: trio.abc.Stream, host: str | None) -> None:
+        self._handshakes[host] += 1
         try:
-            session = await self._shake_hands(wire)
+            session = await self._shake_hands(wire, stream, host)
         except ConnectionEnded as ended:
             self._complain("a connection without a handshake ended", reason=str(ended))
             return
         finally:
-            self._handshakes -= 1
+            self._handshakes[host] -= 1
+            if not self._handshakes[host]:
+                del self._handshakes[host]
         if session is not None:
             await self._run_session(session, wire)
 
     async def _run_session(self, session: Session, wire: Wire) -> None:
         peer = session.peer
         self._surroundings.count(peer.node_id, wire)
+        if not self._is_expected(peer):
+            wire.unfinished = self._unfinished
         log.info("peer accepted", node_id=peer.node_id, address=peer.peer_address)
         try:
             self._surroundings.handler.on_peer(peer)
@@ -153,6 +181,7 @@ class Acceptor:
             reason = await session.run(wire)
             log.info("a peer's connection ended", node_id=peer.node_id, reason=reason)
         finally:
+            wire.forget_parts()
             self._end(session)
 
     def _end(self, session: Session) -> None:
@@ -160,7 +189,9 @@ class Acceptor:
             del self._sessions[session.peer.node_id]
             self._on_end(session.peer.node_id)
 
-    async def _shake_hands(self, wire: Wire) -> Session | None:
+    async def _shake_hands(
+        self, wire: Wire, stream: trio.abc.Stream, host: str | None
+    ) -> Session | None:
         """The session, in its place, or None if the peer was refused.
 
         Raises `ConnectionEnded`.
@@ -171,13 +202,20 @@ class Acceptor:
                 raise ProtocolError("it did not begin with a handshake")
             peer = parse_hello(payload)
             own = self._surroundings.hello()
+            credentials = self._surroundings.credentials
             try:
+                credentials.check_certificate(stream, peer)
                 self._check(own, peer)
+                if credentials.asks_proof(peer):
+                    await self._exchange_proofs(wire, own, peer, payload)
+                    # Others may have come meanwhile.
+                    self._check(own, peer)
+                    return self._install(Session(self._surroundings, own.node_id, peer, host))
             except Refusal as refusal:
                 self._complain("peer refused", node_id=peer.node_id, reason=str(refusal))
                 await wire.write(frame(FrameKind.REFUSED, encode_refusal(refusal)))
                 return None
-            session = self._install(peer)
+            session = self._install(Session(self._surroundings, own.node_id, peer, host))
             try:
                 await wire.write(frame(FrameKind.WELCOME, encode_hello(own)))
             except BaseException:
@@ -186,8 +224,20 @@ class Acceptor:
             return session
         raise ConnectionEnded(f"no handshake within {self._limits.handshake_timeout_s:g} s")
 
+    async def _exchange_proofs(self, wire: Wire, own: Hello, peer: Hello, hello: bytes) -> None:
+        """Raises `Refusal`, `ConnectionEnded`."""
+        credentials = self._surroundings.credentials
+        welcome = encode_hello(own)
+        proof = credentials.proof(ACCEPTOR, hello, welcome)
+        await wire.write(frame(FrameKind.WELCOME, welcome) + frame(FrameKind.PROOF, proof))
+        kind, given = await wire.read_frame(MAX_HELLO_BYTES)
+        if kind != FrameKind.PROOF:
+            raise ProtocolError("it does not prove that it knows the secret")
+        credentials.check_proof(peer, given, DIALLER, hello, welcome)
+
     def _complain(self, event: str, **fields: object) -> None:
         """Log what whoever knocks does wrong; the same again and again only once."""
+        self.refused += 1
         if (event, fields) == self._complaint:
             log.debug(event, **fields)
         else:
@@ -206,10 +256,11 @@ class Acceptor:
             )
         self._surroundings.handler.check(peer)
 
-    def _install(self, peer: Hello) -> Session:
+    def _install(self, session: Session) -> Session:
         """Put a session in the place of its node, which must be done before anything waits."""
+        peer = session.peer
         earlier = self._sessions.get(peer.node_id)
-        session = self._sessions[peer.node_id] = Session(self._surroundings, peer)
+        self._sessions[peer.node_id] = session
         if earlier is not None:
             earlier.stop()
         return session

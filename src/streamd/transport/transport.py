@@ -10,6 +10,7 @@ import trio
 
 from streamd.raft.messages import Message
 from streamd.transport.connection import Surroundings
+from streamd.transport.credentials import Credentials
 from streamd.transport.errors import NotSent, Refusal, RefusalCode
 from streamd.transport.hello import Hello
 from streamd.transport.interface import Handler, Limits, Network, PeerConnection
@@ -19,6 +20,7 @@ from streamd.transport.sessions import Acceptor
 log = structlog.get_logger("streamd.transport")
 
 _DEFAULTS = Limits()
+_NO_CREDENTIALS = Credentials()
 
 
 class Transport:
@@ -38,8 +40,9 @@ class Transport:
         random: Random,
         limits: Limits = _DEFAULTS,
         fatal: tuple[type[Exception], ...] = (),
+        credentials: Credentials = _NO_CREDENTIALS,
     ) -> None:
-        self._surroundings = Surroundings(handler, network, random, limits, fatal)
+        self._surroundings = Surroundings(handler, network, random, limits, fatal, credentials)
         self._limits = limits
         self._acceptor = Acceptor(
             self._surroundings,
@@ -111,16 +114,24 @@ class Transport:
                 return
             self._routes[address] = self._dial(address, 0)
         self._routes[address].kept = True
+        self._routes[address].required_host = None
 
     def add_announced_route(self, address: str) -> None:
-        """Dial where a peer says that it can be dialled, as long as it is there or answers. Does
-        nothing for an address that is dialled already, or beyond `max_routes`."""
+        """Dial where a connected peer says that it can be dialled, as long as it is there or
+        answers. Does nothing for an address that is dialled already, or beyond `max_routes`.
+
+        One that has not proved who it is may only name an address of the host it dials from: it
+        must not make this node dial whatever it likes.
+        """
         if self._is_pinned(address) or address in self._routes:
             return
         if len(self._routes) >= self._limits.max_routes:
             log.warning("too many routes; one was not added", address=address)
             return
-        self._routes[address] = self._dial(address, 0)
+        link = self._routes[address] = self._make_link(address, 0)
+        if not self._surroundings.credentials.proves:
+            link.required_host = self._acceptor.host_that_announced(address)
+        self._start(link)
 
     def release_route(self, address: str) -> None:
         """From now on the route is no more than an announced one."""
@@ -146,10 +157,16 @@ class Transport:
         return bool(announced)
 
     def _dial(self, address: str, peer_id: int) -> Link:
-        link = Link(address, peer_id, self._surroundings, self._identify, self._is_wanted)
+        link = self._make_link(address, peer_id)
+        self._start(link)
+        return link
+
+    def _make_link(self, address: str, peer_id: int) -> Link:
+        return Link(address, peer_id, self._surroundings, self._identify, self._is_wanted)
+
+    def _start(self, link: Link) -> None:
         if self._nursery is not None:
             self._nursery.start_soon(self._run_link, link)
-        return link
 
     async def _run_link(self, link: Link) -> None:
         try:
@@ -204,6 +221,11 @@ class Transport:
     def _forget_unless_known(self, peer_id: int) -> None:
         if peer_id not in self._peers and not self._acceptor.has_session(peer_id):
             self._surroundings.forget(peer_id)
+
+    @property
+    def refused_connections(self) -> int:
+        """How many incoming connections were refused, or ended for what they sent."""
+        return self._acceptor.refused
 
     # -- traffic ----------------------------------------------------------------------------------
 

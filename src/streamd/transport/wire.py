@@ -7,6 +7,7 @@ small frames can go between them; the end's kind carries the flag `CONTINUED`.
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
@@ -42,6 +43,7 @@ class FrameKind(IntEnum):
     PART = 7  # comes before the frame that carries `CONTINUED`
     PING = 8
     PONG = 9
+    PROOF = 10  # ends the handshake, where there is a secret
 
 
 CONTINUED = 0x80
@@ -161,6 +163,23 @@ def _check_group(payload: bytes) -> None:
 # -- connections ----------------------------------------------------------------------------------
 
 
+class Unfinished:
+    """Bytes of packets that are not whole yet, over several connections."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.size = 0
+
+    def add(self, size: int) -> None:
+        """Raises `ConnectionEnded` when there would be too many."""
+        if self.size + size > self._max_bytes:
+            raise ConnectionEnded("too much of nodes that are no members is unfinished")
+        self.size += size
+
+    def remove(self, size: int) -> None:
+        self.size -= size
+
+
 class Wire:
     """Frames over a stream, within the limits. One task may read while another writes.
 
@@ -173,6 +192,9 @@ class Wire:
         self._limits = limits
         self._buffer = bytearray()
         self._parts = bytearray()
+        self._whole_by = math.inf
+        # Shared with other connections: what of them is unfinished counts together.
+        self.unfinished: Unfinished | None = None
         self.traffic = Traffic()
 
     async def write(self, data: bytes) -> None:
@@ -190,20 +212,36 @@ class Wire:
         """The next frame, parts put together. Raises `ConnectionEnded`."""
         while True:
             kind, payload = await self.read_frame(self._limits.max_frame_bytes)
+            if trio.current_time() > self._whole_by:
+                raise ConnectionEnded("its parts came too slowly")
             if kind == FrameKind.PART:
                 self._add_part(payload)
             elif kind & CONTINUED:
                 self._add_part(payload)
                 whole = bytes(self._parts)
-                self._parts = bytearray()
+                self.forget_parts()
                 return kind & ~CONTINUED, whole
             else:
                 return kind, payload
 
     def _add_part(self, payload: bytes) -> None:
-        self._parts += payload
-        if not payload or len(self._parts) > self._limits.max_packet_bytes:
+        limits = self._limits
+        if not payload or len(self._parts) + len(payload) > limits.max_packet_bytes:
             raise ProtocolError("it sent parts that are empty or too large together")
+        if self.unfinished is not None:
+            self.unfinished.add(len(payload))
+        if not self._parts:
+            self._whole_by = trio.current_time() + limits.frame_timeout_s
+        self._parts += payload
+        # As long as a frame for each piece. Small parts gain no time.
+        self._whole_by += limits.frame_timeout_s * len(payload) / limits.piece_bytes
+
+    def forget_parts(self) -> None:
+        """Let go of what came of a packet: it is whole, or the connection is over."""
+        if self.unfinished is not None:
+            self.unfinished.remove(len(self._parts))
+        self._parts = bytearray()
+        self._whole_by = math.inf
 
     async def read_frame(self, max_bytes: int) -> tuple[int, bytes]:
         """The next frame, its payload at most `max_bytes`. Raises `ConnectionEnded`."""

@@ -1,0 +1,51 @@
+"""Which messages no correct peer sends, whatever its state: they are not even looked at."""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamd.raft.membership import decode_configuration
+from streamd.raft.messages import AppendRequest, EntryKind, Heartbeat, Message
+
+
+def fault(message: Message) -> str | None:
+    """What is wrong with a message, whoever sends it and when; None if nothing is.
+
+    What the payload of `COMMANDS` is like, only the state machine knows.
+    """
+    match message:
+        case AppendRequest():
+            return _append_fault(message)
+        case Heartbeat(commit_index=commit_index, last_index=last_index):
+            # Earlier releases do not say how far their log reaches.
+            if last_index and commit_index > last_index:
+                return "it has committed more than its log holds"
+    return None
+
+
+def _append_fault(request: AppendRequest) -> str | None:
+    index, term = request.prev_index, request.prev_term
+    for entry in request.entries:
+        if entry.index != index + 1:
+            return f"entry {entry.index} follows entry {index}"
+        if not max(term, 1) <= entry.term:
+            return f"entry {entry.index} of term {entry.term} follows one of term {term}"
+        if entry.kind not in _KINDS:
+            return f"entry {entry.index} is of the unknown kind {entry.kind}"
+        if entry.kind == EntryKind.CONFIGURATION and not _is_configuration(entry.payload):
+            return f"entry {entry.index} is no configuration"
+        index, term = entry.index, entry.term
+    if term > request.term:
+        return f"entry {index} of term {term} is sent in term {request.term}"
+    return None
+
+
+_KINDS = frozenset(EntryKind)
+
+
+def _is_configuration(payload: bytes) -> bool:
+    try:
+        found = decode_configuration(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return bool(found.voters) and min(found.members()) >= 1
