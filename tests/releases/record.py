@@ -1,0 +1,164 @@
+"""Have this checkout's server write a history, and keep its data directory as a release's.
+
+Run as a program, with the name of the release. The server is killed in the middle of its work: what
+a later version has to open is not always what was tidied up.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+import tempfile
+import time
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+
+from tests.support.server_process import ServerProcess
+
+HERE = Path(__file__).parent
+FLAGS = ("--config", "{config}")
+CONFIG = """
+[cold]
+backend = "fs"
+flush_after_ms = 500
+hot_keep_bytes = 1
+snapshot_interval_minutes = 1
+"""
+_STREAMS = (
+    ("demo/text", "text/plain"),
+    ("demo/bytes", "application/octet-stream"),
+    ("demo/json", "application/json"),
+    ("demo/closed", "text/plain"),
+    ("demo/producer", "text/plain"),
+    ("demo/snapshots", "application/json"),
+    ("other/window", "text/plain"),
+)
+PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "3"}
+_DEADLINE_S = 60.0
+
+
+def content_of(client: httpx.Client, stream: str) -> dict[str, Any]:
+    """What a server says of a stream, read from its earliest offset to its tail."""
+    digest = sha256()
+    offset, size = "-1", 0
+    while True:
+        answer = client.get(f"/{stream}", params={"offset": offset})
+        if answer.status_code == 410:
+            offset = answer.headers["Stream-Earliest-Offset"]
+            continue
+        if answer.status_code != 200:
+            return {"status": answer.status_code}
+        if answer.headers["Content-Type"] == "application/json":
+            for message in answer.json():
+                digest.update(json.dumps(message, sort_keys=True).encode() + b"\n")
+                size += 1
+        else:
+            digest.update(answer.content)
+            size += len(answer.content)
+        offset = answer.headers["Stream-Next-Offset"]
+        if "Stream-Up-To-Date" in answer.headers:
+            break
+    return {
+        "status": 200,
+        "type": answer.headers["Content-Type"],
+        "closed": answer.headers.get("Stream-Closed"),
+        "tail": offset,
+        "size": size,
+        "sha256": digest.hexdigest(),
+    }
+
+
+def _write(client: httpx.Client, random: Random, rounds: int) -> None:
+    for number in range(rounds):
+        for stream, kind in _STREAMS:
+            if stream in ("demo/closed", "demo/producer"):
+                continue
+            payload = random.randbytes(150).hex() + f" {number}"
+            body = json.dumps([{"n": number, "p": payload}, number]) if "json" in kind else payload
+            _post(client, stream, kind, body)
+
+
+def _post(client: httpx.Client, stream: str, kind: str, body: str, **headers: str) -> None:
+    answer = client.post(f"/{stream}", content=body, headers={"Content-Type": kind, **headers})
+    assert answer.status_code in (200, 204), (stream, answer.status_code, answer.text)
+
+
+def _create(client: httpx.Client, stream: str, kind: str, **headers: str) -> httpx.Headers:
+    answer = client.put(f"/{stream}", headers={"Content-Type": kind, **headers})
+    assert answer.status_code == 201, (stream, answer.status_code, answer.text)
+    return answer.headers
+
+
+def _history(client: httpx.Client) -> None:
+    random = Random(9319)
+    for bucket in ("demo", "other"):
+        assert client.put(f"/{bucket}").status_code == 201
+    for stream, kind in _STREAMS:
+        ttl = {"Stream-TTL": "2000000000"} if stream == "other/window" else {}
+        _create(client, stream, kind, **ttl)
+    _write(client, random, 20)
+    _post(client, "demo/closed", "text/plain", "the end", **{"Stream-Closed": "true"})
+    for seq in range(3):
+        _post(
+            client,
+            "demo/producer",
+            "text/plain",
+            f"<{seq}>",
+            **PRODUCER,
+            **{"Producer-Seq": f"{seq}"},
+        )
+    tail = client.head("/demo/text").headers["Stream-Next-Offset"]
+    source = {"Stream-Forked-From": "/demo/text", "Stream-Fork-Offset": tail}
+    _create(client, "demo/fork", "text/plain", **source)
+    _post(client, "demo/fork", "text/plain", "only in the fork")
+    _create(client, "demo/gone", "text/plain")
+    _post(client, "demo/gone", "text/plain", "x" * 500)
+    assert client.delete("/demo/gone").status_code == 204
+    at = client.head("/demo/snapshots").headers["Stream-Next-Offset"]
+    published = client.put(
+        f"/demo/snapshots/snapshot/{at}",
+        content=b'{"state":1}' * 50,
+        headers={"Content-Type": "application/json"},
+    )
+    assert published.status_code in (200, 201, 204), published.text
+
+
+def _archived(client: httpx.Client) -> None:
+    """Wait until everything written so far is in the cold store, the log and a state too."""
+    deadline = time.monotonic() + 180
+    client.post("/cluster/cold/flush", json={}).raise_for_status()
+    while time.monotonic() < deadline:
+        cold = client.get("/cluster/cold").json()
+        archive = cold["archive"]
+        # That the archive has grown is an entry too, which it never has itself.
+        if archive["lag_entries"] <= 2 and (archive["last_snapshot"] or {"index": 0})["index"] > 50:
+            return
+        time.sleep(0.5)  # an operator's program, not a test
+    raise SystemExit(f"not archived in time: {cold}")
+
+
+def record(name: str) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        config = Path(scratch) / "streamd.toml"
+        config.write_text(CONFIG)
+        data = Path(scratch) / "data"
+        server = ServerProcess(data, flags=("--config", str(config)))
+        with server, httpx.Client(base_url=server.url, timeout=_DEADLINE_S) as client:
+            _history(client)
+            _archived(client)
+            _write(client, Random(1), 3)
+            streams = [name for name, _ in _STREAMS] + ["demo/fork", "demo/gone"]
+            told = {stream: content_of(client, stream) for stream in streams}
+            server.kill()
+        with tarfile.open(HERE / f"{name}.tar.xz", "w:xz") as archive:
+            archive.add(data, arcname="data")
+        (HERE / f"{name}.json").write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    record(sys.argv[1])

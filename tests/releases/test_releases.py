@@ -1,0 +1,115 @@
+"""What earlier releases wrote opens, and goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.releases.record import CONFIG, HERE, PRODUCER, content_of
+from tests.support.server_process import ServerProcess
+
+RELEASES = sorted(file.stem for file in HERE.glob("*.json"))
+
+
+@pytest.fixture(params=RELEASES)
+def release(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def data(tmp_path: Path, release: str) -> Path:
+    """The data directory that a server of the release left when it was killed."""
+    with tarfile.open(HERE / f"{release}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def told(release: str) -> dict[str, dict[str, Any]]:
+    """What that server said its streams hold."""
+    content: dict[str, dict[str, Any]] = json.loads((HERE / f"{release}.json").read_text())
+    return content
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "streamd.toml"
+    file.write_text(CONFIG)
+    return file
+
+
+@pytest.fixture
+def client(data: Path, config: Path) -> Iterator[httpx.Client]:
+    with (
+        ServerProcess(data, flags=("--config", str(config))) as server,
+        httpx.Client(base_url=server.url, timeout=60) as opened,
+    ):
+        yield opened
+
+
+def streamd(*arguments: str) -> str:
+    command = [sys.executable, "-m", "streamd", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_there_are_releases_to_open() -> None:
+    assert RELEASES
+
+
+def test_every_stream_holds_what_it_held(
+    client: httpx.Client, told: dict[str, dict[str, Any]]
+) -> None:
+    assert {stream: content_of(client, stream) for stream in told} == told
+
+
+def test_every_stream_goes_on_where_it_was(
+    client: httpx.Client, told: dict[str, dict[str, Any]]
+) -> None:
+    for stream in ("demo/text", "demo/fork", "other/window"):
+        answer = client.post(f"/{stream}", content="more", headers={"Content-Type": "text/plain"})
+        assert answer.status_code == 204
+        assert content_of(client, stream)["size"] == told[stream]["size"] + 4
+
+
+def test_a_producers_retry_is_still_recognised(
+    client: httpx.Client, told: dict[str, dict[str, Any]]
+) -> None:
+    headers = {"Content-Type": "text/plain", **PRODUCER, "Producer-Seq": "2"}
+    assert client.post("/demo/producer", content="<2>", headers=headers).status_code == 204
+    assert content_of(client, "demo/producer") == told["demo/producer"]
+    headers["Producer-Seq"] = "3"
+    assert client.post("/demo/producer", content="<3>", headers=headers).status_code == 200
+    assert content_of(client, "demo/producer")["size"] == told["demo/producer"]["size"] + 3
+
+
+def test_its_cold_store_is_whole_and_restores(
+    tmp_path: Path, data: Path, config: Path, told: dict[str, dict[str, Any]]
+) -> None:
+    """The rounds that the server wrote after its last archived entry may be missing."""
+    cold = tmp_path / "store"
+    os.rename(data / "cold", cold)
+    verified = json.loads(streamd("backup", "verify", "--from", f"fs:{cold}", "--json"))
+    assert [cluster["problems"] for cluster in verified] == [[]]
+    config.write_text(CONFIG + f'fs_path = "{cold}"\n')
+    restored = tmp_path / "restored"
+    streamd(
+        "restore", "--from", f"fs:{cold}", "--no-fence", "--data-dir", str(restored),
+        "--config", str(config),
+    )  # fmt: skip
+    with (
+        ServerProcess(restored, flags=("--config", str(config))) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        for stream in ("demo/closed", "demo/producer", "demo/fork", "demo/gone"):
+            assert content_of(client, stream) == told[stream]
+        assert 0 < content_of(client, "demo/text")["size"] <= told["demo/text"]["size"]
