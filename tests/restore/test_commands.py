@@ -24,6 +24,7 @@ async def test_status_and_verify_tell_what_can_be_restored(history: History) -> 
     assert told["cluster_id"] == history.cluster_id
     (whole,) = told["ranges"]
     assert (whole["first_index"], whole["last_index"]) == (0, history.archived_index)
+    assert whole["first_time_ms"] == NOW_MS
     assert (whole["last_time_ms"] - NOW_MS) // MINUTE_MS == 29
     assert len(told["restore_points"]) >= 2
     assert told["gaps"] == told["fenced_by"] == []

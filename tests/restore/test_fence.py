@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
+import trio
 
 from streamd.cold.errors import ObjectMissing
 from streamd.config import ColdConfig
@@ -44,6 +47,27 @@ async def test_it_is_confirmed_by_the_cluster_s_id(tmp_path: Path, copy: Copy) -
     assert len(fences(copy)) == 1
     told = await streamd("backup", "status", "--from", f"fs:{copy.path}")
     assert "FENCED" in told.output
+
+
+async def test_on_a_terminal_it_is_asked_for(tmp_path: Path, copy: Copy) -> None:
+    place = ("--from", f"fs:{copy.path}", "--data-dir", str(tmp_path / "new"))
+    for typed, status in ((b"yes", 2), (copy.cluster_id.encode(), 0)):
+        ours, theirs = os.openpty()
+        try:
+            os.write(ours, typed + b"\n")
+            found = await trio.run_process(
+                [sys.executable, "-m", "streamd", "restore", *place],
+                stdin=theirs,
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+            )
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert found.returncode == status, found.stderr
+        assert b"Type its id to confirm" in found.stderr
+        assert bool(fences(copy)) == (status == 0)
 
 
 async def test_a_restore_that_fails_leaves_none(tmp_path: Path, copy: Copy) -> None:

@@ -361,7 +361,7 @@ def _tell_standing(standing: Standing) -> None:
     print(f"  log: {standing.segments} segments, {standing.segment_bytes} bytes")
     for found in standing.ranges:
         print(
-            f"  can be restored to entries {found.first_index} to {found.last_index}, "
+            f"  can be restored to entries {max(found.first_index, 1)} to {found.last_index}, "
             f"{_told(found.first_time_ms)} to {_told(found.last_time_ms)}"
         )
     if not standing.ranges:

@@ -21,6 +21,7 @@ from streamd.cold.segments import (
     read_segment_head,
 )
 from streamd.raft.messages import Entry, EntryKind
+from streamd.restore.base import RestoreRefused, first_command_ms
 from streamd.restore.restore import Progress, check_pack
 from streamd.storage.snapshots import whole_rows
 from streamd.streams import keys
@@ -53,7 +54,8 @@ class RestorePoint(msgspec.Struct, frozen=True):
 
 class ArchivedRange(msgspec.Struct, frozen=True):
     """Every state from that as of entry `first_index` to that as of `last_index`; the log times
-    of the two, None where the object that tells is damaged."""
+    of the two, None where the object that tells is damaged. State 0 is the empty one, and has the
+    time of the first command."""
 
     first_index: int
     first_time_ms: int | None
@@ -148,9 +150,9 @@ async def _ranges(
     for first, last in catalog.ranges():
         path = catalog.path(first)
         first_ms = times.get(first)
-        if first_ms is None and path:
-            head = await _head(source, path[0], damaged)
-            first_ms = None if head is None else head.first_time_ms
+        if first_ms is None and not first:
+            with suppress(*_DAMAGE, RestoreRefused):
+                first_ms = await first_command_ms(source, catalog)
         last_ms = first_ms
         if path:
             head = await _head(source, path[-1], damaged)

@@ -71,7 +71,7 @@ async def choose_base(
             return Base(index, manifest, choice.index, known)
         if choice.at_ms is not None:
             # The empty state serves no time: nobody who names one means it.
-            if manifest is None and choice.at_ms < await _first_ms(source, catalog):
+            if manifest is None and choice.at_ms < await first_command_ms(source, catalog):
                 break
             await _refuse_gap(source, catalog, index, reach, choice.at_ms)
         elif reach < bases[-1][0]:
@@ -144,7 +144,7 @@ async def _times_of(
         if stored is not None:
             first_ms = last_ms = (await source.manifest(stored)).of.time_ms
         else:
-            first_ms = await _first_ms(source, catalog)
+            first_ms = await first_command_ms(source, catalog)
     if path:
         last_ms = None
         with suppress(ObjectCorrupt, ObjectMissing):
@@ -152,7 +152,7 @@ async def _times_of(
     return first_ms, last_ms
 
 
-async def _first_ms(source: ArchivedObjects, catalog: Catalog) -> int:
+async def first_command_ms(source: ArchivedObjects, catalog: Catalog) -> int:
     """The log time of the first command in a log that begins at entry 1. Raises `ColdError`."""
     for segment in catalog.path(0):
         head = await source.head(segment)
