@@ -11,7 +11,6 @@ import httpx
 import pytest
 import trustme
 
-from tests.jepsen_like.cluster_processes import wait_until
 from tests.support.server_process import ServerProcess
 
 TEXT = {"Content-Type": "text/plain"}
@@ -85,19 +84,9 @@ def test_a_key_that_others_may_read_is_complained_of(
         "STREAMD_SERVER_TLS_CERT": str(certificate),
         "STREAMD_SERVER_TLS_KEY": str(key),
     }
-    server = ServerProcess(tmp_path / "data", environment=environment)
-    server.start()
-    url = f"https://127.0.0.1:{server.port}/healthz"
-    wait_until(lambda: answers(url), "it answers")
-    output = server_output(server)
+    with ServerProcess(tmp_path / "data", environment=environment) as server:
+        output = server_output(server)
     assert (f"path={key}" in output) == is_told
-
-
-def answers(url: str) -> bool:
-    try:
-        return httpx.get(url, verify=False).status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def server_output(server: ServerProcess) -> str:

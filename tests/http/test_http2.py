@@ -150,6 +150,16 @@ async def status_of(connection: h2.connection.H2Connection, client: RawClient) -
     return None
 
 
+async def test_one_connection_serves_more_than_a_thousand_requests(tmp_path: Path) -> None:
+    async with hypercorn(tmp_path) as server, server.client(http1=False, http2=True) as client:
+        used = set()
+        for _ in range(1100):
+            answer = await client.get("/v1/stream/none")
+            assert answer.status_code == 404
+            used.add(answer.extensions["network_stream"].get_extra_info("client_addr"))
+        assert len(used) == 1
+
+
 async def test_who_speaks_http_2_counts_as_a_connection_until_it_goes(tmp_path: Path) -> None:
     async with hypercorn(tmp_path) as server:
         async with server.client(http1=False, http2=True) as client:

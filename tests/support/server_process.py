@@ -6,6 +6,7 @@ import http.client
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -35,7 +36,8 @@ class ServerProcess:
         """With `expect_death`, it may also end before it was `ready`."""
         self.data_dir = data_dir
         self.port = port or unused_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self._has_tls = "STREAMD_SERVER_TLS_CERT" in (environment or {})
+        self.url = f"{'https' if self._has_tls else 'http'}://127.0.0.1:{self.port}"
         self._command = [
             *wrapper,
             sys.executable,
@@ -104,7 +106,7 @@ class ServerProcess:
         raise AssertionError("the server still accepts connections")
 
     def _answers(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+        connection = self._connection()
         try:
             connection.request("GET", "/readyz/local")
             return connection.getresponse().status == 200
@@ -112,6 +114,13 @@ class ServerProcess:
             return False
         finally:
             connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if not self._has_tls:
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=1, context=context)
 
     def signal(self, number: int) -> None:
         """Send a signal to the whole group, the wrapper's child included."""

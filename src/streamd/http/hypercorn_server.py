@@ -22,6 +22,9 @@ from streamd.http.hypercorn_connection import HypercornConnection, LimitedStream
 from streamd.http.outgoing import Outgoing
 from streamd.http.shares import Shares
 
+# As many as HTTP/2 can number on one connection (RFC 9113 section 5.1.1).
+_MAX_STREAMS = 2**30
+
 log = structlog.get_logger("streamd.http")
 
 
@@ -62,5 +65,7 @@ def _hypercorn_config(server: ServerConfig) -> HypercornConfig:
     config.include_server_header = False
     config.graceful_timeout = server.drain_timeout_ms / 1000
     config.keep_alive_timeout = server.idle_timeout_ms / 1000
+    # By default a connection ends after a thousand requests, in the middle of those under way.
+    config.keep_alive_max_requests = _MAX_STREAMS
     config.h2_max_header_list_size = server.max_header_bytes
     return config
