@@ -1,4 +1,7 @@
-"""One client's traffic, however slow, tiny or much, costs others next to nothing."""
+"""One client's traffic, however slow, tiny or much, costs others next to nothing.
+
+What only HTTP/2 can do is in `test_http2_clients` and `test_http2_frames`.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,12 @@ from streamd.http.front_door import Phase
 from streamd.http.listeners import ACCEPTS_PER_TURN
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 
-STACKS = ["front-door", "hypercorn"]
 MIB = 1024 * 1024
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_many_connections_are_accepted_in_few_turns_of_the_loop(
-    stack: str, tmp_path: Path
-) -> None:
+async def test_many_connections_are_accepted_in_few_turns_of_the_loop(tmp_path: Path) -> None:
     many = 256
-    async with serving(tmp_path, http=stack) as server:
+    async with serving(tmp_path) as server:
         with ExitStack() as clients, trio.fail_after(PATIENCE_S):
             for _ in range(many):
                 clients.enter_context(socket.create_connection(("127.0.0.1", server.port)))
@@ -64,12 +63,11 @@ async def slow_clients(
         yield clients
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_bodies_that_are_announced_and_do_not_come_cost_others_nothing(
-    stack: str, tmp_path: Path
+async def test_bodies_that_are_announced_and_do_not_come_cost_nothing(
+    tmp_path: Path,
 ) -> None:
     limits = {"max_body_bytes": 100_000, "max_buffered_bytes": 1_000_000}
-    async with serving(tmp_path, http=stack, **limits) as server, server.client() as client:
+    async with serving(tmp_path, **limits) as server, server.client() as client:
         await client.put("/v1/stream/s", headers=BINARY)
         async with slow_clients(server, 20, APPEND % 100_000 + b"x", source="127.0.0.1"):
             await until(lambda: server.bodies.held == 20)
@@ -78,13 +76,10 @@ async def test_bodies_that_are_announced_and_do_not_come_cost_others_nothing(
                 assert answer.status_code == 204
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_bodies_that_lack_their_end_leave_room_for_those_of_others(
-    stack: str, tmp_path: Path
-) -> None:
+async def test_bodies_that_lack_their_end_leave_room_for_those_of_others(tmp_path: Path) -> None:
     limits = {"max_body_bytes": 100_000, "max_buffered_bytes": 1_000_000}
     most = limits["max_buffered_bytes"] // 2
-    async with serving(tmp_path, http=stack, **limits) as server, server.client() as client:
+    async with serving(tmp_path, **limits) as server, server.client() as client:
         await client.put("/v1/stream/s", headers=BINARY)
         seen = [0]
 
@@ -112,13 +107,11 @@ async def test_bodies_that_lack_their_end_leave_room_for_those_of_others(
         assert max(seen) <= limits["max_buffered_bytes"]
 
 
-@pytest.mark.parametrize("stack", STACKS)
 async def test_slow_uploads_leave_slots_to_others(
-    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("streamd.http.asgi._MAX_DISCARDING_S", 0.1)
     async with (
-        serving(tmp_path, http=stack, max_snapshot_uploads=8) as server,
+        serving(tmp_path, max_snapshot_uploads=8) as server,
         server.client() as client,
     ):
         at = await prepare_snapshots(client)
@@ -150,11 +143,10 @@ async def prepare_snapshots(client: httpx.AsyncClient) -> str:
     return str(appended.headers["stream-next-offset"])
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_slow_downloads_leave_slots_to_others(stack: str, tmp_path: Path) -> None:
+async def test_slow_downloads_leave_slots_to_others(tmp_path: Path) -> None:
     content = bytes(range(256)) * 40_000
     async with (
-        serving(tmp_path, http=stack, max_snapshot_downloads=8) as server,
+        serving(tmp_path, max_snapshot_downloads=8) as server,
         server.client() as client,
     ):
         path = f"{STREAM}/snapshot/{await prepare_snapshots(client)}"
@@ -169,13 +161,10 @@ async def test_slow_downloads_leave_slots_to_others(stack: str, tmp_path: Path) 
         await until(lambda: server.service.downloads.held == 0)
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_reads_that_nobody_takes_leave_room_for_those_of_others(
-    stack: str, tmp_path: Path
-) -> None:
+async def test_reads_that_nobody_takes_leave_room_for_those_of_others(tmp_path: Path) -> None:
     record = b"r" * 8 * MIB  # More than the system's buffers take.
     limits = {"max_body_bytes": 8 * MIB, "max_buffered_bytes": 32 * MIB}
-    async with serving(tmp_path, http=stack, **limits) as server, server.client() as client:
+    async with serving(tmp_path, **limits) as server, server.client() as client:
         for number in range(7):
             made = await client.put(f"/v1/stream/{number}", content=record, headers=BINARY)
             assert made.status_code == 201
@@ -192,16 +181,12 @@ async def test_reads_that_nobody_takes_leave_room_for_those_of_others(
 # -- how slow a client may be ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stack", STACKS)
 @pytest.mark.parametrize("kind", ["append", "chunked append", "snapshot"])
-async def test_a_fast_beginning_does_not_pay_for_silence(
-    kind: str, stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fast_beginning_does_not_pay_for_silence(kind: str, tmp_path: Path) -> None:
     """At the rate asked for, what came at first would pay for longer than this test may take."""
-    monkeypatch.setattr("streamd.http.asgi._MAX_DISCARDING_S", 0.1)
     limits = {"body_timeout_ms": 1000, "body_min_bytes_per_s": 1024}
     body = b"x" * 200_000
-    async with serving(tmp_path, http=stack, **limits) as server, server.client() as client:
+    async with serving(tmp_path, **limits) as server, server.client() as client:
         at = await prepare_snapshots(client)
         begun = {
             "append": APPEND % 300_000 + body,
@@ -217,10 +202,9 @@ async def test_a_fast_beginning_does_not_pay_for_silence(
             assert (answer.status, answer.code) == (408, "BODY_TIMEOUT")
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_a_reader_that_takes_nothing_is_given_up(stack: str, tmp_path: Path) -> None:
+async def test_a_reader_that_takes_nothing_is_given_up(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path, http=stack, write_timeout_ms=300) as server,
+        serving(tmp_path, write_timeout_ms=300) as server,
         server.client() as client,
     ):
         await client.put("/v1/stream/s", content=b"r" * 8 * MIB, headers=BINARY)
@@ -231,9 +215,8 @@ async def test_a_reader_that_takes_nothing_is_given_up(stack: str, tmp_path: Pat
             await until(lambda: server.connections == 1)
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_a_client_that_has_gone_counts_no_longer(stack: str, tmp_path: Path) -> None:
-    async with serving(tmp_path, http=stack) as server:
+async def test_a_client_that_has_gone_counts_no_longer(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
         for request in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"):
             async with server.connect() as client:
                 await client.send(request)
@@ -264,10 +247,9 @@ class MostInATurn(trio.abc.Instrument):
         self.most = max(self.most, self._count() - self._before)
 
 
-@pytest.mark.parametrize("stack", STACKS)
-async def test_a_body_of_tiny_chunks_is_taken_in_many_turns(stack: str, tmp_path: Path) -> None:
+async def test_a_body_of_tiny_chunks_is_taken_in_many_turns(tmp_path: Path) -> None:
     size = 10_000
-    async with serving(tmp_path, http=stack) as server, server.connect() as client:
+    async with serving(tmp_path) as server, server.connect() as client:
         async with server.client() as other:
             await other.put("/v1/stream/s", headers=BINARY)
         instrument = MostInATurn(lambda: server.bodies.held)

@@ -13,7 +13,7 @@ import pytest
 from hypercorn.protocol.h2 import StreamBuffer
 
 from tests.http.serving import RawClient, serving, until
-from tests.http.test_fairness import BINARY, STREAM, prepare_snapshots
+from tests.http.test_fairness import BINARY, STRANGER, STREAM, prepare_snapshots
 
 MIB = 1024 * 1024
 
@@ -34,13 +34,25 @@ class Http2Client:
         self._connection.update_settings({initial: self._window_bytes})
         await self._raw.send(self._connection.data_to_send())
 
-    async def ask(self, method: str, path: str) -> int:
-        """Send a request without a body; returns the number of its stream."""
+    async def ask(self, method: str, path: str, begun: bytes = b"") -> int:
+        """Send a request, with a body that has begun or with none; returns its stream's number."""
         stream_id = self._connection.get_next_available_stream_id()
         names = {":method": method, ":path": path, ":scheme": "http", ":authority": "x"}
-        self._connection.send_headers(stream_id, names.items(), end_stream=True)
+        fields = [*names.items(), ("content-type", "application/octet-stream")]
+        self._connection.send_headers(stream_id, fields, end_stream=not begun)
+        if begun:
+            self._connection.send_data(stream_id, begun)
         await self._raw.send(self._connection.data_to_send())
         return stream_id
+
+    async def statuses(self, count: int) -> list[str]:
+        """The statuses of the next `count` responses, in the order they come."""
+        found: list[str] = []
+        while len(found) < count:
+            for event in self._connection.receive_data(await self._raw.receive_some()):
+                if isinstance(event, h2.events.ResponseReceived):
+                    found.append(dict(event.headers)[":status"])
+        return found
 
 
 def buffers() -> list[StreamBuffer]:
@@ -81,3 +93,41 @@ async def test_a_response_that_is_not_taken_is_not_gathered(what: str, tmp_path:
 
         await until(is_given_up)
         assert 0 < most <= 256 * 1024
+
+
+async def test_bodies_that_lack_their_end_leave_room_for_those_of_others(tmp_path: Path) -> None:
+    settings = {"http": "hypercorn", "max_body_bytes": 10_000, "max_buffered_bytes": 40_000}
+    async with (
+        serving(tmp_path, **settings) as server,
+        server.client() as client,
+        server.connect(source=STRANGER) as raw,
+    ):
+        await client.put("/v1/stream/s", headers=BINARY)
+        stranger = Http2Client(raw)
+        await stranger.begin()
+        for _ in range(6):
+            await stranger.ask("POST", "/v1/stream/s", begun=b"x" * 9_000)
+        await until(lambda: server.door.bodies.held == 2 * 9_000)
+        answer = await client.post("/v1/stream/s", content=b"y" * 10_000, headers=BINARY)
+        assert answer.status_code == 204
+        assert server.door.bodies.held <= settings["max_buffered_bytes"]
+
+
+async def test_reads_that_nobody_takes_leave_room_for_those_of_others(tmp_path: Path) -> None:
+    settings = {"http": "hypercorn", "max_body_bytes": MIB, "max_buffered_bytes": 4 * MIB}
+    async with (
+        serving(tmp_path, **settings) as server,
+        server.client() as client,
+        server.connect(source=STRANGER) as raw,
+    ):
+        for number in range(5):
+            made = await client.put(
+                f"/v1/stream/{number}", content=b"%d" % number * MIB, headers=BINARY
+            )
+            assert made.status_code == 201
+        stranger = Http2Client(raw, window_bytes=0)
+        await stranger.begin()
+        for number in range(4):
+            await stranger.ask("GET", f"/v1/stream/{number}")
+        assert sorted(await stranger.statuses(4)) == ["200", "200", "503", "503"]
+        assert (await client.get("/v1/stream/4")).content == b"4" * MIB
