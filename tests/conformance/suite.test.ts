@@ -1,6 +1,21 @@
+import diagnostics from "node:diagnostics_channel"
 import { runConformanceTests } from "@durable-streams/server-conformance-tests"
+import { Agent, setGlobalDispatcher } from "undici"
+import { afterAll, expect } from "vitest"
+
+const baseUrl = process.env.STREAMD_TEST_URL!
+
+// Over TLS the server must speak HTTP/2. The certificate is the test's own.
+if (baseUrl.startsWith("https:")) {
+  const spoken = new Set<unknown>()
+  diagnostics.subscribe("undici:client:connected", (message: any) => {
+    spoken.add(message.socket.alpnProtocol)
+  })
+  setGlobalDispatcher(new Agent({ allowH2: true, connect: { rejectUnauthorized: false } }))
+  afterAll(() => expect([...spoken]).toEqual(["h2"]))
+}
 
 runConformanceTests({
-  baseUrl: process.env.STREAMD_TEST_URL!,
+  baseUrl,
   subscriptions: process.env.STREAMD_TEST_SUBSCRIPTIONS === "true",
 })
