@@ -13,7 +13,7 @@ ARGS ?=
 # Tests of one file share what they started, so a file is never split.
 WORKERS ?= 2
 
-.PHONY: help serve cluster test sim verify fix bench bench-cluster conformance clean
+.PHONY: help serve cluster test fuzz sim verify fix bench bench-cluster conformance clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,9 @@ cold: $(READY) ## Kill servers at every step of what they do in a real MinIO, an
 
 tears: $(READY) ## Cut the power at every page of every write (TEARS=20000 SEED=5)
 	TEARS=$${TEARS:-5000} $(BIN)/python -m pytest tests/crash/test_tears.py $(ARGS)
+
+fuzz: $(READY) ## Send nodes whatever the peer protocol's types allow (FUZZ_EXAMPLES=300 scenes)
+	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-300} $(BIN)/python -m pytest tests/hostile $(ARGS)
 
 sim: $(READY) ## Only the simulations and their planted bugs (SEEDS=8000: a long run; SEED=17: one)
 	@$(BIN)/python -m pytest $(SIM_HEARTS) $(ARGS) & hearts=$$!; \

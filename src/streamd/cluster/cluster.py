@@ -269,7 +269,8 @@ class Cluster:
     def on_peer(self, peer: Hello) -> None:
         self._met.pop(peer.node_id, None)
         if len(self._met) >= _MAX_MET:
-            del self._met[next(iter(self._met))]
+            members = self._configuration.members()
+            del self._met[next(one for one in self._met if one not in members)]
         self._met[peer.node_id] = peer
         # Who is not dialled cannot be answered.
         self.transport.add_announced_route(peer.peer_address)
