@@ -55,13 +55,17 @@ async def filled(node: Node, streams: int = 3) -> None:
     await a_round(node, "snapshot")
 
 
+def hurry(node: Node) -> None:
+    assert node.cold_tier is not None
+    node.cold_tier.hurry()
+
+
 async def scrubbed(node: Node) -> Scrub:
     """Wait until a pass that begins now has ended."""
     wanted = node.scrubber.ask()
     with trio.fail_after(20):
         while node.scrubber.scrub.passes < wanted:
-            assert node.cold_tier is not None
-            node.cold_tier.hurry()
+            hurry(node)
             await trio.sleep(0.01)
     return node.scrubber.scrub
 
@@ -211,6 +215,7 @@ async def test_a_pass_goes_on_where_it_was_when_the_node_stopped(
     ) as node:
         await filled(node)
         node.scrubber.ask()
+        hurry(node)
         await wait_until(lambda: node.scrubber.scrub.objects >= 2)
     monkeypatch.setattr(scrubbing, "_CHECKPOINT_OBJECTS", 100)
     async with running_node(tmp_path / "data", cold=cold, cold_config=CONFIG) as node:
@@ -219,8 +224,7 @@ async def test_a_pass_goes_on_where_it_was_when_the_node_stopped(
         store.calls = 0
         with trio.fail_after(20):
             while node.scrubber.scrub.under_way:
-                assert node.cold_tier is not None
-                node.cold_tier.hurry()
+                hurry(node)
                 await trio.sleep(0.01)
         scrub = node.scrubber.scrub
         assert scrub.passes == 1
@@ -241,6 +245,7 @@ async def test_reading_is_paced(tmp_path: Path, place: tuple[Cold, FlakyStore]) 
 
         cold.digest = counted  # type: ignore[method-assign]
         node.scrubber.ask()
+        hurry(node)
         await wait_until(lambda: bool(read))
         first = read[0]
         for _ in range(5):
@@ -274,9 +279,13 @@ async def test_a_store_that_is_away_is_no_damage(
         await filled(node)
         store.failures = Away()
         wanted = node.scrubber.ask()
+        hurry(node)
         await wait_until(lambda: cold.health.away_s is not None)
         store.failures = []
-        await wait_until(lambda: node.scrubber.scrub.passes >= wanted)
+        with trio.fail_after(20):
+            while node.scrubber.scrub.passes < wanted:
+                hurry(node)
+                await trio.sleep(0.01)
         assert (node.scrubber.scrub.missing, node.scrubber.scrub.damaged) == ((), ())
 
 
