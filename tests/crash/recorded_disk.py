@@ -165,7 +165,7 @@ class Disk:
         else:
             gone = self.names.pop(call.path, None)
             if gone is not None:
-                # The first block of a log looks like that of the next, and is refused.
+                # A log's first block looks like that of the next one, until the chain is checked.
                 self._old_blocks += pages(bytes(gone.written))[1:]
         self._changed_names()
 

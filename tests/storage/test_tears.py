@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from streamd.raft.messages import HardState
 from streamd.storage.errors import LogBelowFloor, LogCorrupt
@@ -241,6 +242,43 @@ def manifest_image(tmp_path: Path) -> tuple[Path, Path, int]:
             shutil.copy(file, image)
     db.close()
     return image, newest(image, "MANIFEST-*"), start
+
+
+def test_a_write_that_failed_is_not_missed_though_the_manifest_counts_it(tmp_path: Path) -> None:
+    """LevelDB counts it; a table that is finished at that moment takes the count along."""
+    db = open_log_database(tmp_path / "live")
+    rows = LogRows(db, 0, "")
+    db.put(rows.key(1), b"the first", sync=True)
+    image = copy_in_use(tmp_path / "live", tmp_path / "image")
+    db.close()
+    count_batches(newest(image, "MANIFEST-*"), last_sequence=2)
+    again = open_log_database(image)
+    assert again.get(rows.key(1)) == b"the first"
+    again.close()
+
+
+def test_a_state_leaves_out_what_may_be_of_an_older_file(tmp_path: Path) -> None:
+    store = StateStore(tmp_path / "live")
+    store.write([(b"stored", b"1")])
+    store.close()
+    store = StateStore(tmp_path / "live")  # it is in a table now
+    store.write([(b"old", b"2")])
+    image = copy_in_use(tmp_path / "live", tmp_path / "image")
+    store.close()
+    count_batches(newest(image, "MANIFEST-*"), last_sequence=9)
+    again = StateStore(image)
+    assert (again.get(b"stored"), again.get(b"old")) == (b"1", None)
+    again.close()
+
+
+def count_batches(manifest: Path, last_sequence: int) -> None:
+    """Have a manifest say that there had been so many changes."""
+    number = int(newest(manifest.parent).stem)
+    edit = bytes([1, 2, number, 9, 0, 3, number + 1, 4, last_sequence])
+    crc = crc32c(edit)
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    with manifest.open("ab") as file:
+        file.write(masked.to_bytes(4, "little") + (len(edit) - 1).to_bytes(2, "little") + edit)
 
 
 @pytest.mark.parametrize("left", [b"", bytes(50), b"\xff" * 20])

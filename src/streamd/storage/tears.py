@@ -68,9 +68,8 @@ def cut_torn_tails(directory: Path, is_key: IsKey | None) -> None:
             raise LogCorrupt(f"{file} is corrupt: {damage}. {RESTORE_HINT}")
         if cuts or damage or size < len(content):
             cuts.append((file, content, size))
-    if batches.fall_short:
-        if is_key is not None:
-            raise LogCorrupt(f"{directory} is corrupt: its log lacks its end. {RESTORE_HINT}")
+    if is_key is None and batches.fall_short:
+        # Its own batches would be made up for; an older file's would be taken for new ones.
         cuts = [(file, content, 0) for file, content in logs]
     _cut(directory, cuts)
 
@@ -120,9 +119,10 @@ class Batches:
 
     @property
     def fall_short(self) -> bool:
-        """Whether they end before a batch that the manifest knew of.
+        """Whether they end before a batch that the manifest counts.
 
-        Or they are none of these logs' at all, but what a block held that a new log was given.
+        It counts one whose write failed, too. Or these are not the log's own batches, but what an
+        older file left in the block that a new log was given.
         """
         return self._lowest == self._highest <= self._last_sequence
 
