@@ -55,7 +55,7 @@ def offset_of(rows: str, collection: Script) -> str:
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
 def test_a_collection_follows_the_changes_of_its_stream(tmp_path: Path, live: str) -> None:
-    """Offsets are the batches': messages come back as they were sent (decision 008)."""
+    """Offsets are the batches': messages come back as they were sent (decision 010)."""
     with ServerProcess(tmp_path / "data") as server:
         url = server.url + USERS
         before = f"[{change('insert', '1', 'Ann')},{change('insert', '2', 'Bob')}]"
