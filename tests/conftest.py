@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,10 @@ from hypothesis import settings
 # The same examples in every run: a failure here is a failure everywhere.
 settings.register_profile("streamd", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("streamd")
+
+# A shell that starts the tests in the background has them ignore it, and their children with them;
+# what Ctrl-C does is tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SUMMARY = "summary"
 

@@ -39,15 +39,22 @@ def test_the_upstream_suite_passes(version: str, tmp_path: Path) -> None:
             env={**os.environ, "STREAMD_TEST_URL": server.url},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
         )
     assert report.exists(), run.stderr
     result = json.loads(report.read_text())
     failed = [
-        f"{case['fullName']}: {case['failureMessages'][0]}"
+        f"{case['fullName']}: {_reason(case['failureMessages'][0])}"
         for file in result["testResults"]
         for case in file["assertionResults"]
         if case["status"] == "failed"
     ]
     assert not failed, "\n\n".join(failed)
     assert result["numPassedTests"] >= BASE_SUITE
+
+
+def _reason(message: str) -> str:
+    """Why a case failed; of one that took too long vitest's report has but a placeholder."""
+    if "STACK_TRACE_ERROR" in message:
+        return f"time-out of the suite's own, not a wrong answer\n{message}"
+    return message

@@ -67,6 +67,7 @@ def test_a_founder_that_lost_its_whole_log_early_founds_nothing_anew(
 ) -> None:
     """Nothing is left of its log, and nothing of what was in it was stored as state yet."""
     founder = cluster.nodes[1]
+    wait_until(lambda: (founder.data_dir / "floor").exists(), "known how far the log was")
     founder.kill()
     shutil.rmtree(founder.data_dir / "log")
     shutil.rmtree(founder.data_dir / "state")

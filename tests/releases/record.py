@@ -21,7 +21,6 @@ import httpx
 from tests.support.server_process import ServerProcess
 
 HERE = Path(__file__).parent
-FLAGS = ("--config", "{config}")
 CONFIG = """
 [cold]
 backend = "fs"

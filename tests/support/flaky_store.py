@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -31,13 +30,18 @@ class FlakyStore(FsStore):
         self.calls = 0
         # The store's own clock, in ms since the epoch, where it is not that of the disk.
         self.clock_ms: Callable[[], int] | None = None
+        # When objects were written by that clock. It is noted before they are there: a listing must
+        # never see the disk's time.
+        self._written_ms: dict[str, int] = {}
 
     def put(self, name: str, content: bytes) -> None:
         self._maybe_fail()
-        super().put(name, content)
         if self.clock_ms is not None:
-            at_ns = self.clock_ms() * 1_000_000
-            os.utime(self._root / name, ns=(at_ns, at_ns))
+            self._written_ms[name] = self.clock_ms()
+        super().put(name, content)
+
+    def stat(self, name: str) -> ObjectInfo:
+        return self._by_own_clock(super().stat(name))
 
     def get(self, name: str, offset: int, length: int) -> bytes:
         self._maybe_fail()
@@ -54,7 +58,11 @@ class FlakyStore(FsStore):
 
     def page(self, prefix: str, *, after: str = "", limit: int = MAX_PAGE) -> list[ObjectInfo]:
         self._maybe_fail()
-        return super().page(prefix, after=after, limit=limit)
+        return [self._by_own_clock(info) for info in super().page(prefix, after=after, limit=limit)]
+
+    def _by_own_clock(self, info: ObjectInfo) -> ObjectInfo:
+        written_ms = self._written_ms.get(info.name)
+        return info if written_ms is None else info._replace(modified_ms=written_ms)
 
     def _maybe_fail(self) -> None:
         self.calls += 1
