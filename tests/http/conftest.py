@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from tests.http.pki import Pki, make_pki
@@ -16,15 +17,42 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return make_pki(tmp_path_factory.mktemp("pki"))
 
 
-@pytest.fixture(scope="session", params=["front door", "hypercorn", "cluster"])
-def urls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """All places that clients may ask, separated by commas: either HTTP stack, or every node of a
-    cluster. Tests share them, so each uses streams of its own."""
+_PLACES = ("HTTP/1.1", "HTTP/2", "cluster")
+
+
+@pytest.fixture(scope="session", params=_PLACES)
+def place(request: pytest.FixtureRequest) -> str:
+    """Where clients ask: a node by itself in either version of HTTP, or the nodes of a cluster."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def urls(place: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """All nodes that clients may ask, separated by commas. Tests share them, so each uses streams
+    of its own."""
     directory = tmp_path_factory.mktemp("urls")
-    if request.param == "cluster":
+    if place == "cluster":
         with ClusterProcesses(directory, proxied=False) as cluster:
             yield ",".join(node.url for node in cluster.nodes.values())
         return
-    flags = ["--http", "hypercorn"] if request.param == "hypercorn" else []
+    flags = ["--http", "hypercorn"] if place == "HTTP/2" else []
     with ServerProcess(directory / "data", flags=flags) as process:
         yield process.url
+
+
+@pytest.fixture
+def client(place: str) -> Iterator[httpx.Client]:
+    """A client of `urls` that speaks the version of HTTP meant."""
+    version = "HTTP/2" if place == "HTTP/2" else "HTTP/1.1"
+
+    def was_spoken(response: httpx.Response) -> None:
+        assert response.http_version == version
+
+    with httpx.Client(
+        http1=version == "HTTP/1.1",
+        http2=version == "HTTP/2",
+        timeout=20.0,
+        event_hooks={"response": [was_spoken]},
+    ) as client:
+        yield client

@@ -1,10 +1,10 @@
-"""Rules of the protocol that hold on both HTTP stacks and on every node of a cluster."""
+"""Rules of the protocol that hold in both versions of HTTP and on every node of a cluster."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -16,12 +16,6 @@ from tests.http.test_live import events
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
 CLOSE = {"Stream-Closed": "true"}
-
-
-@pytest.fixture
-def client() -> Iterator[httpx.Client]:
-    with httpx.Client(timeout=20.0) as client:
-        yield client
 
 
 @pytest.fixture

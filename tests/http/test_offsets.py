@@ -51,82 +51,83 @@ def told(response: httpx.Response) -> Told:
 
 
 @pytest.mark.parametrize("given", PAST_THE_TAIL)
-def test_past_the_tail_is_the_tail_at_every_place(urls: str, given: str) -> None:
-    with httpx.Client(timeout=20.0) as client:
-        here, *_ = places = urls.split(",")
-        for kind, headers, content, empty in (
-            ("text", TEXT, b"one", b""),
-            ("json", JSON, b"10", b"[]"),
-        ):
-            path = f"/v1/stream/{kind}-{given}"
-            assert client.put(here + path, headers=headers, content=content).status_code == 201
-            for url in places:
-                read = url + path + f"?offset={given}"
-                open_tail = Told(200, empty, TAIL, "true", None)
-                assert told(client.get(read)) == open_tail
-                assert told(client.get(read + "&consistency=local")) == open_tail
-                waited = client.get(read + "&live=long-poll&timeout=0.01")
-                assert told(waited) == Told(204, b"", TAIL, "true", None)
-                assert "stream-cursor" in waited.headers
-                assert client.head(read).status_code == 200
-            assert client.post(here + path, headers=CLOSE).status_code == 204
-            for url in places:
-                read = url + path + f"?offset={given}"
-                assert told(client.get(read)) == Told(200, empty, TAIL, "true", "true")
-                ended = client.get(read + "&live=long-poll")
-                assert told(ended) == Told(204, b"", TAIL, "true", "true")
-                [(kind, control)] = events(client.get(read + "&live=sse").content)
-                assert kind == "control"
-                assert f'"streamNextOffset":"{TAIL}"' in control
-                assert '"streamClosed":true' in control
-
-
-def test_between_two_boundaries_a_read_begins_with_the_record_that_lies_there(urls: str) -> None:
-    with httpx.Client(timeout=20.0) as client:
-        here, *_ = places = urls.split(",")
-        made = client.put(here + "/v1/stream/inside", headers=TEXT, content=b"one")
-        assert made.status_code == 201
-        for content in (b"three", b"!", b"and more"):
-            client.post(here + "/v1/stream/inside", headers=TEXT, content=content)
+def test_past_the_tail_is_the_tail_at_every_place(
+    urls: str, client: httpx.Client, given: str
+) -> None:
+    here, *_ = places = urls.split(",")
+    for kind, headers, content, empty in (
+        ("text", TEXT, b"one", b""),
+        ("json", JSON, b"10", b"[]"),
+    ):
+        path = f"/v1/stream/{kind}-{given}"
+        assert client.put(here + path, headers=headers, content=content).status_code == 201
         for url in places:
-            for given, content in (
-                (offset(0, 1), b"onethree!and more"),
-                (offset(0, 3), b"onethree!and more"),
-                (offset(1, 4), b"three!and more"),
-                (offset(2, 9), b"!and more"),
-                (offset(3, 16), b"and more"),
-            ):
-                read = url + "/v1/stream/inside?offset=" + given
-                assert client.get(read).content == content
-                assert client.get(read + "&live=long-poll").content == content
-            for given in (offset(0, 4), offset(1, 2), offset(1, 9), offset(3, 18), offset(4, 16)):
-                for live in ("", "&live=long-poll", "&live=sse"):
-                    refused = client.get(f"{url}/v1/stream/inside?offset={given}{live}")
-                    assert refused.status_code == 400, (given, live)
-                    assert refused.json()["error"]["code"] == "INVALID_OFFSET"
+            read = url + path + f"?offset={given}"
+            open_tail = Told(200, empty, TAIL, "true", None)
+            assert told(client.get(read)) == open_tail
+            assert told(client.get(read + "&consistency=local")) == open_tail
+            waited = client.get(read + "&live=long-poll&timeout=0.01")
+            assert told(waited) == Told(204, b"", TAIL, "true", None)
+            assert "stream-cursor" in waited.headers
+            assert client.head(read).status_code == 200
+        assert client.post(here + path, headers=CLOSE).status_code == 204
+        for url in places:
+            read = url + path + f"?offset={given}"
+            assert told(client.get(read)) == Told(200, empty, TAIL, "true", "true")
+            ended = client.get(read + "&live=long-poll")
+            assert told(ended) == Told(204, b"", TAIL, "true", "true")
+            [(kind, control)] = events(client.get(read + "&live=sse").content)
+            assert kind == "control"
+            assert f'"streamNextOffset":"{TAIL}"' in control
+            assert '"streamClosed":true' in control
 
 
-def test_a_fork_ends_its_records_where_it_was_cut(urls: str) -> None:
-    with httpx.Client(timeout=20.0) as client:
-        here, *_ = urls.split(",")
-        client.put(here + "/v1/stream/source", headers=TEXT, content=b"one")
-        client.post(here + "/v1/stream/source", headers=TEXT, content=b"three")
-        fork = {
-            "Stream-Forked-From": "/v1/stream/source",
-            "Stream-Fork-Offset": offset(1, 3),
-            "Stream-Fork-Sub-Offset": "2",
-        }
-        assert client.put(here + "/v1/stream/fork", headers=fork).status_code == 201
-        client.post(here + "/v1/stream/fork", headers=TEXT, content=b"!!")
-        for given, status, content in (
-            (offset(1, 4), 200, b"th!!"),
-            (offset(1, 5), 200, b"th!!"),
-            (offset(1, 6), 400, None),
-            (offset(2, 6), 200, b"!!"),
+def test_between_two_boundaries_a_read_begins_with_the_record_that_lies_there(
+    urls: str, client: httpx.Client
+) -> None:
+    here, *_ = places = urls.split(",")
+    made = client.put(here + "/v1/stream/inside", headers=TEXT, content=b"one")
+    assert made.status_code == 201
+    for content in (b"three", b"!", b"and more"):
+        client.post(here + "/v1/stream/inside", headers=TEXT, content=content)
+    for url in places:
+        for given, content in (
+            (offset(0, 1), b"onethree!and more"),
+            (offset(0, 3), b"onethree!and more"),
+            (offset(1, 4), b"three!and more"),
+            (offset(2, 9), b"!and more"),
+            (offset(3, 16), b"and more"),
         ):
-            answer = client.get(f"{here}/v1/stream/fork?offset={given}")
-            assert answer.status_code == status, given
-            assert content is None or answer.content == content
+            read = url + "/v1/stream/inside?offset=" + given
+            assert client.get(read).content == content
+            assert client.get(read + "&live=long-poll").content == content
+        for given in (offset(0, 4), offset(1, 2), offset(1, 9), offset(3, 18), offset(4, 16)):
+            for live in ("", "&live=long-poll", "&live=sse"):
+                refused = client.get(f"{url}/v1/stream/inside?offset={given}{live}")
+                assert refused.status_code == 400, (given, live)
+                assert refused.json()["error"]["code"] == "INVALID_OFFSET"
+
+
+def test_a_fork_ends_its_records_where_it_was_cut(urls: str, client: httpx.Client) -> None:
+    here, *_ = urls.split(",")
+    client.put(here + "/v1/stream/source", headers=TEXT, content=b"one")
+    client.post(here + "/v1/stream/source", headers=TEXT, content=b"three")
+    fork = {
+        "Stream-Forked-From": "/v1/stream/source",
+        "Stream-Fork-Offset": offset(1, 3),
+        "Stream-Fork-Sub-Offset": "2",
+    }
+    assert client.put(here + "/v1/stream/fork", headers=fork).status_code == 201
+    client.post(here + "/v1/stream/fork", headers=TEXT, content=b"!!")
+    for given, status, content in (
+        (offset(1, 4), 200, b"th!!"),
+        (offset(1, 5), 200, b"th!!"),
+        (offset(1, 6), 400, None),
+        (offset(2, 6), 200, b"!!"),
+    ):
+        answer = client.get(f"{here}/v1/stream/fork?offset={given}")
+        assert answer.status_code == status, given
+        assert content is None or answer.content == content
 
 
 @pytest.mark.parametrize("given", PAST_THE_TAIL)
