@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import outcome
 import trio
@@ -66,6 +67,9 @@ from streamd.streams.content import SMALL_BYTES
 from streamd.streams.machine import Machine
 from streamd.streams.sessions import PackageStamp
 from streamd.streams.state import load_rows
+
+W = TypeVar("W")
+V = TypeVar("V")
 
 MAX_BATCH_COMMANDS = 1024
 MAX_BATCH_BYTES = 1024 * 1024
@@ -172,10 +176,7 @@ class Group:
         if not self.leads:
             raise Unavailable("this node does not lead")
         proposals = decode_proposals(payload, trio.current_time() + PROPOSE_TIMEOUT_S)
-        if len(payload) <= SMALL_BYTES:
-            refusals = refusals_of(proposals)
-        else:
-            refusals = await self._run_blocking(refusals_of, proposals, limiter=self._judging)
+        refusals = await self._judge(refusals_of, proposals, len(payload))
         gathering = Gathering(proposals)
         for proposal, refusal in zip(proposals, refusals, strict=True):
             if refusal is not None:
@@ -202,7 +203,9 @@ class Group:
         if not self.leads or node_id not in self.core.configuration.members():
             raise Unavailable("this node does not lead, or not that one")
         sent = decode_package(payload)
-        if not await self._are_of_clients(sent.commands, len(payload)):
+        # The sender has judged each command already, so one that no client can have asked for is
+        # the sender's own, and makes the whole package suspect.
+        if not await self._judge(are_of_clients, sent.commands, len(payload)):
             self.refused_commands += len(sent.commands)
             invalid = [Outcome(Result.INVALID) for _ in sent.commands]
             return encode_decision(Decision(invalid))
@@ -221,12 +224,11 @@ class Group:
         self._work.unpark()
         return encode_decision(Decision(await package.settled()))
 
-    async def _are_of_clients(self, commands: list[Command], size: int) -> bool:
-        """Whether clients can have asked for all of these. Their node has judged them already, and
-        a package is decided as a whole, so one that they cannot makes all of it that node's."""
+    async def _judge(self, judge: Callable[[W], V], what: W, size: int) -> V:
+        """Judge what another node forwarded, in a thread if it has many bytes."""
         if size <= SMALL_BYTES:
-            return are_of_clients(commands)
-        return await self._run_blocking(are_of_clients, commands, limiter=self._judging)
+            return judge(what)
+        return await self._run_blocking(judge, what, limiter=self._judging)
 
     def _admit(self, command: Command) -> None:
         """Raises `Unavailable` for more bytes, on the leader, while there is no room for them."""
