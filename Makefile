@@ -13,7 +13,8 @@ ARGS ?=
 # Tests of one file share what they started, so a file is never split.
 WORKERS ?= 2
 
-.PHONY: help serve cluster test fuzz sim verify fix bench bench-cluster conformance clean
+.PHONY: help serve cluster test conformance jepsen cold tears fuzz audit audit-test sim verify fix
+.PHONY: bench bench-cluster clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -51,6 +52,13 @@ tears: $(READY) ## Cut the power at every page of every write (TEARS=20000 SEED=
 
 fuzz: $(READY) ## Send nodes whatever the peer protocol's types allow (FUZZ_EXAMPLES=300 scenes)
 	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-300} $(BIN)/python -m pytest tests/hostile $(ARGS)
+
+audit: $(READY) ## Audit a cold store (ARGS="--store s3://BUCKET/PREFIX --out DIR")
+	@$(BIN)/python spark/audit.py $(ARGS)
+
+audit-test: $(READY) ## Everything that is tested of the audit and of Spark, the long runs too
+	@$(BIN)/python -m tests.support.minio
+	AUDIT_TESTS=all $(BIN)/python -m pytest tests/spark $(ARGS)
 
 sim: $(READY) ## Only the simulations and their planted bugs (SEEDS=8000: a long run; SEED=17: one)
 	@$(BIN)/python -m pytest $(SIM_HEARTS) $(ARGS) & hearts=$$!; \

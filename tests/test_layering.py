@@ -28,7 +28,7 @@ LAYERS = (
     {"restore"},
     {"node"},
     {"http"},
-    {"commands", "client"},
+    {"commands", "client", "spark"},
     {"cli"},
     {"__main__"},
 )
@@ -43,7 +43,9 @@ PURE_MAY_IMPORT = {
 }  # fmt: skip
 ACTING_CALLS = {"open", "print", "input", "Random", "SystemRandom"}
 
-# Libraries that one part or one module alone knows; PySpark runs elsewhere altogether.
+AUDIT = SOURCE.parents[1] / "spark"
+
+# Libraries that one part or one module alone knows.
 HOMES = {
     "plyvel": "storage.binding",
     "plyvel_next": "storage.binding",
@@ -52,7 +54,9 @@ HOMES = {
     "quart": "http",
     "quart_trio": "http",
     "hypercorn": "http",
-    "pyspark": None,
+    "pyspark": "spark",
+    "pyarrow": "spark",
+    "streamd_audit": "spark",
 }
 
 
@@ -125,6 +129,18 @@ def test_no_module_reaches_beyond_its_layer() -> None:
     read = dict(modules())
     assert {module.split(".")[0] for module in read} > PURE, "the source is where it is expected"
     assert [wrong for module, source in read.items() for wrong in breaches(module, source)] == []
+
+
+def test_the_audit_imports_nothing_of_the_server() -> None:
+    sources = sorted(AUDIT.rglob("*.py"))
+    assert sources, "the audit is where it is expected"
+    imports = {
+        (path.name, name)
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in imported(node)
+    }
+    assert [found for found in imports if found[1].split(".")[0] == "streamd"] == []
 
 
 @pytest.mark.parametrize(
