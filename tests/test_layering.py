@@ -28,7 +28,8 @@ LAYERS = (
     {"restore"},
     {"node"},
     {"http"},
-    {"commands", "client", "spark"},
+    {"commands", "client"},
+    {"spark"},
     {"cli"},
     {"__main__"},
 )
