@@ -1,0 +1,265 @@
+"""What an audit can find: its kinds, one finding, and findings as rows.
+
+Each kind is named for what is wrong with the data, not for the check that noticed it, so that one
+fault has one name whichever job meets it first. The names are stable: scripts may depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+FATAL, ERROR, WARNING, INFO = "fatal", "error", "warning", "info"
+# Worst first. Of `INFO` alone a store is clean.
+SEVERITIES = (FATAL, ERROR, WARNING, INFO)
+
+
+class Kind(NamedTuple):
+    """`title` says in one line what is wrong, `cause` what usually makes it so."""
+
+    severity: str
+    title: str
+    cause: str
+
+
+_STORE = "the store lost or damaged it, or somebody changed it there"
+_REMOVED = "somebody deleted it, or the store lost it"
+_FORGED = "somebody wrote it with checksums made to fit"
+_WRITER = "a fault of the server that wrote it, or somebody changed the store"
+_MACHINE = "a fault of the server's state machine, or entries of the log were changed"
+
+KINDS: dict[str, Kind] = {
+    # Packs.
+    "pack_missing": Kind(FATAL, "a pack that a state refers to is not there", _REMOVED),
+    "pack_truncated": Kind(FATAL, "a pack is shorter or longer than it was written", _STORE),
+    "pack_damaged": Kind(ERROR, "bytes of a pack outside its slices changed", _STORE),
+    "pack_footer_damaged": Kind(ERROR, "a pack's footer is damaged", _STORE),
+    "pack_altered": Kind(
+        FATAL, "a pack's checksums hold, but it is not what its name digests", _FORGED
+    ),
+    "pack_replaced": Kind(
+        FATAL, "a whole pack lies under the name of another", "objects were copied over each other"
+    ),
+    "pack_orphan": Kind(
+        INFO, "a pack that no state refers to", "a flush that was cut short; it is harmless"
+    ),
+    # Slices.
+    "slice_damaged": Kind(FATAL, "a slice's bytes do not have its CRC-32C", _STORE),
+    "slice_altered": Kind(
+        FATAL, "a slice's CRC-32C holds, but its records are not those referred to", _FORGED
+    ),
+    "slices_swapped": Kind(
+        FATAL, "two slices of a pack lie in each other's place", "the pack was put together wrongly"
+    ),
+    "slice_misplaced": Kind(
+        FATAL, "a slice's records are right, but said to lie elsewhere in the stream", _WRITER
+    ),
+    "slice_gap": Kind(FATAL, "no slice holds some records that should be in packs", _WRITER),
+    "slice_overlap": Kind(ERROR, "two slices hold the same records of a stream", _WRITER),
+    "slice_contradicts_log": Kind(
+        FATAL, "a slice holds other bytes than the log says were appended there", _FORGED
+    ),
+    "slice_cuts_append": Kind(
+        ERROR, "a slice groups records into other appends than the log", _WRITER
+    ),
+    "slice_not_in_log": Kind(FATAL, "a slice holds records that the log never appended", _WRITER),
+    # Segments of the log.
+    "segment_truncated": Kind(FATAL, "a segment of the log is cut short", _STORE),
+    "segment_damaged": Kind(FATAL, "a segment of the log does not have its CRC-32C", _STORE),
+    "segment_altered": Kind(
+        FATAL, "a segment's CRC-32C holds, but it is not what its name digests", _FORGED
+    ),
+    "segment_misnamed": Kind(
+        ERROR,
+        "a segment lies under the name of other entries",
+        "objects were copied over each other, or renamed",
+    ),
+    "segment_foreign": Kind(
+        FATAL, "a segment is another cluster's", "objects of two clusters were mixed"
+    ),
+    "segments_disagree": Kind(
+        FATAL, "two segments hold different entries of the same index", _FORGED
+    ),
+    # The log.
+    "log_gap": Kind(FATAL, "entries of the log are in no segment", _REMOVED),
+    "log_end_missing": Kind(
+        FATAL, "the log ends before the entry that was said to be archived", _REMOVED
+    ),
+    "chain_broken": Kind(FATAL, "an entry does not continue the chain of checksums", _FORGED),
+    "entry_damaged": Kind(FATAL, "an entry's commands cannot be decoded", _WRITER),
+    "index_gap": Kind(FATAL, "indexes do not rise by one", _WRITER),
+    "term_wrong": Kind(FATAL, "a term is not the one that its place in the log needs", _WRITER),
+    "leaders_disagree": Kind(
+        FATAL, "two leaders wrote in one term", "a fault of the election, or a forged entry"
+    ),
+    "stamp_back": Kind(ERROR, "the log's time goes back", "a leader's stamp was changed"),
+    "append_after_close": Kind(FATAL, "a closed stream was appended to", _MACHINE),
+    "producer_gap": Kind(ERROR, "a producer's sequence leaves numbers out", _MACHINE),
+    "producer_repeated": Kind(ERROR, "a producer's append took effect twice", _MACHINE),
+    "seq_back": Kind(ERROR, "Stream-Seq does not rise", _MACHINE),
+    "refused_wrongly": Kind(ERROR, "a command was refused that had to take effect", _MACHINE),
+    "taken_wrongly": Kind(ERROR, "a command took effect that had to be refused", _MACHINE),
+    # States: manifests, their pieces, and what is in them.
+    "manifest_damaged": Kind(FATAL, "a state's manifest is damaged", _STORE),
+    "manifest_altered": Kind(
+        FATAL, "a manifest's CRC-32C holds, but it is not what its name digests", _FORGED
+    ),
+    "manifest_stale": Kind(
+        FATAL,
+        "a manifest is that of another state than its name says",
+        "an older object was copied over it",
+    ),
+    "manifest_foreign": Kind(
+        FATAL, "a manifest is another cluster's", "objects of two clusters were mixed"
+    ),
+    "manifest_off_log": Kind(
+        FATAL, "a state is said to be of a log other than the archived one", _FORGED
+    ),
+    "piece_missing": Kind(FATAL, "a piece that a manifest names is not there", _REMOVED),
+    "piece_truncated": Kind(FATAL, "a piece of a state is cut short", _STORE),
+    "piece_damaged": Kind(FATAL, "a piece of a state does not have its CRC-32C", _STORE),
+    "piece_altered": Kind(
+        FATAL, "a piece's CRC-32C holds, but it is not what its name digests", _FORGED
+    ),
+    "piece_of_other_state": Kind(FATAL, "a manifest names the piece of another state", _FORGED),
+    "piece_orphan": Kind(
+        INFO, "a piece that no manifest names", "a state whose writing was cut short"
+    ),
+    "row_damaged": Kind(FATAL, "a row of a state cannot be decoded", _WRITER),
+    "stream_lost": Kind(FATAL, "the log has a stream that the state has not", _MACHINE),
+    "stream_unknown": Kind(FATAL, "the state has a stream that the log has not", _MACHINE),
+    "tail_differs": Kind(FATAL, "a stream's tail is not where the log leads to", _MACHINE),
+    "bytes_differ": Kind(FATAL, "a stream's bytes are not those in the log", _MACHINE),
+    "closed_differs": Kind(ERROR, "whether a stream is closed differs from the log", _MACHINE),
+    "producer_differs": Kind(ERROR, "what is known of a producer differs from the log", _MACHINE),
+    "trim_lost": Kind(ERROR, "a stream's snapshot or trim is not the log's", _MACHINE),
+    "fork_moved": Kind(FATAL, "a fork leaves its source elsewhere than the log says", _MACHINE),
+    "expiry_lost": Kind(ERROR, "a stream's expiry is not the log's", _MACHINE),
+    "settings_differ": Kind(ERROR, "a stream's settings are not the log's", _MACHINE),
+    "bucket_differs": Kind(ERROR, "a bucket is not what the log leads to", _MACHINE),
+    "counts_differ": Kind(WARNING, "totals in a state are not the sums of its rows", _MACHINE),
+    # Pointers to the archive's end.
+    "end_damaged": Kind(WARNING, "a pointer to the archive's end is damaged", _STORE),
+    "end_altered": Kind(
+        WARNING, "a pointer to the archive's end is not what its name says", _FORGED
+    ),
+    "end_off_log": Kind(FATAL, "the archive's end names another entry than the log has", _FORGED),
+    # A live cluster.
+    "live_lost": Kind(FATAL, "the cluster does not serve a stream that the log has", _MACHINE),
+    "live_differs": Kind(FATAL, "the cluster serves other bytes than the log has", _MACHINE),
+    "live_tail_differs": Kind(FATAL, "the cluster's tail is before the archived one", _MACHINE),
+    "live_state_differs": Kind(
+        ERROR, "the cluster tells another state of a stream than the log", _MACHINE
+    ),
+    # Anything.
+    "format_unknown": Kind(
+        ERROR, "an object has a later format than this audit knows", "use the audit of that release"
+    ),
+    "object_unknown": Kind(INFO, "an object that has no place here", "somebody put it there"),
+    "not_audited": Kind(
+        WARNING, "something could not be judged", "what it is judged by is missing or damaged"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault, at its place. The fields are the columns of the Parquet files, in order.
+
+    `stream` is ``BUCKET/NAME``; `offset` a token ``RECORD_BYTE`` or a record's number; `object` the
+    name below the store's prefix, the cluster's folder included; `expected` and `found` are short
+    texts for people. Whatever does not apply is None. Make one with `finding`.
+    """
+
+    severity: str
+    kind: str
+    cluster: str | None
+    group: int | None
+    stream: str | None
+    stream_id: int | None
+    offset: str | None
+    index: int | None
+    object: str | None
+    expected: str | None
+    found: str | None
+    cause: str
+
+
+FINDINGS_DDL = (
+    "severity string, kind string, cluster string, `group` int, stream string, stream_id long, "
+    "offset string, index long, object string, expected string, found string, cause string"
+)
+FINDINGS_ARROW = pa.schema(
+    [
+        ("severity", pa.string()),
+        ("kind", pa.string()),
+        ("cluster", pa.string()),
+        ("group", pa.int32()),
+        ("stream", pa.string()),
+        ("stream_id", pa.int64()),
+        ("offset", pa.string()),
+        ("index", pa.int64()),
+        ("object", pa.string()),
+        ("expected", pa.string()),
+        ("found", pa.string()),
+        ("cause", pa.string()),
+    ]
+)
+
+
+def finding(
+    kind: str,
+    *,
+    cluster: str | None = None,
+    group: int | None = None,
+    stream: str | None = None,
+    stream_id: int | None = None,
+    offset: str | int | tuple[int, int] | None = None,
+    index: int | None = None,
+    object: str | None = None,  # noqa: A002 - the column's name
+    expected: object = None,
+    found: object = None,
+    cause: str | None = None,
+) -> Finding:
+    """A finding with the severity and the usual cause of its kind.
+
+    An `offset` of (record, byte) becomes the token that readers know.
+    """
+    known = KINDS[kind]
+    if isinstance(offset, tuple):
+        offset = f"{offset[0]:016d}_{offset[1]:016d}"
+    return Finding(
+        known.severity,
+        kind,
+        cluster,
+        group,
+        stream,
+        stream_id,
+        None if offset is None else str(offset),
+        index,
+        object,
+        None if expected is None else str(expected),
+        None if found is None else str(found),
+        known.cause if cause is None else cause,
+    )
+
+
+def stream_name(bucket: bytes | str, name: bytes | str) -> str:
+    """How findings write a stream: ``BUCKET/NAME``."""
+    parts = [part.decode(errors="replace") if isinstance(part, bytes) else part
+             for part in (bucket, name)]  # fmt: skip
+    return "/".join(parts)
+
+
+def findings_batch(findings: Iterable[Finding]) -> pa.RecordBatch:
+    """Findings as a batch, for `map_in_arrow` with `FINDINGS_DDL`."""
+    rows = [astuple(found) for found in findings]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(FINDINGS_ARROW)
+    arrays = [
+        pa.array(column, type=field.type)
+        for column, field in zip(columns, FINDINGS_ARROW, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=FINDINGS_ARROW)

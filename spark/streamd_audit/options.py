@@ -1,0 +1,101 @@
+"""What all jobs are told on their command lines, and how they end.
+
+Nothing here needs Spark: `start` says in one line what is missing before anything imports it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+CLEAN, FINDINGS, NOT_RUN = 0, 1, 2
+# ``--since last``: after what the audit before this one, with the same ``--out``, has judged.
+LAST = "last"
+
+
+class NotRun(Exception):
+    """The audit could not be run, or not to its end; the message is one line that says why."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of every job. `since` is a log index, `LAST`, or None for everything.
+
+    None of the store's access options means the environment's: ``AWS_ENDPOINT_URL``,
+    ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION``.
+    """
+
+    store: str
+    out: Path | None = None
+    cluster: str | None = None
+    url: str | None = None
+    since: int | str | None = None
+    endpoint: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+    region: str | None = None
+    master: str | None = None
+
+    def of_sources(self) -> dict[str, str]:
+        """What the data sources are told, for ``spark.read.format(…).options(**…)``."""
+        names = ("store", "cluster", "endpoint", "access_key", "secret_key", "region")
+        given = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def parser(description: str, *, needs_out: bool = False) -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
+        description=description,
+        epilog="exit status: 0 clean, 1 findings, 2 could not be run",
+    )
+    add = found.add_argument
+    add("--store", required=True, metavar="DIR|s3://BUCKET/PREFIX", help="the cold store")
+    add("--cluster", metavar="ID", help="whose objects (default: the only cluster there)")
+    add("--url", help="a node of the live cluster, to be compared with the archive")
+    add("--since", type=_since, metavar="INDEX|last", help="judge what came after this log entry")
+    add("--out", type=Path, required=needs_out, metavar="DIR", help="where findings are written")
+    add("--endpoint", help="of the S3 service, as a URL (default: AWS_ENDPOINT_URL)")
+    add("--region", help="default: AWS_REGION")
+    add("--access-key", help="default: AWS_ACCESS_KEY_ID")
+    add("--secret-key", help="default: AWS_SECRET_ACCESS_KEY, which other users cannot see")
+    add("--master", help="of Spark (default: what spark-submit names, or all cores here)")
+    return found
+
+
+def parse(found: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> Options:
+    """The options on a command line; exits with 2 when they are wrong."""
+    return Options(**vars(found.parse_args(arguments)))
+
+
+def start(job: str, arguments: Sequence[str] | None = None) -> int:
+    """Run ``main(arguments)`` of a module of this package, and return its exit status.
+
+    What is missing, or wrong with the command line or the store, is one line on standard error.
+    """
+    try:
+        status = import_module(f"streamd_audit.{job}").main(arguments)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "streamd_audit":
+            raise
+        return _not_run(f"{error.name} is not installed: pip install 'streamd[spark]'")
+    except NotRun as error:
+        return _not_run(str(error))
+    return int(status)
+
+
+def _not_run(reason: str) -> int:
+    print(f"could not be run: {reason}", file=sys.stderr)
+    return NOT_RUN
+
+
+def _since(text: str) -> int | str:
+    if text == LAST:
+        return text
+    index = int(text)
+    if index < 0:
+        raise ValueError
+    return index
