@@ -1,0 +1,394 @@
+"""The commands in the log, and the batches they come in (docs/formats.md, "Commands").
+
+Records are not copied: `data` is a view into the entry. Fields that a release added later have
+defaults, so commands of every release decode; what later releases may add at the end is skipped.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from streamd_audit.errors import BAD_MSGPACK, Damaged
+from streamd_audit.framing import Buffer, Decoder
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Position = tuple[int, int]
+_NO_DATA = memoryview(b"")
+
+
+class ForkRequest(msgspec.Struct, array_like=True, gc=False):
+    """The stream `source` (a key) is forked at (record, byte), or at its tail if None, and
+    `sub_offset` messages or bytes after that."""
+
+    source: bytes
+    offset: Position | None = None
+    sub_offset: int = 0
+
+
+class Settings(msgspec.Struct, array_like=True, gc=False):
+    """What a PUT asked for. `expires_at` is RFC 3339 text, `expires_at_ms` the same moment."""
+
+    content_type: str | None = None
+    ttl_ms: int | None = None
+    expires_at: str | None = None
+    expires_at_ms: int | None = None
+    fork: ForkRequest | None = None
+
+
+class Producer(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    producer_id: str
+    epoch: int
+    seq: int
+
+
+class Version(msgspec.Struct, array_like=True, gc=False):
+    """What an ETag names: `incarnation` is the stream's id plus the state's incarnation base."""
+
+    incarnation: int
+    record: int
+    byte: int
+    closed: bool
+
+
+class IfMatch(msgspec.Struct, array_like=True, gc=False):
+    """One of `versions` must be the stream's; None is ``*``."""
+
+    versions: list[Version] | None = None
+
+
+NOTHING, BOUNDARY, NO_BOUNDARY, BEYOND_APPEND = 0, 1, 2, 3
+
+
+class Verified(msgspec.Struct, array_like=True, gc=False):
+    """What a node read in old records of stream `stream_id` before it proposed the command."""
+
+    stream_id: int = 0
+    verdict: Annotated[int, msgspec.Meta(ge=0, le=3)] = NOTHING
+    record: int = 0
+    byte: int = 0
+
+
+class Place(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """An entry of the log, as in a segment's head."""
+
+    index: int = 0
+    term: int = 0
+    chain: int = 0
+    time_ms: int = 0
+
+
+class Scrub(msgspec.Struct, array_like=True, gc=False):
+    """How far the leaders' reading of all objects has come, and what it has met."""
+
+    passes: Number = 0
+    done_ms: Number = 0
+    under_way: bool = False
+    pack: tuple[Number, Number] = (0, 0)
+    name: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    objects: Number = 0
+    bytes: Number = 0
+    found: Number = 0
+    missing: list[str] = []
+    missing_count: Number = 0
+    damaged: list[str] = []
+    damaged_count: Number = 0
+    restorable_from: Number | None = None
+    lost: tuple[Number, Number, Number] | None = None
+
+
+class Create(msgspec.Struct, array_like=True, gc=False, tag="create"):
+    key: bytes
+    settings: Settings
+    closed: bool = False
+    data: memoryview = _NO_DATA
+    lengths: list[int] = []
+    implicit_bucket: bool = False
+    if_match: IfMatch | None = None
+    verified: Verified | None = None
+    cut_as: str | None = None
+
+
+class Append(msgspec.Struct, array_like=True, gc=False, tag="append"):
+    key: bytes
+    content_type: str
+    data: memoryview
+    lengths: list[int]
+    close: bool = False
+    seq: str | None = None
+    producer: Producer | None = None
+    if_match: IfMatch | None = None
+
+
+class Delete(msgspec.Struct, array_like=True, gc=False, tag="delete"):
+    key: bytes
+    if_match: IfMatch | None = None
+
+
+class Touch(msgspec.Struct, array_like=True, gc=False, tag="touch"):
+    """(key, stream id, time in ms) of each read."""
+
+    reads: list[tuple[bytes, int, int]]
+
+
+class Sweep(msgspec.Struct, array_like=True, gc=False, tag="sweep"):
+    keys: list[bytes]
+
+
+class CreateBucket(msgspec.Struct, array_like=True, gc=False, tag="create-bucket"):
+    name: bytes
+
+
+class DeleteBucket(msgspec.Struct, array_like=True, gc=False, tag="delete-bucket"):
+    name: bytes
+
+
+class BeginUpload(msgspec.Struct, array_like=True, gc=False, tag="begin-upload"):
+    key: bytes
+    at: Position
+    verified: Verified | None = None
+
+
+class StorePart(msgspec.Struct, array_like=True, gc=False, tag="store-part"):
+    upload_id: int
+    number: int
+    data: memoryview
+
+
+class PublishSnapshot(msgspec.Struct, array_like=True, gc=False, tag="publish-snapshot"):
+    key: bytes
+    at: Position
+    content_type: str
+    size: int
+    digest: bytes
+    upload_id: int = 0
+    data: memoryview = _NO_DATA
+    verified: Verified | None = None
+
+
+class DropUploads(msgspec.Struct, array_like=True, gc=False, tag="drop-uploads"):
+    ids: list[int]
+    idle_ms: int = 0
+
+
+class NewSlice(msgspec.Struct, array_like=True, gc=False):
+    """A slice of a new pack; `owner` is a stream's key, or NUL and a blob's id."""
+
+    owner: bytes
+    stream_id: int
+    start_record: int
+    start_byte: int
+    end_record: int
+    end_byte: int
+    offset: int
+    length: int
+    crc: int
+    digest: bytes
+
+
+class FlushCold(msgspec.Struct, array_like=True, gc=False, tag="flush-cold"):
+    term: int
+    number: int
+    name: str
+    size: int
+    slices: list[NewSlice]
+
+
+class DropSlices(msgspec.Struct, array_like=True, gc=False, tag="drop-slices"):
+    stream_id: int
+    end_records: list[int]
+
+
+class MovedSlice(msgspec.Struct, array_like=True, gc=False):
+    stream_id: int
+    end_record: int
+    from_term: int
+    from_number: int
+    offset: int
+    length: int
+    crc: int
+
+
+class MoveSlices(msgspec.Struct, array_like=True, gc=False, tag="move-slices"):
+    term: int
+    number: int
+    name: str
+    size: int
+    slices: list[MovedSlice]
+
+
+class ForgetPacks(msgspec.Struct, array_like=True, gc=False, tag="forget-packs"):
+    """(term, number) of each pack."""
+
+    packs: list[tuple[int, int]]
+
+
+class Archived(msgspec.Struct, array_like=True, gc=False, tag="archived"):
+    term: int
+    behind: Place
+    place: Place
+    anew: bool = False
+
+
+class Scrubbed(msgspec.Struct, array_like=True, gc=False, tag="scrubbed"):
+    term: Number
+    scrub: Scrub
+
+
+class RenewIncarnations(msgspec.Struct, array_like=True, gc=False, tag="renew-incarnations"):
+    base: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+
+
+class OpenSession(msgspec.Struct, array_like=True, gc=False, tag="open-session"):
+    node_id: Number
+    nonce: Number
+    replaces: Number = 0
+
+
+Command = (
+    Create
+    | Append
+    | Delete
+    | Touch
+    | Sweep
+    | CreateBucket
+    | DeleteBucket
+    | BeginUpload
+    | StorePart
+    | PublishSnapshot
+    | DropUploads
+    | FlushCold
+    | DropSlices
+    | MoveSlices
+    | ForgetPacks
+    | Archived
+    | Scrubbed
+    | RenewIncarnations
+    | OpenSession
+)
+KeyCommand = Create | Append | Delete | BeginUpload | PublishSnapshot
+DataCommand = Create | Append | StorePart | PublishSnapshot
+
+
+class Package(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """`count` commands that a node sent in one piece, as number `sequence` of a session."""
+
+    node_id: Number
+    session_id: Number
+    sequence: Number
+    lowest: Number
+    count: Number
+
+
+class Batch(msgspec.Struct, array_like=True):
+    """The payload of an entry: the last commands are those of the packages, end to end."""
+
+    now_ms: int
+    commands: list[Command]
+    packages: list[Package] = []
+
+    def package_of(self) -> list[Package | None]:
+        """For each command the package it came in."""
+        found: list[Package | None] = []
+        for package in self.packages:
+            found += [package] * package.count if package.count <= len(self.commands) else []
+        single = max(0, len(self.commands) - len(found))
+        return ([None] * single + found)[: len(self.commands)]
+
+
+class Configuration(msgspec.Struct, array_like=True):
+    """The payload of an entry that changes the membership."""
+
+    voters: list[int] = []
+    voters_outgoing: list[int] = []
+    learners: list[int] = []
+    addresses: list[tuple[int, str, str]] = []
+
+    def members(self) -> set[int]:
+        return {*self.voters, *self.voters_outgoing, *self.learners}
+
+
+class _Stamp(msgspec.Struct, array_like=True):
+    now_ms: int
+
+
+# The stamp is nearly always the element of an array that MessagePack writes in nine bytes.
+_UINT64 = 0xCF
+
+_decode_batch: Decoder[Batch] = Decoder(Batch, "a batch of commands")
+_decode_stamp: Decoder[_Stamp] = Decoder(_Stamp, "a batch of commands")
+_decode_configuration: Decoder[Configuration] = Decoder(Configuration, "a configuration")
+_decode_command: Decoder[Command] = Decoder(Command, "a command")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def decode_batch(payload: Buffer, index: int | None = None) -> Batch:
+    """The commands of entry `index`. Raises `Damaged`."""
+    try:
+        return _decode_batch(payload)
+    except Damaged as damaged:
+        raise _in_entry(damaged, index) from damaged
+
+
+def stamp_of(payload: Buffer, index: int | None = None) -> int:
+    """Only a batch's time, in milliseconds since the epoch. Raises `Damaged`."""
+    if len(payload) > 10 and payload[1] == _UINT64 and payload[0] & 0xF0 == 0x90:
+        return int.from_bytes(payload[2:10], "big")
+    try:
+        return _decode_stamp(payload).now_ms
+    except Damaged as damaged:
+        raise _in_entry(damaged, index) from damaged
+
+
+def decode_configuration(payload: Buffer, index: int | None = None) -> Configuration:
+    """The membership as of entry `index`. Raises `Damaged`."""
+    try:
+        return _decode_configuration(payload)
+    except Damaged as damaged:
+        raise _in_entry(damaged, index) from damaged
+
+
+def decode_command(head: Buffer) -> Command:
+    """One command by itself, such as `head_of` made. Raises `Damaged`."""
+    return _decode_command(head)
+
+
+def kind_of(command: Command) -> str:
+    """The command's tag, such as ``append``."""
+    tag = command.__struct_config__.tag
+    assert isinstance(tag, str)
+    return tag
+
+
+def head_of(command: Command) -> bytes:
+    """The command's MessagePack with its `data` emptied. The command itself loses it too."""
+    if isinstance(command, DataCommand):
+        command.data = _NO_DATA
+    return _encode(command)
+
+
+def key_of(command: Command) -> bytes | None:
+    """The key of the stream that a command is about; None where it is about none, or many."""
+    return command.key if isinstance(command, KeyCommand) else None
+
+
+def split_key(key: bytes) -> tuple[bytes, bytes] | None:
+    """Bucket and name; None for bytes that are no stream's key."""
+    bucket, nul, name = key.partition(b"\0")
+    return (bucket, name) if nul else None
+
+
+def are_records(data: Buffer, lengths: list[int]) -> bool:
+    """Whether bytes can be cut into records of these lengths."""
+    return sum(lengths) == len(data) and (not lengths or min(lengths) >= 0)
+
+
+def _in_entry(damaged: Damaged, index: int | None) -> Damaged:
+    where = "" if index is None else f"entry {index}: "
+    return Damaged(BAD_MSGPACK, where + damaged.detail, index)
+
+
+def plain(value: Any) -> Any:
+    """A command, or part of one, as lists and numbers: for comparing and for showing."""
+    return msgspec.to_builtins(value, builtin_types=(bytes, memoryview))
