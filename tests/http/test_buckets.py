@@ -170,6 +170,7 @@ async def test_1_4_200_with_what_is_known_of_each_stream(tmp_path: Path) -> None
             "tail_offset": 5,
             "next_offset": tail["stream-next-offset"],
             "path": "/v1/stream/bucket/user-1",
+            "etag": tail["etag"],
         }
         [other] = (await client.get("/bucket/streams?prefix=other")).json()["streams"]
         assert other["status"] == "closed"

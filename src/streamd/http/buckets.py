@@ -10,6 +10,7 @@ from streamd.http.routing import BucketRoute, ListingRoute, path_of
 from streamd.http.service import BUCKET_NOT_FOUND, Service
 from streamd.http.writes import location
 from streamd.streams.commands import CreateBucket, DeleteBucket, Result, Sweep
+from streamd.streams.etags import state_tag
 from streamd.streams.keys import stream_key
 from streamd.streams.listing import Listed, ListQuery, Page
 
@@ -31,7 +32,8 @@ class BucketBody(msgspec.Struct):
 class StreamBody(msgspec.Struct):
     """A stream in a listing. `tail_offset` is in bytes, `next_offset` is the offset there.
 
-    `path` reaches the stream also where `/{bucket}/{stream}` cannot name it.
+    `path` reaches the stream also where `/{bucket}/{stream}` cannot name it. `etag` is that of a
+    HEAD: by what comes before its first colon, streams of one name are told apart.
     """
 
     stream_id: str
@@ -42,6 +44,7 @@ class StreamBody(msgspec.Struct):
     created_at_ms: int
     last_write_at_ms: int
     path: str
+    etag: str
 
 
 class ListingBody(msgspec.Struct):
@@ -115,7 +118,7 @@ async def list_streams(service: Service, request: Request, route: ListingRoute) 
         route.bucket.decode(),
         query.prefix.decode(),
         len(page.streams),
-        [_shown(route.bucket, stream) for stream in page.streams],
+        [_shown(service, route.bucket, stream) for stream in page.streams],
         None if page.cursor is None else page.cursor.decode(),
         page.has_more,
     )
@@ -140,16 +143,18 @@ async def _page(service: Service, query: ListQuery, *, local: bool) -> Page:
     return page
 
 
-def _shown(bucket: bytes, stream: Listed) -> StreamBody:
+def _shown(service: Service, bucket: bytes, stream: Listed) -> StreamBody:
+    tail = stream.tail.token()
     return StreamBody(
         stream.name.decode(),
         "closed" if stream.closed else "open",
         stream.content_type,
         stream.tail.byte,
-        stream.tail.token().decode(),
+        tail.decode(),
         stream.created_ms,
         stream.last_write_ms,
         path_of(bucket, stream.name),
+        state_tag(service.incarnation(stream.stream_id), tail, stream.closed).decode(),
     )
 
 

@@ -55,7 +55,8 @@ class Live(Enum):
 
 class ReadQuery(NamedTuple):
     """The parameters of a read. `at` is None for ``offset=now``; `local` asks for what this node
-    knows, without finding out whether there is more."""
+    knows, without finding out whether there is more. `record` stands for the offset at which that
+    record begins; `framed` asks for records with their lengths."""
 
     at: Position | None = START
     live: Live | None = None
@@ -63,6 +64,8 @@ class ReadQuery(NamedTuple):
     timeout_ms: int | None = None
     max_bytes: int = PIECE_BYTES
     local: bool = False
+    record: int | None = None
+    framed: bool = False
 
 
 def whole_number(raw: bytes, name: str, most: int) -> int:
@@ -199,6 +202,14 @@ def _read_query(query: bytes) -> ReadQuery:
     cursor = given.get(b"cursor", b"")
     if len(cursor) > MAX_TOKEN_BYTES:
         raise BadRequest("INVALID_REQUEST", f"cursor exceeds {MAX_TOKEN_BYTES} bytes")
+    record = given.get(b"record")
+    if record is not None and b"offset" in given:
+        raise BadRequest("INVALID_REQUEST", "offset and record exclude each other")
+    framing = given.get(b"framing")
+    if framing not in (None, b"lengths"):
+        raise BadRequest("INVALID_REQUEST", "framing must be lengths")
+    if framing is not None and live is not None:
+        raise BadRequest("INVALID_REQUEST", "framing and live exclude each other")
     return ReadQuery(
         _offset(given.get(b"offset", b"-1")),
         live,
@@ -207,6 +218,8 @@ def _read_query(query: bytes) -> ReadQuery:
         None if timeout is None else _seconds_as_ms(timeout),
         PIECE_BYTES if most is None else max(1, whole_number(most, "max_bytes", MAX_READ_BYTES)),
         is_local(given),
+        None if record is None else whole_number(record, "record", MAX_SAFE_INTEGER),
+        framing is not None,
     )
 
 

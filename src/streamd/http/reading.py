@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from struct import pack
+
 import trio
 
 from streamd.http import compression, fields
 from streamd.http.conditions import named_tag
 from streamd.http.cursors import next_cursor
-from streamd.http.fields import BadRequest, Live, ReadQuery
+from streamd.http.fields import PIECE_BYTES, BadRequest, Live, ReadQuery
 from streamd.http.live import Reader
 from streamd.http.messages import Buffer, ClientGone, LiveResponse, Request, Response
 from streamd.http.routing import StreamRoute
@@ -22,6 +24,10 @@ from streamd.streams.offsets import Position
 
 _NO_STORE = b"Cache-Control: no-store\r\n"
 _CACHEABLE_S = 60
+# Records with their lengths, made for programs that take them apart. Each length is handled by
+# itself, so that an answer of any size, of records of two bytes, would hold up the loop.
+FRAMED_TYPE = "application/vnd.streamd.records"
+_FRAMED_BYTES = PIECE_BYTES
 _CACHEABLE = b"Cache-Control: public, max-age=60, stale-while-revalidate=300\r\n"
 _UP_TO_DATE = b"Stream-Up-To-Date: true\r\n"
 _CLOSED = b"Stream-Closed: true\r\n"
@@ -34,7 +40,7 @@ async def head(service: Service, request: Request, route: StreamRoute) -> Respon
     if isinstance(stream, Response):
         return stream
     tail = stream.tail.token()
-    etag = state_tag(service.incarnation(stream), tail, stream.closed)
+    etag = state_tag(service.incarnation(stream.stream_id), tail, stream.closed)
     asked = request.headers.get(b"if-none-match")
     if asked is not None and (named := named_tag(asked, etag)) is not None:
         return Response(304, b"ETag: %b\r\n" % named + _NO_STORE)
@@ -52,6 +58,11 @@ async def head(service: Service, request: Request, route: StreamRoute) -> Respon
         head += b"Stream-Snapshot-Offset: %b\r\n" % stream.snapshot.position.token()
     if stream.closed:
         head += _CLOSED
+    if query.record is not None:
+        at = await _boundary(service, stream, query.record)
+        if isinstance(at, Response):
+            return at
+        head += _first_offset(at)
     return Response(200, head)
 
 
@@ -68,6 +79,11 @@ async def read(service: Service, request: Request, route: StreamRoute) -> Respon
     service.touch(route, stream)
     # What is past the tail reads as the tail (decision 005).
     at = stream.tail if query.at is None else min(query.at, stream.tail)
+    if query.record is not None:
+        found = await _boundary(service, stream, query.record)
+        if isinstance(found, Response):
+            return found
+        at = found
     if query.live is Live.SSE:
         return await tail_by_sse(service, request, route, stream, at, query.cursor)
     if query.live is Live.LONG_POLL:
@@ -78,6 +94,21 @@ async def read(service: Service, request: Request, route: StreamRoute) -> Respon
     elif query.at is None:
         return _now(stream)
     return await _catch_up(service, request, stream, at, query)
+
+
+async def _boundary(service: Service, stream: Stream, record: int) -> Position | Response:
+    """The offset at which a record begins, or the answer that it cannot be read."""
+    try:
+        return await service.reads.boundary(stream, record)
+    except OffsetMismatch:
+        # Removed while it was looked at, with the stream or before a snapshot.
+        return NOT_FOUND
+    except OffsetGone as gone:
+        return offset_gone(gone.earliest)
+
+
+def _first_offset(at: Position) -> bytes:
+    return b"Stream-First-Offset: %b\r\n" % at.token()
 
 
 def _is_past_tail(query: ReadQuery, stream: Stream) -> bool:
@@ -99,15 +130,17 @@ def _now(stream: Stream) -> Response:
 async def _catch_up(
     service: Service, request: Request, stream: Stream, at: Position, query: ReadQuery
 ) -> Response:
+    lengths: list[int] | None = [] if query.framed else None
+    most = min(query.max_bytes, _FRAMED_BYTES) if query.framed else query.max_bytes
     try:
-        found = await service.reads.read(stream, at, query.max_bytes)
+        found = await service.reads.read(stream, at, most, lengths)
     except OffsetMismatch:
         raise BadRequest("INVALID_OFFSET", "offset is no offset of this stream") from None
     except OffsetGone as gone:
         return offset_gone(gone.earliest)
     up_to_date = found.end == stream.tail
     closed = up_to_date and stream.closed
-    etag = range_tag(service.incarnation(stream), at, found.end, closed)
+    etag = range_tag(service.incarnation(stream.stream_id), at, found.end, closed)
     caching = _caching(service, stream, found)
     pays = found.size > compression.LEAST_BYTES and compression.pays(stream.content_type)
     if pays:
@@ -115,18 +148,25 @@ async def _catch_up(
     asked = request.headers.get(b"if-none-match")
     if asked is not None and (named := named_tag(asked, etag)) is not None:
         return Response(304, b"ETag: %b\r\n" % named + caching)
+    content_type = stream.content_type.encode()
     head = b"Content-Type: %b\r\nStream-Next-Offset: %b\r\nETag: %b\r\n" % (
-        stream.content_type.encode(),
+        content_type if lengths is None else FRAMED_TYPE.encode(),
         found.end.token(),
         etag,
     )
+    if lengths is not None:
+        first = Position(found.end.record - len(lengths), found.end.byte - found.size)
+        head += b"Stream-Content-Type: %b\r\n%b" % (content_type, _first_offset(first))
+    elif query.record is not None:
+        head += _first_offset(at)
     if up_to_date:
         head += _UP_TO_DATE
     if closed:
         head += _CLOSED
     elif query.live is not None:
         head += b"Stream-Cursor: %d\r\n" % _cursor(service, query)
-    response = Response(200, head + caching, body_of(stream, found))
+    body = body_of(stream, found) if lengths is None else _framed(found, lengths)
+    response = Response(200, head + caching, body)
     if pays:
         await service.compressor.compress(request, response)
     return response
@@ -140,6 +180,12 @@ def body_of(stream: Stream, found: Slice) -> Buffer | list[Buffer]:
         return b"[]"
     *parts, last = found.parts
     return [b"[", *parts, memoryview(last)[:-1], b"]"]
+
+
+def _framed(found: Slice, lengths: list[int]) -> list[Buffer]:
+    """How many records, their sizes, and then the records as they are stored: JSON messages with
+    the comma that their sizes and offsets count."""
+    return [pack(f">{len(lengths) + 1}I", len(lengths), *lengths), *found.parts]
 
 
 def _caching(service: Service, stream: Stream, found: Slice) -> bytes:

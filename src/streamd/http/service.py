@@ -110,9 +110,9 @@ class Service:
         await self.group.propose(Sweep([route.key]))
         return True
 
-    def incarnation(self, stream: Stream) -> int:
+    def incarnation(self, stream_id: int) -> int:
         """What an ETag of the stream begins with."""
-        return self.group.state.header.incarnation_base + stream.stream_id
+        return self.group.state.header.incarnation_base + stream_id
 
     def touch(self, route: StreamRoute, stream: Stream) -> None:
         """Renew the sliding window of a stream that is read."""

@@ -90,10 +90,31 @@ class Reads:
             list_streams, self._store, query, log_ms, limiter=self._listings
         )
 
-    async def read(self, stream: Stream, at: Position, max_bytes: int) -> Slice:
+    async def boundary(self, stream: Stream, record: int) -> Position:
+        """Where a record of `stream` begins; the tail for one that is not there yet.
+
+        Raises as `read` does.
+        """
+        if record >= stream.records:
+            return stream.tail
+        try:
+            chunk, _ = await self.chunk_at(stream, record)
+        except OffsetMismatch:
+            chunk = None
+        if record < stream.earliest.record:
+            raise OffsetGone(stream.earliest)
+        if chunk is None:
+            raise OffsetMismatch
+        skipped = record - chunk.start_record
+        return Position(record, chunk.start_byte + sum(chunk.lengths[:skipped]))
+
+    async def read(
+        self, stream: Stream, at: Position, max_bytes: int, lengths: list[int] | None = None
+    ) -> Slice:
         """Records of `stream` from `at` on, at most about `max_bytes` but at least one.
 
-        Empty only at the tail. A position inside a record reads from its beginning. Raises
+        Their sizes are added to `lengths`. Empty only at the tail. A position inside a record
+        reads from its beginning. Raises
         `OffsetMismatch` when `at` contradicts the stream, also when that was removed meanwhile;
         `OffsetGone` when it was trimmed; a `ColdError` when the records are in the cold store
         only and cannot be had from there.
@@ -102,17 +123,19 @@ class Reads:
         while True:
             if stream.snapshot is not None and at.record < stream.snapshot.record:
                 raise OffsetGone(stream.earliest)
-            recent = self._state.read_recent(stream, at, max_bytes)
+            recent = self._state.read_recent(stream, at, max_bytes, lengths)
             if recent is not None:
                 return recent
-            stored = await self._run_blocking(read_from_store, self._store, stream, at, max_bytes)
+            stored = await self._run_blocking(
+                read_from_store, self._store, stream, at, max_bytes, lengths
+            )
             # Only if `stream` is certainly the state's own still: kept for another, larger one that
             # a snapshot brought, or that came from the store anew, they would leave a gap.
             if flushes == self._state.flushes:
                 self._keep(stream, stored)
-            found = stored.slice or await self._from_cold(stream, stored, at, max_bytes)
+            found = stored.slice or await self._from_cold(stream, stored, at, max_bytes, lengths)
             if found is not None:
-                return self._prolonged(stream, found, max_bytes)
+                return self._prolonged(stream, found, max_bytes, lengths)
             if self._state.read_recent(stream, at, max_bytes) is None:
                 if at.record < stream.earliest.record:
                     raise OffsetGone(stream.earliest)
@@ -194,13 +217,18 @@ class Reads:
         if stored.chunks[-1].end_record == stream.records:
             self._state.tails.install(stream.stream_id, list(stored.chunks))
 
-    def _prolonged(self, stream: Stream, found: Slice, max_bytes: int) -> Slice:
+    def _prolonged(
+        self, stream: Stream, found: Slice, max_bytes: int, lengths: list[int] | None
+    ) -> Slice:
         """What was found in the store, and what follows it in memory: a short stream is one piece.
 
         Some clients take the first piece for everything.
         """
         left = max_bytes - found.size
-        recent = self._state.read_recent(stream, found.end, left) if left > 0 else None
+        more: list[int] | None = None if lengths is None else []
+        recent = self._state.read_recent(stream, found.end, left, more) if left > 0 else None
         if recent is None or recent.size > left:
             return found
+        if lengths is not None and more is not None:
+            lengths += more
         return Slice([*found.parts, *recent.parts], recent.end, found.size + recent.size)

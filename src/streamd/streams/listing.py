@@ -43,6 +43,7 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
     created_ms: int
     last_write_ms: int
     expiry_ms: int | None
+    stream_id: int
 
 
 class Page(msgspec.Struct):
@@ -102,6 +103,7 @@ def _take(page: Page, limit: int, name: bytes, raw: bytes, log_ms: int) -> bool:
             stream.created_ms,
             stream.last_write_ms,
             stream.expiry_ms(),
+            stream.stream_id,
         )
     )
     return True

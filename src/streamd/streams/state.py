@@ -183,20 +183,23 @@ class State:
 
     # -- reads --------------------------------------------------------------------------------
 
-    def read_recent(self, stream: Stream, at: Position, max_bytes: int) -> Slice | None:
+    def read_recent(
+        self, stream: Stream, at: Position, max_bytes: int, lengths: list[int] | None = None
+    ) -> Slice | None:
         """Records from `at` on as far as they are in memory, at most about `max_bytes`.
 
-        At least one record is read, whatever its size. None when the record at `at` is only in
-        the store. Raises `OffsetMismatch` when `at` contradicts the stream.
+        At least one record is read, whatever its size; their sizes are added to `lengths`. None
+        when the record at `at` is only in the store. Raises `OffsetMismatch` when `at` contradicts
+        the stream.
         """
-        return gather(stream, at, max_bytes, self.tails.find)
+        return gather(stream, at, max_bytes, self.tails.find, lengths)
 
     def read_recent_records(
         self, stream: Stream, at: Position, max_bytes: int
     ) -> RecordSlice | None:
         """As `read_recent`, with the records' lengths."""
         lengths: list[int] = []
-        found = gather(stream, at, max_bytes, self.tails.find, lengths)
+        found = self.read_recent(stream, at, max_bytes, lengths)
         return None if found is None else RecordSlice(found, lengths)
 
     def chunk_at(self, stream: Stream, record: int) -> tuple[AnyChunk, Limit]:

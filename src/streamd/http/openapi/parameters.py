@@ -6,6 +6,7 @@ from streamd.http.batches import MAX_FRAMES
 from streamd.http.buckets import MAX_LISTED
 from streamd.http.fields import MAX_READ_BYTES
 from streamd.http.openapi.elements import Json, ref
+from streamd.http.reading import FRAMED_TYPE
 from streamd.http.routing import MAX_BUCKETED_BYTES, MAX_PATH_BYTES
 from streamd.streams.checks import MAX_SAFE_INTEGER, MAX_TOKEN_BYTES, MAX_TTL_S
 from streamd.streams.keys import RESERVED_BUCKETS
@@ -73,6 +74,21 @@ _QUERY: dict[str, tuple[Json, str]] = {
     "max_bytes": (
         _whole_number(0, MAX_READ_BYTES),
         "About how many bytes one answer may have (1 MiB by default); a record is never cut.",
+    ),
+    "record": (
+        NUMBER,
+        (
+            "Read from where this record begins, counted from 0, instead of from an offset; "
+            "`Stream-First-Offset` tells the offset. One past the tail reads as the tail."
+        ),
+    ),
+    "framing": (
+        {"const": "lengths"},
+        (
+            f"Answer in `{FRAMED_TYPE}`, of at most about 1 MiB: how many records, and the length "
+            "in bytes of each, as four bytes each, big-endian; then the records, JSON messages "
+            "with a comma behind each that its length counts. Not with `live`."
+        ),
     ),
     "consistency": (
         {"enum": ["linearizable", "local"], "default": "linearizable"},
@@ -144,7 +160,11 @@ _ANSWERED: dict[str, tuple[Json, str]] = {
         "The offset of the latest snapshot; `-1` where bootstrap has none.",
     ),
     "Stream-Earliest-Offset": (OFFSET, "The first offset that can still be read."),
-    "Stream-First-Offset": (OFFSET, "The offset of a batch's first record."),
+    "Stream-First-Offset": (
+        OFFSET,
+        "The offset of the first record: of a batch, or of an answer to `record` or `framing`.",
+    ),
+    "Stream-Content-Type": (_TEXT, "The stream's own, where Content-Type is that of the framing."),
     "Stream-Last-Offset": (OFFSET, "The offset of a batch's last record."),
     "Stream-SSE-Data-Encoding": (
         {"const": "base64"},

@@ -44,7 +44,16 @@ _APPEND_ERRORS = (
     *_CONDITION,
     *SERVER,
 )
-_READ_QUERY = ("offset", "live", "cursor", "timeout", "max_bytes", "consistency")
+_READ_QUERY = (
+    "offset",
+    "record",
+    "live",
+    "cursor",
+    "timeout",
+    "max_bytes",
+    "framing",
+    "consistency",
+)
 _READ_ERRORS = ("400 INVALID_REQUEST", "400 INVALID_OFFSET", *FOUND, *COLD, *SERVER)
 _DUPLICATE = "or the producer's request had been appended before"
 
@@ -117,6 +126,8 @@ _READ = Operation(
                 "Stream-Closed?",
                 "Stream-Cursor?",
                 "Stream-SSE-Data-Encoding?",
+                "Stream-First-Offset?",
+                "Stream-Content-Type?",
                 "ETag?",
                 "Cache-Control",
                 "Content-Encoding?",
@@ -154,15 +165,16 @@ _HEAD = Operation(
                 "Stream-TTL?",
                 "Stream-Expires-At?",
                 "Stream-Snapshot-Offset?",
+                "Stream-First-Offset?",
                 "Cache-Control",
             ),
         ),
         304: _NOT_MODIFIED,
     },
-    _READ_ERRORS,
+    ("410 STREAM_OFFSET_GONE", *_READ_ERRORS),
     (*_READ_QUERY, "If-None-Match"),
     description="Alone among reads it does not renew a sliding window. Of the query only "
-    "`consistency` matters, but all of it is checked.",
+    "`consistency` and `record` matter, but all of it is checked.",
 )
 _DELETE = Operation(
     "deleteStream",
