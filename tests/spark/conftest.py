@@ -1,13 +1,20 @@
-"""One Spark session for all tests of a worker; it takes seconds to start one."""
+"""One Spark session for all tests of a worker, which takes seconds to start; and one MinIO with
+the clean buckets, which are written once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+import trio
 from pyspark.sql import SparkSession
 
 from streamd_audit.session import spark_session
+from tests.spark.buckets import Clean, Place, write_little, write_rich
+from tests.spark.damages import Scene
+from tests.support.minio import MinioServer, minio_or_skip
+
+BUCKET = "audits"
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +22,33 @@ def spark() -> Iterator[SparkSession]:
     session = spark_session("tests", master="local[2]")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
+    """A server with one bucket, `BUCKET`; each test has prefixes of its own."""
+    with MinioServer(minio_or_skip(), tmp_path_factory.mktemp("minio") / "data") as server:
+        server.client().make_bucket(BUCKET)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rich(minio: MinioServer, tmp_path_factory: pytest.TempPathFactory) -> Clean:
+    """What one node wrote that did all that streams can do."""
+    place = Place(minio, BUCKET, "clean/rich")
+    trio.run(write_rich, tmp_path_factory.mktemp("rich"), place)
+    return Clean.at(place)
+
+
+@pytest.fixture(scope="session")
+def little(minio: MinioServer, tmp_path_factory: pytest.TempPathFactory) -> Clean:
+    """Another cluster's few objects."""
+    place = Place(minio, BUCKET, "clean/little")
+    trio.run(write_little, tmp_path_factory.mktemp("little"), place)
+    return Clean.at(place)
+
+
+@pytest.fixture
+def scene(rich: Clean, little: Clean) -> Scene:
+    """A copy of the rich cluster's objects, in memory, to be damaged."""
+    return Scene(rich.objects, rich.cluster_id, little.objects)

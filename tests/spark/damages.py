@@ -1,0 +1,80 @@
+"""Ways to damage a bucket, each with what an audit has to say of it: once, and at its place.
+
+The ways themselves are in `damages_packs`, `damages_log` and `damages_states`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tests.spark.forging import Folder
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A finding that there must be. What is None may be anything; `record` is that of `offset`."""
+
+    kind: str
+    object: str | None = None
+    stream: str | None = None
+    record: int | None = None
+    index: int | None = None
+
+    def place(self) -> dict[str, object]:
+        """The fields that tell where the fault is."""
+        named = {
+            "object": self.object,
+            "stream": self.stream,
+            "record": self.record,
+            "index": self.index,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+
+class Scene:
+    """A clean cluster's folder for a way to damage, and another cluster's objects."""
+
+    def __init__(
+        self, objects: Mapping[str, bytes], cluster_id: str, foreign: Mapping[str, bytes]
+    ) -> None:
+        self.folder = Folder(objects, cluster_id)
+        self.foreign = Folder(foreign, next(iter(foreign)).partition("/")[0])
+
+
+Apply = Callable[[Scene], "Expected | list[Expected]"]
+
+
+@dataclass(frozen=True)
+class Damage:
+    """`title` is what was done, in words. With `is_whole` every object by itself is what its
+    checksums and its name say: only a comparison can tell."""
+
+    name: str
+    title: str
+    apply: Apply
+    is_whole: bool
+
+    def on(self, scene: Scene) -> list[Expected]:
+        """Damage a scene; returns what must be found."""
+        found = self.apply(scene)
+        return found if isinstance(found, list) else [found]
+
+
+@dataclass
+class Catalogue:
+    """Damages of one kind of object."""
+
+    title: str
+    damages: list[Damage] = field(default_factory=list)
+
+    def add(self, *, is_whole: bool = False) -> Callable[[Apply], Apply]:
+        """Register a way to damage. Its docstring is its title."""
+
+        def register(apply: Apply) -> Apply:
+            title = (apply.__doc__ or "").strip().rstrip(".")
+            assert title, apply
+            self.damages.append(Damage(apply.__name__, title, apply, is_whole))
+            return apply
+
+        return register

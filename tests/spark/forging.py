@@ -1,0 +1,430 @@
+"""A cluster's folder taken apart, changed, and put together again with every checksum right.
+
+Uses the server's own writers: it is to make what the server could have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import zstandard
+from crc32c import crc32c
+from msgspec.structs import astuple, replace
+
+from streamd.codec import Batch, decode_batch, encode_batch
+from streamd.cold import packs, segments
+from streamd.cold.ends import make_end, read_end
+from streamd.cold.errors import ColdError
+from streamd.cold.names import (
+    check_digest,
+    digest_of,
+    parse_end_name,
+    parse_manifest_name,
+    parse_pack_name,
+    parse_piece_name,
+    parse_segment_name,
+    segment_name,
+)
+from streamd.cold.packs import PackWriter, SliceRef, chunks_of, read_pack
+from streamd.cold.segments import LogPlace, SegmentWriter, placed_entries_of, read_segment_head
+from streamd.cold.snapshots import (
+    Manifest,
+    SnapshotOf,
+    SnapshotWriter,
+    read_manifest,
+    read_piece,
+)
+from streamd.raft.messages import Entry, EntryKind
+from streamd.storage.snapshots import whole_rows
+from streamd.streams import keys
+from streamd.streams.chunks import Chunk
+from streamd.streams.commands import Archived, Command, FlushCold, NewSlice
+from streamd.streams.model import ArchivedPlace, ColdSlice, Header, Pack, Stream
+
+Rows = dict[bytes, bytes]
+
+
+class Said(NamedTuple):
+    """A command of the log: the `position`-th of entry `index`."""
+
+    index: int
+    position: int
+    command: Any
+
+
+class Slice(NamedTuple):
+    """A slice that the newest state refers to; `pack` is the full name of its object."""
+
+    stream_id: int
+    end_record: int
+    row: ColdSlice
+    pack: str
+
+
+class Folder:
+    """The objects of one cluster, by their names below the store's prefix."""
+
+    def __init__(self, objects: Mapping[str, bytes], cluster_id: str) -> None:
+        self.objects = {
+            name: content for name, content in objects.items() if name.startswith(cluster_id)
+        }
+        self.cluster_id = cluster_id
+        self._at = f"{cluster_id}/"
+
+    def names(self, kind: str) -> list[str]:
+        """The full names of all objects of a kind, in order."""
+        return sorted(name for name in self.objects if name.startswith(f"{self._at}{kind}/"))
+
+    def local(self, name: str) -> str:
+        return name.removeprefix(self._at)
+
+    def put(self, name: str, content: bytes) -> str:
+        """Put an object under its name in the folder; returns the full one."""
+        self.objects[self._at + name] = content
+        return self._at + name
+
+    def replace(self, old: str, name: str, content: bytes) -> str:
+        del self.objects[old]
+        return self.put(name, content)
+
+    # -- the log ------------------------------------------------------------------------------
+
+    def segments(self) -> list[str]:
+        return self.names("log")
+
+    def entries(self, name: str) -> list[Entry]:
+        return [entry for entry, _ in placed_entries_of(self.objects[name])]
+
+    def log(self) -> list[Entry]:
+        return [entry for name in self.segments() for entry in self.entries(name)]
+
+    def commands(self) -> Iterator[Said]:
+        for entry in self.log():
+            if entry.kind == EntryKind.COMMANDS:
+                for position, command in enumerate(decode_batch(entry.payload).commands):
+                    yield Said(entry.index, position, command)
+
+    def find(self, accept: Callable[[Any], bool]) -> list[Said]:
+        return [said for said in self.commands() if accept(said.command)]
+
+    def segment_of(self, index: int) -> str:
+        """The full name of the segment that holds an entry."""
+        for name in self.segments():
+            parsed = parse_segment_name(self.local(name))
+            assert parsed is not None
+            if parsed.first_index <= index <= parsed.last_index:
+                return name
+        raise AssertionError(f"no segment holds entry {index}")
+
+    def forge_log(self, changes: Mapping[int, Entry]) -> None:
+        """Put other entries in the place of some, and make everything good again that speaks of
+        the chain: segments, `Archived` commands, pointers to the end, manifests and states."""
+        places = {0: LogPlace()}
+        for name in self.segments():
+            head = read_segment_head(self.objects[name])
+            writer = SegmentWriter(head.group_id, places[head.previous.index], self.cluster_id)
+            for original in self.entries(name):
+                entry = _point_anew(changes.get(original.index, original), places)
+                writer.add(entry)
+                places[entry.index] = writer.last
+            made = writer.finish()
+            self.replace(name, made.name, made.content)
+        for name in self.names("ends"):
+            end = read_end(self.objects[name])
+            made = make_end(replace(end, place=places[end.place.index]))
+            self.replace(name, made.name, made.content)
+        for name in self.names("snapshots"):
+            self._forge_state(name, lambda of, rows: _move_state(of, rows, places))
+
+    def forge_command(self, index: int, position: int, command: Command) -> None:
+        """Put another command in the place of one, as `forge_log` does."""
+        entry = self.log()[index - 1]
+        batch = decode_batch(entry.payload)
+        commands = [*batch.commands]
+        commands[position] = command
+        payload = encode_batch(replace(batch, commands=commands))
+        self.forge_log({index: replace(entry, payload=payload)})
+
+    # -- packs --------------------------------------------------------------------------------
+
+    def packs(self) -> list[str]:
+        return self.names("packs")
+
+    def chunks(self, name: str) -> list[tuple[int, Chunk]]:
+        """The stream id and chunk of each slice of a pack."""
+        return [(ref.stream_id, chunk) for ref, chunk in chunks_of(self.objects[name])]
+
+    def pack_of(self, name: str, slices: list[tuple[int, Chunk]]) -> packs.Pack:
+        """A pack of the same place, of other slices."""
+        parsed = parse_pack_name(self.local(name))
+        assert parsed is not None
+        writer = PackWriter(parsed.group_id, parsed.term, parsed.number)
+        for stream_id, chunk in slices:
+            writer.add(stream_id, chunk)
+        return writer.finish()
+
+    def forge_pack(self, name: str, slices: list[tuple[int, Chunk]]) -> str:
+        """Replace a pack by one of other slices, as many, under the name it then has, and let the
+        log and the states refer to that. Returns its full name."""
+        made = self.pack_of(name, slices)
+        new = self.replace(name, made.name, made.content)
+        [said] = self.find(lambda c: isinstance(c, FlushCold) and c.name == name)
+        refs = [_refer(old, ref) for old, ref in zip(said.command.slices, made.slices, strict=True)]
+        flush = replace(said.command, name=new, size=len(made.content), slices=refs)
+        self.forge_command(said.index, said.position, flush)
+        for manifest in self.names("snapshots"):
+            self._forge_state(
+                manifest, lambda of, rows: _refer_to_pack(of, rows, name, flush, made.slices)
+            )
+        return new
+
+    # -- states -------------------------------------------------------------------------------
+
+    def manifests(self) -> list[str]:
+        return self.names("snapshots")
+
+    def manifest(self, name: str) -> Manifest:
+        return read_manifest(self.objects[name])
+
+    def pieces(self, manifest: str) -> list[str]:
+        """The full names of the pieces that a manifest names."""
+        found = self.manifest(manifest)
+        return [self._at + found.piece_name(number) for number in range(len(found.pieces))]
+
+    def rows(self, manifest: str) -> Rows:
+        found = self.manifest(manifest)
+        data = b"".join(
+            read_piece(found, number, self.objects[name])
+            for number, name in enumerate(self.pieces(manifest))
+        )
+        return {key: value for key, value, _ in whole_rows(data)}
+
+    def state(self) -> Rows:
+        """The rows of the newest state."""
+        return self.rows(self.manifests()[-1])
+
+    def forge_state(self, edit: Callable[[Rows], None]) -> str:
+        """Edit the rows of the newest state, all checksums made good; returns its manifest."""
+
+        def change(of: SnapshotOf, rows: Rows) -> SnapshotOf:
+            edit(rows)
+            return of
+
+        return self._forge_state(self.manifests()[-1], change)
+
+    def forge_manifest(self, name: str, edit: Callable[[SnapshotOf], SnapshotOf]) -> str:
+        """Let a manifest say something else of its state, all checksums made good."""
+        return self._forge_state(name, lambda of, _: edit(of))
+
+    def _forge_state(self, name: str, edit: Callable[[SnapshotOf, Rows], SnapshotOf]) -> str:
+        manifest, rows, pieces = self.manifest(name), self.rows(name), self.pieces(name)
+        of = edit(manifest.of, rows)
+        for piece in pieces:
+            del self.objects[piece]
+        writer = SnapshotWriter(of)
+        data = b"".join(
+            len(key).to_bytes(4) + len(value).to_bytes(4) + key + value
+            for key, value in sorted(rows.items())
+        )
+        made = writer.piece(data)
+        self.put(made.name, made.content)
+        made = writer.manifest()
+        return self.replace(name, made.name, made.content)
+
+    # -- finding things in the newest state ------------------------------------------------------
+
+    def stream(self, name: str) -> Stream:
+        """A stream ``BUCKET/NAME`` of the newest state."""
+        return msgspec.msgpack.decode(self.state()[stream_row(name)], type=Stream)
+
+    def header(self) -> Header:
+        return msgspec.msgpack.decode(self.state()[keys.HEADER], type=Header)
+
+    def slices(self, stream_id: int) -> list[Slice]:
+        rows = self.state()
+        start, stop = keys.id_range(keys.SLICE, stream_id)
+        found = []
+        for key, value in sorted(rows.items()):
+            if start <= key < stop:
+                row = msgspec.msgpack.decode(value, type=ColdSlice)
+                pack = msgspec.msgpack.decode(rows[keys.pack_key(row.term, row.number)], type=Pack)
+                found.append(Slice(stream_id, keys.number_in(key), row, pack.name))
+        return found
+
+
+def stream_row(name: str) -> bytes:
+    bucket, _, rest = name.partition("/")
+    return keys.STREAM + keys.stream_key(bucket.encode(), rest.encode())
+
+
+def edit_row(rows: Rows, key: bytes, kind: type[Any], **fields: object) -> None:
+    """Change fields of a state's row."""
+    found = msgspec.msgpack.decode(rows[key], type=kind)
+    for name, value in fields.items():
+        assert hasattr(found, name)
+        msgspec.structs.force_setattr(found, name, value)
+    rows[key] = msgspec.msgpack.encode(found)
+
+
+def count(rows: Rows, **changes: int) -> None:
+    """Add to the totals in a state's header."""
+    header = msgspec.msgpack.decode(rows[keys.HEADER], type=Header)
+    edit_row(
+        rows,
+        keys.HEADER,
+        Header,
+        **{name: getattr(header, name) + change for name, change in changes.items()},
+    )
+
+
+def with_bytes(chunk: Chunk, data: bytes) -> Chunk:
+    assert len(data) == chunk.size
+    return Chunk(chunk.start_record, chunk.start_byte, chunk.lengths, chunk.appends, data)
+
+
+def flipped(content: bytes, at: int) -> bytes:
+    changed = bytearray(content)
+    changed[at] ^= 0x20
+    return bytes(changed)
+
+
+def raw_segment(
+    folder: Folder,
+    name: str,
+    entries: list[Entry],
+    *,
+    chains: list[int] | None = None,
+    last_index: int | None = None,
+) -> bytes:
+    """The content of a segment in the place of another, whose sizes and CRC-32C hold, whatever its
+    entries are. `chains` are the values stored with them: by default those that the segment has."""
+    head = read_segment_head(folder.objects[name])
+    stored = chains or [place.chain for _, place in placed_entries_of(folder.objects[name])]
+    parts = []
+    for entry, link in zip(entries, stored, strict=False):
+        parts.append(segments._ENTRY.pack(entry.term, entry.kind, link, len(entry.payload)))
+        parts.append(entry.payload)
+    inside = b"".join(parts)
+    frame = segments._cluster_frame(folder.cluster_id)
+    body = zstandard.ZstdCompressor(level=3).compress(inside) + frame
+    last = replace(head.last, chain=stored[-1], index=last_index or head.last.index)
+    packed = segments._HEAD.pack(
+        head.group_id,
+        *astuple(head.previous),
+        head.first_term,
+        head.first_time_ms,
+        *astuple(last),
+        len(inside),
+        len(body),
+        crc32c(body),
+    )
+    return packed + body
+
+
+def named_segment(folder: Folder, like: str, content: bytes) -> str:
+    """The name, in the folder, of a segment with the indexes of another, and its own digest."""
+    parsed = parse_segment_name(folder.local(like))
+    assert parsed is not None
+    return segment_name(parsed.group_id, parsed.first_index, parsed.last_index, digest_of(content))
+
+
+def flaw(folder: Folder) -> str | None:
+    """The first thing that the server's own decoders find wrong with any one object; None when
+    all of them are whole."""
+    for name, content in sorted(folder.objects.items()):
+        local = folder.local(name)
+        try:
+            if _parses(local):
+                check_digest(local, content)
+            if parse_pack_name(local):
+                read_pack(content)
+                list(chunks_of(content))
+            elif parse_segment_name(local):
+                list(placed_entries_of(content))
+            elif parse_manifest_name(local):
+                read_manifest(content)
+            elif parse_end_name(local):
+                read_end(content)
+        except ColdError as error:
+            return f"{local}: {error}"
+    try:
+        for name in folder.manifests():
+            folder.rows(name)
+    except (ColdError, KeyError) as error:
+        return f"{folder.local(name)}: {error}"
+    return None
+
+
+def _parses(local: str) -> bool:
+    parsers = (
+        parse_pack_name,
+        parse_segment_name,
+        parse_piece_name,
+        parse_manifest_name,
+        parse_end_name,
+    )
+    return any(parse(local) for parse in parsers)
+
+
+def _point_anew(entry: Entry, places: Mapping[int, LogPlace]) -> Entry:
+    """An entry whose `Archived` commands name the places that there are."""
+    if entry.kind != EntryKind.COMMANDS:
+        return entry
+    try:
+        batch = decode_batch(entry.payload)
+    except msgspec.DecodeError:
+        return entry
+    if not any(isinstance(command, Archived) for command in batch.commands):
+        return entry
+    commands: list[Command] = [
+        replace(
+            command,
+            behind=_archived(places[command.behind.index]),
+            place=_archived(places[command.place.index]),
+        )
+        if isinstance(command, Archived)
+        else command
+        for command in batch.commands
+    ]
+    payload = encode_batch(Batch(batch.now_ms, commands, batch.packages))
+    return replace(entry, payload=payload)
+
+
+def _archived(place: LogPlace) -> ArchivedPlace:
+    return ArchivedPlace(*astuple(place))
+
+
+def _move_state(of: SnapshotOf, rows: Rows, places: Mapping[int, LogPlace]) -> SnapshotOf:
+    header = msgspec.msgpack.decode(rows[keys.HEADER], type=Header)
+    edit_row(rows, keys.HEADER, Header, archived=_archived(places[header.archived.index]))
+    place = places[of.index]
+    return replace(of, chain=place.chain, term=place.term, time_ms=place.time_ms)
+
+
+def _refer(old: NewSlice, ref: SliceRef) -> NewSlice:
+    """What a `FlushCold` says of a slice that is another now."""
+    return NewSlice(old.owner, *astuple(ref))
+
+
+def _refer_to_pack(
+    of: SnapshotOf, rows: Rows, name: str, flush: FlushCold, refs: list[SliceRef]
+) -> SnapshotOf:
+    key = keys.pack_key(flush.term, flush.number)
+    if key not in rows:
+        return of
+    edit_row(rows, key, Pack, name=flush.name, size=flush.size)
+    for ref in refs:
+        slice_key = keys.slice_key(ref.stream_id, ref.end_record)
+        if slice_key in rows:
+            edit_row(
+                rows,
+                slice_key,
+                ColdSlice,
+                offset=ref.offset,
+                length=ref.length,
+                crc=ref.crc,
+                digest=ref.digest,
+            )
+    return of
