@@ -6,7 +6,7 @@ defaults, so commands of every release decode; what later releases may add at th
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -79,7 +79,7 @@ class Place(msgspec.Struct, array_like=True, gc=False, frozen=True):
     time_ms: int = 0
 
 
-class Scrub(msgspec.Struct, array_like=True, gc=False):
+class Scrub(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """How far the leaders' reading of all objects has come, and what it has met."""
 
     passes: Number = 0
@@ -88,11 +88,11 @@ class Scrub(msgspec.Struct, array_like=True, gc=False):
     pack: tuple[Number, Number] = (0, 0)
     name: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     objects: Number = 0
-    bytes: Number = 0
+    size: Number = 0
     found: Number = 0
-    missing: list[str] = []
+    missing: tuple[str, ...] = ()
     missing_count: Number = 0
-    damaged: list[str] = []
+    damaged: tuple[str, ...] = ()
     damaged_count: Number = 0
     restorable_from: Number | None = None
     lost: tuple[Number, Number, Number] | None = None
@@ -387,8 +387,3 @@ def are_records(data: Buffer, lengths: list[int]) -> bool:
 def _in_entry(damaged: Damaged, index: int | None) -> Damaged:
     where = "" if index is None else f"entry {index}: "
     return Damaged(BAD_MSGPACK, where + damaged.detail, index)
-
-
-def plain(value: Any) -> Any:
-    """A command, or part of one, as lists and numbers: for comparing and for showing."""
-    return msgspec.to_builtins(value, builtin_types=(bytes, memoryview))

@@ -20,13 +20,14 @@ TOO_LARGE = "too_large"  # more than the format allows
 CHAIN = "chain"  # an entry does not have the checksum that its place in the log needs
 OTHER_CLUSTER = "other_cluster"  # an object of another cluster
 WRONG_SLICE = "wrong_slice"  # a slice is whole, but not the one that was referred to
+BAD_ROW = "bad_row"  # a row's key has no known shape
 UNREADABLE = "unreadable"  # the store cannot serve this object, and serves others
 
 KINDS = frozenset(
     (
         TOO_SHORT, TOO_LONG, WRONG_MAGIC, UNKNOWN_VERSION, HEAD_CRC, BODY_CRC, FOOTER_CRC,
         SLICE_CRC, NAME_DIGEST, MISNAMED, BAD_ZSTD, BAD_MSGPACK, CONTRADICTION, TOO_LARGE, CHAIN,
-        OTHER_CLUSTER, WRONG_SLICE, UNREADABLE,
+        OTHER_CLUSTER, WRONG_SLICE, BAD_ROW, UNREADABLE,
     )
 )  # fmt: skip
 

@@ -1,0 +1,273 @@
+"""The rows of a state (docs/formats.md, "Rows of a state")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Any
+
+import msgspec
+
+from streamd_audit.commands import Place, Position, Producer, Scrub, Settings
+from streamd_audit.errors import BAD_ROW, TOO_LARGE, TOO_SHORT, Damaged
+from streamd_audit.framing import Buffer, Decoder
+from streamd_audit.packs import Chunk, read_chunk
+
+# A row holds at most a request's body, or records that one chunk gathered.
+MAX_ROW_BYTES = 1024 * 1024 * 1024
+MAX_KEY_BYTES = 64 * 1024
+
+_SIZES = Struct(">II")
+_START: Position = (0, 0)
+
+
+class Header(msgspec.Struct, array_like=True):
+    """What a state remembers as a whole; bytes count what lies in the cold store or does not."""
+
+    applied_index: int = 0
+    applied_term: int = 0
+    log_ms: int = 0
+    next_stream_id: int = 1
+    streams: int = 0
+    configuration: bytes = b""
+    hot_bytes: int = 0
+    flushed_bytes: int = 0
+    cold_bytes: int = 0
+    archived: Place = Place()
+    incarnation_base: int = 0
+    scrub: Scrub = Scrub()
+
+
+class Bucket(msgspec.Struct, array_like=True, gc=False):
+    created_ms: int
+    streams: int = 0
+    hidden: int = 0
+
+
+class Segment(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """A fork reads the records of `stream_id` before `end_record`, up to `end_byte`."""
+
+    stream_id: int
+    end_record: int
+    end_byte: int
+
+
+class Snapshot(msgspec.Struct, array_like=True, gc=False):
+    """What was published for all that lies before (record, byte); `digest` is SHA-256."""
+
+    record: int
+    byte: int
+    blob_id: int
+    size: int
+    content_type: str
+    digest: bytes
+
+
+class Stream(msgspec.Struct, array_like=True, gc=False):
+    """`records` and `size` are the tail, what a fork inherits included."""
+
+    stream_id: int
+    settings: Settings
+    content_type: str
+    created_ms: int
+    last_write_ms: int
+    touched_ms: int
+    ttl_ms: int | None = None
+    expires_at: str | None = None
+    expires_at_ms: int | None = None
+    records: int = 0
+    size: int = 0
+    closed: bool = False
+    closed_by: Producer | None = None
+    last_seq: str | None = None
+    segments: list[Segment] = []
+    forks: int = 0
+    deleted: bool = False
+    sweep_at_ms: int | None = None
+    snapshot: Snapshot | None = None
+    cold: Position = _START
+    hot_at_ms: int | None = None
+
+
+class ProducerState(msgspec.Struct, array_like=True, gc=False):
+    """A producer's last accepted request, and the tail that it led to."""
+
+    epoch: int
+    seq: int
+    record: int
+    byte: int
+
+
+class Blob(msgspec.Struct, array_like=True, gc=False):
+    references: int
+    records: int = 0
+    size: int = 0
+    cold: Position = _START
+    hot_at_ms: int | None = None
+
+
+class Upload(msgspec.Struct, array_like=True, gc=False):
+    stream_id: int
+    touched_ms: int
+    parts: int = 0
+    size: int = 0
+
+
+class ColdSlice(msgspec.Struct, array_like=True, gc=False):
+    """A slice of pack (term, number); the key says whose and where it ends."""
+
+    start_record: int
+    start_byte: int
+    end_byte: int
+    term: int
+    number: int
+    offset: int
+    length: int
+    crc: int
+    digest: bytes
+
+
+class Pack(msgspec.Struct, array_like=True, gc=False):
+    """`name` begins with the folder of the cluster that wrote it; `live` are the bytes of slices
+    that are referred to."""
+
+    name: str
+    size: int
+    live: int
+    dead_index: int = 0
+    dead_ms: int = 0
+
+
+class Outcome(msgspec.Struct, array_like=True, gc=False):
+    """What became of a command; `result` is a word, such as ``appended``."""
+
+    result: str
+    tail: Position = _START
+    closed: bool = False
+    content_type: str = ""
+    epoch: int = 0
+    seq: int = 0
+    incarnation: int = 0
+    earliest: Position = _START
+    upload_id: int = 0
+
+
+class Session(msgspec.Struct, array_like=True, gc=False):
+    """A node's session, and the outcomes of its packages from `lowest` on, by their numbers."""
+
+    session_id: int
+    nonce: int
+    lowest: int = 0
+    outcomes: dict[int, list[Outcome]] = {}
+
+
+class _Shape:
+    """A kind of row: the numbers at the beginning of its key, what follows them, its value."""
+
+    def __init__(self, kind: str, numbers: str, rest: str, value: type[Any] | None) -> None:
+        self.kind = kind
+        self.numbers = tuple(numbers.split())
+        self.rest = rest
+        self.unpack = Struct(f">{len(self.numbers)}Q").unpack_from
+        self.size = 1 + 8 * len(self.numbers)
+        self.decode = None if value is None else Decoder[Any](value, f"a row of a {kind}")
+
+
+_SHAPES = {
+    ord(letter): shape
+    for letter, shape in {
+        "!": _Shape("header", "", "", Header),
+        "b": _Shape("bucket", "", "bucket", Bucket),
+        "s": _Shape("stream", "", "stream", Stream),
+        "d": _Shape("chunk", "stream_id end_record", "", None),
+        "p": _Shape("producer", "stream_id", "producer_id", ProducerState),
+        "x": _Shape("expiry", "at_ms", "stream", None),
+        "B": _Shape("part", "blob_id number", "", None),
+        "r": _Shape("blob", "blob_id", "", Blob),
+        "u": _Shape("upload", "blob_id", "", Upload),
+        "g": _Shape("garbage", "stream_id", "", None),
+        "t": _Shape("trim", "stream_id end_record", "", None),
+        "c": _Shape("slice", "stream_id end_record", "", ColdSlice),
+        "k": _Shape("pack", "term number", "", Pack),
+        "h": _Shape("hot", "at_ms", "owner", None),
+        "o": _Shape("dropped", "stream_id", "", None),
+        "n": _Shape("session", "node_id", "", Session),
+    }.items()
+}
+KINDS = {chr(letter): shape.kind for letter, shape in _SHAPES.items()}
+
+Value = (
+    Header | Bucket | Stream | Chunk | ProducerState | Blob | Upload | ColdSlice | Pack | Session
+)
+
+
+class Row(msgspec.Struct, gc=False):
+    """A row of a state.
+
+    `numbers` are those in the key, in order: of a chunk, a trim and a slice the stream's id and
+    the end record, of a part the blob's id and its number, of a pack term and number, of the others
+    the one there is. `rest` is what follows them: a bucket, a stream's key, a producer's id, an
+    owner. `value` is None where there is only the key, and for a part, whose bytes are its value.
+    """
+
+    kind: str
+    numbers: tuple[int, ...]
+    rest: bytes
+    value: Value | None
+
+
+def split_rows(parts: Iterable[Buffer]) -> Iterator[tuple[bytes, memoryview]]:
+    """Key and value of each row in the rows of a snapshot's pieces, in order.
+
+    A row may go over from one piece into the next. Raises `Damaged`.
+    """
+    waiting: list[Buffer] = []
+    held = 0
+    wanted = _SIZES.size
+    for part in parts:
+        waiting.append(part)
+        held += len(part)
+        if held < wanted:
+            continue
+        data = memoryview(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+        at, wanted = 0, _SIZES.size
+        while held - at >= _SIZES.size:
+            key_size, value_size = _SIZES.unpack_from(data, at)
+            if key_size > MAX_KEY_BYTES or value_size > MAX_ROW_BYTES:
+                raise Damaged(TOO_LARGE, f"a row says it has {key_size} and {value_size} bytes")
+            value_at = at + _SIZES.size + key_size
+            end = value_at + value_size
+            if end > held:
+                wanted = end - at
+                break
+            yield bytes(data[at + _SIZES.size : value_at]), data[value_at:end]
+            at = end
+        waiting, held = [data[at:]], held - at
+    if held:
+        raise Damaged(TOO_SHORT, "the last piece ends inside a row")
+
+
+def read_key(key: bytes) -> tuple[str, tuple[int, ...], bytes]:
+    """A row's kind, numbers and rest, as `Row` has them. Raises `Damaged`."""
+    shape = _shape(key)
+    return shape.kind, shape.unpack(key, 1), key[shape.size :]
+
+
+def read_row(key: bytes, value: Buffer) -> Row:
+    """A row with its value decoded. Raises `Damaged`."""
+    shape = _shape(key)
+    found: Value | None = None
+    if shape.decode is not None:
+        found = shape.decode(value)
+    elif shape.kind == "chunk":
+        found = read_chunk(value)
+    return Row(shape.kind, shape.unpack(key, 1), key[shape.size :], found)
+
+
+def _shape(key: bytes) -> _Shape:
+    shape = _SHAPES.get(key[0]) if key else None
+    if shape is None:
+        raise Damaged(BAD_ROW, f"a key begins with {key[:1]!r}")
+    if len(key) < shape.size or (len(key) > shape.size and not shape.rest):
+        raise Damaged(BAD_ROW, f"the key of a {shape.kind} has {len(key)} bytes")
+    return shape
