@@ -1,0 +1,106 @@
+"""The examples of docs/formats.md are what both decoders read, and what the page says they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+
+from streamd.cold.ends import read_end
+from streamd.cold.packs import chunks_of
+from streamd.cold.segments import entries_of
+from streamd.cold.snapshots import read_manifest, read_piece
+from streamd_audit import commands, ends, names, packs, rows, segments, snapshots
+from streamd_audit.framing import check_digest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+CLUSTER = "1f0c4a57-6b1e-4f6e-9d0a-3c2b1a000001"
+NOW_MS = 1_700_000_000_000
+
+
+def example(kind: str) -> bytes:
+    """The bytes of one of the page's hex dumps."""
+    (dump,) = re.findall(rf"```hex {kind}\n(.*?)```", PAGE, re.DOTALL)
+    return bytes.fromhex("".join(line[6:] for line in dump.splitlines()))
+
+
+def name_of(suffix: str) -> str:
+    (found,) = set(re.findall(rf"`([a-z]+/\w{{8}}/[0-9a-f-]+\.{suffix})`", PAGE))
+    assert isinstance(found, str)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["pack", "segment", "manifest", "end"])
+def test_examples_have_the_names_that_the_page_gives_them(kind: str) -> None:
+    name = name_of(kind)
+    assert names.parse(name) is not None
+    check_digest(name, example(kind))
+
+
+def test_the_pack_is_the_one_described() -> None:
+    content = example("pack")
+    head, (ref,) = packs.read_pack(content)
+    assert (head.group, head.term, head.number) == (0, 2, 0)
+    assert (ref.offset, ref.length, ref.crc) == (0x1E, 0x21, 0x90EB0A21)
+    ((_, found),) = packs.check_pack(content)
+    assert (found.stream_id, found.chunk.lengths, found.chunk.appends) == (1, [3, 4], [2])
+    assert bytes(found.chunk.data) == b"one-two"
+    ((_, chunk),) = chunks_of(content)
+    assert chunk.data == b"one-two"
+
+
+def test_the_segment_is_the_one_described() -> None:
+    content = example("segment")
+    entries = list(segments.read_entries(content))
+    assert [entry.chain for entry in entries] == [0xB2EB69A0, 0xDA02E841, 0xAAEE2615, 0xE1201B05]
+    assert all(entry.is_linked for entry in entries)
+    assert [entry.kind for entry in entries] == [2, 0, 1, 1]
+    assert segments.read_cluster(content) == CLUSTER
+    assert content[0x6A:0x6E] == b"\x28\xb5\x2f\xfd"
+    assert content[0x109:0x10D] == b"\x5c\x2a\x4d\x18"
+    assert commands.decode_configuration(entries[0].payload).members() == {1}
+    created, appended = (commands.decode_batch(entry.payload) for entry in entries[2:])
+    assert [commands.kind_of(one) for one in created.commands] == ["create"]
+    (append,) = appended.commands
+    assert isinstance(append, commands.Append)
+    assert (append.key, bytes(append.data), append.lengths) == (b"b\0s", b"one-two", [3, 4])
+    assert append.producer == commands.Producer("p", 0, 0)
+    assert appended.packages == [commands.Package(1, 2, 0, 0, 1)]
+    assert [entry.payload for entry in entries_of(content)] == [
+        bytes(entry.payload) for entry in segments.read_entries(content)
+    ]
+    (*_, last) = segments.read_entries(content)
+    assert bytes(last.payload) == example("batch")
+
+
+def test_the_state_is_the_one_described() -> None:
+    manifest = snapshots.read_manifest(example("manifest"))
+    assert (manifest.of.cluster, manifest.of.index, manifest.of.chain) == (CLUSTER, 4, 0xE1201B05)
+    check_digest(manifest.piece_name(0), example("piece"))
+    found = snapshots.read_piece(example("piece"))
+    assert found == example("rows")
+    assert read_piece(read_manifest(example("manifest")), 0, example("piece")) == found
+    header, bucket = (rows.read_row(*row) for row in rows.split_rows([found]))
+    assert isinstance(header.value, rows.Header)
+    assert (header.value.applied_index, header.value.log_ms) == (4, NOW_MS + 5)
+    assert isinstance(bucket.value, rows.Bucket)
+    assert (bucket.rest, bucket.value.streams) == (b"b", 1)
+
+
+def test_the_pointer_and_the_fence_are_the_ones_described() -> None:
+    end = ends.read_end(example("end"))
+    assert end == ends.ArchiveEnd(CLUSTER, 0, segments.Place(4, 2, 0xE1201B05, NOW_MS + 5))
+    assert read_end(example("end")).place.index == 4
+    (text,) = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
+    assert msgspec.to_builtins(ends.read_fence(text.encode())) == json.loads(text)
+
+
+def test_every_kind_of_command_and_of_row_is_on_the_page() -> None:
+    kinds = {kind.__struct_config__.tag for kind in get_args(commands.Command)}
+    assert kinds == set(re.findall(r"^\| `([a-z-]{2,})` \|", PAGE, re.MULTILINE))
+    letters = set(rows.KINDS) - {"o"}  # a node's own: no snapshot has it
+    assert letters == set(re.findall(r"^\| `(.)` \|", PAGE, re.MULTILINE))
