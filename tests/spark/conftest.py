@@ -4,6 +4,7 @@ the clean buckets, which are written once."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import trio
@@ -33,11 +34,22 @@ def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
 
 
 @pytest.fixture(scope="session")
-def rich(minio: MinioServer, tmp_path_factory: pytest.TempPathFactory) -> Clean:
+def _rich(minio: MinioServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[Clean, Path]:
+    place, directory = Place(minio, BUCKET, "clean/rich"), tmp_path_factory.mktemp("rich")
+    trio.run(write_rich, directory, place)
+    return Clean.at(place), directory / "data"
+
+
+@pytest.fixture(scope="session")
+def rich(_rich: tuple[Clean, Path]) -> Clean:
     """What one node wrote that did all that streams can do."""
-    place = Place(minio, BUCKET, "clean/rich")
-    trio.run(write_rich, tmp_path_factory.mktemp("rich"), place)
-    return Clean.at(place)
+    return _rich[0]
+
+
+@pytest.fixture(scope="session")
+def rich_data(_rich: tuple[Clean, Path]) -> Path:
+    """The data directory of the node that wrote the rich bucket, which was stopped."""
+    return _rich[1]
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,13 @@
 """Ways to damage a bucket, each with what an audit has to say of it: once, and at its place.
 
-The ways themselves are in `damages_packs`, `damages_log` and `damages_states`.
+The ways themselves are in `damages_packs`, `damages_log`, `damages_states` and `damages_live`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.spark.forging import Folder
 
@@ -42,7 +43,8 @@ class Scene:
         self.foreign = Folder(foreign, next(iter(foreign)).partition("/")[0])
 
 
-Apply = Callable[[Scene], "Expected | list[Expected]"]
+# Of a `Scene`, or of the rows of a node's own state.
+Apply = Callable[[Any], "Expected | list[Expected]"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Damage:
     apply: Apply
     is_whole: bool
 
-    def on(self, scene: Scene) -> list[Expected]:
+    def on(self, scene: Any) -> list[Expected]:
         """Damage a scene; returns what must be found."""
         found = self.apply(scene)
         return found if isinstance(found, list) else [found]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from streamd_audit.findings import KINDS
+from tests.spark.audit_page import CATALOGUES, PAGE, damages_table, kinds_table, marked, with_table
+from tests.spark.buckets import Clean
 from tests.spark.damages import Damage, Scene
+from tests.spark.damages_live import LIVE
 from tests.spark.damages_log import LOG
 from tests.spark.damages_packs import PACKS
 from tests.spark.damages_states import STATES
@@ -35,3 +40,29 @@ def test_a_damage_changes_the_bucket_in_the_way_that_it_says(scene: Scene, damag
     assert {one.kind for one in expected} <= set(KINDS)
     for one in expected:
         assert one.object is None or one.object in scene.folder.objects or "missing" in one.kind
+
+
+@pytest.mark.parametrize("damage", LIVE.damages, ids=[damage.name for damage in LIVE.damages])
+def test_a_damage_to_a_live_node_changes_its_rows(scene: Scene, damage: Damage) -> None:
+    rows = scene.folder.state()
+    before = dict(rows)
+    [expected] = damage.on(rows)
+    assert rows != before
+    assert expected.kind in KINDS
+
+
+def test_the_page_tells_of_every_damage_and_kind(rich: Clean, little: Clean) -> None:
+    kinds: dict[str, list[str]] = {}
+    for catalogue in CATALOGUES:
+        for damage in catalogue.damages:
+            scene = Scene(rich.objects, rich.cluster_id, little.objects)
+            target = scene.folder.state() if catalogue is LIVE else scene
+            kinds[damage.name] = [one.kind for one in damage.on(target)]
+    tables = {"damages": damages_table(kinds), "kinds": kinds_table()}
+    page = PAGE.read_text()
+    if os.environ.get("AUDIT_PAGE") == "write":
+        for name, table in tables.items():
+            page = with_table(page, name, table)
+        PAGE.write_text(page)
+    for name, table in tables.items():
+        assert marked(page, name).strip() == table.strip(), "run it with AUDIT_PAGE=write"

@@ -1,0 +1,193 @@
+"""Buckets with a history: clusters that broke and went on, removed, merged, and were restored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import trio
+from msgspec.structs import replace
+
+from streamd.blocking import in_thread
+from streamd.restore.restore import Restored
+from streamd.tier.tier import open_cold
+from tests.archive.test_archive import a_round
+from tests.http.serving import serving, until
+from tests.jepsen_like.cluster_processes import ClusterProcesses, NodeProcess, wait_until
+from tests.jepsen_like.workload import under_load
+from tests.spark.buckets import MINUTE_MS, Author, Place
+from tests.support.archived import restored
+
+# A third of a second: what is older than the newest state goes at once.
+_RETENTION_H = 0.0001
+_MERGE_OF = 20
+# Log time never goes back, so each life begins after the one before it.
+_DAY_MS = 24 * 60 * MINUTE_MS
+
+
+@contextmanager
+def _cluster_under_faults(directory: Path, place: Place) -> Iterator[ClusterProcesses]:
+    minio = place.minio
+    environment = {
+        "STREAMD_COLD_BACKEND": "s3",
+        "STREAMD_COLD_S3_BUCKET": place.bucket,
+        "STREAMD_COLD_S3_PREFIX": place.prefix,
+        "STREAMD_COLD_S3_ENDPOINT": minio.endpoint,
+        "STREAMD_COLD_S3_ACCESS_KEY_ID": minio.access_key_id,
+        "STREAMD_COLD_S3_SECRET_ACCESS_KEY": minio.secret_access_key,
+        "STREAMD_COLD_FLUSH_AFTER_MS": "400",
+        "STREAMD_COLD_PACK_BYTES": "65536",
+        "STREAMD_COLD_HOT_KEEP_BYTES": "1",
+        "STREAMD_COLD_GC_INTERVAL_MS": "300",
+        "STREAMD_COLD_GC_GRACE_MS": "300",
+        "STREAMD_COLD_SNAPSHOT_INTERVAL_MINUTES": "0.05",
+    }
+    with ClusterProcesses(directory, environment=environment) as cluster:
+        yield cluster
+
+
+def write_under_faults(directory: Path, place: Place) -> None:
+    """Three nodes under the clients of the Jepsen-like tests: leaders are killed, stand still and
+    are cut off; in the end all nodes are killed at once."""
+    with _cluster_under_faults(directory, place) as cluster:
+        with under_load(cluster) as work:
+            work.work()
+            leader = cluster.leader()
+            leader.kill()
+            cluster.leader(but=leader.node_id)
+            work.wait_writes_elsewhere(leader.node_id)
+            leader.start()
+            cluster.wait_ready()
+            leader = cluster.leader()
+            leader.pause()
+            try:
+                cluster.leader(but=leader.node_id)
+                work.wait_writes_elsewhere(leader.node_id)
+                work.work()
+            finally:
+                leader.resume()
+            cluster.wait_ready()
+            leader = cluster.leader()
+            cluster.links.isolate(leader.node_id, set(cluster.nodes) - {leader.node_id})
+            cluster.leader(but=leader.node_id)
+            work.wait_writes_elsewhere(leader.node_id)
+            work.work()
+        _wait_archived(cluster)
+
+
+def _wait_archived(cluster: ClusterProcesses) -> None:
+    """Wait until the archive has nearly all, and a state."""
+
+    def is_archived(node: NodeProcess) -> bool:
+        answer = node.get("/cluster/cold")
+        if answer is None or answer[0] != 200:
+            return False
+        archive = json.loads(answer[1])["archive"]
+        return archive["lag_entries"] <= 5 and archive["last_snapshot"]["index"] is not None
+
+    leader = cluster.leader()
+    wait_until(lambda: is_archived(leader), "nearly all is archived")
+
+
+class Worn(Exception):
+    """What should have happened to a bucket did not."""
+
+
+async def write_worn(directory: Path, place: Place) -> Restored:
+    """A cluster that removes and merges what it can, under two leaders; restored as another, which
+    does the same, and moves what is alive of its ancestor's packs."""
+    settings = {
+        "archive_retention_hours": _RETENTION_H,
+        "gc_grace_ms": 1,
+        "gc_interval_ms": 50,
+    }
+    cold_config = place.cold(**settings)
+    async with serving(directory / "old", cold=cold_config) as server, server.client() as http:
+        author = Author(server, http)
+        await _live(author, "first")
+        await _remove(author, place)
+    async with serving(directory / "old", cold=cold_config) as server, server.client() as http:
+        server.clock.ahead_ms = _DAY_MS
+        author = Author(server, http)
+        await _live(author, "second")
+        await author.lines("/worn/kept-first", 3)
+        await author.flushed()
+        await _merge(author, place)
+        await author.snapshot()
+    (directory / "new").mkdir()
+    cold = await open_cold(
+        replace(cold_config), directory, run_blocking=in_thread, random=Random(2)
+    )
+    assert cold is not None
+    try:
+        done = await restored(cold, directory / "new" / "data")
+    finally:
+        await in_thread(cold.close)
+    for days, life in enumerate(("third", "fourth"), start=2):
+        async with serving(directory / "new", cold=cold_config) as server, server.client() as http:
+            server.clock.ahead_ms = days * _DAY_MS
+            author = Author(server, http)
+            await _live(author, life)
+            await author.lines("/worn/kept-second", 3)
+            await author.ask("DELETE", "/worn/kept-first", expect=(204, 404))
+            await author.flushed()
+            await _remove(author, place)
+    return done
+
+
+async def _live(author: Author, life: str) -> None:
+    """Streams that stay, streams that go, and forks of both."""
+    await author.ask("PUT", "/worn", expect=(201, 200, 409))
+    await author.create(f"/worn/kept-{life}")
+    await author.lines(f"/worn/kept-{life}", 12)
+    await author.create(f"/worn/doomed-{life}")
+    await author.lines(f"/worn/doomed-{life}", 60)
+    await author.create(f"/worn/gone-{life}")
+    gone = await author.lines(f"/worn/gone-{life}", 20)
+    await author.create(
+        f"/worn/fork-{life}", Stream_Forked_From=f"/worn/gone-{life}", Stream_Fork_Offset=gone[7]
+    )
+    await author.create(f"/worn/trimmed-{life}")
+    trimmed = await author.lines(f"/worn/trimmed-{life}", 15)
+    await author.flushed()
+    await author.archived()
+    await author.lines(f"/worn/fork-{life}", 4)
+    await author.ask("PUT", f"/worn/trimmed-{life}/snapshot/{trimmed[9]}", b"ten")
+    await author.ask("DELETE", f"/worn/gone-{life}")
+    await author.ask("DELETE", f"/worn/doomed-{life}")
+    await author.append(f"/worn/trimmed-{life}", b"closed\n", Stream_Closed="true")
+    await author.flushed()
+
+
+async def _remove(author: Author, place: Place) -> None:
+    """Wait until packs, and what is older than the retention, are gone from the store."""
+    before = {name for name in _names(place) if "/packs/" in name}
+    for number in range(60):
+        await author.append("/worn/tick", b"tick %d\n" % number, expect=(200, 204, 404))
+        if number == 0:
+            await author.create("/worn/tick")
+        await author.snapshot()
+        await a_round(author.node, "garbage")
+        now = set(_names(place))
+        if before - now:
+            return
+        await trio.sleep(0.2)
+    raise Worn("no pack was removed")
+
+
+async def _merge(author: Author, place: Place) -> None:
+    """Wait until small segments were merged into a large one."""
+    for _ in range(_MERGE_OF):
+        await author.append("/worn/tick", b"tock\n")
+        await author.archived()
+    before = {name for name in _names(place) if "/log/" in name}
+    await a_round(author.node, "merge")
+    await until(lambda: len(before - set(_names(place))) >= 16)
+
+
+def _names(place: Place) -> list[str]:
+    listed = place.minio.client().list_objects(place.bucket, f"{place.prefix}/", recursive=True)
+    return [str(one.object_name) for one in listed]
