@@ -347,9 +347,9 @@ def stream_seq_goes_back(scene: Scene) -> Expected:
 def taken_though_of_another_type(scene: Scene) -> Expected:
     """An append that took effect has another content type; the whole chain is recomputed."""
     folder = scene.folder
-    said = appends_to(folder, "agents/until")[2]
+    said = appends_to(folder, "agents/late")[2]
     _forge(folder, said, content_type="image/png")
-    return Expected("taken_wrongly", stream="agents/until", index=said.index)
+    return Expected("taken_wrongly", stream="agents/late", index=said.index)
 
 
 @LOG.add(is_whole=True)

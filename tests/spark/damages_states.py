@@ -227,21 +227,22 @@ def invented_stream(scene: Scene) -> Expected:
 
 @STATES.add(is_whole=True)
 def shorter_tail(scene: Scene) -> Expected:
-    """The newest state has lost a stream's last record, its totals made good."""
+    """The newest state has lost a stream's last records, in the middle of an append."""
     folder = scene.folder
-    stream = folder.stream("agents/late")
+    stream = folder.stream("agents/events")
 
     def shorten(rows: Rows) -> None:
         key, chunk = _last_chunk(rows, stream.stream_id)
-        shorter = chunk.cut(chunk.start_record, chunk.end_record - 1)
+        assert chunk.appends[-3:] == [2, 3, 1]
+        shorter = chunk.cut(chunk.start_record, chunk.end_record - 5)
         del rows[key]
         rows[keys.chunk_key(stream.stream_id, shorter.end_record)] = msgspec.msgpack.encode(shorter)
-        row = stream_row("agents/late")
+        row = stream_row("agents/events")
         edit_row(rows, row, Stream, records=shorter.end_record, size=shorter.end_byte)
         count(rows, hot_bytes=shorter.size - chunk.size)
 
     folder.forge_state(shorten)
-    return Expected("tail_differs", stream="agents/late")
+    return Expected("tail_differs", stream="agents/events")
 
 
 def _last_chunk(rows: Rows, stream_id: int) -> tuple[bytes, Chunk]:

@@ -116,7 +116,7 @@ async def write_worn(directory: Path, place: Place) -> Restored:
         await author.lines("/worn/kept-first", 3)
         await author.flushed()
         await _merge(author, place)
-        await author.snapshot()
+        await _last(author, "second")
     (directory / "new").mkdir()
     cold = await open_cold(
         replace(cold_config), directory, run_blocking=in_thread, random=Random(2)
@@ -135,7 +135,16 @@ async def write_worn(directory: Path, place: Place) -> Restored:
             await author.ask("DELETE", "/worn/kept-first", expect=(204, 404))
             await author.flushed()
             await _remove(author, place)
+            await _last(author, life)
     return done
+
+
+async def _last(author: Author, life: str) -> None:
+    """What lies between the two states that are left, and is compared with the newer."""
+    await _live(author, f"{life}-last")
+    await a_round(author.node, "garbage")
+    await author.lines(f"/worn/kept-{life}", 3)
+    await author.snapshot()
 
 
 async def _live(author: Author, life: str) -> None:
