@@ -10,9 +10,18 @@ from streamd.cold import packs
 from streamd.cold.packs import PackWriter, SliceRef, read_pack
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
-from streamd.streams.model import Pack
+from streamd.streams.model import Pack, Stream
 from tests.spark.damages import Catalogue, Expected, Scene
-from tests.spark.forging import Folder, Rows, Slice, count, edit_row, flipped, with_bytes
+from tests.spark.forging import (
+    Folder,
+    Rows,
+    Slice,
+    count,
+    edit_row,
+    flipped,
+    stream_row,
+    with_bytes,
+)
 
 PACKS = Catalogue("Packs and their slices")
 CHAT = "agents/chat"
@@ -150,6 +159,48 @@ def slice_no_state_knows(scene: Scene) -> Expected:
 
     folder.forge_state(lose)
     return Expected("slice_gap", stream=CHAT, record=found.row.start_record)
+
+
+@PACKS.add(is_whole=True)
+def slices_that_overlap(scene: Scene) -> Expected:
+    """A slice begins a record too early, with the right bytes, and everything is made good."""
+    folder = scene.folder
+    found = a_slice(folder)
+    before = folder.slices(found.stream_id)[0]
+    [last] = [
+        chunk.cut(chunk.end_record - 1, chunk.end_record)
+        for stream_id, chunk in folder.chunks(before.pack)
+        if stream_id == found.stream_id
+    ]
+    slices = folder.chunks(found.pack)
+    number = _of_stream(folder, found)
+    slices[number] = (found.stream_id, last.merged(slices[number][1]))
+    forged = folder.forge_pack(found.pack, slices)
+    return Expected("slice_overlap", forged, CHAT, last.start_record)
+
+
+@PACKS.add(is_whole=True)
+def slice_with_a_record_too_many(scene: Scene) -> Expected:
+    """A slice has a record that nobody appended, and everything is made good but the tail."""
+    folder = scene.folder
+    stream = "agents/done"
+    [found] = folder.slices(folder.stream(stream).stream_id)
+    slices = folder.chunks(found.pack)
+    number = _of_stream(folder, found)
+    chunk = slices[number][1]
+    more = b"the end of the end\n"
+    longer = chunk.merged(Chunk(chunk.end_record, chunk.end_byte, [len(more)], [], more))
+    row_key = keys.slice_key(found.stream_id, found.end_record)
+    slices[number] = (found.stream_id, longer)
+
+    def move_row(rows: Rows) -> None:
+        rows[keys.slice_key(found.stream_id, longer.end_record)] = rows.pop(row_key)
+        edit_row(rows, stream_row(stream), Stream, cold=longer_end)
+
+    longer_end = (longer.end_record, longer.end_byte)
+    folder.forge_state(move_row)
+    forged = folder.forge_pack(found.pack, slices)
+    return Expected("slice_not_in_log", forged, stream)
 
 
 @PACKS.add()

@@ -417,14 +417,21 @@ def _refer_to_pack(
     edit_row(rows, key, Pack, name=flush.name, size=flush.size)
     for ref in refs:
         slice_key = keys.slice_key(ref.stream_id, ref.end_record)
-        if slice_key in rows:
-            edit_row(
-                rows,
-                slice_key,
-                ColdSlice,
-                offset=ref.offset,
-                length=ref.length,
-                crc=ref.crc,
-                digest=ref.digest,
-            )
+        if slice_key not in rows:
+            continue
+        grown = ref.length - msgspec.msgpack.decode(rows[slice_key], type=ColdSlice).length
+        edit_row(
+            rows,
+            slice_key,
+            ColdSlice,
+            start_record=ref.start_record,
+            start_byte=ref.start_byte,
+            end_byte=ref.end_byte,
+            offset=ref.offset,
+            length=ref.length,
+            crc=ref.crc,
+            digest=ref.digest,
+        )
+        edit_row(rows, key, Pack, live=msgspec.msgpack.decode(rows[key], type=Pack).live + grown)
+        count(rows, cold_bytes=grown)
     return of
