@@ -190,14 +190,14 @@ def slice_with_a_record_too_many(scene: Scene) -> Expected:
     chunk = slices[number][1]
     more = b"the end of the end\n"
     longer = chunk.merged(Chunk(chunk.end_record, chunk.end_byte, [len(more)], [], more))
-    row_key = keys.slice_key(found.stream_id, found.end_record)
     slices[number] = (found.stream_id, longer)
+    end = (longer.end_record, longer.end_byte)
 
     def move_row(rows: Rows) -> None:
-        rows[keys.slice_key(found.stream_id, longer.end_record)] = rows.pop(row_key)
-        edit_row(rows, stream_row(stream), Stream, cold=longer_end)
+        row = rows.pop(keys.slice_key(found.stream_id, found.end_record))
+        rows[keys.slice_key(found.stream_id, longer.end_record)] = row
+        edit_row(rows, stream_row(stream), Stream, cold=end)
 
-    longer_end = (longer.end_record, longer.end_byte)
     folder.forge_state(move_row)
     forged = folder.forge_pack(found.pack, slices)
     return Expected("slice_not_in_log", forged, stream)

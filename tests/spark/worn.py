@@ -139,6 +139,22 @@ async def write_worn(directory: Path, place: Place) -> Restored:
     return done
 
 
+async def write_on(directory: Path, place: Place) -> None:
+    """Let the node of a stopped `serving` go on where it was: it flushes, merges segments, makes
+    a state, and removes what is older than that, packs included."""
+    config = place.cold(archive_retention_hours=_RETENTION_H, gc_grace_ms=1, gc_interval_ms=50)
+    async with serving(directory, cold=config) as server, server.client() as http:
+        server.clock.ahead_ms = _DAY_MS
+        author = Author(server, http)
+        await author.lines("/agents/chat", 5)
+        await author.ask("DELETE", "/agents/story")
+        await author.flushed()
+        await author.ask("PUT", "/worn")
+        await author.create("/worn/tick")
+        await _merge(author, place)
+        await _remove(author, place)
+
+
 async def _last(author: Author, life: str) -> None:
     """What lies between the two states that are left, and is compared with the newer."""
     await _live(author, f"{life}-last")
@@ -175,9 +191,8 @@ async def _remove(author: Author, place: Place) -> None:
     """Wait until packs, and what is older than the retention, are gone from the store."""
     before = {name for name in _names(place) if "/packs/" in name}
     for number in range(60):
-        await author.append("/worn/tick", b"tick %d\n" % number, expect=(200, 204, 404))
-        if number == 0:
-            await author.create("/worn/tick")
+        await author.create("/worn/tick")
+        await author.append("/worn/tick", b"tick %d\n" % number)
         await author.snapshot()
         await a_round(author.node, "garbage")
         now = set(_names(place))
