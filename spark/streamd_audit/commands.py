@@ -79,12 +79,6 @@ class Place(msgspec.Struct, array_like=True, gc=False, frozen=True):
     time_ms: int = 0
 
 
-# At most so many objects are named.
-_Names = Annotated[
-    tuple[Annotated[str, msgspec.Meta(max_length=1024)], ...], msgspec.Meta(max_length=16)
-]
-
-
 class Scrub(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """How far the leaders' reading of all objects has come, and what it has met."""
 
@@ -96,9 +90,9 @@ class Scrub(msgspec.Struct, array_like=True, gc=False, frozen=True):
     objects: Number = 0
     size: Number = 0
     found: Number = 0
-    missing: _Names = ()
+    missing: tuple[str, ...] = ()
     missing_count: Number = 0
-    damaged: _Names = ()
+    damaged: tuple[str, ...] = ()
     damaged_count: Number = 0
     restorable_from: Number | None = None
     lost: tuple[Number, Number, Number] | None = None

@@ -18,7 +18,6 @@ import msgspec
 import zstandard
 from crc32c import crc32c
 
-from streamd.codec import UNDECODABLE
 from streamd.cold.errors import ObjectCorrupt
 from streamd.cold.framing import Head
 from streamd.cold.names import NamedObject, check_digest, digest_of, manifest_name, piece_name
@@ -115,7 +114,7 @@ def read_manifest(content: bytes) -> Manifest:
         raise ObjectCorrupt("a snapshot's manifest is damaged")
     try:
         return _MANIFEST_DECODER.decode(encoded)
-    except UNDECODABLE as error:
+    except msgspec.DecodeError as error:
         raise ObjectCorrupt("a snapshot's manifest cannot be read") from error
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
-from pyspark.sql.types import StructType
-
-from streamd.spark.sink.writers import BatchWriter, StreamWriter
+from pyspark.sql.datasource import DataSource
 
 
 class StreamdSource(DataSource):
@@ -14,9 +11,3 @@ class StreamdSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "streamd"
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(self.options, schema, overwrite=overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return StreamWriter(self.options, schema, overwrite=overwrite)

@@ -1,0 +1,239 @@
+"""``streamd_log``: the commands in the archived log, one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+import pyarrow as pa
+
+from streamd_audit.commands import decode_batch
+from streamd_audit.errors import CHAIN, Damaged, ObjectMissing
+from streamd_audit.framing import check_digest
+from streamd_audit.names import LOG, SegmentName, group_folder, parse
+from streamd_audit.segments import (
+    COMMANDS,
+    HEAD_BYTES,
+    Entry,
+    check_cluster,
+    check_name,
+    read_entries,
+    read_head,
+)
+from streamd_audit.sources.log_columns import LogEntry, LogRows
+from streamd_audit.sources.planning import Piece
+from streamd_audit.sources.source import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    BucketReader,
+    BucketSource,
+)
+from streamd_audit.store import Store
+
+
+class LogReader(BucketReader):
+    FOLDER = LOG
+    # As stored; the entries in it may be a multiple.
+    TASK_BYTES = 16 * 1024 * 1024
+
+    @property
+    def has_overlaps(self) -> bool:
+        return self.options.get("overlaps", "false").lower() == "true"
+
+    def wants(self, name: str, size: int) -> bool:
+        found = parse(name)
+        return (
+            isinstance(found, SegmentName)
+            and self.filters.admits("group", found.group)
+            and self.filters.meets("index", found.first, found.last)
+        )
+
+    def parts_of(self, name: str, size: int) -> int:
+        return -(-size // self.task_bytes)
+
+    def pieces(self, store: Store, after: str = "", after_index: int = 0) -> Iterator[Piece]:
+        """Segments end to end, or with ``overlaps`` all of them: a merge leaves some that overlap
+        for a while, and a leader that was deposed for ever."""
+        group, covered = -1, after_index
+        for name, size in self.listed(store, after):
+            found = parse(self.below(name))
+            assert isinstance(found, SegmentName)
+            if self.has_overlaps:
+                yield Piece(name, size)
+                continue
+            if found.group != group:
+                covered = 0 if group >= 0 else after_index
+                group = found.group
+            if found.last > covered:
+                yield Piece(name, size, after=covered)
+                covered = found.last
+
+    def batches(self, store: Store, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+        for piece in pieces:
+            yield from self._segment(store, piece)
+
+    def _segment(self, store: Store, piece: Piece) -> Iterator[pa.RecordBatch]:
+        name = parse(self.below(piece.name))
+        if not isinstance(name, SegmentName):
+            return
+        try:
+            if self._is_of_other_times(store, piece.name):
+                return
+            content = store.read(piece.name)
+        except ObjectMissing:
+            yield from self._merged_meanwhile(store, piece, name)
+            return
+        except Damaged as damaged:
+            yield self._problem(piece, name, damaged)
+            return
+        if piece.part == 0 and "problem" in self.columns:
+            yield from self._wrong_with(content, piece, name)
+        first, last = _share(name, piece)
+        gathered: list[LogEntry] = []
+        rows = size = 0
+        try:
+            for entry in read_entries(content, first_index=first, last_index=last):
+                if not self._is_wanted(entry):
+                    continue
+                gathered.append(self._with_commands(entry))
+                rows += len(gathered[-1].commands) or 1
+                size += len(entry.payload)
+                if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                    yield from self._rows(piece, name, gathered)
+                    gathered, rows, size = [], 0, 0
+            yield from self._rows(piece, name, gathered)
+        except Damaged as damaged:
+            yield from self._rows(piece, name, gathered)
+            # Each part meets what is wrong with the whole.
+            if piece.part == 0 or (damaged.at is not None and damaged.at >= first):
+                yield self._problem(piece, name, damaged)
+
+    def _is_of_other_times(self, store: Store, name: str) -> bool:
+        """Whether the head, which is small, says that nothing of a segment is wanted."""
+        if not any(column in self.filters for column in ("log_ms", "term")):
+            return False
+        try:
+            head = read_head(store.read(name, 0, HEAD_BYTES))
+        except Damaged:
+            return False
+        return not (
+            self.filters.meets("log_ms", head.first_time_ms, head.last.time_ms)
+            and self.filters.meets("term", head.first_term, head.last.term)
+        )
+
+    def _merged_meanwhile(
+        self, store: Store, piece: Piece, name: SegmentName
+    ) -> Iterator[pa.RecordBatch]:
+        """The entries of a segment that is gone since it was listed, out of those that hold them
+        now. Nothing holds them if they have become older than what is kept."""
+        folder = f"{self.cluster}/{group_folder(LOG, name.group)}"
+        first, last = _share(name, piece)
+        for page in store.list(folder):
+            for other, size in page:
+                found = parse(self.below(other))
+                if not isinstance(found, SegmentName) or found.last < first or found.first > last:
+                    continue
+                if other == piece.name:
+                    continue
+                yield from self._segment(
+                    store, Piece(other, size, after=max(piece.after, first - 1), until=last)
+                )
+                first = found.last + 1
+
+    def _is_wanted(self, entry: Entry) -> bool:
+        admits = self.filters.admits
+        return (
+            admits("index", entry.index)
+            and admits("log_ms", entry.time_ms)
+            and admits("term", entry.term)
+        )
+
+    def _wrong_with(
+        self, content: bytes, piece: Piece, name: SegmentName
+    ) -> Iterator[pa.RecordBatch]:
+        """What is wrong with a segment as a whole."""
+        try:
+            check_digest(piece.name, content)
+            check_name(name, read_head(content))
+            check_cluster(content, self.cluster)
+        except Damaged as damaged:
+            yield self._problem(piece, name, damaged)
+
+    def _rows(
+        self, piece: Piece, name: SegmentName, entries: list[LogEntry]
+    ) -> Iterator[pa.RecordBatch]:
+        rows = LogRows(entries, self.filters)
+        if len(rows):
+            own = {"cluster": self.cluster, "group": name.group, "object": piece.name}
+            yield self.batch(len(rows), own, rows.column)
+
+    def _problem(self, piece: Piece, name: SegmentName, damaged: Damaged) -> pa.RecordBatch:
+        return self.problem_row(damaged, group=name.group, index=damaged.at, object=piece.name)
+
+    def _with_commands(self, entry: Entry) -> LogEntry:
+        found = LogEntry(entry.index, entry.term, entry.kind, entry.chain, entry.time_ms)
+        if not entry.is_linked:
+            damaged = Damaged(CHAIN, f"entry {entry.index} breaks the chain", entry.index)
+            found.problem = self.told(damaged)
+        if entry.kind != COMMANDS:
+            found.payload = bytes(entry.payload)
+            return found
+        found.stamp_ms = entry.stamp_ms
+        try:
+            batch = decode_batch(entry.payload, entry.index)
+        except Damaged as damaged:
+            found.problem = found.problem or self.told(damaged)
+            return found
+        found.commands, found.packages = batch.commands, batch.packages
+        return found
+
+
+class LogSource(BucketSource):
+    """One row for each command of each entry; an entry without commands has one row."""
+
+    READER = LogReader
+    MORE_OPTIONS = ("overlaps",)
+    COLUMNS: ClassVar = {
+        "cluster": "string",
+        "group": "int",
+        "index": "bigint",
+        "term": "bigint",
+        "entry_kind": "string",
+        "log_ms": "bigint",
+        "stamp_ms": "bigint",
+        "chain": "bigint",
+        "object": "string",
+        "position": "int",
+        "commands": "int",
+        "kind": "string",
+        "bucket": "string",
+        "stream": "string",
+        "stream_id": "bigint",
+        "records": "int",
+        "bytes": "bigint",
+        "lengths": "array<int>",
+        "payload": "binary",
+        "digests": "binary",
+        "producer": "struct<id:string,epoch:bigint,seq:bigint>",
+        "close": "boolean",
+        "seq": "string",
+        "package": (
+            "struct<node_id:bigint,session_id:bigint,sequence:bigint,lowest:bigint,count:bigint>"
+        ),
+        "head": "binary",
+        "problem": "string",
+    }
+
+    @classmethod
+    def name(cls) -> str:
+        return "streamd_log"
+
+
+def _share(name: SegmentName, piece: Piece) -> tuple[int, int]:
+    """The first and the last entry that a piece is about."""
+    count = name.last + 1 - name.first
+    first = name.first + count * piece.part // piece.parts
+    last = name.first + count * (piece.part + 1) // piece.parts - 1
+    if piece.until is not None:
+        last = min(last, piece.until)
+    return max(first, piece.after + 1), last

@@ -1,0 +1,118 @@
+"""``streamd_packs``: the packs in the cold store; and how footers are read, for slices as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from streamd_audit.errors import Damaged, ObjectMissing
+from streamd_audit.framing import check_digest
+from streamd_audit.names import PACKS, PackName, parse
+from streamd_audit.packs import (
+    END_BYTES,
+    HEAD_BYTES,
+    SliceRef,
+    check_name,
+    read_end,
+    read_footer,
+    read_head,
+    read_pack,
+)
+from streamd_audit.sources.planning import Piece
+from streamd_audit.sources.source import BucketReader, BucketSource
+from streamd_audit.store import Store
+
+# Of a pack's end: nearly all footers fit, so that one request brings them.
+_TAIL_BYTES = 64 * 1024
+
+
+class PacksReader(BucketReader):
+    FOLDER = PACKS
+    TERM, NUMBER = "term", "number"
+
+    def wants(self, name: str, size: int) -> bool:
+        found = parse(name)
+        return (
+            isinstance(found, PackName)
+            and self.filters.admits("group", found.group)
+            and self.filters.admits(self.TERM, found.term)
+            and self.filters.admits(self.NUMBER, found.number)
+            and self.filters.admits("object", f"{self.cluster}/{name}")
+        )
+
+    def batches(self, store: Store, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+        for piece in pieces:
+            name = parse(self.below(piece.name))
+            if not isinstance(name, PackName):
+                continue
+            row: dict[str, Any] = {
+                "cluster": self.cluster,
+                "group": name.group,
+                "object": piece.name,
+                "term": name.term,
+                "number": name.number,
+                "size": piece.size,
+            }
+            try:
+                self._look(store, piece, name, row)
+            except ObjectMissing:
+                continue  # dead, and removed since it was listed
+            except Damaged as damaged:
+                row["problem"] = self.told(damaged, piece.name)
+            yield self.row(**row)
+
+    def _look(self, store: Store, piece: Piece, name: PackName, row: dict[str, Any]) -> None:
+        if "sha256_ok" in self.columns:
+            content = store.read(piece.name)
+            try:
+                check_digest(piece.name, content)
+                row["sha256_ok"] = True
+            except Damaged:
+                row["sha256_ok"] = False
+            row["footer_ok"] = False
+            head, refs = read_pack(content)
+            row["footer_ok"], row["slices"] = True, len(refs)
+            check_name(name, head)
+            check_digest(piece.name, content)
+        elif not self.columns.isdisjoint(("slices", "footer_ok", "problem")):
+            row["footer_ok"] = False
+            refs = footer_of(store, piece)
+            row["footer_ok"], row["slices"] = True, len(refs)
+            check_name(name, read_head(store.read(piece.name, 0, HEAD_BYTES)))
+
+
+class PacksSource(BucketSource):
+    """One row for each pack, referred to or not."""
+
+    READER = PacksReader
+    COLUMNS: ClassVar = {
+        "cluster": "string",
+        "group": "int",
+        "object": "string",
+        "term": "bigint",
+        "number": "bigint",
+        "size": "bigint",
+        "slices": "int",
+        "footer_ok": "boolean",
+        "sha256_ok": "boolean",
+        "problem": "string",
+    }
+
+    @classmethod
+    def name(cls) -> str:
+        return "streamd_packs"
+
+
+def footer_of(store: Store, piece: Piece) -> list[SliceRef]:
+    """The slices of a pack by its footer, which is read alone. Raises `Damaged`,
+    `ObjectMissing`."""
+    size = piece.size
+    start = max(0, size - _TAIL_BYTES)
+    tail = store.read(piece.name, start, size - start)
+    end = read_end(tail[-END_BYTES:], size)
+    if end.footer_offset < start:
+        tail = store.read(piece.name, end.footer_offset, start - end.footer_offset) + tail
+        start = end.footer_offset
+    return read_footer(tail[end.footer_offset - start : -END_BYTES], end)
