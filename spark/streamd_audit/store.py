@@ -59,6 +59,8 @@ _REFUSALS = {
     "RequestTimeTooSkewed": "the clocks of this machine and the store differ too much",
     "SignatureDoesNotMatch": "the secret key is wrong",
 }
+# What MinIO says of an object that its disk has damaged, and others say when they are in trouble.
+_FAULTS = ("InternalError", "SlowDownRead")
 
 T = TypeVar("T")
 
@@ -314,9 +316,15 @@ class S3Store:
 
     def _try(self, call: Callable[[], T], doing: str) -> T:
         """Four attempts; raises `StoreFailed` after the last."""
+        has_been_short = False
         for pause_s in (*PAUSES_S, None):
             try:
                 return self._once(call)
+            except Damaged:
+                # A proxy in between may have sent less than there is.
+                if has_been_short:
+                    raise
+                has_been_short = True
             except _Unavailable as error:
                 if pause_s is None:
                     raise StoreFailed(f"{doing} in {self.place}: {error}") from error
@@ -337,7 +345,7 @@ class S3Store:
                 raise Damaged(TOO_SHORT, "the object ends before the bytes wanted") from error
             if error.code in _REFUSALS:
                 raise StoreFailed(_REFUSALS[error.code]) from error
-            kind = _Faulty if error.code == "InternalError" else _Unavailable
+            kind = _Faulty if error.code in _FAULTS else _Unavailable
             raise kind(f"{error.code}: {error.message}") from error
         except InvalidResponseError as error:
             raise _Unavailable(f"no answer of an object store: {error}") from error
