@@ -79,6 +79,12 @@ class Place(msgspec.Struct, array_like=True, gc=False, frozen=True):
     time_ms: int = 0
 
 
+# At most so many objects are named.
+_Names = Annotated[
+    tuple[Annotated[str, msgspec.Meta(max_length=1024)], ...], msgspec.Meta(max_length=16)
+]
+
+
 class Scrub(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """How far the leaders' reading of all objects has come, and what it has met."""
 
@@ -90,9 +96,9 @@ class Scrub(msgspec.Struct, array_like=True, gc=False, frozen=True):
     objects: Number = 0
     size: Number = 0
     found: Number = 0
-    missing: tuple[str, ...] = ()
+    missing: _Names = ()
     missing_count: Number = 0
-    damaged: tuple[str, ...] = ()
+    damaged: _Names = ()
     damaged_count: Number = 0
     restorable_from: Number | None = None
     lost: tuple[Number, Number, Number] | None = None

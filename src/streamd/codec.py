@@ -53,5 +53,5 @@ def decode_batch(payload: bytes) -> Batch:
 
 
 def time_of_batch(payload: bytes) -> int:
-    """Only `Batch.now_ms`, at little cost. Raises `msgspec.DecodeError`."""
+    """Only `Batch.now_ms`, at little cost. Raises one of `UNDECODABLE`."""
     return _STAMP_DECODER.decode(payload).now_ms

@@ -3,205 +3,95 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from struct import pack
-from typing import Any, NamedTuple
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
-from streamd.codec import Batch, decode_batch, encode_batch
-from streamd.cold import packs as server_packs
-from streamd.cold.ends import ArchiveEnd, make_end, read_end
-from streamd.cold.errors import ColdError
-from streamd.cold.segments import LogPlace, SegmentWriter, cluster_of_segment, placed_entries_of
-from streamd.cold.snapshots import SnapshotOf, SnapshotWriter, read_manifest, read_piece
-from streamd.raft.membership import bootstrap_entry
-from streamd.raft.messages import Entry, EntryKind
+from streamd import codec
+from streamd.cold.snapshots import read_manifest, read_piece
 from streamd.storage.snapshots import whole_rows
+from streamd.streams import model
 from streamd.streams.chunks import Chunk
-from streamd.streams.commands import Append, Create
-from streamd.streams.model import ProducerStamp, Settings
-from streamd.streams.sessions import PackageStamp
-from streamd_audit import commands, ends, names, packs, rows, segments, snapshots
-from streamd_audit.errors import (
-    CHAIN,
-    TOO_SHORT,
-    Damaged,
-)
-from streamd_audit.framing import check_digest, digest_of
+from streamd.streams.sessions import Session
+from streamd_audit import commands, names, rows, segments, snapshots
+from streamd_audit.errors import TOO_SHORT, Damaged
+from streamd_audit.framing import check_digest
 from streamd_audit.store import open_store
 from tests.cold.damage import cut, flipped
 from tests.releases.record import HERE
+from tests.spark.both import FORMATS, audit_object, judged, plain, server_object
+from tests.spark.damages import Damage, Scene
+from tests.spark.every_command import COMMANDS, every_command
+from tests.spark.test_damages import each_damage
 
 RELEASES = sorted(file.stem for file in HERE.glob("*.json"))
-CLUSTER = "1f0c4a57-6b1e-4f6e-9d0a-3c2b1a000001"
-OTHER = "1f0c4a57-6b1e-4f6e-9d0a-3c2b1a000002"
-NOW_MS = 1_700_000_000_000
+each_format = pytest.mark.parametrize("kind", FORMATS)
 
 
-# -- what both read ------------------------------------------------------------------------------
+# -- examples ------------------------------------------------------------------------------------
 
 
-def a_log() -> list[Entry]:
-    first = bootstrap_entry([1])
-    stamped = ProducerStamp("p", 0, 3)
-    batches = [
-        Batch(NOW_MS, [Create(b"b\0s", Settings("text/plain"), implicit_bucket=True)]),
-        Batch(NOW_MS + 5, [Append(b"b\0s", "text/plain", b"one-two", [3, 4])]),
-        Batch(
-            NOW_MS + 9,
-            [Append(b"b\0s", "text/plain", b"x" * 30, [30], producer=stamped)],
-            [PackageStamp(2, 7, 1, 0, 1)],
-        ),
-    ]
-    entries = [first, Entry(2, 2, EntryKind.NOOP, b"")]
-    for batch in batches:
-        entries.append(Entry(len(entries) + 1, 2, EntryKind.COMMANDS, encode_batch(batch)))
-    return entries
-
-
-def a_segment(cluster: str = CLUSTER) -> bytes:
-    writer = SegmentWriter(3, LogPlace(), cluster)
-    for entry in a_log():
-        writer.add(entry)
-    return writer.finish().content
-
-
-def a_pack() -> bytes:
-    writer = server_packs.PackWriter(3, term=2, number=1)
-    writer.add(7, Chunk(4, 20, [2, 3], [], b"aabbb"))
-    writer.add(9, Chunk(0, 0, [1, 1, 1], [3], b"xyz"))
-    return writer.finish().content
-
-
-def a_snapshot() -> tuple[bytes, list[bytes]]:
-    of = SnapshotOf(CLUSTER, 3, 5, 2, 0x1234, NOW_MS, 99, a_log()[0].payload)
-    writer = SnapshotWriter(of)
-    pieces = [writer.piece(b"\0\0\0\2\0\0\0\3xkval"), writer.piece(b"rest of the rows" * 9)]
-    return writer.manifest().content, [piece.content for piece in pieces]
-
-
-def a_manifest() -> bytes:
-    return a_snapshot()[0]
-
-
-def a_piece() -> bytes:
-    return a_snapshot()[1][1]
-
-
-def an_end() -> bytes:
-    return make_end(ArchiveEnd(CLUSTER, 3, LogPlace(5, 2, 0x1234, NOW_MS))).content
-
-
-class Kind(NamedTuple):
-    """One of the formats: an example, and what each of the two decoders makes of its bytes."""
-
-    example: Callable[[], bytes]
-    server: Callable[[bytes], Any]
-    audit: Callable[[bytes], Any]
-
-
-def server_piece(content: bytes) -> Any:
-    """The server reads a piece only as its manifest names it: judge it by its own digest."""
-    manifest = read_manifest(a_manifest())
-    refs = list(manifest.pieces)
-    refs[1] = msgspec.structs.replace(refs[1], digest=digest_of(content))
-    return read_piece(msgspec.structs.replace(manifest, pieces=refs), 1, content)
-
-
-def audit_piece(content: bytes) -> Any:
-    name = names.parse(snapshots.read_manifest(a_manifest()).piece_name(1))
-    assert isinstance(name, names.PieceName)
-    snapshots.check_piece_name(name, snapshots.read_piece_head(content))
-    return snapshots.read_piece(content)
-
-
-def server_segment(content: bytes) -> Any:
-    found = [
-        (entry.index, entry.term, int(entry.kind), place.chain, place.time_ms, entry.payload)
-        for entry, place in placed_entries_of(content)
-    ]
-    return found, cluster_of_segment(content)
-
-
-def audit_segment(content: bytes) -> Any:
-    found = []
-    for entry in segments.read_entries(content):
-        if not entry.is_linked:
-            raise Damaged(CHAIN, "", entry.index)
-        place = (entry.index, entry.term, entry.kind, entry.chain, entry.time_ms)
-        found.append((*place, bytes(entry.payload)))
-    return found, segments.read_cluster(content)
-
-
-def server_pack(content: bytes) -> Any:
-    return [
-        (msgspec.structs.astuple(ref), msgspec.structs.astuple(chunk))
-        for ref, chunk in server_packs.chunks_of(content)
-    ]
-
-
-def audit_pack(content: bytes) -> Any:
-    return [
-        (msgspec.structs.astuple(ref), (*msgspec.structs.astuple(one.chunk)[:4],
-                                        bytes(one.chunk.data)))
-        for ref, one in packs.check_pack(content)
-    ]  # fmt: skip
-
-
-KINDS = {
-    "segment": Kind(a_segment, server_segment, audit_segment),
-    "pack": Kind(a_pack, server_pack, audit_pack),
-    "piece": Kind(a_piece, server_piece, audit_piece),
-    "manifest": Kind(a_manifest, lambda raw: as_lists(read_manifest(raw)),
-                     lambda raw: as_lists(snapshots.read_manifest(raw))),
-    "end": Kind(an_end, lambda raw: as_lists(read_end(raw)),
-                lambda raw: as_lists(ends.read_end(raw))),
-}  # fmt: skip
-kinds = pytest.mark.parametrize("kind", KINDS)
-
-
-def as_lists(value: Any) -> Any:
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
-
-
-def said_of(read: Callable[[bytes], Any], content: bytes) -> Any:
-    """What a decoder makes of bytes; None when it finds them damaged."""
-    try:
-        return read(content)
-    except (ColdError, Damaged):
-        return None
-
-
-# -- the same of what is whole -------------------------------------------------------------------
-
-
-@kinds
+@each_format
 def test_both_read_what_was_written(kind: str) -> None:
-    example, server, audit = KINDS[kind]
-    expected = server(example())
-    assert audit(example()) == expected
+    name, content = FORMATS[kind].example()
+    assert audit_object(name, content) == server_object(name, content)
 
 
-@kinds
+@each_format
 def test_both_notice_every_flipped_bit(kind: str) -> None:
-    example, server, audit = KINDS[kind]
-    whole = server(example())
-    for damaged in flipped(example()):
-        found = said_of(server, damaged)
-        # Releases do not look at the name of the cluster; that the segment has one, the audit does.
-        assert found is None or found[0] == whole[0]
-        assert said_of(audit, damaged) is None
+    example, server, audit = FORMATS[kind]
+    for damaged in flipped(example().content):
+        assert judged(server, damaged) is None
+        assert judged(audit, damaged) is None
 
 
-@kinds
+@each_format
 def test_both_notice_every_cut(kind: str) -> None:
-    example, server, audit = KINDS[kind]
-    for damaged in cut(example()):
-        assert said_of(server, damaged) is None
-        assert said_of(audit, damaged) is None
+    example, server, audit = FORMATS[kind]
+    for damaged in cut(example().content):
+        assert judged(server, damaged) is None
+        assert judged(audit, damaged) is None
+
+
+# -- a bucket that a server wrote, whole and damaged ---------------------------------------------
+
+
+def both_judge(objects: dict[str, bytes]) -> Iterator[tuple[str, Any, Any]]:
+    """The name of each object and what the two read, None where they find damage."""
+    for full_name, content in objects.items():
+        name = names.split(full_name)[1]
+        if name.startswith((names.CHECKS, names.FENCE)) or names.parse(name) is None:
+            continue
+        yield full_name, judged(server_object, name, content), judged(audit_object, name, content)
+
+
+def test_both_read_all_that_a_server_wrote(scene: Scene) -> None:
+    kinds = set()
+    for name, by_server, by_audit in both_judge(scene.folder.objects):
+        assert by_server is not None
+        assert by_audit == by_server, name
+        kinds.add(name.rpartition(".")[2])
+    assert kinds == set(FORMATS)
+
+
+@each_damage
+def test_both_judge_what_was_damaged_alike(scene: Scene, damage: Damage) -> None:
+    before = dict(scene.folder.objects)
+    damage.on(scene)
+    after = scene.folder.objects
+    changed = {name: content for name, content in after.items() if before.get(name) != content}
+    for name, by_server, by_audit in both_judge(changed):
+        # An object under another's name, as it is no damage by itself, the server finds as it reads
+        # the log or the state.
+        assert by_audit == by_server or by_audit is None, name
+
+
+# -- a store that an earlier release wrote -------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -213,73 +103,124 @@ def released(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return directory / "data" / "cold"
 
 
-def objects(at: Path) -> Iterator[tuple[names.ObjectName, str, bytes]]:
-    """All objects of the only cluster, each found to be what its name digests."""
+def objects_in(at: Path) -> dict[str, bytes]:
+    """All objects by their names below the cluster's folder."""
     store = open_store(str(at))
+    found = {}
     for page in store.list():
         for name, size in page:
-            content = store.read(name)
+            found[names.split(name)[1]] = content = store.read(name)
             assert len(content) == size
-            parsed = names.parse(names.split(name)[1])
-            assert parsed is not None, name
             check_digest(name, content)
-            yield parsed, names.split(name)[1], content
+    return found
 
 
-def test_the_log_of_a_release_is_read_alike(released: Path) -> None:
+def test_a_released_store_is_read_alike(released: Path) -> None:
     entries = 0
-    for name, _, content in objects(released):
-        if not isinstance(name, names.SegmentName):
+    for name, content in objects_in(released).items():
+        expected = server_object(name, content)
+        assert audit_object(name, content) == expected
+        if not name.endswith(".segment"):
             continue
-        segments.check_name(name, segments.read_head(content[: segments.HEAD_BYTES]))
-        expected = server_segment(content)
-        assert audit_segment(content) == expected
         for index, _, kind, _, _, payload in expected[0]:
             entries += 1
             if kind == segments.COMMANDS:
                 batch = commands.decode_batch(payload, index)
-                assert as_lists(batch.commands) == as_lists(decode_batch(payload).commands)
+                assert plain(batch) == plain(codec.decode_batch(payload))
             elif kind == segments.CONFIGURATION:
                 assert commands.decode_configuration(payload).members()
     assert entries > 100
 
 
-def test_the_packs_of_a_release_are_read_alike(released: Path) -> None:
-    slices = 0
-    for name, _, content in objects(released):
-        if isinstance(name, names.PackName):
-            packs.check_name(name, packs.read_head(content))
-            expected = server_pack(content)
-            slices += len(expected)
-            assert audit_pack(content) == expected
-    assert slices > 10
-
-
-def test_the_state_of_a_release_is_read_alike(released: Path) -> None:
-    found = {path: (name, content) for name, path, content in objects(released)}
-    (manifest,) = [
-        content for name, content in found.values() if isinstance(name, names.ManifestName)
-    ]
+def test_the_state_of_a_released_store_is_read_alike(released: Path) -> None:
+    found = objects_in(released)
+    (manifest,) = [content for name, content in found.items() if name.endswith(".manifest")]
     expected, audited = read_manifest(manifest), snapshots.read_manifest(manifest)
-    assert as_lists(expected) == as_lists(audited)
-    numbers = range(len(audited.pieces))
-    stored = [found[audited.piece_name(number)][1] for number in numbers]
-    pieces = [read_piece(expected, number, stored[number]) for number in numbers]
-    assert [snapshots.read_piece(content) for content in stored] == pieces
+    stored = [found[audited.piece_name(number)] for number in range(len(audited.pieces))]
+    pieces = [read_piece(expected, number, content) for number, content in enumerate(stored)]
     in_rows = [(key, bytes(value)) for key, value in rows.split_rows(pieces)]
     assert in_rows == [row[:2] for row in whole_rows(b"".join(pieces))]
     decoded = [rows.read_row(key, value) for key, value in in_rows]
-    assert {"header", "bucket", "stream", "producer", "slice", "pack"} <= {
-        row.kind for row in decoded
-    }
-    for row, (_, value) in zip(decoded, in_rows, strict=True):
-        if row.value is not None:
-            # What an earlier release did not know of is at its default, at the end.
-            shape = as_lists(row.value)
-            before = msgspec.msgpack.decode(value)
-            assert shape[: len(before)] == before
+    for row, (key, value) in zip(decoded, in_rows, strict=True):
+        assert as_server_reads(key, value) == (None if row.value is None else plain(row.value))
+    kinds = {row.kind for row in decoded}
+    assert {"header", "bucket", "stream", "producer", "slice", "pack"} <= kinds
     (header,) = [row.value for row in decoded if isinstance(row.value, rows.Header)]
     assert header.applied_index == audited.of.index
+
+
+# -- commands and rows ---------------------------------------------------------------------------
+
+
+def test_every_kind_of_command_is_read_alike() -> None:
+    tags = {kind.__struct_config__.tag for kind in get_args(commands.Command)}
+    assert tags == {command.__struct_config__.tag for command in COMMANDS}
+    for payload in every_command():
+        assert plain(commands.decode_batch(payload)) == plain(codec.decode_batch(payload))
+        assert commands.stamp_of(payload) == codec.time_of_batch(payload)
+
+
+def test_a_head_is_the_command_without_its_data() -> None:
+    for command in commands.decode_batch(every_command()[1]).commands:
+        kind, before = commands.kind_of(command), plain(command)
+        head = commands.decode_command(commands.head_of(command))
+        after = plain(head)
+        assert commands.kind_of(head) == kind
+        data = [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+        assert all(after[at] == b"" for at in data)
+        assert bool(data) == (kind in ("create", "append", "store-part"))
+
+
+def test_commands_damaged_by_chance_are_judged_alike() -> None:
+    random = Random(11)
+    accepted = 0
+    for payload in every_command() * 40:
+        damaged = spoiled(payload, random)
+        try:
+            expected = plain(codec.decode_batch(damaged))
+        except codec.UNDECODABLE:
+            expected = None
+        found = judged(lambda raw: plain(commands.decode_batch(raw)), damaged)
+        assert found == expected, damaged.hex()
+        accepted += expected is not None
+    assert accepted > 50
+
+
+ROWS = {
+    b"!": model.Header,
+    b"b": model.Bucket,
+    b"s": model.Stream,
+    b"d": Chunk,
+    b"p": model.ProducerState,
+    b"r": model.Blob,
+    b"u": model.Upload,
+    b"c": model.ColdSlice,
+    b"k": model.Pack,
+    b"n": Session,
+}
+
+
+def as_server_reads(key: bytes, value: bytes) -> Any:
+    shape = ROWS.get(key[:1])
+    return None if shape is None else plain(msgspec.msgpack.decode(value, type=shape))
+
+
+def test_rows_damaged_by_chance_are_judged_alike(scene: Scene) -> None:
+    random = Random(12)
+    state = {key: value for key, value in scene.folder.state().items() if key[:1] in ROWS}
+    accepted = 0
+    for key, value in state.items():
+        for _ in range(20):
+            damaged = spoiled(value, random)
+            try:
+                expected = as_server_reads(key, damaged)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                expected = None
+            found = judged(lambda key, raw: plain(rows.read_row(key, raw).value), key, damaged)
+            # Whose lengths do not fit a chunk's data, the server finds as it reads the records.
+            assert found == expected or (found is None and key[:1] == b"d"), (key, damaged.hex())
+            accepted += found is not None
+    assert accepted > 50
 
 
 def test_rows_go_over_from_one_piece_into_the_next() -> None:
@@ -293,3 +234,18 @@ def test_rows_go_over_from_one_piece_into_the_next() -> None:
         assert found == [(b"a", b"1" * 40), (b"bb", b""), (b"c", b"3" * 7)]
     with pytest.raises(Damaged, match=TOO_SHORT):
         list(rows.split_rows([whole[:-1]]))
+
+
+def spoiled(content: bytes, random: Random) -> bytes:
+    """With a few bytes changed, left out or put in."""
+    found = bytearray(content)
+    for _ in range(random.randint(1, 2)):
+        at = random.randrange(len(found) + 1)
+        match random.randrange(4):
+            case 0:
+                found[at:at] = random.choice([b"\0", b"\xc0", b"\x90", b"\xff", b"\xdd\xff\xff"])
+            case 1:
+                del found[at : at + random.randint(1, 3)]
+            case _ if at < len(found):
+                found[at] = random.choice([found[at] ^ 1 << random.randrange(8), 0xC0, 0xFF, 0x7F])
+    return bytes(found)

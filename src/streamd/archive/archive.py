@@ -15,7 +15,7 @@ import trio
 from msgspec.structs import astuple
 
 from streamd.archive.snapshots import ArchiveTarget, StateSnapshots
-from streamd.codec import decode_batch
+from streamd.codec import UNDECODABLE, decode_batch
 from streamd.cold.ends import ArchiveEnd, make_end
 from streamd.cold.errors import ColdError
 from streamd.cold.names import ENDS, group_folder, parse_end_name
@@ -182,7 +182,7 @@ class Archive:
             place, _ = await self._write_segment(behind, max_bytes=_FOR_OTHERS_BYTES)
         except EntriesGone:
             place = behind
-        except (ColdError, msgspec.DecodeError) as error:
+        except (ColdError, *UNDECODABLE) as error:
             raise Unavailable(str(error)) from error
         return msgspec.msgpack.encode(place)
 
@@ -210,7 +210,7 @@ class Archive:
         answer = await self._ask_member(member, msgspec.msgpack.encode(archived))
         try:
             return _PLACE.decode(answer)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise Unavailable(f"not the end of an archive: {error}") from error
 
     async def _begin_anew(self, lead: Lead, archived: ArchivedPlace) -> bool:

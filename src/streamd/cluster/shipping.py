@@ -17,6 +17,7 @@ import trio
 
 from streamd.blocking import RunBlocking
 from streamd.cluster.cluster import Cluster
+from streamd.codec import UNDECODABLE
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
@@ -177,7 +178,7 @@ class SnapshotSender:
         answer = await self._cluster.ask_snapshot(peer_id, _ENCODER.encode(step))
         try:
             return _ANSWER.decode(answer)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise Unavailable(f"not an answer to a step of a snapshot: {error}") from error
 
 
@@ -213,7 +214,7 @@ class SnapshotReceiver:
         """Take one step and encode the answer. Raises `Unavailable` when it cannot be taken."""
         try:
             step = _STEP.decode(payload)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise Unavailable(f"not a step of a snapshot: {error}") from error
         async with self._one_at_a_time:
             self._last_step_at = trio.current_time()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import msgspec
 from crc32c import crc32c
 
+from streamd.codec import UNDECODABLE
 from streamd.cold.errors import ObjectCorrupt
 from streamd.cold.framing import Head
 from streamd.cold.names import NamedObject, digest_of, end_name
@@ -51,5 +52,5 @@ def read_end(content: bytes) -> ArchiveEnd:
         raise ObjectCorrupt("the end of an archive is damaged")
     try:
         return _DECODER.decode(encoded)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ObjectCorrupt("the end of an archive cannot be read") from error

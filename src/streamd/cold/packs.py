@@ -21,6 +21,7 @@ from typing import NamedTuple
 import msgspec
 from crc32c import crc32c
 
+from streamd.codec import UNDECODABLE
 from streamd.cold.errors import ObjectCorrupt
 from streamd.cold.framing import Head
 from streamd.cold.names import pack_name
@@ -33,6 +34,7 @@ _HEAD = Head(b"SDPK", VERSION, "IQQ", "a pack")
 _END = Head(b"SDPE", VERSION, "II", "a pack's end")
 _CHECKSUM = Struct(">I")
 _SLICE = Struct(">QI")
+_MAX_NUMBER = 2**63 - 1
 _SLICE_HEAD_BYTES = _CHECKSUM.size + _SLICE.size
 
 
@@ -149,12 +151,20 @@ def decode_slice(ref: SliceRef, content: bytes | memoryview) -> Chunk:
         raise ObjectCorrupt(f"a slice of stream {ref.stream_id} has a wrong length")
     try:
         chunk = _CHUNK_DECODER.decode(memoryview(content)[_SLICE_HEAD_BYTES:])
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ObjectCorrupt(f"a slice of stream {ref.stream_id} holds no chunk") from error
+    if not _has_a_place(chunk):
+        raise ObjectCorrupt(f"a slice of stream {ref.stream_id} holds records that cannot be")
     found = SliceRef.of(stream_id, chunk, ref.offset, ref.length, crc, ref.digest)
     if found != ref or sum(chunk.lengths) != len(chunk.data):
         raise ObjectCorrupt(f"a slice holds {found} where {ref} was expected")
     return chunk
+
+
+def _has_a_place(chunk: Chunk) -> bool:
+    """Whether a chunk's numbers are those of records; others cannot even be digested."""
+    least = min(chunk.start_record, chunk.start_byte, *chunk.lengths, *chunk.appends)
+    return least >= 0 and max(chunk.end_record, chunk.end_byte, *chunk.appends) <= _MAX_NUMBER
 
 
 def read_pack(content: bytes) -> PackContents:
@@ -172,7 +182,7 @@ def read_pack(content: bytes) -> PackContents:
         raise ObjectCorrupt("a pack's footer is damaged")
     try:
         slices = _FOOTER_DECODER.decode(footer)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ObjectCorrupt("a pack's footer cannot be read") from error
     expected = _HEAD.size
     for ref in slices:

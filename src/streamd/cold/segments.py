@@ -24,7 +24,7 @@ import zstandard
 from crc32c import crc32c
 from msgspec.structs import astuple
 
-from streamd.codec import time_of_batch
+from streamd.codec import UNDECODABLE, time_of_batch
 from streamd.cold.errors import ColdRefused, ObjectCorrupt
 from streamd.cold.framing import Head
 from streamd.cold.names import NamedObject, digest_of, segment_name
@@ -238,5 +238,5 @@ def _time(entry: Entry, before_ms: int) -> int:
         return before_ms
     try:
         return max(before_ms, time_of_batch(entry.payload))
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ObjectCorrupt(f"entry {entry.index} holds no commands: {error}") from error

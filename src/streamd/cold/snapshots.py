@@ -18,6 +18,7 @@ import msgspec
 import zstandard
 from crc32c import crc32c
 
+from streamd.codec import UNDECODABLE
 from streamd.cold.errors import ObjectCorrupt
 from streamd.cold.framing import Head
 from streamd.cold.names import NamedObject, check_digest, digest_of, manifest_name, piece_name
@@ -114,7 +115,7 @@ def read_manifest(content: bytes) -> Manifest:
         raise ObjectCorrupt("a snapshot's manifest is damaged")
     try:
         return _MANIFEST_DECODER.decode(encoded)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ObjectCorrupt("a snapshot's manifest cannot be read") from error
 
 

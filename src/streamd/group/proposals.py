@@ -213,7 +213,7 @@ def encode_answers(settled: Sequence[Settled]) -> bytes:
 
 
 def decode_answers(payload: bytes) -> list[Settled]:
-    """Raises `msgspec.DecodeError`."""
+    """Raises one of `UNDECODABLE`."""
     return [answer.settled() for answer in _ANSWERS.decode(payload)]
 
 
@@ -222,7 +222,7 @@ def take_answers(proposals: Sequence[Proposal], payload: bytes) -> None:
     the leader may run another release."""
     try:
         answers = decode_answers(payload)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise OutcomeUnknown(f"the leader's answer is not understood: {error}") from error
     if len(answers) != len(proposals):
         raise OutcomeUnknown("the leader's answer is to something else")

@@ -12,6 +12,7 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
 from streamd.cluster.administration import Add, Promote, Refused, Remove, Transfer, Wish
+from streamd.codec import UNDECODABLE
 from streamd.config import ConfigError, split_address
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.http.openapi import document
@@ -143,7 +144,7 @@ async def _administer(node: Node, operation: str, kind: type[Wish]) -> Answer:
         wish = msgspec.convert({**body, "type": operation}, kind)
         if isinstance(wish, Add):
             split_address("address", wish.address)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, ConfigError) as error:
+    except (*UNDECODABLE, ConfigError) as error:
         return _error("INVALID_REQUEST", str(error), 400)
     try:
         return jsonify(await node.administration.perform(wish)), 200

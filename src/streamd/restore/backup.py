@@ -9,7 +9,7 @@ import structlog
 
 from streamd.archive.objects import ArchivedObjects, list_all
 from streamd.blocking import RunBlocking
-from streamd.codec import decode_batch
+from streamd.codec import UNDECODABLE, decode_batch
 from streamd.cold.catalog import Catalog, StoredManifest, StoredSegment
 from streamd.cold.errors import ObjectCorrupt, ObjectMissing, StoreFaulty
 from streamd.cold.names import FENCE
@@ -329,7 +329,7 @@ def _packs_taken_by(entry: Entry) -> set[str]:
         return set()
     try:
         commands = decode_batch(entry.payload).commands
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ObjectCorrupt(f"entry {entry.index} has a command that is not known") from error
     return {
         command.name
@@ -350,7 +350,7 @@ class _Rows:
         """Look at more of them. Raises `ObjectCorrupt` for those that no state has."""
         try:
             self._add(data)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise ObjectCorrupt(f"a row is not one of a state: {error}") from error
 
     def _add(self, data: bytes) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamd.codec import decode_batch
+from streamd.codec import UNDECODABLE, decode_batch
 from streamd.cold.errors import ObjectCorrupt
 from streamd.cold.segments import LogPlace, placed_entries_of, read_segment_head
 from streamd.raft.membership import departed
@@ -99,7 +99,7 @@ class Replay:
         if entry.kind == EntryKind.COMMANDS:
             try:
                 batch = decode_batch(entry.payload)
-            except msgspec.DecodeError as error:
+            except UNDECODABLE as error:
                 raise ObjectCorrupt(
                     f"entry {entry.index} has a command that this streamd does not know: {error}"
                 ) from error

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from streamd.spark.sink.writers import BatchWriter, StreamWriter
 
 
 class StreamdSource(DataSource):
@@ -11,3 +14,9 @@ class StreamdSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "streamd"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return BatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return StreamWriter(self.options, schema, overwrite=overwrite)

@@ -11,6 +11,7 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
+from streamd.codec import UNDECODABLE
 from streamd.storage.errors import DataDirInUse, IdentityMismatch, StorageFailed
 from streamd.storage.files import rename_durably, write_durably
 
@@ -163,7 +164,7 @@ def _read_identity(path: Path) -> Identity | None:
         return None
     try:
         identity = msgspec.json.decode(file.read_bytes(), type=Identity)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise IdentityMismatch(f"{file} cannot be read: {error}") from error
     if identity.format_version != FORMAT_VERSION:
         raise IdentityMismatch(

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 from crc32c import crc32c
 
+from streamd.codec import UNDECODABLE
 from streamd.storage.errors import LogCorrupt
 
 _CHECKSUM = Struct(">I")
@@ -79,5 +80,5 @@ def read_checked(file: Path, kind: type[T]) -> T | None:
         raise LogCorrupt(f"the file {file} is damaged")
     try:
         return msgspec.msgpack.decode(content, type=kind)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise LogCorrupt(f"the file {file} cannot be read: {error}") from error

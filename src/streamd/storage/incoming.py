@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from streamd.codec import UNDECODABLE
 from streamd.storage.binding import plyvel
 from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError
 from streamd.storage.files import sync_directory
@@ -139,7 +140,7 @@ class SnapshotSink:
     def _resume(self, meta: SnapshotMeta) -> None:
         progress = None
         # What cannot be read is not worth more than being sent again.
-        with suppress(StorageError, plyvel.Error, msgspec.DecodeError):
+        with suppress(StorageError, plyvel.Error, *UNDECODABLE):
             self._db = open_state_database(self._directory)
             raw = self._db.get(_PROGRESS_KEY, verify_checksums=True)
             progress = None if raw is None else _PROGRESS_DECODER.decode(raw)

@@ -1,0 +1,168 @@
+"""What was decided to be sent for one partition of one batch: the journal of a part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from streamd.client.names import parse_name
+from streamd.client.transport import Answer, Refused, Server
+from streamd.spark.sink.errors import Fenced
+
+# How much of batches that are over may lie in a journal.
+MOST_STALE_BYTES = 256 * 1024
+# The journal of a write without an id, which nobody can repeat, goes by itself.
+NAMELESS_TTL_S = 24 * 3600
+_REMEMBERED = 10_000
+_START = "-1"
+_JSON = "application/json"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One partition of a sink in one batch; `nameless` is a write that nothing can repeat.
+
+    `run` differs between two runs of a query, and `attempt` between two attempts at a task.
+    """
+
+    sink_id: str
+    partition: int
+    epoch: int
+    run: str
+    attempt: str
+    nameless: bool = False
+
+    @property
+    def producer_id(self) -> str:
+        return f"{self.sink_id}.{self.partition}"
+
+
+class Planned(msgspec.Struct, array_like=True, frozen=True):
+    """One request: its stream, and the digests of its rows end to end."""
+
+    stream: str
+    digests: bytes
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """Entry `number` of the plan for a batch; after the `last` one there is no more."""
+
+    epoch: int
+    number: int
+    run: str
+    attempt: str
+    last: bool
+    requests: list[Planned]
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(list[Entry])
+
+
+class Journal:
+    """The plan of one part, as far as it is decided."""
+
+    # How far this worker process has trimmed which journals, in bytes.
+    _trimmed: dict[str, int] = {}  # noqa: RUF012
+
+    def __init__(self, server: Server, bucket: str, part: Part) -> None:
+        self._server = server
+        self._part = part
+        name = f"{bucket}/{part.producer_id}"
+        self._stream = parse_name(name)
+        self._batch_path = f"{self._stream.bucketed_path()}/append-batch"
+        self._known: dict[int, Entry] = {}
+        self._read_to = _START
+
+    def known(self, number: int) -> Entry | None:
+        """An entry that another attempt has decided, if it was read."""
+        return self._known.get(number)
+
+    def decide(self, entry: Entry) -> Entry:
+        """Make `entry` the next of the plan, or learn which one is. Raises `Fenced`, `Refused`,
+        `Unreachable`."""
+        answer = self._propose(entry)
+        if answer.status == 200:
+            if entry.number == 0:
+                self._trim(answer.headers["stream-first-offset"])
+            return entry
+        self.read()
+        return self._known[entry.number]
+
+    def _propose(self, entry: Entry) -> Answer:
+        payload = _ENCODER.encode(entry)
+        headers = {
+            "Content-Type": _JSON,
+            "Producer-Id": "plan",
+            "Producer-Epoch": str(entry.epoch),
+            "Producer-Seq": str(entry.number),
+        }
+        frame = len(payload).to_bytes(4, "big") + payload
+        for is_first_try in (True, False):
+            try:
+                return self._server.ask("POST", self._batch_path, headers=headers, body=frame)
+            except Refused as refusal:
+                if refusal.status == 403:
+                    newest = refusal.headers.get("producer-epoch", "a later one")
+                    raise Fenced(
+                        f"batch {entry.epoch} of sink {self._part.sink_id} is over, batch "
+                        f"{newest} has begun: this task is a leftover of it"
+                    ) from refusal
+                if refusal.status != 404 or entry.number or not is_first_try:
+                    raise
+                self._create()
+        raise AssertionError
+
+    def _create(self) -> None:
+        headers = {"Content-Type": _JSON}
+        if self._part.nameless:
+            headers["Stream-TTL"] = str(NAMELESS_TTL_S)
+        self._server.ask("PUT", self._stream.path, headers=headers)
+
+    def read(self) -> None:
+        """Learn the entries that have come for this batch since the last look. Raises `Refused`,
+        `Unreachable`."""
+        try:
+            self._read_to, entries = read_entries(self._server, self._stream.path, self._read_to)
+        except Refused as refusal:
+            if refusal.code != "STREAM_NOT_FOUND":
+                raise
+            entries = []
+        for entry in entries:
+            if entry.epoch == self._part.epoch:
+                self._known[entry.number] = entry
+
+    def _trim(self, offset: str) -> None:
+        """Let go of the plans of batches that are over, now and then; `offset` is where this
+        batch begins."""
+        at = int(offset.partition("_")[2])
+        trimmed_to = self._trimmed.get(self._stream.path)
+        if trimmed_to is not None and 0 <= at - trimmed_to <= MOST_STALE_BYTES:
+            return
+        if at:
+            path = f"{self._stream.bucketed_path()}/snapshot/{offset}"
+            self._server.ask("PUT", path, headers={"Content-Type": _JSON}, body=b"{}")
+        if len(self._trimmed) == _REMEMBERED:
+            self._trimmed.clear()
+        self._trimmed[self._stream.path] = at
+
+
+def read_entries(server: Server, path: str, offset: str = _START) -> tuple[str, list[Entry]]:
+    """The entries of a journal from an offset on, or from where it begins by now; and its end.
+
+    Raises `Refused`, `Unreachable`.
+    """
+    entries: list[Entry] = []
+    while True:
+        try:
+            answer = server.ask("GET", path, params={"offset": offset})
+        except Refused as refusal:
+            if refusal.status != 410 or "stream-earliest-offset" not in refusal.headers:
+                raise
+            offset = refusal.headers["stream-earliest-offset"]
+            continue
+        entries += _DECODER.decode(answer.body)
+        offset = answer.headers["stream-next-offset"]
+        if answer.headers.get("stream-up-to-date", "").lower() == "true":
+            return offset, entries

@@ -1,0 +1,146 @@
+"""The streams that rows go to: of which kind they are, and how a request of rows looks there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from struct import Struct
+
+from streamd.client.appending import metadata
+from streamd.client.names import BadName, StreamName, parse_name
+from streamd.client.transport import Refused, Server
+from streamd.spark.options import DEFAULT_BUCKET
+from streamd.spark.sink.errors import BadRow, NotWritten
+from streamd.spark.sink.settings import Settings
+from streamd.streams.content import InvalidJson, is_json, json_value
+from streamd.streams.keys import is_bucket_id
+
+_MOST_MESSAGES = 10_000
+_MOST_FRAMES = 512
+_LENGTH = Struct(">I")
+# The streams that a worker process remembers between tasks.
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class Target:
+    """A stream, and the way that several records take to it in one request: an array where it is
+    JSON, frames where it has a bucket, otherwise none."""
+
+    name: str
+    path: str
+    content_type: str
+    is_json: bool
+    is_framed: bool
+
+    @property
+    def most_rows(self) -> int:
+        if self.is_json:
+            return _MOST_MESSAGES
+        return _MOST_FRAMES if self.is_framed else 1
+
+    def record(self, raw: bytes) -> bytes:
+        """A row's record, if it can be one there. Raises `BadRow`."""
+        if not self.is_json:
+            if not raw:
+                raise BadRow(f"a record for {self.name} is empty")
+            return raw
+        try:
+            return json_value(raw)
+        except InvalidJson as error:
+            shown = raw[:80].decode(errors="replace")
+            raise BadRow(
+                f"{self.name} is a stream of JSON, and a record for it is not: {error}: {shown}"
+            ) from None
+
+    def body(self, records: Sequence[bytes]) -> bytes:
+        if self.is_json:
+            return b"[%b]" % b",".join(records)
+        if self.is_framed:
+            return b"".join(
+                part for record in records for part in (_LENGTH.pack(len(record)), record)
+            )
+        return records[0]
+
+
+class Targets:
+    """Finds streams by the names in rows, and makes those that are not there if it may."""
+
+    # By the servers' URLs and the name.
+    _remembered: dict[tuple[tuple[str, ...], str], Target] = {}  # noqa: RUF012
+
+    def __init__(self, servers: Sequence[Server], settings: Settings) -> None:
+        self._servers = servers
+        self._urls = settings.urls
+        self._create = settings.create
+        self._found: dict[str, Target] = {}
+
+    def __getitem__(self, name: str) -> Target:
+        return self._found[name]
+
+    def forget(self) -> None:
+        """What was remembered may be wrong: a stream may have been deleted and made anew."""
+        self._remembered.clear()
+
+    def find(self, names: Iterable[str]) -> None:
+        """Look up those streams that are not known yet. Raises `BadRow`, `NotWritten`,
+        `Unreachable`."""
+        unknown = []
+        for name in names:
+            if name not in self._found:
+                target = self._remembered.get((self._urls, name))
+                if target is None:
+                    unknown.append(name)
+                else:
+                    self._found[name] = target
+        if not unknown:
+            return
+        if len(self._remembered) + len(unknown) > _REMEMBERED:
+            self._remembered.clear()
+        shares = [unknown[at :: len(self._servers)] for at in range(len(self._servers))]
+        with ThreadPoolExecutor(len(self._servers)) as pool:
+            for targets in pool.map(self._look_up, self._servers, shares):
+                for target in targets:
+                    self._found[target.name] = self._remembered[self._urls, target.name] = target
+
+    def _look_up(self, server: Server, names: Sequence[str]) -> list[Target]:
+        return [self._target(server, name) for name in names]
+
+    def _target(self, server: Server, name: str) -> Target:
+        try:
+            stream = parse_name(name)
+        except BadName as error:
+            raise BadRow(f"a row names no stream: {error}") from None
+        try:
+            headers = metadata(server, stream)
+        except Refused as refusal:
+            if refusal.status != 404 or self._create is None:
+                hint = "; option create=true makes it" if refusal.status == 404 else ""
+                raise NotWritten(f"stream {name}: {refusal}{hint}") from None
+            headers = self._made(server, stream, self._create)
+        kind = headers["content-type"]
+        if is_json(kind):
+            return Target(name, stream.path, kind, is_json=True, is_framed=False)
+        batch_path = _batch_path(name)
+        return Target(
+            name, batch_path or stream.path, kind, is_json=False, is_framed=bool(batch_path)
+        )
+
+    def _made(self, server: Server, stream: StreamName, content_type: str) -> Mapping[str, str]:
+        """Make a stream, or find that somebody has."""
+        try:
+            return server.ask("PUT", stream.path, headers={"Content-Type": content_type}).headers
+        except Refused as refusal:
+            raise NotWritten(f"stream {stream.written} cannot be made: {refusal}") from None
+
+
+def _batch_path(name: str) -> str:
+    """Where frames can be posted; empty where the bucketed surface does not know the name."""
+    try:
+        path = parse_name(name).bucketed_path()
+    except BadName:
+        return ""
+    bucket = path[1:].partition("/")[0]
+    is_known = bucket != DEFAULT_BUCKET and is_bucket_id(bucket.encode())
+    return f"{path}/append-batch" if is_known else ""

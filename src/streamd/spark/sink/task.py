@@ -1,0 +1,190 @@
+"""One attempt at one partition: rows in, requests as the plan has them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamd.client.transport import Server
+from streamd.spark.sink.elsewhere import Elsewhere
+from streamd.spark.sink.errors import BadRow, NotWritten, RowsChanged
+from streamd.spark.sink.held import Held
+from streamd.spark.sink.plan import Entry, Journal, Part, Planned
+from streamd.spark.sink.sending import Sender
+from streamd.spark.sink.settings import RECORD, STREAM, Settings
+from streamd.spark.sink.targets import Targets
+
+# How much is gathered before it is decided how it is sent, and how large a request is about.
+WINDOW_BYTES = 4 * 1024 * 1024
+WINDOW_ROWS = 100_000
+REQUEST_BYTES = 1024 * 1024
+
+
+def write_part(batches: Iterator[pa.RecordBatch], settings: Settings, part: Part) -> int:
+    """Append the rows of a partition, each once however often this is called. Returns how many
+    rows were skipped, because their streams are closed and that is allowed.
+
+    Raises `Fenced`, `RowsChanged`, `BadRow`, `NotWritten`, `Unreachable`.
+    """
+    with _connected(settings) as servers:
+        targets = Targets(servers[1:], settings)
+        try:
+            rows = _Rows(batches, targets, settings)
+            return _Attempt(rows, targets, servers, settings, part).run()
+        except NotWritten:
+            targets.forget()
+            raise
+
+
+class _Rows:
+    """The rows of a partition, taken from Spark as they are needed."""
+
+    def __init__(
+        self, batches: Iterator[pa.RecordBatch], targets: Targets, settings: Settings
+    ) -> None:
+        self._batches = batches
+        self._targets = targets
+        self._stream = settings.stream
+        self.held = Held()
+        self.ended = False
+
+    def gather(self) -> None:
+        """Hold a window of rows, or all that are left."""
+        held = self.held
+        while not self.ended and held.bytes < WINDOW_BYTES and held.rows < WINDOW_ROWS:
+            self.more()
+
+    def more(self) -> None:
+        """Hold another batch of rows, or learn that there is none."""
+        batch = next(self._batches, None)
+        if batch is None:
+            self.ended = True
+            return
+        raw_records = batch.column(RECORD).cast(pa.binary()).to_pylist()
+        streams, names = self._streams_of(batch)
+        self._targets.find(names)
+        targets = {name: self._targets[name] for name in names}
+        add = self.held.add
+        for name, raw in zip(streams, raw_records, strict=True):
+            if raw is None:
+                raise BadRow(f"a row for {name} has no {RECORD}: it is null")
+            add(name, targets[name].record(raw))
+
+    def _streams_of(self, batch: pa.RecordBatch) -> tuple[list[str], list[str]]:
+        """The stream of each row, and each that there is."""
+        if self._stream is not None:
+            return [self._stream] * batch.num_rows, [self._stream]
+        column = batch.column(STREAM)
+        if column.null_count:
+            raise BadRow(f"a row has no {STREAM}: it is null")
+        return column.to_pylist(), pc.unique(column).to_pylist()
+
+
+class _Attempt:
+    def __init__(
+        self,
+        rows: _Rows,
+        targets: Targets,
+        servers: list[Server],
+        settings: Settings,
+        part: Part,
+    ) -> None:
+        self._rows = rows
+        self._targets = targets
+        self._part = part
+        self._journal = Journal(servers[0], settings.journal, part)
+        self._elsewhere = _elsewhere(servers[0], settings, part)
+        self._sender = Sender(servers[1:], part, skip_closed=settings.skip_closed)
+
+    def run(self) -> int:
+        self._rows.gather()
+        if not self._rows.held.rows:
+            return 0
+        if self._elsewhere is not None and self._elsewhere.concerns(self._part):
+            # What this partition had then is not to be looked for in the others.
+            self._journal.read()
+        with self._sender:
+            number, is_last = 0, False
+            while not is_last:
+                entry = self._journal.known(number) or self._journal.decide(self._wish(number))
+                for request in entry.requests:
+                    records = self._records(request)
+                    self._sender.send(self._targets[request.stream], records)
+                number, is_last = number + 1, entry.last
+            self._rows.gather()
+            if self._rows.held.rows:
+                raise self._changed(f"{self._rows.held.rows} or more rows came in addition")
+            self._sender.finish()
+        return self._sender.skipped
+
+    def _wish(self, number: int) -> Entry:
+        """What this attempt would do next: send all that it holds."""
+        self._rows.gather()
+        held = self._rows.held
+        most_rows = {name: self._targets[name].most_rows for name in held.streams}
+        requests = [Planned(*cut) for cut in held.cut(REQUEST_BYTES, most_rows)]
+        part = self._part
+        if self._elsewhere is not None and self._elsewhere.concerns(part):
+            self._elsewhere.check(requests, part)
+        return Entry(part.epoch, number, part.run, part.attempt, self._rows.ended, requests)
+
+    def _records(self, request: Planned) -> list[bytes]:
+        """The records of a request, which may still have to come."""
+        while (records := self._rows.held.take(request.stream, request.digests)) is None:
+            if self._rows.ended:
+                raise self._changed(f"rows for {request.stream} did not come again")
+            self._rows.more()
+        return records
+
+    def _changed(self, how: str) -> RowsChanged:
+        part = self._part
+        return RowsChanged(
+            f"batch {part.epoch}, partition {part.partition}: {how}. The rows of a batch have to "
+            "be the same each time it is run, in the same number of partitions"
+        )
+
+
+# What this worker process has found for the runs of sinks.
+_MOST_LOOKS = 100
+_looks: dict[tuple[str, str], Elsewhere] = {}
+
+
+def _elsewhere(server: Server, settings: Settings, part: Part) -> Elsewhere | None:
+    """What to beware of; nothing where there can be no earlier run."""
+    if part.nameless or settings.same_partitions:
+        return None
+    key = part.sink_id, part.run
+    look = _looks.get(key)
+    if look is None:
+        look = Elsewhere(part)
+        look.look(server, settings.journal)
+        if len(_looks) == _MOST_LOOKS:
+            _looks.clear()
+        _looks[key] = look
+    return look
+
+
+_idle: dict[tuple[object, ...], list[Server]] = {}
+
+
+@contextmanager
+def _connected(settings: Settings) -> Iterator[list[Server]]:
+    """Connections of a task: one for the journal, the others for rows. The worker process keeps
+    them for its next task."""
+    key = (settings.urls, settings.cacert, settings.retry_for_s, settings.parallel)
+    servers = _idle.pop(key, None)
+    if servers is None:
+        servers = [
+            Server(settings.urls, cacert=settings.cacert, retry_for_s=settings.retry_for_s)
+            for _ in range(1 + settings.parallel)
+        ]
+    try:
+        yield servers
+    except BaseException:
+        for server in servers:
+            server.close()
+        raise
+    _idle[key] = servers

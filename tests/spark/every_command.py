@@ -1,0 +1,84 @@
+"""A batch with one command of each kind, every field given, as the server writes it."""
+
+from __future__ import annotations
+
+from streamd.codec import Batch, encode_batch
+from streamd.streams.commands import (
+    Append,
+    Archived,
+    BeginUpload,
+    Command,
+    Create,
+    CreateBucket,
+    Delete,
+    DeleteBucket,
+    DropSlices,
+    DropUploads,
+    FlushCold,
+    ForgetPacks,
+    MovedSlice,
+    MoveSlices,
+    NewSlice,
+    OpenSession,
+    PublishSnapshot,
+    RenewIncarnations,
+    Scrubbed,
+    StorePart,
+    Sweep,
+    Touch,
+)
+from streamd.streams.model import (
+    ArchivedPlace,
+    Finding,
+    ForkRequest,
+    IfMatch,
+    ProducerStamp,
+    Scrub,
+    Settings,
+    Verdict,
+    Version,
+)
+from streamd.streams.sessions import PackageStamp
+
+NOW_MS = 1_700_000_000_000
+_KEY = b"bucket\0stream"
+_FORK = Settings(
+    "application/json", 60_000, "2030-01-01T00:00:00Z", NOW_MS, ForkRequest(_KEY, (3, 17), 2)
+)
+_IF_MATCH = IfMatch((Version(7, 3, 17, False), Version(2**40, 0, 0, True)))
+_FINDING = Finding(7, Verdict.BOUNDARY, 3, 17)
+
+_SCRUB = Scrub(1, NOW_MS, True, (2, 1), "name", 3, 4, 5, ("m",), 1, ("d",), 1, 8, (1, 2, 3))
+
+COMMANDS: list[Command] = [
+    Create(b"bucket\0fork", _FORK, True, b"one,two,", [4, 4], True, _IF_MATCH, _FINDING, "a/b"),
+    Append(_KEY, "text/plain", b"three", [5], True, "seq-1", ProducerStamp("p", 1, 2), _IF_MATCH),
+    Delete(_KEY, IfMatch()),
+    Touch([(_KEY, 7, NOW_MS)]),
+    Sweep([_KEY, b"bucket\0fork"]),
+    CreateBucket(b"bucket"),
+    DeleteBucket(b"bucket"),
+    BeginUpload(_KEY, (3, 17), _FINDING),
+    StorePart(9, 1, b"part"),
+    PublishSnapshot(_KEY, (3, 17), "text/plain", 4, bytes(32), 9, b"", _FINDING),
+    DropUploads([9, 10], 1000),
+    FlushCold(2, 1, "c/packs/1.pack", 100, [NewSlice(_KEY, 7, 0, 0, 3, 17, 30, 60, 5, bytes(16))]),
+    DropSlices(7, [3, 9]),
+    MoveSlices(2, 2, "c/packs/2.pack", 100, [MovedSlice(7, 3, 2, 1, 30, 60, 5)]),
+    ForgetPacks([(2, 1), (2, 2)]),
+    Archived(2, ArchivedPlace(), ArchivedPlace(5, 2, 0xE0000001, NOW_MS), True),
+    RenewIncarnations(2**40),
+    Scrubbed(2, _SCRUB),
+    OpenSession(2, 2**62, 17),
+]
+
+
+def every_command() -> list[bytes]:
+    """Payloads of entries: one with all commands, one for each by itself, one with packages."""
+    packages = [PackageStamp(1, 17, 4, 3, 2), PackageStamp(2, 18, 0, 0, 1)]
+    return [
+        encode_batch(Batch(NOW_MS, [COMMANDS[1]], [PackageStamp(1, 17, 3, 3, 1)])),
+        encode_batch(Batch(NOW_MS, COMMANDS)),
+        encode_batch(Batch(NOW_MS + 1, COMMANDS[:4], packages)),
+        *(encode_batch(Batch(NOW_MS + 2, [command])) for command in COMMANDS),
+    ]

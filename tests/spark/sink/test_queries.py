@@ -1,0 +1,149 @@
+"""The sink in Spark: batch and streaming, with workers that are killed at every step."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from streamd.spark import register
+from tests.spark.sink import queries
+from tests.spark.sink.attempts import Row, Sink, Streams
+from tests.spark.sink.workers import kill_workers
+from tests.support.s3_proxy import Moment, S3Proxy
+from tests.support.server_process import ServerProcess
+
+ALL = os.environ.get("AUDIT_TESTS") == "all"
+# A task looks for other journals, asks what its streams are, proposes a plan and appends rows.
+STEPS = [
+    (Moment.BEFORE, "POST", "/append-batch", 1),
+    (Moment.BEHIND, "POST", "/v1/stream/", 0),
+    (Moment.BEHIND, "POST", "/v1/stream/", 3),
+]
+# All requests of a micro-batch: two tasks, two streams each.
+EVERY_STEP = [
+    (moment, method, about, passed_over)
+    for method, about, count in (
+        ("GET", "/spark-sink/streams", 1),
+        ("HEAD", "/v1/stream/", 2),
+        ("POST", "/append-batch", 2),
+        ("POST", "/v1/stream/", 4),
+    )
+    for passed_over in range(count)
+    for moment in (Moment.BEFORE, Moment.BEHIND)
+]
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    register(spark)
+    return spark
+
+
+def expect(streams: Streams, rows: Sequence[Row]) -> None:
+    """Every stream has its rows, each once; two partitions may write in any order."""
+    for name in {name for name, _ in rows}:
+        expected = sorted(
+            json.dumps(json.loads(record)) for stream, record in rows if stream == name
+        )
+        assert sorted(json.dumps(message) for message in streams.messages(name)) == expected
+
+
+def rows_for(sink: Sink, batch: int, count: int = 40) -> list[Row]:
+    return [
+        (f"{sink.sink_id}/s{number // 2 % 2}", b'{"batch": %d, "n": %d}' % (batch, number))
+        for number in range(count)
+    ]
+
+
+def outcome(query: StreamingQuery) -> str:
+    """How a query ended: nothing, or what Spark says of its failure."""
+    try:
+        query.awaitTermination()
+    except PySparkException as error:
+        return str(error)
+    return ""
+
+
+def test_a_table_is_written_to_the_streams_it_names(
+    session: SparkSession, sink_server: ServerProcess, sink: Sink, streams: Streams
+) -> None:
+    table = session.range(1000).selectExpr(
+        f"concat('{sink.sink_id}/s', id % 3) as stream", "to_json(struct(id)) as record"
+    )
+    write = table.repartition(4).write.format("streamd").mode("append")
+    write.option("url", sink_server.url).option("create", "true").save()
+    expect(streams, [(f"{sink.sink_id}/s{n % 3}", b'{"id": %d}' % n) for n in range(1000)])
+
+
+def test_a_write_with_an_id_can_be_repeated(
+    session: SparkSession, sink_server: ServerProcess, sink: Sink, streams: Streams
+) -> None:
+    table = session.range(100).selectExpr("to_json(struct(id)) as record")
+    for epoch in (0, 0, 1, 1):
+        write = table.write.format("streamd").mode("append").option("url", sink_server.url)
+        write = write.option("stream", f"{sink.sink_id}/s").option("create", "true")
+        write.option("id", sink.sink_id).option("epoch", epoch).save()
+    assert streams.records(f"{sink.sink_id}/s") == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "said"),
+    [
+        ({}, "'a/b' as stream, '1' as record", "option url is missing"),
+        ({"url": "http://h", "strem": "a/b"}, "'1' as record", "has no option strem"),
+        (
+            {"url": "http://h"},
+            "1 as n",
+            "the columns are n; to write, select 'stream' and 'record'",
+        ),
+        ({"url": "http://h", "stream": "a/b"}, "1 as record", "must be of type string or binary"),
+        ({"url": "http://h", "epoch": "1"}, "'a/b' as stream, '1' as record", "option id with it"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_a_task_begins(
+    session: SparkSession, options: dict[str, str], columns: str, said: str
+) -> None:
+    table = session.sql(f"select {columns}")
+    with pytest.raises(PySparkException, match=said):
+        table.write.format("streamd").mode("append").options(**options).save()
+
+
+def test_a_stream_is_not_overwritten(session: SparkSession) -> None:
+    table = session.sql("select 'a/b' as stream, '1' as record")
+    with pytest.raises(PySparkException, match="can only be appended to"):
+        table.write.format("streamd").mode("overwrite").option("url", "http://h").save()
+
+
+def test_a_query_whose_workers_are_killed_at_its_steps_leaves_each_row_once(
+    session: SparkSession,
+    sink: Sink,
+    streams: Streams,
+    proxy: S3Proxy,
+    tmp_path: Path,
+) -> None:
+    """The query fails each time, and goes on from its checkpoint."""
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    source.mkdir()
+    every: list[Row] = []
+    for number, (moment, method, about, passed_over) in enumerate(EVERY_STEP if ALL else STEPS):
+        rows = rows_for(sink, number)
+        every += rows
+        queries.put_batch(source, number, rows)
+        hold = proxy.hold(moment, method, about, passed_over=passed_over)
+        query = queries.start(
+            queries.rows_of(session, source), proxy.endpoint, checkpoint, parallel="1"
+        )
+        hold.wait()
+        assert kill_workers(proxy.port) > 0
+        hold.release(drop=True)
+        assert outcome(query), f"killed {moment} {method} {about}, the query failed"
+    query = queries.start(queries.rows_of(session, source), proxy.endpoint, checkpoint)
+    assert outcome(query) == ""
+    expect(streams, every)
