@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
-from pyspark.sql.types import StructType
+from pyspark.sql import types as T
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
+from streamd.spark import batch, live
+from streamd.spark.options import check_names
+from streamd.spark.reading import request_of, schema_of
 from streamd.spark.sink.writers import BatchWriter, StreamWriter
 
 
@@ -15,8 +24,18 @@ class StreamdSource(DataSource):
     def name(cls) -> str:
         return "streamd"
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def schema(self) -> T.StructType:
+        check_names(self.options, {*batch.OPTIONS, *live.OPTIONS}, "format('streamd')")
+        return schema_of(request_of(self.options))
+
+    def reader(self, schema: T.StructType) -> DataSourceReader:
+        return batch.BatchReader(self.options, schema)
+
+    def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:
+        return live.StreamReader(self.options, schema)
+
+    def writer(self, schema: T.StructType, overwrite: bool) -> DataSourceWriter:
         return BatchWriter(self.options, schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    def streamWriter(self, schema: T.StructType, overwrite: bool) -> DataSourceStreamWriter:
         return StreamWriter(self.options, schema, overwrite=overwrite)

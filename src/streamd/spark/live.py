@@ -1,0 +1,206 @@
+"""``spark.readStream.format("streamd")``: Structured Streaming from offsets of the protocol.
+
+The checkpoint has, for each stream, its incarnation and the offset up to which it was read. A
+micro-batch reads from the offsets of the last one to those that `latestOffset` chose, and the same
+again when it is repeated: records never change. A stream that is not in the checkpoint is read
+from its start, and so is one that was deleted and made anew, as its incarnation shows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from streamd.spark import options as given
+from streamd.spark.columns import Columns
+from streamd.spark.errors import StreamMissing, Trimmed
+from streamd.spark.options import BadOption, Options
+from streamd.spark.planning import Part, plan
+from streamd.spark.reading import COMMON, NOW, batches, edge_of, ranges, request_of, verified
+from streamd.spark.streams import Described, Streams
+from streamd.streams.offsets import START, Position, parse_offset
+
+_MOST = 1 << 53
+MAX_RECORDS, MAX_BYTES = "max_records_per_batch", "max_bytes_per_batch"
+OPTIONS = (*COMMON, "starting_offset", MAX_RECORDS, MAX_BYTES)
+
+Checkpoint = Mapping[str, Any]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives as long as the query in a process of the driver; a copy of it in each task."""
+
+    def __init__(self, options: Options, schema: T.StructType) -> None:
+        given.check_names(options, OPTIONS, "spark.readStream.format('streamd')")
+        self._request = request_of(options)
+        self._columns = Columns(schema, failfast=self._request.failfast)
+        self._starting = edge_of(options, "starting_offset", ("-1", NOW), self._request.which)
+        self._limit = _limit(options)
+        # With the trigger AvailableNow, the streams as they were when the query began.
+        self._target: list[Described] | None = None
+        self._latest: list[Described] = []
+
+    def initialOffset(self) -> dict[str, Any]:
+        streams = self._streams()
+        found = {}
+        for each in self._described(streams):
+            at = self._starting.offsets.get(each.name)
+            if at is not None:
+                found[each.name] = _noted(each, verified(streams, each.name, at, "starting_offset"))
+            elif self._starting.word == NOW:
+                found[each.name] = _noted(each, each.tail)
+        return found
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return self._limit
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._described(self._streams())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        streams = self._streams()
+        self._latest = self._described(streams) if self._target is None else self._target
+        pending = [(each, at) for each in self._latest if (at := _begun(each, start)) < each.tail]
+        ends = {each.name: each.tail for each in self._latest}
+        if not isinstance(limit, ReadAllAvailable):
+            ends |= _Share(streams, limit, skip_trimmed=self._request.rules.skip_trimmed).of(
+                pending
+            )
+        return {each.name: _noted(each, ends[each.name]) for each in self._latest}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return {each.name: _noted(each, each.tail) for each in self._latest} or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        found = [_from_checkpoint(name, noted) for name, noted in sorted(end.items())]
+        return plan(
+            ranges((each, _begun(each, start)) for each in found), self._request.partition_bytes
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Part)
+        return batches(self._request, self._columns, partition)
+
+    def _streams(self) -> Streams:
+        return self._request.place.open()
+
+    def _described(self, streams: Streams) -> list[Described]:
+        if self._request.which.bucket is not None or not self._request.rules.skip_deleted:
+            return sorted(self._request.which.described(streams))
+        found = []
+        for name in self._request.which.names:
+            try:
+                found.append(streams.describe(name))
+            except StreamMissing:
+                continue
+        return sorted(found)
+
+
+def _limit(options: Options) -> ReadLimit:
+    records = given.whole_number(options, MAX_RECORDS, least=1, most=_MOST)
+    size = given.whole_number(options, MAX_BYTES, least=1, most=_MOST)
+    if records is not None and size is not None:
+        raise BadOption(f"options {MAX_RECORDS} and {MAX_BYTES} exclude each other")
+    if records is not None:
+        return ReadMaxRows(records)
+    return ReadAllAvailable() if size is None else ReadMaxBytes(size)
+
+
+# -- what the checkpoint says -------------------------------------------------------------------
+
+
+def _noted(each: Described, at: Position) -> dict[str, str]:
+    return {"incarnation": each.incarnation, "offset": at.token().decode()}
+
+
+def _from_checkpoint(name: str, noted: Mapping[str, str]) -> Described:
+    tail = parse_offset(noted["offset"].encode())
+    if tail is None:
+        raise ValueError(f"the checkpoint has {noted!r} for {name}, which is no offset")
+    return Described(name, "", noted["incarnation"], tail)
+
+
+def _begun(each: Described, checkpoint: Checkpoint) -> Position:
+    """How far a stream was read by a checkpoint."""
+    noted = checkpoint.get(each.name)
+    if noted is None or noted["incarnation"] != each.incarnation:
+        return START
+    return _from_checkpoint(each.name, noted).tail
+
+
+# -- what a micro-batch may have ----------------------------------------------------------------
+
+
+class _Share:
+    """Divides a micro-batch's limit among streams: what a stream with little to read leaves is
+    for the others, and each has its turn."""
+
+    def __init__(self, streams: Streams, limit: ReadLimit, *, skip_trimmed: bool) -> None:
+        self._streams = streams
+        self._skip_trimmed = skip_trimmed
+        match limit:
+            case ReadMaxRows(max_rows=most):
+                self._left, self._unit = most, 0
+            case ReadMaxBytes(max_bytes=most):
+                self._left, self._unit = most, 1
+            case _:
+                raise BadOption(f"a read limit of the kind {type(limit).__name__} is not known")
+
+    def of(self, pending: list[tuple[Described, Position]]) -> dict[str, Position]:
+        """Where each stream's part ends."""
+        # Those with less than their share come first, and leave the rest of it. Among the others
+        # chance decides: where not each can have something, none waits for ever.
+        random.shuffle(pending)
+        share = self._left // max(len(pending), 1) + 1
+        pending.sort(key=lambda one: min(self._amount(one), share))
+        ends = {}
+        for place, (each, start) in enumerate(pending):
+            fair = -(-self._left // (len(pending) - place))
+            ends[each.name] = end = self._end(each, start, fair) if self._left > 0 else start
+            self._left -= end[self._unit] - start[self._unit]
+        return ends
+
+    def _amount(self, one: tuple[Described, Position]) -> int:
+        each, start = one
+        return each.tail[self._unit] - start[self._unit]
+
+    def _end(self, each: Described, start: Position, most: int) -> Position:
+        """Where at most so much of a stream ends; at least one record is taken."""
+        try:
+            return self._within(each, start, most)
+        except Trimmed as trimmed:
+            if not self._skip_trimmed:
+                raise
+            return min(self._within(each, trimmed.earliest, most), each.tail)
+
+    def _within(self, each: Described, start: Position, most: int) -> Position:
+        if self._amount((each, start)) <= most:
+            return each.tail
+        if self._unit == 0:
+            return self._streams.boundary(each.name, start.record + most)
+        # By bytes nothing is found, so the last record that begins within is looked for by number.
+        low, high = start, each.tail
+        while high.record - low.record > 1:
+            share = (start.byte + most - low.byte) / (high.byte - low.byte)
+            step = int((high.record - low.record) * share)
+            middle = low.record + min(max(step, 1), high.record - low.record - 1)
+            at = self._streams.boundary(each.name, middle)
+            if at.byte - start.byte > most:
+                high = at
+            else:
+                low = at
+                if most - (at.byte - start.byte) < most // 8:
+                    break
+        return low if low != start else high

@@ -1,0 +1,219 @@
+"""What all readers have in common: which streams, from where to where, and in which columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from streamd.spark import options as given
+from streamd.spark.columns import OFFSET, RECORD, STREAM, Columns
+from streamd.spark.errors import TooManyStreams
+from streamd.spark.options import BadOption, Options
+from streamd.spark.places import Place, place_of
+from streamd.spark.planning import PARTITION_BYTES, Part
+from streamd.spark.streams import MAX_STREAMS, Described, Range, Rules, Streams, as_position, read
+from streamd.spark.values import infer, parse
+from streamd.streams.content import is_json
+from streamd.streams.offsets import START, Position
+
+NOW = "now"
+COMMON = (*given.WHERE, *given.WHICH, "on_trimmed", "on_deleted", "mode", "partition_bytes")
+
+# A schema is inferred from so many records of so many streams.
+_SAMPLED_RECORDS = 1000
+_SAMPLED_STREAMS = 16
+_MOST_BYTES = 1 << 40
+
+
+class Which(NamedTuple):
+    """The streams to read: `names`, or those of a bucket that begin with `prefix`."""
+
+    names: tuple[str, ...] = ()
+    bucket: str | None = None
+    prefix: str = ""
+
+    def described(self, streams: Streams) -> Iterator[Described]:
+        """Raises `StreamMissing`, `TooManyStreams`."""
+        if self.bucket is None:
+            yield from map(streams.describe, self.names)
+            return
+        for count, each in enumerate(streams.list(self.bucket, self.prefix)):
+            if count == MAX_STREAMS:
+                raise TooManyStreams(
+                    f"more than {MAX_STREAMS} streams of {self.bucket} begin with "
+                    f"'{self.prefix}': a longer prefix selects fewer"
+                )
+            yield each
+
+
+class Request(NamedTuple):
+    """What a query that reads was told."""
+
+    place: Place
+    which: Which
+    rules: Rules
+    failfast: bool
+    partition_bytes: int
+
+
+def request_of(options: Options) -> Request:
+    """The options that all readers have. Raises `BadOption`."""
+    size = given.whole_number(options, "partition_bytes", least=1, most=_MOST_BYTES)
+    return Request(
+        place_of(options),
+        _which(options),
+        Rules(
+            given.choice(options, "on_trimmed", ("fail", "snapshot")) == "snapshot",
+            given.choice(options, "on_deleted", ("fail", "skip")) == "skip",
+        ),
+        given.choice(options, "mode", ("permissive", "failfast")) == "failfast",
+        size or PARTITION_BYTES,
+    )
+
+
+def _which(options: Options) -> Which:
+    chosen = [name for name in ("stream", "streams", "bucket") if name in options]
+    if len(chosen) != 1:
+        raise BadOption(
+            "name what to read with exactly one of the options stream (one name), "
+            "streams (a JSON array of names) and bucket"
+            + (f", not with {' and '.join(chosen)}" if chosen else "")
+        )
+    if chosen != ["bucket"] and "prefix" in options:
+        raise BadOption(f"option prefix goes with option bucket, not with {chosen[0]}")
+    if chosen == ["stream"]:
+        return Which((given.stream_name(given.text(options, "stream") or "", "stream"),))
+    if chosen == ["streams"]:
+        return Which(tuple(given.stream_names(options, "streams")))
+    bucket = given.text(options, "bucket") or ""
+    if "/" in bucket:
+        raise BadOption(f"option bucket is '{bucket}'; it must be the name of one, without a slash")
+    return Which(bucket=bucket, prefix=options.get("prefix", ""))
+
+
+class Edge(NamedTuple):
+    """Where reading begins or ends: the same word for all streams, or an offset for some."""
+
+    word: str
+    offsets: dict[str, Position] = {}  # noqa: RUF012 - never changed
+
+
+def edge_of(options: Options, name: str, words: tuple[str, ...], which: Which) -> Edge:
+    """An option that is one of `words` (the first by default), an offset, or a JSON object of
+    offsets by stream. Raises `BadOption`."""
+    value = given.text(options, name)
+    if value is None or value in words:
+        return Edge(value or words[0])
+    if value.lstrip().startswith("{"):
+        return Edge(words[0], _offsets(value, name, which))
+    position = as_position(value)
+    if position is None:
+        raise BadOption(
+            f"option {name} is '{value}'; it must be {', '.join(words)}, an offset such as "
+            "0000000000000012_0000000000004096, or a JSON object of offsets by stream"
+        )
+    if len(which.names) != 1:
+        raise BadOption(
+            f"option {name} is an offset, which is of one stream: give several streams theirs "
+            'with a JSON object such as {"agents/a": "0000000000000012_0000000000004096"}'
+        )
+    return Edge(words[0], {which.names[0]: position})
+
+
+def _offsets(value: str, option: str, which: Which) -> dict[str, Position]:
+    try:
+        found = json.loads(value)
+    except ValueError as error:
+        raise BadOption(f"option {option} is not JSON: {error}") from None
+    offsets = {}
+    for written, token in found.items():
+        name = given.stream_name(written, option)
+        position = as_position(token) if isinstance(token, str) else None
+        if position is None:
+            raise BadOption(f"option {option} has '{token}' for {written}, which is no offset")
+        bucket, _, below = name.partition("/")
+        if name not in which.names and not (
+            bucket == which.bucket and below.startswith(which.prefix)
+        ):
+            raise BadOption(f"option {option} has an offset of {written}, which is not read")
+        offsets[name] = position
+    return offsets
+
+
+def verified(streams: Streams, name: str, at: Position, option: str) -> Position:
+    """An offset that the user gave, if it is one of the stream. Raises `BadOption`, `Trimmed`."""
+    found = START if at == START else streams.boundary(name, at.record)
+    if found != at:
+        raise BadOption(
+            f"option {option} has {at.token().decode()} for {name}, which is no offset of it"
+        )
+    return at
+
+
+def schema_of(request: Request) -> T.StructType:
+    """The columns of the streams: `record` as their JSON has it, or binary where some of them is
+    not JSON. Raises `BadOption` where there is nothing to tell it by."""
+    streams = request.place.open()
+    described = list(islice(request.which.described(streams), MAX_STREAMS))
+    if all(is_json(each.content_type) for each in described):
+        record = infer([parse(message) for message in _sample(streams, described)])
+        if isinstance(record, T.StringType):
+            record = _known_string(streams, described)
+    else:
+        record = T.BinaryType()
+    return T.StructType(
+        [
+            T.StructField(STREAM, T.StringType()),
+            T.StructField(OFFSET, T.StringType()),
+            T.StructField(RECORD, record),
+        ]
+    )
+
+
+def _known_string(streams: Streams, described: list[Described]) -> T.DataType:
+    if not any(True for _ in _sample(streams, described)):
+        raise BadOption(
+            "there is no message to infer a schema from: give one, such as "
+            ".schema('stream string, offset string, record struct<agent: string, cost: double>')"
+        )
+    return T.StringType()
+
+
+def _sample(streams: Streams, described: list[Described]) -> Iterator[bytes]:
+    """The first messages of the first streams that have some."""
+    filled = (each for each in described if each.tail != START)
+    for each in islice(filled, _SAMPLED_STREAMS):
+        left = _SAMPLED_RECORDS // _SAMPLED_STREAMS
+        wanted = Range(each.name, each.incarnation, 0, each.tail.record, each.tail.byte)
+        for piece in read(streams, wanted, Rules(skip_trimmed=True, skip_deleted=True)):
+            piece = piece.cut(left)
+            start = 0
+            for length in piece.lengths.tolist():
+                yield piece.data[start : start + length - 1]
+                start += length
+            left -= len(piece.lengths)
+            if not left:
+                break
+
+
+def batches(request: Request, columns: Columns, part: Part) -> Iterator[pa.RecordBatch]:
+    """What a task reads."""
+    streams = request.place.open(part.number, met=True)
+    for wanted in part.ranges:
+        for piece in read(streams, wanted, request.rules):
+            yield columns.batch(wanted.name, piece)
+
+
+def ranges(
+    found: Iterable[tuple[Described, Position]],
+) -> Iterator[Range]:
+    """What lies between a position and the tail of each stream."""
+    for each, start in found:
+        if start.record < each.tail.record:
+            size = each.tail.byte - start.byte
+            yield Range(each.name, each.incarnation, start.record, each.tail.record, size)

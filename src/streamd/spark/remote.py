@@ -1,0 +1,162 @@
+"""Streams of servers, over HTTP."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from streamd.client.names import parse_name
+from streamd.client.transport import RETRY_FOR_S, Answer, Refused, Server
+from streamd.spark.errors import NotUnderstood, StreamMissing, Trimmed
+from streamd.spark.options import BadOption
+from streamd.spark.streams import Described, Piece
+from streamd.streams.offsets import Position, parse_offset
+
+_PAGE = "1000"
+_GONE = (404, 410)
+
+
+class Servers(NamedTuple):
+    """Nodes of a cluster that are asked in turn, and how long a request is tried again.
+
+    Without `retry_for_s` a driver that reaches none of them at first gives up at once.
+    """
+
+    urls: tuple[str, ...]
+    cacert: str | None = None
+    retry_for_s: float | None = None
+
+
+_open: dict[tuple[Servers, int], Server] = {}
+
+
+def server_of(servers: Servers, turn: int = 0, *, met: bool = False) -> Server:
+    """A connection that this process keeps, to begin with the node whose turn it is.
+
+    A task passes `met`: the driver has reached a server, so one that does not answer will.
+    """
+    # Spark forks its Python workers; what a parent has open is not for its children.
+    turn %= len(servers.urls)
+    known = _open.get((servers, os.getpid() << 16 | turn))
+    if known is not None:
+        return known
+    urls = servers.urls[turn:] + servers.urls[:turn]
+    retry_for_s = RETRY_FOR_S if met and servers.retry_for_s is None else servers.retry_for_s
+    server = Server(urls, cacert=servers.cacert, retry_for_s=retry_for_s)
+    _open[servers, os.getpid() << 16 | turn] = server
+    return server
+
+
+class _Listed(msgspec.Struct):
+    stream_id: str
+    content_type: str
+    next_offset: str
+    etag: str = ""
+
+
+class _Page(msgspec.Struct):
+    streams: list[_Listed]
+    has_more: bool
+    next_cursor: str | None = None
+
+
+_PAGE_DECODER = msgspec.json.Decoder(_Page)
+
+
+class Remote:
+    """`Streams` of a server. Raises `Refused` and `Unreachable` besides."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def describe(self, name: str) -> Described:
+        answer = self._ask("HEAD", name)
+        return Described(
+            name,
+            answer.headers.get("content-type", ""),
+            _incarnation(answer.headers.get("etag", "")),
+            _position(answer, "stream-next-offset"),
+        )
+
+    def list(self, bucket: str, prefix: str) -> Iterator[Described]:
+        query = {"limit": _PAGE, "prefix": prefix}
+        while True:
+            try:
+                answer = self._server.ask("GET", f"/{bucket}/streams", params=query)
+            except Refused as refusal:
+                if refusal.status == 404:
+                    raise StreamMissing(f"there is no bucket {bucket}") from None
+                if refusal.code == "INVALID_BUCKET_ID":
+                    raise BadOption(f"option bucket is '{bucket}'; {_LISTED}") from None
+                raise
+            page = _PAGE_DECODER.decode(answer.body)
+            for listed in page.streams:
+                tail = parse_offset(listed.next_offset.encode())
+                if tail is None or not listed.etag:
+                    raise NotUnderstood(_OLD)
+                name = f"{bucket}/{listed.stream_id}"
+                yield Described(name, listed.content_type, _incarnation(listed.etag), tail)
+            if not page.has_more or page.next_cursor is None:
+                return
+            query["after"] = page.next_cursor
+
+    def boundary(self, name: str, record: int) -> Position:
+        answer = self._ask("HEAD", name, {"record": str(record)})
+        return _position(answer, "stream-first-offset")
+
+    def pieces(self, name: str, incarnation: str, start: int) -> Iterator[Piece]:
+        query = {"framing": "lengths", "record": str(start)}
+        while True:
+            answer = self._ask("GET", name, query)
+            if _incarnation(answer.headers.get("etag", "")) != incarnation:
+                raise StreamMissing(f"{name} was deleted, and another made of the same name")
+            piece = _piece(answer)
+            if len(piece.lengths):
+                yield piece
+            if "stream-up-to-date" in answer.headers:
+                return
+            query = {"framing": "lengths", "offset": answer.headers["stream-next-offset"]}
+
+    def _ask(self, method: str, name: str, query: dict[str, str] | None = None) -> Answer:
+        try:
+            return self._server.ask(method, parse_name(name).path, params=query)
+        except Refused as refusal:
+            earliest = parse_offset(refusal.headers.get("stream-earliest-offset", "").encode())
+            if refusal.status == 410 and earliest is not None:
+                raise Trimmed(name, earliest) from None
+            if refusal.status in _GONE:
+                raise StreamMissing(f"there is no stream {name}") from None
+            raise
+
+
+_LISTED = (
+    "servers list buckets of 4 to 64 of a-z 0-9 _ -: name streams of others, or of none, with "
+    "stream or streams"
+)
+_OLD = "the server's answer lacks what its present version tells: it is older than this package"
+
+
+def _piece(answer: Answer) -> Piece:
+    headers = answer.headers
+    if "stream-content-type" not in headers:
+        raise NotUnderstood(_OLD)
+    count = int.from_bytes(answer.body[:4])
+    lengths = np.frombuffer(answer.body, dtype=">u4", count=count, offset=4).astype(np.int64)
+    start = _position(answer, "stream-first-offset")
+    return Piece(headers["stream-content-type"], start, lengths, answer.body[4 + 4 * count :])
+
+
+def _position(answer: Answer, header: str) -> Position:
+    found = parse_offset(answer.headers.get(header, "").encode())
+    if found is None:
+        raise NotUnderstood(_OLD)
+    return found
+
+
+def _incarnation(etag: str) -> str:
+    """What tells streams of one name apart: the beginning of any ETag of theirs."""
+    return etag.lstrip('"').partition(":")[0]

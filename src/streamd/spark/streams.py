@@ -1,0 +1,119 @@
+"""Streams to read, wherever they are: what readers know of a server, or of a store without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.spark.errors import StreamMissing, Trimmed
+from streamd.streams.offsets import START, Position, parse_offset
+
+# Streams of one query. The checkpoint of a live one names each of them, in every micro-batch.
+MAX_STREAMS = 100_000
+
+
+class Described(NamedTuple):
+    """A stream as of some moment.
+
+    `incarnation` tells it from others of the same name, before and after it.
+    """
+
+    name: str
+    content_type: str
+    incarnation: str
+    tail: Position
+
+
+class Range(NamedTuple):
+    """Records of a stream, from `start` to before `end`. `size` is about how many bytes."""
+
+    name: str
+    incarnation: str
+    start: int
+    end: int
+    size: int
+
+
+class Piece(NamedTuple):
+    """Records end to end, the first of which begins at `start`; their lengths in bytes.
+
+    JSON messages have a comma behind each, which lengths and offsets count.
+    """
+
+    content_type: str
+    start: Position
+    lengths: NDArray[np.int64]
+    data: bytes
+
+    def cut(self, count: int) -> Piece:
+        """The first `count` records."""
+        if count >= len(self.lengths):
+            return self
+        lengths = self.lengths[:count]
+        return Piece(self.content_type, self.start, lengths, self.data[: int(lengths.sum())])
+
+
+class Streams(Protocol):
+    """Where streams are read from. Calls block, and raise what is in `errors`."""
+
+    def describe(self, name: str) -> Described:
+        """Raises `StreamMissing`."""
+        ...
+
+    def list(self, bucket: str, prefix: str) -> Iterator[Described]:
+        """The streams of a bucket whose names in it begin with `prefix`, in order."""
+        ...
+
+    def boundary(self, name: str, record: int) -> Position:
+        """Where a record begins; the tail for one that is not there yet.
+
+        Raises `StreamMissing`, `Trimmed`.
+        """
+        ...
+
+    def pieces(self, name: str, incarnation: str, start: int) -> Iterator[Piece]:
+        """Records from number `start` on, up to the tail, about a mebibyte at a time.
+
+        Raises `StreamMissing`, also when the stream of this incarnation is gone, and `Trimmed`.
+        """
+        ...
+
+
+class Rules(NamedTuple):
+    """What is done about records that are gone: `skip` them, or fail."""
+
+    skip_trimmed: bool = False
+    skip_deleted: bool = False
+
+
+def read(streams: Streams, wanted: Range, rules: Rules) -> Iterator[Piece]:
+    """The records of a range, but for those that are gone where `rules` allow it.
+
+    Raises `Trimmed`, `StreamMissing`.
+    """
+    at = wanted.start
+    while at < wanted.end:
+        try:
+            for piece in streams.pieces(wanted.name, wanted.incarnation, at):
+                piece = piece.cut(wanted.end - piece.start.record)
+                yield piece
+                at = piece.start.record + len(piece.lengths)
+                if at >= wanted.end:
+                    return
+            raise StreamMissing(f"{wanted.name} ends at record {at}, which is not its last")
+        except Trimmed as trimmed:
+            if not rules.skip_trimmed:
+                raise
+            at = max(at, trimmed.earliest.record)
+        except StreamMissing:
+            if not rules.skip_deleted:
+                raise
+            return
+
+
+def as_position(token: str) -> Position | None:
+    """The position that an offset names; `-1` is the start. None for what is no offset."""
+    return START if token == "-1" else parse_offset(token.encode())

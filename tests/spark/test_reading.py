@@ -1,0 +1,265 @@
+"""``spark.read.format("streamd")`` from real servers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from streamd.spark import register
+from streamd.spark.errors import BadRecord, StreamMissing, Trimmed
+from streamd.spark.options import BadOption
+from streamd.spark.source import StreamdSource
+from tests.spark.streams import BYTES, Writer
+from tests.spark.test_values import FITTING, MISFITS
+from tests.support.ports import unused_port
+from tests.support.server_process import ServerProcess
+
+RUNS = [{"agent": f"agent-{n % 3}", "cost": n / 4, "n": n} for n in range(3000)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def writer(server: ServerProcess) -> Iterator[Writer]:
+    writer = Writer(server.url)
+    yield writer
+    writer.close()
+
+
+Load = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def load(spark: SparkSession, server: ServerProcess) -> Load:
+    """Streams as a frame, by the options given."""
+    register(spark)
+
+    def load(schema: str | None = None, **options: Any) -> DataFrame:
+        reader = spark.read.format("streamd").options(url=server.url)
+        if schema is not None:
+            reader = reader.schema(schema)
+        return reader.options(**options).load()
+
+    return load
+
+
+@pytest.fixture(scope="module")
+def runs(writer: Writer) -> list[str]:
+    return writer.filled("runs/all", RUNS)
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+Ask = Callable[..., list[dict[str, Any]]]
+N = T.StructType().add("record", T.StructType().add("n", "integer"))
+TEXT = T.StructType().add("record", "string")
+NAME = T.StructType().add("stream", "string")
+
+
+@pytest.fixture
+def ask(server: ServerProcess) -> Ask:
+    """The same rows without Spark, which takes seconds for each query: the reader is asked as it
+    would be, and whatever goes to tasks is sent through pickle. `then` is run in between."""
+
+    def ask(
+        schema: T.StructType | None = None, then: Callable[[], None] = int, **options: Any
+    ) -> list[dict[str, Any]]:
+        given = {"url": server.url, **{name: str(value) for name, value in options.items()}}
+        source = StreamdSource(CaseInsensitiveDict(given))
+        reader = source.reader(schema or source.schema())
+        planned = pickle.dumps((reader, reader.partitions()))
+        then()
+        reader, parts = pickle.loads(planned)
+        return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+    return ask
+
+
+# -- what is read -----------------------------------------------------------------------------
+
+
+def test_messages_of_json_have_the_columns_that_their_fields_ask_for(
+    load: Load, runs: list[str]
+) -> None:
+    frame = load(stream="runs/all")
+    assert frame.schema.simpleString() == (
+        "struct<stream:string,offset:string,record:struct<agent:string,cost:double,n:bigint>>"
+    )
+    found = rows(frame.orderBy("offset"))
+    assert [row["record"] for row in found] == RUNS
+    assert {row["stream"] for row in found} == {"runs/all"}
+    assert found[0]["offset"] == "0000000000000000_0000000000000000"
+    assert [row["offset"] for row in found][500::500] == runs[:-1]
+
+
+def test_a_large_stream_is_read_by_many_tasks_each_record_once(
+    load: Load, server: ServerProcess, runs: list[str]
+) -> None:
+    """And a node that is gone is passed over by each of them."""
+    several = f"http://127.0.0.1:{unused_port()},{server.url}"
+    frame = load("record struct<n: int>", stream="runs/all", partition_bytes=20_000, url=several)
+    assert frame.rdd.getNumPartitions() == 8
+    assert sorted(row.record.n for row in frame.collect()) == list(range(3000))
+
+
+def test_offsets_say_where_to_begin_and_to_end(ask: Ask, runs: list[str]) -> None:
+    found = ask(
+        N,
+        stream="runs/all",
+        starting_offset=runs[0],
+        ending_offset=json.dumps({"/v1/stream/runs/all": runs[2]}),
+    )
+    assert [row["record"]["n"] for row in found] == list(range(500, 1500))
+
+
+def test_records_of_bytes_are_told_apart(ask: Ask, writer: Writer) -> None:
+    contents = [bytes([n]) * (n % 7 + 1) for n in range(40)]
+    writer.create("files/bytes", BYTES)
+    offsets = [writer.send("files/bytes", content, BYTES) for content in contents]
+    found = ask(stream="files/bytes", partition_bytes=20)
+    assert [row["record"] for row in found] == contents
+    assert [row["offset"] for row in found[1:]] == offsets[:-1]
+
+
+def test_a_bucket_is_read_by_prefix_and_several_streams_by_their_names(
+    ask: Ask, writer: Writer
+) -> None:
+    names = ["parts/run-1", "parts/run-2", "parts/run-2/deep", "parts/other"]
+    for name in names:
+        writer.create(name)
+        writer.append(name, {"of": name}, {"of": name})
+    writer.create("alone")
+    writer.append("alone", {"of": "alone"})
+
+    def found(**options: str) -> list[str]:
+        return sorted(row["stream"] for row in ask(NAME, **options))
+
+    assert found(bucket="parts") == sorted(names * 2)
+    assert found(bucket="parts", prefix="run-") == sorted(names[:3] * 2)
+    chosen = json.dumps(["parts/other", "alone"])
+    assert found(streams=chosen) == ["alone", "parts/other", "parts/other"]
+
+
+def test_the_schema_that_is_given_is_the_one_that_is_read(ask: Ask, runs: list[str]) -> None:
+    raw = T.StructType().add("record", "binary").add("offset", "string")
+    first, *_ = ask(raw, stream="runs/all")
+    begin = "0000000000000000_0000000000000000"
+    assert first == {"record": json.dumps(RUNS[0]).encode(), "offset": begin}
+    found = [row["record"] for row in ask(TEXT, stream="runs/all")]
+    assert found == [json.dumps(run) for run in RUNS]
+
+
+TYPES = """record struct<
+    flag: boolean, tiny: tinyint, whole: bigint, real: double, exact: decimal(10,2), text: string,
+    day: date, moment: timestamp, bytes: binary, list: array<int>, map: map<string, double>,
+    inner: struct<deep: array<struct<x: int>>>>"""
+
+
+def test_json_becomes_the_types_of_the_schema(load: Load, writer: Writer) -> None:
+    writer.create("types/mixed")
+    writer.append("types/mixed", FITTING, MISFITS, "no object")
+    fits, misfits, none = [
+        json.loads(row.json)
+        for row in load(TYPES, stream="types/mixed")
+        .selectExpr("to_json(struct(record), map('ignoreNullFields', 'false')) as json")
+        .collect()
+    ]
+    assert fits["record"] == {
+        **FITTING,
+        "real": 2.0,
+        "inner": {"deep": [{"x": 1}, None]},
+        "moment": "2026-11-22T03:06:07.500Z",
+    }
+    assert misfits["record"] == {
+        **dict.fromkeys(FITTING),
+        "text": '{"a": 1}',
+        "list": [1, None],
+        "inner": {"deep": [{"x": None}]},
+    }
+    assert none["record"] is None
+
+
+# -- what is gone, or not there -----------------------------------------------------------------
+
+
+def test_a_trimmed_stream_is_an_error_or_by_option_read_from_its_snapshot(
+    ask: Ask, writer: Writer
+) -> None:
+    behind = writer.filled("gone/trimmed", RUNS[:100], 10)
+    writer.publish("gone/trimmed", behind[3], b"{}")
+
+    def found(**options: str) -> list[int]:
+        return [row["record"]["n"] for row in ask(N, stream="gone/trimmed", **options)]
+
+    with pytest.raises(Trimmed, match=f"gone/trimmed begins at {behind[3]}.*on_trimmed"):
+        found()
+    assert found(starting_offset=behind[3]) == list(range(40, 100))
+    assert found(on_trimmed="snapshot") == list(range(40, 100))
+
+
+def test_what_is_not_there_is_named(ask: Ask) -> None:
+    with pytest.raises(StreamMissing, match="there is no stream gone/nowhere"):
+        ask(stream="gone/nowhere")
+    with pytest.raises(StreamMissing, match="there is no bucket nowhere"):
+        ask(NAME, bucket="nowhere")
+    with pytest.raises(BadOption, match="option bucket is 'b'; servers list buckets of 4 to 64"):
+        ask(NAME, bucket="b")
+
+
+def test_a_stream_that_is_made_anew_while_it_is_read_is_not_mixed_up(
+    ask: Ask, writer: Writer
+) -> None:
+    writer.filled("gone/anew", RUNS[:10])
+
+    def make_anew() -> None:
+        writer.delete("gone/anew")
+        writer.filled("gone/anew", RUNS[100:200])
+
+    with pytest.raises(StreamMissing, match="gone/anew was deleted, and another made"):
+        ask(N, make_anew, stream="gone/anew")
+    assert ask(N, make_anew, stream="gone/anew", on_deleted="skip") == []
+
+
+def test_an_offset_of_another_stream_is_refused(ask: Ask, runs: list[str]) -> None:
+    wrong = "0000000000000001_0000000000000001"
+    with pytest.raises(BadOption, match=f"{wrong} for runs/all, which is no offset of it"):
+        ask(N, stream="runs/all", starting_offset=wrong)
+
+
+def test_a_wrong_option_reaches_the_user(load: Load) -> None:
+    with pytest.raises(AnalysisException, match="has no option straem; its options are access_key"):
+        load(straem="runs/all")
+
+
+def test_an_empty_stream_of_json_needs_a_schema_and_is_empty_with_one(
+    ask: Ask, writer: Writer
+) -> None:
+    writer.create("types/empty")
+    with pytest.raises(BadOption, match="no message to infer a schema from"):
+        ask(stream="types/empty")
+    assert ask(TEXT, stream="types/empty") == []
+
+
+def test_a_stream_that_is_not_json_is_not_read_as_if_it_were(ask: Ask, writer: Writer) -> None:
+    writer.create("files/text", "text/plain")
+    writer.send("files/text", b"caf\xe9", "text/plain")
+    writer.send("files/text", b"tea", "text/plain")
+    with pytest.raises(BadRecord, match="files/text is text/plain, not JSON"):
+        ask(N, stream="files/text")
+    assert ask(TEXT, stream="files/text") == [{"record": None}, {"record": "tea"}]
+    with pytest.raises(BadRecord, match="0000000000000000 of files/text is not UTF-8"):
+        ask(TEXT, stream="files/text", mode="failfast")
