@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
-from minio.commonconfig import CopySource
 
 from streamd.config import ColdConfig
 from tests.archive.test_archive import a_round
@@ -70,23 +70,15 @@ class Place(NamedTuple):
 
     def put(self, objects: Mapping[str, bytes]) -> None:
         client = self.minio.client()
-        for name, content in objects.items():
+
+        def put_one(name: str) -> None:
+            content = io.BytesIO(objects[name])
             client.put_object(
-                self.bucket, f"{self.prefix}/{name}", io.BytesIO(content), len(content)
+                self.bucket, f"{self.prefix}/{name}", content, content.getbuffer().nbytes
             )
 
-    def put_copy(
-        self, source: Place, before: Mapping[str, bytes], after: Mapping[str, bytes]
-    ) -> None:
-        """Put `after`; the store itself copies what is the same in `before`, from `source`."""
-        client = self.minio.client()
-        for name, content in after.items():
-            target = f"{self.prefix}/{name}"
-            if before.get(name) == content:
-                origin = CopySource(source.bucket, f"{source.prefix}/{name}")
-                client.copy_object(self.bucket, target, origin)
-            else:
-                client.put_object(self.bucket, target, io.BytesIO(content), len(content))
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(put_one, objects))
 
 
 class Clean(NamedTuple):

@@ -63,4 +63,4 @@ def little(minio: MinioServer, tmp_path_factory: pytest.TempPathFactory) -> Clea
 @pytest.fixture
 def scene(rich: Clean, little: Clean) -> Scene:
     """A copy of the rich cluster's objects, in memory, to be damaged."""
-    return Scene(rich.objects, rich.cluster_id, little.objects)
+    return Scene.of(rich, little)

@@ -5,11 +5,12 @@ The ways themselves are in `damages_packs`, `damages_log`, `damages_states` and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.spark.forging import Folder
+from tests.spark.buckets import Clean
+from tests.spark.forging import Folder, regrouped
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,19 @@ class Expected:
 
 
 class Scene:
-    """A clean cluster's folder for a way to damage, and another cluster's objects."""
+    """A clean group of a cluster for a way to damage, and another cluster's objects."""
 
-    def __init__(
-        self, objects: Mapping[str, bytes], cluster_id: str, foreign: Mapping[str, bytes]
-    ) -> None:
-        self.folder = Folder(objects, cluster_id)
-        self.foreign = Folder(foreign, next(iter(foreign)).partition("/")[0])
+    def __init__(self, folder: Folder, foreign: Folder) -> None:
+        self.folder = folder
+        self.foreign = foreign
+
+    @classmethod
+    def of(cls, clean: Clean, foreign: Clean, group_id: int = 0) -> Scene:
+        """A copy of a clean bucket's objects, in memory, as those of a group."""
+        folders = [Folder(one.objects, one.cluster_id) for one in (clean, foreign)]
+        if group_id:
+            folders = [regrouped(folder, group_id) for folder in folders]
+        return cls(*folders)
 
 
 # Of a `Scene`, or of the rows of a node's own state.

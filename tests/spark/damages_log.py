@@ -122,7 +122,9 @@ def segment_duplicated(scene: Scene) -> Expected:
     parsed = parse_segment_name(folder.local(name))
     assert parsed is not None
     content = folder.objects[name]
-    other = segment_name(0, parsed.first_index + 5, parsed.last_index + 5, digest_of(content))
+    other = segment_name(
+        folder.group_id, parsed.first_index + 5, parsed.last_index + 5, digest_of(content)
+    )
     return Expected("segment_misnamed", folder.put(other, content))
 
 

@@ -288,9 +288,8 @@ def pack_deleted(scene: Scene) -> Expected:
 def pack_nobody_refers_to(scene: Scene) -> Expected:
     """A pack of an earlier term lies there that no state refers to; it is harmless."""
     folder = scene.folder
-    _, number, content = 0, 7, folder.chunks(folder.packs()[0])[:2]
-    writer = PackWriter(0, 1, number)
-    for stream_id, chunk in content:
+    writer = PackWriter(folder.group_id, 1, 7)
+    for stream_id, chunk in folder.chunks(folder.packs()[0])[:2]:
         writer.add(stream_id, chunk)
     made = writer.finish()
     assert read_pack(made.content).term == 1

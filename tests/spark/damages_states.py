@@ -148,14 +148,17 @@ def piece_nobody_names(scene: Scene) -> Expected:
     [name] = folder.pieces(_newest(folder))
     of = folder.manifest(_newest(folder)).of
     content = folder.objects[name]
-    orphan = piece_name(0, of.index, of.snapshot_id ^ 1, 0, digest_of(content))
+    orphan = piece_name(of.group_id, of.index, of.snapshot_id ^ 1, 0, digest_of(content))
     return Expected("piece_orphan", folder.put(orphan, content))
 
 
 @STATES.add(is_whole=True)
 def stray_object(scene: Scene) -> Expected:
     """An object lies there that no streamd writes; it is harmless."""
-    return Expected("object_unknown", scene.folder.put("packs/notes.txt", b"do not delete"))
+    return Expected(
+        "object_unknown",
+        scene.folder.put(f"packs/{scene.folder.group_id:08x}/notes.txt", b"do not delete"),
+    )
 
 
 # -- rows -------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.snapshots import whole_rows
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
-from streamd.streams.commands import Archived, Command, FlushCold, NewSlice
+from streamd.streams.commands import Archived, Command, FlushCold, MoveSlices, NewSlice
 from streamd.streams.model import ArchivedPlace, ColdSlice, Header, Pack, Stream
 
 Rows = dict[bytes, bytes]
@@ -64,13 +64,14 @@ class Slice(NamedTuple):
 
 
 class Folder:
-    """The objects of one cluster, by their names below the store's prefix."""
+    """The objects of one group of a cluster, by their names below the store's prefix."""
 
-    def __init__(self, objects: Mapping[str, bytes], cluster_id: str) -> None:
+    def __init__(self, objects: Mapping[str, bytes], cluster_id: str, group_id: int = 0) -> None:
         self.objects = {
             name: content for name, content in objects.items() if name.startswith(cluster_id)
         }
         self.cluster_id = cluster_id
+        self.group_id = group_id
         self._at = f"{cluster_id}/"
 
     def names(self, kind: str) -> list[str]:
@@ -223,15 +224,8 @@ class Folder:
         of = edit(manifest.of, rows)
         for piece in pieces:
             del self.objects[piece]
-        writer = SnapshotWriter(of)
-        data = b"".join(
-            len(key).to_bytes(4) + len(value).to_bytes(4) + key + value
-            for key, value in sorted(rows.items())
-        )
-        made = writer.piece(data)
-        self.put(made.name, made.content)
-        made = writer.manifest()
-        return self.replace(name, made.name, made.content)
+        del self.objects[name]
+        return _put_state(self, of, rows)
 
     # -- finding things in the newest state ------------------------------------------------------
 
@@ -394,6 +388,67 @@ def _point_anew(entry: Entry, places: Mapping[int, LogPlace]) -> Entry:
 
 def _archived(place: LogPlace) -> ArchivedPlace:
     return ArchivedPlace(*astuple(place))
+
+
+def regrouped(folder: Folder, group_id: int) -> Folder:
+    """The same objects, as another group of the same cluster would have written them."""
+    found = Folder({}, folder.cluster_id, group_id)
+    renamed: dict[str, str] = {}
+    for name in folder.packs():
+        parsed = parse_pack_name(folder.local(name))
+        assert parsed is not None
+        pack = PackWriter(group_id, parsed.term, parsed.number)
+        for stream_id, chunk in folder.chunks(name):
+            pack.add(stream_id, chunk)
+        made = pack.finish()
+        renamed[name] = found.put(made.name, made.content)
+    places = {0: LogPlace()}
+    for name in folder.segments():
+        head = read_segment_head(folder.objects[name])
+        segment = SegmentWriter(group_id, places[head.previous.index], folder.cluster_id)
+        for original in folder.entries(name):
+            entry = _point_anew(_name_anew(original, renamed), places)
+            segment.add(entry)
+            places[entry.index] = segment.last
+        found.put(*segment.finish())
+    for name in folder.names("ends"):
+        end = read_end(folder.objects[name])
+        found.put(*make_end(replace(end, group_id=group_id, place=places[end.place.index])))
+    for name in folder.manifests():
+        rows = folder.rows(name)
+        of = _move_state(folder.manifest(name).of, rows, places)
+        for key in [key for key in rows if key[:1] == keys.PACK]:
+            pack_row = msgspec.msgpack.decode(rows[key], type=Pack)
+            edit_row(rows, key, Pack, name=renamed[pack_row.name])
+        _put_state(found, replace(of, group_id=group_id), rows)
+    return found
+
+
+def _name_anew(entry: Entry, renamed: Mapping[str, str]) -> Entry:
+    """An entry whose commands name packs as they are called now."""
+    if entry.kind != EntryKind.COMMANDS:
+        return entry
+    batch = decode_batch(entry.payload)
+    if not any(isinstance(command, FlushCold | MoveSlices) for command in batch.commands):
+        return entry
+    commands: list[Command] = [
+        replace(command, name=renamed[command.name])
+        if isinstance(command, FlushCold | MoveSlices)
+        else command
+        for command in batch.commands
+    ]
+    return replace(entry, payload=encode_batch(replace(batch, commands=commands)))
+
+
+def _put_state(folder: Folder, of: SnapshotOf, rows: Rows) -> str:
+    """Put a state's piece and its manifest; returns the full name of that."""
+    writer = SnapshotWriter(of)
+    data = b"".join(
+        len(key).to_bytes(4) + len(value).to_bytes(4) + key + value
+        for key, value in sorted(rows.items())
+    )
+    folder.put(*writer.piece(data))
+    return folder.put(*writer.manifest())
 
 
 def _move_state(of: SnapshotOf, rows: Rows, places: Mapping[int, LogPlace]) -> SnapshotOf:

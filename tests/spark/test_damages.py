@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from streamd.streams.commands import Append
 from streamd_audit.findings import KINDS
 from tests.spark.audit_page import CATALOGUES, PAGE, damages_table, kinds_table, marked, with_table
 from tests.spark.buckets import Clean
@@ -29,6 +30,17 @@ def test_a_folder_put_together_again_is_the_same(scene: Scene) -> None:
     scene.folder.forge_log({})
     scene.folder.forge_state(lambda _: None)
     assert scene.folder.objects == before
+
+
+def test_a_folder_of_another_group_is_whole_and_says_the_same(rich: Clean, little: Clean) -> None:
+    of, other = Scene.of(rich, little).folder, Scene.of(rich, little, 7).folder
+    assert flaw(other) is None
+    assert not of.objects.keys() & other.objects.keys()
+    assert len(of.objects) == len(other.objects)
+    assert [said.command for said in of.commands() if isinstance(said.command, Append)] == [
+        said.command for said in other.commands() if isinstance(said.command, Append)
+    ]
+    assert of.stream("agents/chat") == other.stream("agents/chat")
 
 
 @each_damage
@@ -55,7 +67,7 @@ def test_the_page_tells_of_every_damage_and_kind(rich: Clean, little: Clean) -> 
     kinds: dict[str, list[str]] = {}
     for catalogue in CATALOGUES:
         for damage in catalogue.damages:
-            scene = Scene(rich.objects, rich.cluster_id, little.objects)
+            scene = Scene.of(rich, little)
             target = scene.folder.state() if catalogue is LIVE else scene
             kinds[damage.name] = [one.kind for one in damage.on(target)]
     tables = {"damages": damages_table(kinds), "kinds": kinds_table()}
