@@ -6,6 +6,7 @@ defaults, so commands of every release decode; what later releases may add at th
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Annotated
 
 import msgspec
@@ -274,7 +275,7 @@ Command = (
     | OpenSession
 )
 KeyCommand = Create | Append | Delete | BeginUpload | PublishSnapshot
-DataCommand = Create | Append | StorePart | PublishSnapshot
+_WITH_DATA = frozenset((Create, Append, StorePart, PublishSnapshot))
 
 
 class Package(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -321,6 +322,7 @@ class _Stamp(msgspec.Struct, array_like=True):
 
 # The stamp is nearly always the element of an array that MessagePack writes in nine bytes.
 _UINT64 = 0xCF
+_STAMP = Struct(">BBQ")
 
 _decode_batch: Decoder[Batch] = Decoder(Batch, "a batch of commands")
 _decode_stamp: Decoder[_Stamp] = Decoder(_Stamp, "a batch of commands")
@@ -339,8 +341,10 @@ def decode_batch(payload: Buffer, index: int | None = None) -> Batch:
 
 def stamp_of(payload: Buffer, index: int | None = None) -> int:
     """Only a batch's time, in milliseconds since the epoch. Raises `Damaged`."""
-    if len(payload) > 10 and payload[1] == _UINT64 and payload[0] & 0xF0 == 0x90:
-        return int.from_bytes(payload[2:10], "big")
+    if len(payload) > _STAMP.size:
+        array, kind, now_ms = _STAMP.unpack_from(payload)
+        if kind == _UINT64 and array & 0xF0 == 0x90:
+            return int(now_ms)
     try:
         return _decode_stamp(payload).now_ms
     except Damaged as damaged:
@@ -369,7 +373,7 @@ def kind_of(command: Command) -> str:
 
 def head_of(command: Command) -> bytes:
     """The command's MessagePack with its `data` emptied. The command itself loses it too."""
-    if isinstance(command, DataCommand):
+    if command.__class__ in _WITH_DATA:
         command.data = _NO_DATA
     return _encode(command)
 

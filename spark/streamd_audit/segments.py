@@ -248,8 +248,10 @@ class _Source:
         return memoryview(b"".join(parts))
 
     def expect_end(self, unread: int) -> None:
-        if unread or self._left or self._checked(1):
+        if unread or self._checked(1):
             raise Damaged(TOO_LONG, "there is more in a segment than its entries")
+        if self._left:
+            raise Damaged(TOO_SHORT, "the entries have fewer bytes than the head says")
 
     def _checked(self, size: int) -> bytes:
         try:

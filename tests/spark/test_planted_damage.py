@@ -6,6 +6,7 @@ of it, but what it refuses, the audit refuses.
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from random import Random
 from struct import pack, pack_into, unpack_from
@@ -450,3 +451,59 @@ def test_a_frames_size_is_told_without_decompressing_it(rows: bytes) -> None:
 def _streamed(compressor: zstandard.ZstdCompressor, rows: bytes) -> bytes:
     streaming = compressor.compressobj()
     return streaming.compress(rows) + streaming.flush()
+
+
+# -- what a hostile object can take --------------------------------------------------------------
+
+
+def peak_of(read: Callable[[], object]) -> int:
+    """How much memory Python took at most, in bytes."""
+    tracemalloc.start()
+    try:
+        read()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_small_segment_of_many_zeros_is_read_in_little_memory() -> None:
+    payload = bytes(1024 * 1024)
+    inside = b"".join(pack(">QBII", 1, 0, 0, len(payload)) + payload for _ in range(64))
+    bomb = segment_of(open_frame(inside), len(inside), at(54, ">Q", 64))
+    bomb = good_head(at(46, ">Q", 0)(at(38, ">Q", 1)(bomb)), SEGMENT_HEAD)
+    assert len(bomb) < 64 * 1024
+    found: list[bool] = []
+
+    def read() -> None:
+        with pytest.raises(Damaged, match=CONTRADICTION):
+            found.extend(entry.is_linked for entry in segments.read_entries(bomb))
+
+    assert peak_of(read) < 8 * 1024 * 1024
+    assert found == [False] * 64
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        lambda: entries(at(entry_length(2), ">I", 64 * 1024 * 1024)),
+        lambda: segment_of(open_frame(parts_of_segment()[1]), 2**62),
+    ],
+)
+def test_an_entry_that_is_said_to_be_large_takes_no_memory(hostile: Callable[[], bytes]) -> None:
+    content = hostile()
+
+    def read() -> None:
+        with pytest.raises(Damaged, match=TOO_SHORT):
+            list(segments.read_entries(content))
+
+    assert peak_of(read) < 8 * 1024 * 1024
+
+
+def test_a_piece_of_more_rows_than_it_says_takes_no_memory() -> None:
+    bomb = piece_of(frame(bytes(256 * 1024 * 1024)), b"rows")
+
+    def read() -> None:
+        with pytest.raises(Damaged, match=CONTRADICTION):
+            FORMATS["piece"].audit(bomb)
+
+    assert peak_of(read) < 1024 * 1024
