@@ -141,7 +141,7 @@ class S3Proxy:
         """Until `heal`, faults befall only requests that are about something of this name."""
         self._about = about
 
-    def hold(self, moment: Moment, method: str, about: str = "", *, passed_over: int = 0) -> Hold:
+    def hold(self, moment: Moment, method: str, about: str = "", passed_over: int = 0) -> Hold:
         """Hold one request of a method, about something whose name has `about` in it, after
         so many others of its kind were passed over."""
         hold = Hold(moment, method, about, passed_over=passed_over)

@@ -22,6 +22,8 @@ from streamd_audit.session import spark_session
 from tests.spark.sink.attempts import Row
 
 PARTITIONS = 2
+# A JVM may need that long to start and run a few batches, on a machine with much else to do.
+START_S = 300.0
 
 
 def put_batch(source: Path, number: int, rows: Sequence[Row]) -> None:
@@ -64,27 +66,25 @@ class Driver:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                # What a driver that is killed leaves lying goes with the test's directory.
+                env={**os.environ, "SPARK_LOCAL_DIRS": str(checkpoint.with_suffix(".scratch"))},
                 cwd=Path(__file__).parents[3],
             )
 
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
     def kill(self) -> None:
         """End the driver at once, and its JVM; workers find out by themselves."""
-        if self.is_alive:
+        if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
-    def wait(self, timeout_s: float = 180.0) -> None:
+    def wait(self, timeout_s: float = START_S) -> None:
         """Wait for the end of the query, which must be a good one."""
         status = self._process.wait(timeout_s)
         assert status == 0, self._log.read_text(errors="replace")[-6000:]
 
 
 def main(url: str, source: str, checkpoint: str) -> None:
-    spark = spark_session("sink", "local[2]")
+    spark = spark_session("sink", "local[2,4]")  # tasks are tried 4 times
     register(spark)
     start(rows_of(spark, Path(source)), url, Path(checkpoint)).awaitTermination()
     spark.stop()

@@ -15,28 +15,16 @@ from pyspark.sql.streaming import StreamingQuery
 from streamd.spark import register
 from tests.spark.sink import queries
 from tests.spark.sink.attempts import Row, Sink, Streams
+from tests.spark.sink.steps import EVERY_STEP, Step
 from tests.spark.sink.workers import kill_workers
 from tests.support.s3_proxy import Moment, S3Proxy
 from tests.support.server_process import ServerProcess
 
 ALL = os.environ.get("AUDIT_TESTS") == "all"
-# A task looks for other journals, asks what its streams are, proposes a plan and appends rows.
-STEPS = [
-    (Moment.BEFORE, "POST", "/append-batch", 1),
-    (Moment.BEHIND, "POST", "/v1/stream/", 0),
-    (Moment.BEHIND, "POST", "/v1/stream/", 3),
-]
-# All requests of a micro-batch: two tasks, two streams each.
-EVERY_STEP = [
-    (moment, method, about, passed_over)
-    for method, about, count in (
-        ("GET", "/spark-sink/streams", 1),
-        ("HEAD", "/v1/stream/", 2),
-        ("POST", "/append-batch", 2),
-        ("POST", "/v1/stream/", 4),
-    )
-    for passed_over in range(count)
-    for moment in (Moment.BEFORE, Moment.BEHIND)
+SOME_STEPS = [
+    Step(Moment.BEFORE, "POST", "/append-batch", 1),
+    Step(Moment.BEHIND, "POST", "/v1/stream/", 0),
+    Step(Moment.BEHIND, "POST", "/v1/stream/", 3),
 ]
 
 
@@ -55,9 +43,9 @@ def expect(streams: Streams, rows: Sequence[Row]) -> None:
         assert sorted(json.dumps(message) for message in streams.messages(name)) == expected
 
 
-def rows_for(sink: Sink, batch: int, count: int = 40) -> list[Row]:
+def rows_for(bucket: str, batch: int, count: int = 40) -> list[Row]:
     return [
-        (f"{sink.sink_id}/s{number // 2 % 2}", b'{"batch": %d, "n": %d}' % (batch, number))
+        (f"{bucket}/s{number // 2 % 2}", b'{"batch": %d, "n": %d}' % (batch, number))
         for number in range(count)
     ]
 
@@ -132,18 +120,18 @@ def test_a_query_whose_workers_are_killed_at_its_steps_leaves_each_row_once(
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     source.mkdir()
     every: list[Row] = []
-    for number, (moment, method, about, passed_over) in enumerate(EVERY_STEP if ALL else STEPS):
-        rows = rows_for(sink, number)
+    for number, step in enumerate(EVERY_STEP if ALL else SOME_STEPS):
+        rows = rows_for(sink.sink_id, number)
         every += rows
         queries.put_batch(source, number, rows)
-        hold = proxy.hold(moment, method, about, passed_over=passed_over)
+        hold = proxy.hold(*step)
         query = queries.start(
             queries.rows_of(session, source), proxy.endpoint, checkpoint, parallel="1"
         )
-        hold.wait()
+        hold.wait(queries.START_S)
         assert kill_workers(proxy.port) > 0
         hold.release(drop=True)
-        assert outcome(query), f"killed {moment} {method} {about}, the query failed"
+        assert outcome(query), f"killed at {step}, the query failed"
     query = queries.start(queries.rows_of(session, source), proxy.endpoint, checkpoint)
     assert outcome(query) == ""
     expect(streams, every)
