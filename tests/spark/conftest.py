@@ -21,6 +21,7 @@ BUCKET = "audits"
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     session = spark_session("tests", master="local[2]")
+    session.conf.set("spark.sql.shuffle.partitions", "3")
     yield session
     session.stop()
 

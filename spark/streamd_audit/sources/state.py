@@ -54,11 +54,7 @@ class StateReader(BucketReader):
     FOLDER = SNAPSHOTS
 
     def pieces(self, store: Store, after: str = "", after_index: int = 0) -> Iterator[Piece]:
-        """Of each group the manifest of the newest state that is wanted, or of every one; a task
-        each."""
-        if self.options.get("every", "false").lower() == "true":
-            yield from (Piece(name, size) for name, size in self.listed(store, after))
-            return
+        """Of each group the manifest of the newest state that is wanted; a task each."""
         newest: dict[int, Piece] = {}
         for name, size in self.listed(store, after):
             found = parse(self.below(name))
@@ -183,10 +179,10 @@ class _Pieces:
 
 class StateSource(BucketSource):
     """One row for each row of the newest state of each group, or with ``index`` of the newest one
-    that is not after that entry, or with ``every`` of all states."""
+    that is not after that entry."""
 
     READER = StateReader
-    MORE_OPTIONS = ("index", "every")
+    MORE_OPTIONS = ("index",)
     COLUMNS: ClassVar = {
         "cluster": "string",
         "group": "int",

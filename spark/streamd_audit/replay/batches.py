@@ -1,0 +1,406 @@
+"""What the distributed replay does to batches of rows, a partition at a time.
+
+Each function's rows have the columns that a schema here names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamd_audit.arrow import ArrowMap
+from streamd_audit.commands import (
+    Create,
+    CreateBucket,
+    DeleteBucket,
+    OpenSession,
+    PublishSnapshot,
+    decode_command,
+)
+from streamd_audit.errors import Damaged
+from streamd_audit.replay import buckets, heads, run, sessions
+from streamd_audit.replay.scopes import components
+from streamd_audit.rows import Bucket as BucketRow
+from streamd_audit.rows import Session as SessionRow
+from streamd_audit.rows import Stream as StreamRow
+from streamd_audit.rows import read_row
+
+if TYPE_CHECKING:
+    from streamd_audit.replay.distribute import Plan
+
+_ROWS_AT_ONCE = 10_000
+
+Batches = Iterable[pa.RecordBatch]
+Rows = Iterator[tuple[Any, ...]]
+
+_TYPES = {
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+}
+
+
+def _rows(batches: Batches, *names: str) -> Rows:
+    for batch in batches:
+        yield from zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+
+
+def _gathered(schema: str, rows: Rows) -> Iterator[pa.RecordBatch]:
+    """Rows as batches with the columns of a schema."""
+    parts = [part.split() for part in schema.split(", ")]
+    names = [name.strip("`") for name, _ in parts]
+    types = [_TYPES[kind] for _, kind in parts]
+    held: list[tuple[Any, ...]] = []
+
+    def batch() -> pa.RecordBatch:
+        columns = zip(*held, strict=True)
+        arrays = [pa.array(each, type=kind) for each, kind in zip(columns, types, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+
+    for row in rows:
+        held.append(row)
+        if len(held) >= _ROWS_AT_ONCE:
+            yield batch()
+            held.clear()
+    if held:
+        yield batch()
+
+
+def _makes(schema: str) -> Callable[[Callable[[Batches], Rows]], ArrowMap]:
+    """Have a function that makes rows make batches of the columns of a schema."""
+
+    def of(function: Callable[[Batches], Rows]) -> ArrowMap:
+        def batches_of(batches: Batches) -> Iterator[pa.RecordBatch]:
+            return _gathered(schema, function(batches))
+
+        return batches_of
+
+    return of
+
+
+def _text(key: bytes) -> tuple[str, str] | None:
+    """Bucket and name in a stream's key, as the rows of the log have them."""
+    bucket, nul, name = key.partition(b"\0")
+    if not nul:
+        return None
+    return bucket.decode("utf-8", "replace"), name.decode("utf-8", "replace")
+
+
+# -- packages --------------------------------------------------------------------------------------
+
+SESSION_EVENTS = (
+    "`group` int, node_id long, index long, position int, event int, one long, two long, "
+    "three long, four long"
+)
+REFUSED = "`group` int, index long, position int, result string"
+
+# What is told of a node: a state's session and its packages, a session opened, a package.
+_KNOWN, _REMEMBERED, OPENED, _PACKAGE = range(4)
+
+
+@_makes(SESSION_EVENTS)
+def first_of_packages(batches: Batches) -> Rows:
+    """Each package once, at its first command."""
+    last, left = None, 0
+    names = "group", "index", "position", "node_id", "session_id", "sequence", "lowest", "count"
+    for group, index, position, node, session, sequence, lowest, count in _rows(batches, *names):
+        package = group, index, node, session, sequence, lowest, count
+        if package == last and left > 0:
+            left -= 1
+            continue
+        last, left = package, count - 1
+        yield group, node, index, position, _PACKAGE, session, sequence, lowest, count
+
+
+@_makes(SESSION_EVENTS)
+def known_sessions(batches: Batches) -> Rows:
+    """The sessions that a state remembers."""
+    for group, index, body in _rows(batches, "group", "index", "body"):
+        row = read_row(*heads.decode_row(body))
+        if isinstance(row.value, SessionRow):
+            known = row.value
+            place = group, row.numbers[0], index
+            yield *place, -2, _KNOWN, known.session_id, known.nonce, known.lowest, None
+            for sequence, outcomes in known.outcomes.items():
+                yield *place, -1, _REMEMBERED, sequence, len(outcomes), None, None
+
+
+def judge_packages(members: Mapping[int, tuple[tuple[int, frozenset[int]], ...]]) -> ArrowMap:
+    """The commands of packages that do not take effect, and sessions that are not opened.
+
+    `members` are the nodes of each group as of entries of its log.
+    """
+
+    @_makes(REFUSED)
+    def judge(batches: Batches) -> Rows:
+        at, node = None, sessions.Node()
+        changes: Iterator[tuple[int, frozenset[int]]] = iter(())
+        change: tuple[int, frozenset[int]] | None = None
+        known: tuple[int, int, int, dict[int, int]] | None = None
+        names = (
+            "group", "node_id", "index", "position", "event", "one", "two", "three", "four"
+        )  # fmt: skip
+        for group, number, index, position, event, one, two, three, four in _rows(batches, *names):
+            if at != (group, number):
+                at, node = (group, number), sessions.Node()
+                changes = iter(members.get(group, ()))
+                change = next(changes, None)
+            while change is not None and change[0] < index:
+                if number not in change[1]:
+                    node.remove()
+                change = next(changes, None)
+            if event == _KNOWN:
+                known = one, two, three, {}
+                node.begin(*known)
+            elif event == _REMEMBERED and known is not None:
+                known[3][one] = two
+            elif event == OPENED:
+                result = "done" if node.open(index, one, two) else "stale"
+                yield group, index, position, result
+            elif event == _PACKAGE:
+                verdict = node.take(one, two, three, four)
+                if verdict != sessions.APPLIED:
+                    for each in range(position, position + four):
+                        yield group, index, each, verdict
+
+    return judge
+
+
+# -- scopes ----------------------------------------------------------------------------------------
+
+FACTS = (
+    "what int, `group` int, index long, position int, sub int, term long, log_ms long, "
+    "bucket string, stream string, other_bucket string, other_stream string, one long, two long, "
+    "three long, body binary, records int, bytes long"
+)
+STATE_ROWS = (
+    "`group` int, index long, op int, kind string, bucket string, stream string, "
+    "other_bucket string, other_stream string, number long, streams long, hidden long, body binary"
+)
+ROOTS = "node long, root long"
+
+# What a fact says: a piece of a command about a stream; one about the upload `one`; that a stream
+# is forked off another; that it was to be given the upload `one`; that bucket `body` was made or
+# deleted; that node `one` opens a session, with nonce `two` in the place of session `three`.
+PIECE, PIECE_OF_UPLOAD, FORK, PUBLISHED, OF_BUCKET, OPENED_SESSION = range(6)
+
+_NO_NAMES = None, None, None, None
+_NO_NUMBERS = None, None, None
+_NOTHING = None, 0, 0
+
+
+@_makes(FACTS)
+def facts(batches: Batches) -> Rows:
+    """What commands say that are more than something about one stream."""
+    names = (
+        "group", "index", "position", "term", "log_ms", "records", "bytes", "kind", "bucket",
+        "stream", "head",
+    )  # fmt: skip
+    for group, index, position, term, log_ms, records, size, kind, bucket, stream, head in _rows(
+        batches, *names
+    ):
+        place = group, index, position, 0, term, log_ms
+        if kind in heads.TO_CUT:
+            for sub, (key, body) in enumerate(heads.cut(head)):
+                place = group, index, position, sub, term, log_ms
+                rest = body, records or 0, size or 0
+                if isinstance(key, int):
+                    yield PIECE_OF_UPLOAD, *place, *_NO_NAMES, key, None, None, *rest
+                elif (pair := _text(key)) is not None:
+                    yield PIECE, *place, *pair, None, None, *_NO_NUMBERS, *rest
+            continue
+        command = decode_command(head)
+        match command:
+            case Create() if command.settings.fork is not None and bucket is not None:
+                source = _text(command.settings.fork.source)
+                if source is not None:
+                    yield FORK, *place, bucket, stream, *source, *_NO_NUMBERS, *_NOTHING
+            case PublishSnapshot() if command.upload_id > 0 and bucket is not None:
+                numbers = command.upload_id, None, None
+                yield PUBLISHED, *place, bucket, stream, None, None, *numbers, *_NOTHING
+            case CreateBucket():
+                numbers = buckets.BUCKET_CREATED, None, None
+                yield OF_BUCKET, *place, *_NO_NAMES, *numbers, command.name, 0, 0
+            case DeleteBucket():
+                numbers = buckets.BUCKET_DELETED, None, None
+                yield OF_BUCKET, *place, *_NO_NAMES, *numbers, command.name, 0, 0
+            case OpenSession():
+                opened = command.node_id, command.nonce, command.replaces
+                yield OPENED_SESSION, *place, *_NO_NAMES, *opened, *_NOTHING
+            case _:
+                pass
+
+
+@_makes(STATE_ROWS)
+def of_states(batches: Batches) -> Rows:
+    """Rows of streams, producers, uploads, sessions: by their stream or `number`, the whole row in
+    `body`. Of a bucket `body` is the name, `number` when it was made."""
+    names = "group", "index", "op", "key", "value"
+    for group, index, op, key, value in _rows(batches, *names):
+        try:
+            row = read_row(key, value)
+        except Damaged:
+            continue
+        place = group, index, op, row.kind
+        body = heads.encode((key, value))
+        if isinstance(row.value, StreamRow):
+            fork = row.value.settings.fork
+            source = None if fork is None else _text(fork.source)
+            pair = _text(row.rest)
+            if pair is not None:
+                number = row.value.stream_id
+                yield *place, *pair, *(source or (None, None)), number, None, None, body
+        elif isinstance(row.value, BucketRow):
+            known = row.value
+            counts = known.created_ms, known.streams, known.hidden
+            yield *place, *_NO_NAMES, *counts, row.rest
+        else:
+            yield *place, *_NO_NAMES, row.numbers[0], None, None, body
+
+
+def join_components(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Of each node the one that stands for all that it is joined with; all pairs in one task."""
+    held = [[batch.column(name).to_numpy() for name in ("one", "other")] for batch in batches]
+    if not held:
+        return
+    one, other = (np.concatenate(parts) for parts in zip(*held, strict=True))
+    nodes, roots = components(one, other)
+    for begin in range(0, len(nodes), _ROWS_AT_ONCE):
+        span = slice(begin, begin + _ROWS_AT_ONCE)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(nodes[span]), pa.array(roots[span])], names=["node", "root"]
+        )
+
+
+def run_scopes(plans: Mapping[int, Plan]) -> ArrowMap:
+    """The model over scopes that come one after the other."""
+
+    def run_all(batches: Batches) -> Iterator[pa.RecordBatch]:
+        replays: dict[int, run.Replay] = {}
+        replay: run.Replay | None = None
+        for batch in batches:
+            columns = [batch.column(name).to_pylist() for name in run.COLUMNS]
+            groups = set(columns[1])
+            rows = zip(*columns, strict=True)
+            if len(groups) == 1 and len(plans) == 1:
+                [group] = groups
+                replay = replays.get(group) or replays.setdefault(group, _replay(plans, group))
+                replay.feed(rows)
+                yield from replay.take(_ROWS_AT_ONCE)
+                continue
+            for row in rows:
+                group = row[1]
+                replay = replays.get(group) or replays.setdefault(group, _replay(plans, group))
+                replay.feed((row,))
+                yield from replay.take(_ROWS_AT_ONCE)
+        for replay in replays.values():
+            replay.finish()
+            yield from replay.take()
+
+    return run_all
+
+
+def _replay(plans: Mapping[int, Plan], group: int) -> run.Replay:
+    plan = plans[group]
+    return run.Replay(plan.after, plan.bases, plan.first_number)
+
+
+# -- ids -------------------------------------------------------------------------------------------
+
+NUMBERS = "`group` int, born_index long, born_position int, scope long, guess long, number long"
+WOULD_BE = "`group` int, index long, position int, number long"
+
+
+def number(first: Mapping[int, int]) -> ArrowMap:
+    """Number what was made in its order, from the first number of its group on."""
+
+    def numbered(batches: Batches) -> Iterator[pa.RecordBatch]:
+        following = dict(first)
+        for batch in batches:
+            groups = batch.column("group").to_numpy()
+            numbers = np.zeros(len(groups), np.int64)
+            for group in np.unique(groups).tolist():
+                chosen = groups == group
+                count = int(chosen.sum())
+                begin = following[group]
+                numbers[chosen] = np.arange(begin, begin + count)
+                following[group] = begin + count
+            columns = [batch.column(name) for name in batch.schema.names]
+            yield pa.RecordBatch.from_arrays(
+                [*columns, pa.array(numbers)], names=[*batch.schema.names, "number"]
+            )
+
+    return numbered
+
+
+def would_be(first: Mapping[int, int]) -> ArrowMap:
+    """The ids that commands give if they make something; rows with `is_made` are what was made."""
+
+    @_makes(WOULD_BE)
+    def numbered(batches: Batches) -> Rows:
+        following = dict(first)
+        names = "group", "index", "position", "is_made"
+        for group, index, position, is_made in _rows(batches, *names):
+            if is_made:
+                following[group] += 1
+            else:
+                yield group, index, position, following[group]
+
+    return numbered
+
+
+# -- buckets ---------------------------------------------------------------------------------------
+
+BUCKETS = (
+    "`group` int, bucket binary, index long, position int, result string, created_ms long, "
+    "streams long, hidden long"
+)
+# A state's bucket, in the numbers of `buckets`.
+BEGUN = 7
+
+
+def judge_buckets(until: Mapping[int, int | None]) -> ArrowMap:
+    """What buckets make of commands; and each bucket that is there as of the entries `until`."""
+
+    @_makes(BUCKETS)
+    def judge(batches: Batches) -> Rows:
+        at: tuple[int, bytes] | None = None
+        bucket, is_told = buckets.Bucket(), True
+
+        def told() -> Rows:
+            if at is not None and bucket.is_there:
+                yield (
+                    *at, None, None, None, bucket.created_ms, bucket.streams, bucket.hidden
+                )  # fmt: skip
+
+        names = (
+            "group", "bucket", "index", "position", "event", "log_ms", "streams", "hidden"
+        )  # fmt: skip
+        for group, name, index, position, event, log_ms, streams, hidden in _rows(batches, *names):
+            if at != (group, name):
+                if not is_told:
+                    yield from told()
+                at, bucket, is_told = (group, name), buckets.Bucket(), False
+            last = until.get(group)
+            if not is_told and last is not None and index > last:
+                yield from told()
+                is_told = True
+            kind = event % 8
+            if kind == BEGUN:
+                bucket.begin(log_ms, streams, hidden)
+                continue
+            result = bucket.tell(kind, log_ms)
+            if result is None:
+                continue
+            if kind == buckets.ASKED:
+                result = "absent"
+            yield group, name, index, position, result, None, None, None
+        if not is_told:
+            yield from told()
+
+    return judge

@@ -1,0 +1,182 @@
+"""A scope as the log leads to it, against the rows of a state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from msgspec.structs import astuple
+
+from streamd_audit.replay import model
+from streamd_audit.replay.model import Ending, Scope, Stream
+from streamd_audit.rows import Stream as StreamRow
+
+Producers = dict[str, tuple[int, int, int, int]]
+
+
+class Difference(NamedTuple):
+    """A fault by the names of `findings`; `entry` is the one that it can be told of."""
+
+    kind: str
+    key: bytes
+    stream_id: int | None
+    offset: tuple[int, int] | None
+    entry: int | None
+    expected: str
+    found: str
+
+
+# Kinds by the refusal of an append that the state shows to have been taken.
+_TAKEN = {
+    model.STREAM_CLOSED: "append_after_close",
+    model.SEQ_GAP: "producer_gap",
+    model.EPOCH_WITHOUT_RESTART: "producer_gap",
+    model.EPOCH_STALE: "producer_repeated",
+    model.DUPLICATE: "producer_repeated",
+    model.SEQ_REGRESSION: "seq_back",
+}
+
+
+def differences(
+    scope: Scope, rows: dict[bytes, StreamRow], producers: dict[int, Producers]
+) -> Iterator[Difference]:
+    """What a state has otherwise than the log leads to, one difference for a stream."""
+    for key, row in rows.items():
+        stream = scope.streams.get(key)
+        if stream is not None and stream.id is None:
+            scope.believe(stream, row.stream_id)
+    for key, row in rows.items():
+        stream = scope.streams.get(key)
+        if stream is None:
+            yield Difference(
+                "stream_unknown", key, row.stream_id, None, None, "no stream", _tail(row)
+            )
+            continue
+        found = _of_stream(stream, row, producers.get(row.stream_id, {}))
+        if found is not None:
+            yield found
+    for key, stream in scope.streams.items():
+        if key not in rows:
+            expected = _tail(stream)
+            yield Difference("stream_lost", key, stream.id, None, None, expected, "no stream")
+
+
+def _of_stream(stream: Stream, row: StreamRow, producers: Producers) -> Difference | None:
+    def differs(kind: str, expected: object, found: object) -> Difference:
+        at = row.records, row.size
+        return Difference(kind, stream.key, row.stream_id, at, None, str(expected), str(found))
+
+    if stream.id != row.stream_id:
+        return differs("stream_unknown", f"stream id {stream.id}", f"stream id {row.stream_id}")
+    if stream.deleted != row.deleted:
+        names = {True: "deleted, kept for its forks", False: "there"}
+        return differs("stream_lost", names[stream.deleted], names[row.deleted])
+    segments, others = _segments(stream), [astuple(segment) for segment in row.segments]
+    if segments != others:
+        return differs("fork_moved", _forked(segments), _forked(others))
+    if (stream.records, stream.size) != (row.records, row.size):
+        return _of_tail(stream, row)
+    if (stream.closed, stream.closed_by) != (row.closed, row.closed_by):
+        return differs("closed_differs", _closed(stream), _closed(row))
+    if stream.producers != producers:
+        name = min(
+            name
+            for name in stream.producers.keys() | producers.keys()
+            if stream.producers.get(name) != producers.get(name)
+        )
+        return differs(
+            "producer_differs",
+            _producer(name, stream.producers.get(name)),
+            _producer(name, producers.get(name)),
+        )
+    if stream.last_seq != row.last_seq:
+        return differs("seq_back", f"Stream-Seq {stream.last_seq}", f"Stream-Seq {row.last_seq}")
+    if _snapshot(stream) != _snapshot(row):
+        return differs("trim_lost", _snapshot(stream), _snapshot(row))
+    if _expiry(stream) != _expiry(row):
+        return differs("expiry_lost", _expiry(stream), _expiry(row))
+    if _settings(stream) != _settings(row):
+        return differs("settings_differ", _settings(stream), _settings(row))
+    if stream.forks != row.forks:
+        return differs("counts_differ", f"{stream.forks} forks", f"{row.forks} forks")
+    return None
+
+
+def _of_tail(stream: Stream, row: StreamRow) -> Difference:
+    """A tail that is another; most often an append made the difference, or all from one on."""
+    expected, found = _tail(stream), _tail(row)
+    more = row.records - stream.records, row.size - stream.size
+    kind, entry = "tail_differs", None
+    told = _that_come_to(stream.refused, more)
+    if told is not None:
+        kind, entry = _TAKEN.get(told[1], "taken_wrongly"), told[0]
+        expected += f": {told[1]}"
+    else:
+        told = _that_come_to(stream.taken, (-more[0], -more[1]))
+        if told is not None:
+            kind, entry = "refused_wrongly", told[0]
+    offset = min((stream.records, stream.size), (row.records, row.size))
+    return Difference(kind, stream.key, row.stream_id, offset, entry, expected, found)
+
+
+def _that_come_to(appends: Iterable[Ending], what: tuple[int, int]) -> Ending | None:
+    """The one append with so many records and bytes, or the first of those to the end."""
+    records = size = 0
+    for one in reversed(list(appends)):
+        records, size = records + one[2], size + one[3]
+        if what in ((records, size), one[2:]):
+            return one
+    return None
+
+
+def _tail(what: Stream | StreamRow) -> str:
+    return f"{what.records} records, {what.size} bytes"
+
+
+def _segments(stream: Stream) -> list[tuple[int | None, int, int]]:
+    return [
+        (home if isinstance(home, int) else home.id, record, byte)
+        for home, record, byte in stream.segments
+    ]
+
+
+def _forked(segments: Iterable[tuple[int | None, int, int]]) -> str:
+    ends = (f"{record:016d}_{byte:016d} of {home}" for home, record, byte in segments)
+    return ", ".join(ends) or "no fork"
+
+
+def _closed(what: Stream | StreamRow) -> str:
+    if not what.closed:
+        return "open"
+    by = what.closed_by
+    return "closed" if by is None else f"closed by {by.producer_id} {by.epoch}/{by.seq}"
+
+
+def _producer(name: str, known: tuple[int, int, int, int] | None) -> str:
+    if known is None:
+        return f"no producer {name}"
+    return f"producer {name} at epoch {known[0]}, seq {known[1]}, tail {known[2]}_{known[3]}"
+
+
+def _snapshot(what: Stream | StreamRow) -> str:
+    known = what.snapshot
+    if known is None:
+        return "no snapshot"
+    digest = known.digest.hex()[:16]
+    return f"{known.record}_{known.byte}: {known.size} bytes, {known.content_type}, {digest}"
+
+
+def _expiry(what: Stream | StreamRow) -> str:
+    if what.ttl_ms is not None:
+        return f"{what.ttl_ms} ms after {what.touched_ms}"
+    return "never" if what.expires_at_ms is None else f"at {what.expires_at_ms}"
+
+
+def _settings(what: Stream | StreamRow) -> str:
+    fork = what.settings.fork
+    return (
+        f"{what.content_type}, made at {what.created_ms}, written at {what.last_write_ms}, "
+        f"asked for as {what.settings.content_type}, {what.settings.ttl_ms}, "
+        f"{what.settings.expires_at}, {what.expires_at}"
+        + ("" if fork is None else f", {fork.offset} + {fork.sub_offset}")
+    )

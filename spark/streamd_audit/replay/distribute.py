@@ -1,0 +1,408 @@
+"""The replay of a whole log in Spark: nothing of it is ever in one place.
+
+What is collected are counts, and kinds of commands. Which streams are joined by forks is found in
+one task, which holds sixteen bytes for each fork.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from streamd_audit.arrow import map_in_arrow
+from streamd_audit.replay import batches, heads, run
+
+# A log that is whole is done after two rounds; one that is not need never be.
+MAX_ROUNDS = 8
+
+# Columns of `streamd_log` that the replay looks at.
+LOG_COLUMNS = (
+    "group", "index", "term", "log_ms", "position", "kind", "bucket", "stream", "records", "bytes",
+    "digests", "package", "head",
+)  # fmt: skip
+
+_PLACE = ["group", "index", "position"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Of one group: the state that the replay begins with (None: before entry 1) and the one that
+    it is compared with, by their indexes; what the first one's header and the log say.
+
+    `bases` are what recoveries added to ids in ETags, each from an index on. `members` are the
+    nodes that the entries of these indexes, rising, leave in the cluster.
+    """
+
+    before: int | None = None
+    after: int | None = None
+    first_number: int = 1
+    bases: tuple[tuple[int, int], ...] = ()
+    members: tuple[tuple[int, frozenset[int]], ...] = ()
+
+
+@dataclass
+class Replayed:
+    """What the log comes to.
+
+    - `appends`: group, bucket, stream, stream_id, index, position, start_record, start_byte,
+      records, bytes, digests: each append that took effect, and where its records begin.
+    - `outcomes`: group, index, position, result: of all other commands about streams and buckets.
+    - `streams`: group, bucket, stream, stream_id, from_record, from_byte, records, bytes, hash,
+      detail: as the log leaves them; `hash` is SHA-256 over the digests of the records from
+      `from_record` on, and `detail` a `run.StreamDetail` in MessagePack.
+    - `differences`: group, bucket, stream, stream_id, index, kind, detail: where the state to be
+      compared with says otherwise; `detail` has offset, expected, found in MessagePack.
+    - `buckets`: group, bucket, created_ms, streams, hidden: as of the state to be compared with.
+    - `next_numbers`: the id that what is made next would have, of each group.
+    - `settled`: whether all that commands say of ids came out right.
+    """
+
+    appends: DataFrame
+    outcomes: DataFrame
+    streams: DataFrame
+    differences: DataFrame
+    buckets: DataFrame
+    next_numbers: dict[int, int]
+    settled: bool
+
+
+def replay(log: DataFrame, state: DataFrame | None, plans: dict[int, Plan]) -> Replayed:
+    """Replay the groups of a log (`LOG_COLUMNS`, better persisted, each entry once).
+
+    `state` are rows of the states that the plans name (group, index, kind, key, value); those of
+    chunks, parts and slices may be left out.
+    """
+    return _Replay(log, state, plans).run()
+
+
+def _kept(frame: DataFrame) -> DataFrame:
+    """On disk, and without the plan that made it: plans over rounds would outgrow the driver."""
+    return frame.localCheckpoint(True, StorageLevel.DISK_ONLY)
+
+
+class _Replay:
+    def __init__(self, log: DataFrame, state: DataFrame | None, plans: dict[int, Plan]) -> None:
+        self._log = log
+        self._plans = plans
+        self._first = {group: plan.first_number for group, plan in plans.items()}
+        rows = log.groupBy("kind").agg(f.count("package").alias("packages")).collect()
+        self._kinds = {row["kind"] for row in rows}
+        self._has_packages = any(row["packages"] for row in rows)
+        # What commands say that are more than an append to a stream.
+        self._facts = _kept(
+            map_in_arrow(
+                log.where(f.col("kind").isin(*heads.TELLING)).select(
+                    *_PLACE,
+                    "term",
+                    "log_ms",
+                    "records",
+                    "bytes",
+                    "kind",
+                    "bucket",
+                    "stream",
+                    "head",
+                ),
+                batches.facts,
+                batches.FACTS,
+            )
+        )
+        self._states = None if state is None else self._of_states(state)
+
+    def _of_states(self, state: DataFrame) -> DataFrame | None:
+        """Rows of the states to begin with and to compare with."""
+        ops = f.lit(None).cast("int")
+        for group, plan in self._plans.items():
+            for op, index in ((run.BEFORE, plan.before), (run.AFTER, plan.after)):
+                if index is not None:
+                    is_meant = (f.col("group") == group) & (f.col("index") == index)
+                    ops = f.when(is_meant, f.lit(op)).otherwise(ops)
+        rows = state.where(f.col("kind").isin("stream", "producer", "upload", "bucket", "session"))
+        rows = rows.withColumn("op", ops).where("op is not null")
+        chosen = rows.select("group", "index", "op", "key", "value")
+        return _kept(map_in_arrow(chosen, batches.of_states, batches.STATE_ROWS))
+
+    def run(self) -> Replayed:
+        facts, log, refused = self._facts, self._log, None
+        if self._has_packages or "open-session" in self._kinds:
+            refused = _kept(self._refused_packages())
+            if not refused.isEmpty():
+                log = log.join(refused, _PLACE, "left_anti")
+                facts = facts.join(refused, _PLACE, "left_anti")
+        rows = _kept(self._rows(log, facts))
+        out = _kept(self._model(rows))
+        for round_ in range(1, MAX_ROUNDS + 1):
+            numbers = _kept(self._numbers(out))
+            told = _kept(self._buckets(facts, out))
+            settled = self._is_settled(out, numbers, told)
+            if settled or round_ == MAX_ROUNDS:
+                break
+            out = self._again(rows, out, numbers, told)
+        return self._result(out, numbers, told, refused, settled)
+
+    def _said(self, facts: DataFrame, what: int) -> DataFrame:
+        return facts.where(f.col("what") == what)
+
+    # -- packages -------------------------------------------------------------------------------
+
+    def _refused_packages(self) -> DataFrame:
+        """Places of commands whose package did not take effect, and why."""
+        packages = map_in_arrow(
+            self._log.where(f.col("package").isNotNull()).select(*_PLACE, "package.*"),
+            batches.first_of_packages,
+            batches.SESSION_EVENTS,
+        )
+        opened = self._said(self._facts, batches.OPENED_SESSION)
+        columns = packages.columns
+        events = packages.unionByName(
+            opened.select(
+                "group", "index", "position", f.col("one").alias("node_id"),
+                f.lit(batches.OPENED).alias("event"), f.col("two").alias("one"),
+                f.col("three").alias("two"), f.lit(None).cast("long").alias("three"),
+                f.lit(None).cast("long").alias("four"),
+            )
+        )  # fmt: skip
+        if self._states is not None:
+            known = self._states.where((f.col("op") == run.BEFORE) & (f.col("kind") == "session"))
+            known = known.select("group", "index", "body")
+            events = events.unionByName(
+                map_in_arrow(known, batches.known_sessions, batches.SESSION_EVENTS)
+            )
+        ordered = events.select(*columns).repartition("group", "node_id")
+        ordered = ordered.sortWithinPartitions("group", "node_id", "index", "position", "event")
+        members = {group: plan.members for group, plan in self._plans.items()}
+        return map_in_arrow(ordered, batches.judge_packages(members), batches.REFUSED)
+
+    # -- rows of scopes -------------------------------------------------------------------------
+
+    def _rows(self, log: DataFrame, facts: DataFrame) -> DataFrame:
+        """What the model is told, by the scope that it is about."""
+        of_one = f.col("kind").isin(*heads.OF_ONE_STREAM) & f.col("bucket").isNotNull()
+        frames = [
+            log.where(of_one).select(
+                _node("bucket", "stream").alias("node"), *_PLACE, f.lit(run.COMMAND).alias("op"),
+                f.lit(0).alias("sub"), "term", "log_ms", f.col("head").alias("body"), "records",
+                "bytes", "digests",
+            )
+        ]  # fmt: skip
+        pieces = self._said(facts, batches.PIECE)
+        frames.append(_commands(pieces.withColumn("node", _node("bucket", "stream"))))
+        forks = self._said(facts, batches.FORK)
+        edges = [_edges(forks)] if "create" in self._kinds else []
+        owners = self._upload_owners(facts)
+        if owners is not None:
+            tied, nodes = owners
+            edges.append(tied)
+            of_uploads = self._said(facts, batches.PIECE_OF_UPLOAD).withColumnRenamed(
+                "one", "upload_id"
+            )
+            frames.append(_commands(of_uploads.join(nodes, ["group", "upload_id"])))
+        if self._states is not None:
+            frames.append(self._state_rows(None if owners is None else owners[1]))
+            edges.append(_edges(self._states.where(f.col("other_bucket").isNotNull())))
+        rows = reduce(DataFrame.unionByName, frames)
+        joined = self._components(edges)
+        scope = f.col("node")
+        if joined is not None:
+            rows = rows.join(joined, "node", "left")
+            scope = f.coalesce("root", "node")
+        return _in_order(rows.withColumn("scope", scope).select(*run.COLUMNS[:12]))
+
+    def _upload_owners(self, facts: DataFrame) -> tuple[DataFrame, DataFrame] | None:
+        """Streams that published the same upload, which are judged together; and the node of one
+        of them, by the upload."""
+        if "publish-snapshot" not in self._kinds:
+            return None
+        found = self._said(facts, batches.PUBLISHED).select(
+            "group", f.col("one").alias("upload_id"), _node("bucket", "stream").alias("node")
+        )
+        least = found.groupBy("group", "upload_id").agg(f.min("node").alias("least"))
+        tied = found.join(least, ["group", "upload_id"]).select(
+            f.col("node").alias("one"), f.col("least").alias("other")
+        )
+        return tied, least.withColumnRenamed("least", "node")
+
+    def _state_rows(self, uploads: DataFrame | None) -> DataFrame:
+        """Rows of states, by the scopes they are of."""
+        states = self._states
+        assert states is not None
+        streams = states.where(f.col("kind") == "stream").withColumn(
+            "node", _node("bucket", "stream")
+        )
+        columns = streams.columns
+        owners = streams.select("group", "op", f.col("number"), "node")
+        producers = states.where(f.col("kind") == "producer")
+        found = streams.unionByName(
+            producers.join(owners, ["group", "op", "number"]).select(*columns)
+        )
+        if uploads is not None:
+            begun = states.where((f.col("kind") == "upload") & (f.col("op") == run.BEFORE))
+            begun = begun.join(
+                uploads.withColumnRenamed("upload_id", "number"), ["group", "number"]
+            )
+            found = found.unionByName(begun.select(*columns))
+        first = f.when(f.col("kind") == "stream", -3).when(f.col("kind") == "producer", -2)
+        position = f.when(f.col("op") == run.AFTER, run.AFTER_ALL).otherwise(first.otherwise(-1))
+        none = f.lit(0).cast("long")
+        return found.select(
+            "node", "group", "index", position.alias("position"), "op", f.lit(0).alias("sub"),
+            none.alias("term"), none.alias("log_ms"), "body", f.lit(0).alias("records"),
+            none.alias("bytes"), f.lit(None).cast("binary").alias("digests"),
+        )  # fmt: skip
+
+    def _components(self, edges: list[DataFrame]) -> DataFrame | None:
+        if not edges:
+            return None
+        pairs = reduce(DataFrame.unionByName, edges).where("one != other").distinct().coalesce(1)
+        roots = map_in_arrow(pairs, batches.join_components, batches.ROOTS)
+        roots = _kept(roots.where("node != root"))
+        return None if roots.isEmpty() else roots
+
+    # -- the model --------------------------------------------------------------------------------
+
+    def _model(self, rows: DataFrame) -> DataFrame:
+        if "number" not in rows.columns:
+            nothing = f.lit(None)
+            rows = rows.select(
+                "*",
+                nothing.cast("long").alias("number"),
+                nothing.cast("boolean").alias("no_bucket"),
+            )
+        rows = rows.select(*run.COLUMNS)
+        return map_in_arrow(rows, batches.run_scopes(self._plans), run.OUTPUT_DDL)
+
+    def _numbers(self, out: DataFrame) -> DataFrame:
+        """Ids of all that was made, by their places."""
+        made = out.where(f.col("table") == run.MADE).select(
+            "group", "born_index", "born_position", "scope", f.col("stream_id").alias("guess")
+        )
+        ordered = made.repartition(1).sortWithinPartitions("group", "born_index", "born_position")
+        return map_in_arrow(ordered, batches.number(self._first), batches.NUMBERS)
+
+    def _buckets(self, facts: DataFrame, out: DataFrame) -> DataFrame:
+        """What buckets make of commands, and what becomes of them."""
+        events = out.where(f.col("table") == run.EVENTS).select(
+            *_PLACE, f.col("key").alias("bucket"), f.col("records").alias("event"),
+            f.col("bytes").alias("log_ms"), f.lit(None).cast("long").alias("streams"),
+            f.lit(None).cast("long").alias("hidden"),
+        )  # fmt: skip
+        columns = events.columns
+        of_buckets = self._said(facts, batches.OF_BUCKET).select(
+            *_PLACE, f.col("body").alias("bucket"), f.col("one").alias("event"), "log_ms",
+            f.lit(None).cast("long").alias("streams"), f.lit(None).cast("long").alias("hidden"),
+        )  # fmt: skip
+        events = events.unionByName(of_buckets)
+        if self._states is not None:
+            known = self._states.where((f.col("op") == run.BEFORE) & (f.col("kind") == "bucket"))
+            known = known.select(
+                "group", "index", f.lit(-1).alias("position"), f.col("body").alias("bucket"),
+                f.lit(batches.BEGUN).cast("long").alias("event"), f.col("number").alias("log_ms"),
+                "streams", "hidden",
+            )  # fmt: skip
+            events = events.unionByName(known)
+        ordered = events.select(*columns).repartition("group", "bucket")
+        ordered = ordered.sortWithinPartitions("group", "bucket", "index", "position", "event")
+        until = {group: plan.after for group, plan in self._plans.items()}
+        return map_in_arrow(ordered, batches.judge_buckets(until), batches.BUCKETS)
+
+    def _is_settled(self, out: DataFrame, numbers: DataFrame, told: DataFrame) -> bool:
+        return self._wrong(out, numbers, told).isEmpty()
+
+    def _wrong(self, out: DataFrame, numbers: DataFrame, told: DataFrame) -> DataFrame:
+        """Scopes that were replayed with wrong ideas of ids or buckets."""
+        guessed = numbers.where("guess != number").select("scope")
+        absent = told.where("result = 'absent'").select(*_PLACE, f.lit(True).alias("is_absent"))
+        outcomes = out.where(f.col("table") == run.OUTCOMES).select("scope", *_PLACE, "text")
+        asked = outcomes.where("text = 'bucket-not-found'").join(absent, _PLACE, "left_anti")
+        met = absent.join(outcomes.where("text != 'bucket-not-found'"), _PLACE)
+        return guessed.unionAll(asked.select("scope")).unionAll(met.select("scope")).distinct()
+
+    def _again(
+        self, rows: DataFrame, out: DataFrame, numbers: DataFrame, told: DataFrame
+    ) -> DataFrame:
+        """Replay those scopes with ids and buckets as they have been found to be."""
+        wrong = _kept(self._wrong(out, numbers, told))
+        chosen = rows.join(wrong, "scope", "left_semi")
+        places = chosen.where(f.col("op") == run.COMMAND).select(*_PLACE, f.lit(0).alias("is_made"))
+        made = numbers.select(
+            "group", f.col("born_index").alias("index"), f.col("born_position").alias("position"),
+            f.lit(1).alias("is_made"),
+        )  # fmt: skip
+        ordered = places.distinct().unionByName(made).repartition(1)
+        ordered = ordered.sortWithinPartitions(*_PLACE, "is_made")
+        would_be = map_in_arrow(ordered, batches.would_be(self._first), batches.WOULD_BE)
+        absent = told.where("result = 'absent'").select(*_PLACE, f.lit(True).alias("no_bucket"))
+        known = chosen.join(would_be, _PLACE, "left").join(absent.distinct(), _PLACE, "left")
+        others = out.join(wrong, "scope", "left_anti").select(*out.columns)
+        return _kept(others.unionByName(self._model(_in_order(known))))
+
+    # -- results ----------------------------------------------------------------------------------
+
+    def _result(
+        self,
+        out: DataFrame,
+        numbers: DataFrame,
+        told: DataFrame,
+        refused: DataFrame | None,
+        settled: bool,
+    ) -> Replayed:
+        ids = numbers.select("group", "born_index", "born_position", "number")
+        named = _named(out.where(f.col("table").isin(run.APPENDS, run.STREAMS)))
+        named = named.join(ids, ["group", "born_index", "born_position"], "left")
+        named = named.withColumn("stream_id", f.coalesce("number", "stream_id"))
+        appends = named.where(f.col("table") == run.APPENDS).select(
+            "group", "bucket", "stream", "stream_id", "index", "position", "start_record",
+            "start_byte", "records", "bytes", "digests",
+        )  # fmt: skip
+        streams = named.where(f.col("table") == run.STREAMS).select(
+            "group", "bucket", "stream", "stream_id", f.col("start_record").alias("from_record"),
+            f.col("start_byte").alias("from_byte"), "records", "bytes",
+            f.col("digests").alias("hash"), "detail",
+        )  # fmt: skip
+        differences = _named(out.where(f.col("table") == run.DIFFERENCES)).select(
+            "group", "bucket", "stream", "stream_id", "index", f.col("text").alias("kind"), "detail"
+        )
+        outcomes = out.where(f.col("table") == run.OUTCOMES)
+        outcomes = outcomes.select(*_PLACE, f.col("text").alias("result"))
+        of_buckets = told.where("position is not null and result != 'absent'")
+        outcomes = outcomes.unionByName(of_buckets.select(*_PLACE, "result"))
+        if refused is not None:
+            outcomes = outcomes.unionByName(refused.select(*_PLACE, "result"))
+        found = told.where("position is null").select(
+            "group", f.col("bucket").cast("string").alias("bucket"), "created_ms", "streams",
+            "hidden",
+        )  # fmt: skip
+        last = numbers.groupBy("group").agg(f.max("number").alias("last")).collect()
+        following = self._first | {row["group"]: row["last"] + 1 for row in last}
+        return Replayed(appends, outcomes, streams, differences, found, following, settled)
+
+
+def _node(bucket: str, stream: str) -> Column:
+    """What stands for a stream before it is known which others it is joined with."""
+    return f.xxhash64("group", bucket, stream)
+
+
+def _edges(forks: DataFrame) -> DataFrame:
+    one, other = _node("bucket", "stream"), _node("other_bucket", "other_stream")
+    return forks.select(one.alias("one"), other.alias("other"))
+
+
+def _commands(pieces: DataFrame) -> DataFrame:
+    return pieces.select(
+        "node", *_PLACE, f.lit(run.COMMAND).alias("op"), "sub", "term", "log_ms", "body", "records",
+        "bytes", f.lit(None).cast("binary").alias("digests"),
+    )  # fmt: skip
+
+
+def _in_order(rows: DataFrame) -> DataFrame:
+    return rows.repartition("scope").sortWithinPartitions("scope", *_PLACE, "sub")
+
+
+def _named(out: DataFrame) -> DataFrame:
+    """With bucket and name in the place of the key."""
+    key = f.col("key").cast("string")
+    out = out.withColumn("bucket", f.substring_index(key, "\0", 1))
+    return out.withColumn("stream", f.substring(key, f.length("bucket") + 2, f.length(key)))

@@ -1,0 +1,338 @@
+"""Scopes one after the other, from rows that are sorted by scope and place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from msgspec.structs import astuple
+
+from streamd_audit.commands import Create
+from streamd_audit.replay import buckets, compare, heads, model
+from streamd_audit.replay.compare import Producers
+from streamd_audit.replay.model import Known, Numbered, Place, Published, Scope, Stream, Upload
+from streamd_audit.rows import ProducerState, read_row
+from streamd_audit.rows import Stream as StreamRow
+from streamd_audit.rows import Upload as UploadRow
+
+# What a row of a scope is: something that a state says of before the log, a command, something
+# that a state says of where the log has led to.
+BEFORE, COMMAND, AFTER = range(3)
+# Where rows of a state stand in their entry: first streams, then what belongs to them.
+STATE_POSITIONS = {"stream": -3, "producer": -2, "upload": -1}
+# Behind every command of the entry.
+AFTER_ALL = 2**31 - 1
+
+ROWS_DDL = (
+    "scope long, `group` int, op int, index long, position int, sub int, term long, log_ms long, "
+    "body binary, records long, bytes long, digests binary, number long, no_bucket boolean"
+)
+COLUMNS = tuple(part.split()[0].strip("`") for part in ROWS_DDL.split(", "))
+
+# Tables of the output.
+APPENDS, OUTCOMES, MADE, EVENTS, STREAMS, DIFFERENCES = range(6)
+OUTPUT_ARROW = pa.schema(
+    [
+        ("table", pa.int32()),
+        ("scope", pa.int64()),
+        ("group", pa.int32()),
+        ("key", pa.binary()),
+        ("stream_id", pa.int64()),
+        ("born_index", pa.int64()),
+        ("born_position", pa.int32()),
+        ("index", pa.int64()),
+        ("position", pa.int32()),
+        ("start_record", pa.int64()),
+        ("start_byte", pa.int64()),
+        ("records", pa.int64()),
+        ("bytes", pa.int64()),
+        ("digests", pa.binary()),
+        ("text", pa.string()),
+        ("detail", pa.binary()),
+    ]
+)
+OUTPUT_DDL = (
+    "table int, scope long, `group` int, key binary, stream_id long, born_index long, "
+    "born_position int, index long, position int, start_record long, start_byte long, "
+    "records long, bytes long, digests binary, text string, detail binary"
+)
+_NAMES = OUTPUT_ARROW.names
+# Which columns a table fills; the others are null.
+_FILLED = {
+    APPENDS: "scope group key stream_id born_index born_position index position "
+    "start_record start_byte records bytes digests",
+    OUTCOMES: "scope group key index position text",
+    MADE: "scope group key stream_id born_index born_position text",
+    EVENTS: "scope group key index position records bytes",
+    STREAMS: "scope group key stream_id born_index born_position "
+    "start_record start_byte records bytes digests detail",
+    DIFFERENCES: "scope group key stream_id index text detail",
+}
+
+
+class StreamDetail(msgspec.Struct, array_like=True):
+    """What of a stream has no column of its own."""
+
+    content_type: str
+    created_ms: int
+    last_write_ms: int
+    touched_ms: int
+    ttl_ms: int | None
+    expires_at_ms: int | None
+    closed: bool
+    last_seq: str | None
+    deleted: bool
+    forks: int
+    segments: tuple[tuple[int | None, int, int, int, int], ...]
+    """Id if known, where it was made if in the log (index and position, else -1), where it ends."""
+    earliest: tuple[int, int]
+    snapshot_digest: bytes
+    snapshot_size: int
+    producers: dict[str, tuple[int, int, int, int]]
+
+
+DETAIL_ENCODER = msgspec.msgpack.Encoder()
+DETAIL_DECODER = msgspec.msgpack.Decoder(StreamDetail)
+
+
+class Replay:
+    """Feed it rows (`COLUMNS`), and take away what it found.
+
+    `compared_at` is the index of the state that `AFTER` rows are of; None if there is none.
+    """
+
+    def __init__(
+        self,
+        compared_at: int | None = None,
+        bases: tuple[tuple[int, int], ...] = (),
+        first_number: int = 1,
+    ) -> None:
+        self._compared_at = compared_at
+        self._bases = bases
+        self._first_number = first_number
+        self._tables: dict[int, list[tuple[Any, ...]]] = {table: [] for table in _FILLED}
+        self._at: tuple[int, int] | None = None
+        self._begin(0, 0)
+
+    def _begin(self, scope_id: int, group: int) -> None:
+        self._scope_id, self._group = scope_id, group
+        self._known = Known({}, set(), self._bases, self._first_number)
+        self._scope = Scope(self._known, self._made, self._ended)
+        self._all_made: list[Numbered] = []
+        self._by_id: dict[int, Stream] = {}
+        self._place: Place = (0, 0)
+        self._log_ms = 0
+        self._event = 0
+        self._expected: dict[bytes, StreamRow] = {}
+        self._producers: dict[int, Producers] = {}
+        self._is_compared = self._compared_at is None
+
+    def feed(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Take rows in order; a row is a tuple of `COLUMNS`."""
+        compared_at = self._compared_at
+        appends = self._tables[APPENDS]
+        decode = heads.decode
+        for (
+            scope_id, group, op, index, position, _, term, log_ms, body, records, size, digests,
+            number, no_bucket,
+        ) in rows:  # fmt: skip
+            if self._at != (scope_id, group):
+                if self._at is not None:
+                    self.finish()
+                self._at = scope_id, group
+                self._begin(scope_id, group)
+            if op != COMMAND:
+                self._take_row(op, body)
+                continue
+            if compared_at is not None and index > compared_at and not self._is_compared:
+                self._compare()
+            if number is not None:
+                self._known.numbers[index, position] = number
+            if no_bucket:
+                self._known.without_bucket.add((index, position))
+            self._place = index, position
+            self._log_ms = log_ms
+            command = decode(body)
+            if type(command) is Create and not command.implicit_bucket:
+                self._tell(buckets.ASKED, command.key)
+            scope = self._scope
+            result = scope.apply(
+                index, position, term, log_ms, command, records, size, digests or b""
+            )
+            stream = scope.stream
+            if result is model.APPENDED or (result is model.CREATED and records):
+                assert stream is not None
+                born = stream.born or (None, None)
+                appends.append(
+                    (scope_id, group, stream.key, None if stream.is_guessed else stream.id,
+                     *born, index, position, *scope.start, records, size, digests)
+                )  # fmt: skip
+                if result is model.APPENDED:
+                    continue
+            self._note(command, result)
+
+    def _note(self, command: heads.Command, result: str) -> None:
+        key = getattr(command, "key", b"")
+        is_absent = self._scope.stream is None and type(command) is not Create
+        if is_absent and result in (model.PRECONDITION_FAILED, model.BUCKET_NOT_FOUND):
+            self._tell(buckets.ASKED, key)
+        row = (self._scope_id, self._group, key, *self._place, result)
+        self._tables[OUTCOMES].append(row)
+
+    # -- what the scope tells -------------------------------------------------------------------
+
+    def _made(self, thing: Numbered) -> None:
+        self._all_made.append(thing)
+        if isinstance(thing, Stream):
+            self._tell(buckets.MADE, thing.key)
+
+    def _ended(self, stream: Stream, place: Place, is_kept: bool) -> None:
+        if is_kept:
+            self._tell(buckets.HIDDEN, stream.key)
+        else:
+            self._tell(buckets.HIDDEN_REMOVED if stream.deleted else buckets.REMOVED, stream.key)
+
+    def _tell(self, event: int, key: bytes) -> None:
+        self._event += 1
+        bucket, nul, _ = key.partition(b"\0")
+        if nul:
+            self._tables[EVENTS].append(
+                (self._scope_id, self._group, bucket, *self._place, self._event * 8 + event,
+                 self._log_ms)
+            )  # fmt: skip
+
+    # -- states -----------------------------------------------------------------------------------
+
+    def _take_row(self, op: int, body: bytes) -> None:
+        key, raw = heads.decode_row(body)
+        row = read_row(key, raw)
+        value = row.value
+        if isinstance(value, ProducerState):
+            name = row.rest.decode(errors="replace")
+            known = value.epoch, value.seq, value.record, value.byte
+            if op == AFTER:
+                self._producers.setdefault(row.numbers[0], {})[name] = known
+            elif row.numbers[0] in self._by_id:
+                self._by_id[row.numbers[0]].producers[name] = known
+        elif isinstance(value, StreamRow):
+            if op == AFTER:
+                self._expected[row.rest] = value
+            else:
+                stream = stream_of(row.rest, value)
+                self._by_id[value.stream_id] = self._scope.streams[row.rest] = stream
+        elif isinstance(value, UploadRow) and op == BEFORE:
+            of = self._by_id.get(value.stream_id)
+            upload = Upload(None, row.numbers[0], of, value.touched_ms)
+            upload.parts, upload.size = value.parts, value.size
+            self._scope.add_upload(upload)
+
+    def _compare(self) -> None:
+        self._is_compared = True
+        found = compare.differences(self._scope, self._expected, self._producers)
+        for one in found:
+            detail = DETAIL_ENCODER.encode((one.offset, one.expected, one.found))
+            self._tables[DIFFERENCES].append(
+                (self._scope_id, self._group, one.key, one.stream_id, one.entry, one.kind, detail)
+            )
+
+    def finish(self) -> None:
+        """End the scope; to be called behind the last row."""
+        if self._at is None:
+            return
+        if not self._is_compared:
+            self._compare()
+        self._at = None
+        for thing in self._all_made:
+            key = thing.key if isinstance(thing, Stream) else None
+            self._tables[MADE].append(
+                (
+                    self._scope_id,
+                    self._group,
+                    key,
+                    thing.id,
+                    *thing.born,
+                    "guessed" if thing.is_guessed else None,
+                )  # type: ignore[misc]
+            )
+        for stream in self._scope.streams.values():
+            self._tables[STREAMS].append(
+                (self._scope_id, self._group, stream.key,
+                 None if stream.is_guessed else stream.id, *(stream.born or (None, None)),
+                 *stream.from_place, stream.records, stream.size, stream.hasher.digest(),
+                 DETAIL_ENCODER.encode(_detail(stream)))
+            )  # fmt: skip
+
+    # -- output -----------------------------------------------------------------------------------
+
+    def take(self, least: int = 1) -> Iterator[pa.RecordBatch]:
+        """What was found, of each table that has `least` rows."""
+        for table, rows in self._tables.items():
+            if len(rows) >= least:
+                yield _batch(table, rows)
+                rows.clear()
+
+    def rows(self, table: int) -> list[tuple[Any, ...]]:
+        """What was found and not taken away, as tuples of the columns that the table fills."""
+        return self._tables[table]
+
+
+def _batch(table: int, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    filled = dict(zip(_FILLED[table].split(), zip(*rows, strict=True), strict=True))
+    arrays = []
+    for field in OUTPUT_ARROW:
+        if field.name == "table":
+            arrays.append(pa.array([table] * len(rows), type=field.type))
+        elif field.name in filled:
+            arrays.append(pa.array(filled[field.name], type=field.type))
+        else:
+            arrays.append(pa.nulls(len(rows), type=field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=OUTPUT_ARROW)
+
+
+def stream_of(key: bytes, row: StreamRow) -> Stream:
+    """A stream as a state has it."""
+    stream = Stream(key, row.settings, row.created_ms, None, row.stream_id)
+    for name in (
+        "content_type", "last_write_ms", "touched_ms", "ttl_ms", "expires_at", "expires_at_ms",
+        "records", "size", "closed", "closed_by", "last_seq", "forks", "deleted",
+        "cold",
+    ):  # fmt: skip
+        setattr(stream, name, getattr(row, name))
+    stream.segments = tuple(astuple(segment) for segment in row.segments)
+    stream.from_place = row.records, row.size
+    stream.is_hot = row.hot_at_ms is not None
+    known = row.snapshot
+    if known is not None:
+        stream.snapshot = Published(
+            known.record, known.byte, known.size, known.content_type, known.digest,
+            Numbered(None, known.blob_id),
+        )  # fmt: skip
+    return stream
+
+
+def _detail(stream: Stream) -> StreamDetail:
+    known = stream.snapshot
+    return StreamDetail(
+        stream.content_type,
+        stream.created_ms,
+        stream.last_write_ms,
+        stream.touched_ms,
+        stream.ttl_ms,
+        stream.expires_at_ms,
+        stream.closed,
+        stream.last_seq,
+        stream.deleted,
+        stream.forks,
+        tuple(
+            (home, -1, -1, record, byte)
+            if isinstance(home, int)
+            else (None if home.is_guessed else home.id, *(home.born or (-1, -1)), record, byte)
+            for home, record, byte in stream.segments
+        ),
+        stream.earliest,
+        b"" if known is None else known.digest,
+        0 if known is None else known.size,
+        stream.producers,
+    )

@@ -1,0 +1,252 @@
+"""The audit's replay of a log without Spark: rows in lists, joins in dictionaries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from msgspec.structs import astuple
+from pyspark.sql import DataFrame, SparkSession
+
+from streamd.codec import Batch, encode_batch
+from streamd.streams.commands import Command
+from streamd.streams.sessions import PackageStamp
+from streamd_audit import commands as audited
+from streamd_audit.replay import buckets, heads, run, sessions
+from streamd_audit.replay.model import Place
+from streamd_audit.replay.scopes import components
+from streamd_audit.rows import read_row
+
+MAX_ROUNDS = 50
+
+
+@dataclass
+class LogEntry:
+    index: int
+    term: int
+    now_ms: int
+    commands: Sequence[Command]
+    packages: Sequence[PackageStamp] = ()
+
+
+@dataclass
+class StateRows:
+    """What a state says as of entry `index`: rows by their whole keys."""
+
+    index: int
+    rows: dict[bytes, bytes]
+
+
+@dataclass
+class Replayed:
+    """`results` by place of the command; tables as tuples."""
+
+    results: dict[Place, str]
+    numbers: dict[Place, int]
+    tables: dict[int, list[tuple]] = field(default_factory=dict)
+    rounds: int = 0
+
+
+def plain_replay(
+    log: Iterable[LogEntry],
+    before: StateRows | None = None,
+    after: StateRows | None = None,
+    *,
+    first_number: int = 1,
+    base: int = 0,
+) -> Replayed:
+    rows, results, events, edges, uploads = [], {}, [], [], {}
+    bases = [(0, base)]
+    nodes: dict[int, sessions.Node] = defaultdict(sessions.Node)
+    cuttings = []
+    for entry in log:
+        payload = encode_batch(Batch(entry.now_ms, list(entry.commands), list(entry.packages)))
+        batch = audited.decode_batch(payload)
+        skipped = _skipped(nodes, entry, batch, results)
+        for position, command in enumerate(batch.commands):
+            if position in skipped:
+                continue
+            size = len(getattr(command, "data", b""))
+            records = len(getattr(command, "lengths", ()))
+            digests = bytes(16) * records
+            kind = audited.kind_of(command)
+            head = audited.head_of(command)
+            place = entry.index, position
+            if isinstance(command, audited.RenewIncarnations):
+                bases.append((entry.index, command.base))
+            if isinstance(command, audited.CreateBucket):
+                events.append((command.name, *place, buckets.BUCKET_CREATED, entry.now_ms))
+            if isinstance(command, audited.DeleteBucket):
+                events.append((command.name, *place, buckets.BUCKET_DELETED, entry.now_ms))
+            if isinstance(command, audited.Create) and command.settings.fork is not None:
+                edges.append((command.key, command.settings.fork.source))
+            if isinstance(command, audited.PublishSnapshot) and command.upload_id:
+                uploads.setdefault(command.upload_id, []).append(command.key)
+            rest = (place, entry.term, entry.now_ms, records, size, digests)
+            if kind in heads.OF_ONE_STREAM:
+                rows.append((audited.key_of(command), 0, head, *rest))
+            elif kind in heads.TO_CUT:
+                for sub, (key, body) in enumerate(heads.cut(head)):
+                    cuttings.append((key, sub, body, *rest))
+    for keys in uploads.values():
+        edges += [(keys[0], key) for key in keys]
+    for key, *rest in cuttings:
+        if isinstance(key, int):
+            if key not in uploads:
+                continue
+            key = uploads[key][0]
+        rows.append((key, *rest))
+    of_state, initial = _state_rows(before, after, edges)
+    scope_of = _scopes([row[0] for row in rows] + [row[0] for row in of_state], edges)
+    table = [
+        (scope_of[key], 0, run.COMMAND, *place, sub, term, now_ms, body, records, size, digests)
+        for key, sub, body, place, term, now_ms, records, size, digests in rows
+    ] + [(scope_of[row[0]], *row[1:]) for row in of_state]
+    table.sort(key=lambda row: (row[0], row[3], row[4], row[5]))
+    return _settle(
+        table, results, events, initial, tuple(bases), first_number, after and after.index
+    )
+
+
+def _settle(table, results, events, initial, bases, first_number, compared_at) -> Replayed:
+    """Replay until ids and buckets are what was assumed."""
+    known: dict[Place, int] = {}
+    missing: set[Place] = set()
+    for rounds in range(1, MAX_ROUNDS):
+        replay = run.Replay(compared_at, bases, first_number)
+        replay.feed((*row, known.get(row[3:5]), row[3:5] in missing) for row in table)
+        replay.finish()
+        made = sorted((row[4:6], row[3]) for row in replay.rows(run.MADE))
+        numbers = {place: first_number + i for i, (place, _) in enumerate(made)}
+        absent, outcomes = _judge_buckets(replay.rows(run.EVENTS), events, initial)
+        wrong = any(found is not None and numbers[place] != found for place, found in made)
+        if not wrong and absent == missing:
+            found = {(row[3], row[4]): row[5] for row in replay.rows(run.OUTCOMES)}
+            found |= {
+                (row[6], row[7]): "appended"
+                for row in replay.rows(run.APPENDS)
+                if (row[6], row[7]) not in found
+            }
+            tables = {table: replay.rows(table) for table in range(6)}
+            return Replayed(found | results | outcomes, numbers, tables, rounds)
+        missing = absent
+        places = sorted({row[3:5] for row in table})
+        known, count = {}, first_number
+        for place in places:
+            known[place] = count
+            count += place in numbers
+    raise AssertionError("the replay does not settle")
+
+
+def _judge_buckets(from_scopes, events, initial):
+    absent, outcomes = set(), {}
+    told = [(row[2], row[3], row[4], row[5] // 8, row[5] % 8, row[6]) for row in from_scopes]
+    told += [(name, index, position, 0, event, now) for name, index, position, event, now in events]
+    found: dict[bytes, buckets.Bucket] = defaultdict(buckets.Bucket)
+    for name, row in initial.items():
+        found[name].begin(*row)
+    for name, index, position, _, event, now_ms in sorted(told):
+        result = found[name].tell(event, now_ms)
+        if event == buckets.ASKED and result is not None:
+            absent.add((index, position))
+        elif event in (buckets.BUCKET_CREATED, buckets.BUCKET_DELETED):
+            outcomes[index, position] = result
+    return absent, outcomes
+
+
+def _skipped(nodes, entry, batch, results) -> set[int]:
+    """Positions of commands that do not take effect because of their package."""
+    skipped: set[int] = set()
+    position = max(0, len(batch.commands) - sum(one.count for one in batch.packages))
+    sizes = [(None, position), *((one, one.count) for one in batch.packages)]
+    at = 0
+    for package, count in sizes:
+        if package is not None:
+            node = nodes[package.node_id]
+            verdict = node.take(package.session_id, package.sequence, package.lowest, package.count)
+            if verdict != sessions.APPLIED:
+                skipped |= set(range(at, at + count))
+                results |= {(entry.index, each): verdict for each in range(at, at + count)}
+        for each in range(at, min(at + count, len(batch.commands))):
+            command = batch.commands[each]
+            if isinstance(command, audited.OpenSession) and each not in skipped:
+                done = nodes[command.node_id].open(entry.index, command.nonce, command.replaces)
+                results[entry.index, each] = "done" if done else "stale"
+        at += count
+    return skipped
+
+
+def _state_rows(before, after, edges):
+    found, initial = [], {}
+    for op, state in ((run.BEFORE, before), (run.AFTER, after)):
+        if state is None:
+            continue
+        rows = [(key, read_row(key, value)) for key, value in state.rows.items()]
+        key_of = {}
+        for _, row in rows:
+            if row.kind == "stream":
+                key_of[row.value.stream_id] = row.rest
+                if row.value.settings.fork is not None:
+                    edges.append((row.rest, row.value.settings.fork.source))
+            elif row.kind == "bucket" and op == run.BEFORE:
+                initial[row.rest] = row.value.created_ms, row.value.streams, row.value.hidden
+        for key, row in rows:
+            of = row.rest if row.kind == "stream" else None
+            if row.kind == "producer":
+                of = key_of.get(row.numbers[0])
+            if of is not None:
+                position = run.STATE_POSITIONS[row.kind] if op == run.BEFORE else run.AFTER_ALL
+                body = heads.encode((key, state.rows[key]))
+                found.append((of, 0, op, state.index, position, 0, 0, 0, body, 0, 0, None))
+    return found, initial
+
+
+def _scopes(keys, edges) -> dict[bytes, int]:
+    every = {*keys, *(key for edge in edges for key in edge)}
+    numbers = {key: number for number, key in enumerate(sorted(every))}
+    if not edges:
+        return numbers
+    left = np.array([numbers[one] for one, _ in edges], dtype=np.int64)
+    right = np.array([numbers[other] for _, other in edges], dtype=np.int64)
+    nodes, roots = components(left, right)
+    root_of = dict(zip(nodes.tolist(), roots.tolist(), strict=True))
+    return {key: root_of.get(number, number) for key, number in numbers.items()}
+
+
+def log_frame(spark: SparkSession, log: Iterable[LogEntry]) -> DataFrame:
+    """The log as `streamd_log` gives it."""
+    rows = []
+    for entry in log:
+        payload = encode_batch(Batch(entry.now_ms, list(entry.commands), list(entry.packages)))
+        batch = audited.decode_batch(payload)
+        packages = batch.package_of()
+        for position, command in enumerate(batch.commands):
+            lengths = getattr(command, "lengths", None)
+            data = getattr(command, "data", None)
+            package = packages[position]
+            pair = audited.split_key(audited.key_of(command) or b"")
+            rows.append(
+                (
+                    0, entry.index, entry.term, entry.now_ms, position, audited.kind_of(command),
+                    *((None, None) if pair is None else (pair[0].decode(), pair[1].decode())),
+                    None if lengths is None else len(lengths),
+                    None if data is None else len(data),
+                    bytes(16 * len(lengths or ())),
+                    None if package is None else astuple(package),
+                    audited.head_of(command),
+                )
+            )  # fmt: skip
+    return (
+        spark.createDataFrame(rows, LOG_DDL)
+        .repartition(3, "index")
+        .sortWithinPartitions("index", "position")
+    )
+
+
+LOG_DDL = (
+    "`group` int, index long, term long, log_ms long, position int, kind string, bucket string, "
+    "stream string, records int, bytes long, digests binary, package struct<node_id:long,"
+    "session_id:long,sequence:long,lowest:long,count:long>, head binary"
+)

@@ -1,0 +1,173 @@
+"""The audit's model of commands does what the server's machine does, told the same log."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from streamd.streams.commands import Command, Outcome
+from streamd.streams.model import Finding
+from streamd_audit.replay import run
+from streamd_audit.replay.distribute import Plan, replay
+from streamd_audit.rows import read_key
+from tests.hostile.test_machine import _driver
+from tests.hostile.values import hostile
+from tests.spark.plain_replay import LogEntry, Replayed, StateRows, log_frame, plain_replay
+from tests.spark.random_log import RandomLog
+from tests.streams.driver import Driver
+from tests.streams.test_model import MachineAgainstLists
+
+_NOT_JUDGED = (
+    "flush-cold", "drop-slices", "move-slices", "forget-packs", "archived", "scrubbed",
+    "renew-incarnations", "store-part", "drop-uploads",
+)  # fmt: skip
+
+
+class Recorder(Driver):
+    """A driver that keeps the log, whatever the store has of it."""
+
+    def reopen(self) -> None:
+        super().reopen()
+        if not hasattr(self, "log"):
+            self.log: dict[int, tuple[LogEntry, list[Outcome], int]] = {}
+
+    def entry(self, *commands: Command) -> list[Outcome]:
+        index = self.state.header.applied_index + 1
+        outcomes = super().entry(*commands)
+        entry = LogEntry(index, 1, self.now_ms, list(commands))
+        base = self.state.header.incarnation_base
+        self.log[index] = entry, [msgspec.structs.replace(one) for one in outcomes], base
+        return outcomes
+
+    def rows(self) -> dict[bytes, bytes]:
+        self.flush()
+        return dict(self.store.rows)
+
+
+def check(driver: Recorder, replayed: Replayed) -> None:
+    """The outcome of every command, the ids, the tails of all streams."""
+    for entry, outcomes, base in driver.log.values():
+        for position, (command, outcome) in enumerate(zip(entry.commands, outcomes, strict=True)):
+            if not _is_judged(command) or outcome.result.value == "invalid":
+                continue
+            found = replayed.results.get((entry.index, position))
+            if found is None and not _has_key(command):
+                continue
+            assert found == outcome.result.value, (entry.index, position, command)
+            if outcome.result.value in ("created", "uploading") and outcome.incarnation:
+                number = outcome.upload_id or outcome.incarnation - base
+                assert replayed.numbers[entry.index, position] == number
+    assert replayed.tables[run.DIFFERENCES] == []
+
+
+def _is_judged(command: Command) -> bool:
+    return command.__struct_config__.tag not in _NOT_JUDGED
+
+
+def _has_key(command: Command) -> bool:
+    return b"\0" in getattr(command, "key", b"")
+
+
+class ModelAgainstMachine(MachineAgainstLists):
+    """The same random lives of streams, judged at their end by the audit's model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver = self.recorder = Recorder()
+        self.reference.now_ms = self.driver.now_ms
+
+    def teardown(self) -> None:
+        last = max(self.recorder.log, default=0)
+        applied = self.driver.state.header.applied_index
+        assert last == applied
+        log = [self.recorder.log[index][0] for index in sorted(self.recorder.log)]
+        if self.flushing is not None:
+            self.end_flush()
+        after = StateRows(last, self.recorder.rows())
+        check(self.recorder, plain_replay(log, after=after))
+        super().teardown()
+
+
+TestModelAgainstMachine = ModelAgainstMachine.TestCase
+TestModelAgainstMachine.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(hostile(Command, finding=hostile(Finding)), min_size=1, max_size=8),
+    st.integers(0, 200),
+)
+def test_hostile_commands_come_to_what_the_machine_made_of_them(
+    commands: list[Command], waited_ms: int
+) -> None:
+    inhabited = _driver()
+    before = StateRows(inhabited.state.header.applied_index, dict(inhabited.store.rows))
+    first = inhabited.state.header.next_stream_id
+    driver = Recorder(inhabited.store, inhabited.objects)
+    for command in commands:
+        for row in driver.state.missing(command):
+            driver.state.install(row, driver.store.get(row))
+        driver.do(command)
+        driver.now_ms += waited_ms
+    driver.now_ms += 1
+    log = [driver.log[index][0] for index in sorted(driver.log)]
+    after = StateRows(driver.state.header.applied_index, driver.rows())
+    check(driver, plain_replay(log, before, after, first_number=first))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_long_log_comes_to_what_the_machine_made_of_it(seed: int) -> None:
+    made = RandomLog(seed, 400)
+    made.driver.flush()
+    after = StateRows(len(made.log), dict(made.driver.store.rows))
+    replayed = plain_replay(made.log, after=after)
+    assert replayed.tables[run.DIFFERENCES] == []
+    for entry in made.log:
+        for position, outcome in enumerate(made.outcomes[entry.index]):
+            found = replayed.results.get((entry.index, position))
+            if found not in ("known", "lost") and _is_judged(entry.commands[position]):
+                assert found == outcome.result.value, (entry.index, entry.commands[position])
+    assert {"known", "created", "published"} <= {*replayed.results.values()}
+
+
+def test_spark_comes_to_the_same(spark: SparkSession) -> None:
+    """Distributed over scopes, with nothing of the log in one place."""
+    made = RandomLog(9, 200, wild=False)
+    made.driver.flush()
+    rows = made.driver.store.rows
+    last = len(made.log)
+    state = spark.createDataFrame(
+        [(0, last, read_key(key)[0], key, value) for key, value in rows.items()],
+        "`group` int, index long, kind string, key binary, value binary",
+    )
+    replayed = replay(log_frame(spark, made.log), state, {0: Plan(None, last)})
+    plain = plain_replay(made.log, after=StateRows(last, rows))
+    assert replayed.settled
+    assert replayed.differences.collect() == []
+    outcomes = {
+        (row["index"], row["position"]): row["result"] for row in replayed.outcomes.collect()
+    }
+    appends = replayed.appends.collect()
+    places = {(row["index"], row["position"]) for row in appends}
+    outcomes |= dict.fromkeys(places - outcomes.keys(), "appended")
+    assert outcomes == plain.results
+    streams = replayed.streams.collect()
+    found = {}
+    for row in streams:
+        found[row["bucket"], row["stream"]] = row["stream_id"], row["records"], row["bytes"]
+    there = {}
+    for key in made.keys:
+        stream = made.driver.state.streams.get(key)
+        if stream is not None:
+            bucket, _, name = key.decode().partition("\0")
+            there[bucket, name] = stream.stream_id, stream.records, stream.size
+    assert found == there
+    by_id: dict[int, int] = {}
+    for row in sorted(appends, key=lambda row: (row["index"], row["position"])):
+        assert row["stream_id"] is not None
+        expected = by_id.setdefault(row["stream_id"], row["start_record"])
+        assert row["start_record"] == expected
+        by_id[row["stream_id"]] += row["records"]
