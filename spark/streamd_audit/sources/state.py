@@ -52,15 +52,22 @@ class StateRow(msgspec.Struct, gc=False):
 
 class StateReader(BucketReader):
     FOLDER = SNAPSHOTS
+    # A task for each manifest: what it names is larger.
+    TASK_BYTES = 1
 
     def pieces(self, store: Store, after: str = "", after_index: int = 0) -> Iterator[Piece]:
-        """Of each group the manifest of the newest state that is wanted; a task each."""
-        newest: dict[int, Piece] = {}
+        """Of each group the manifest of the newest state that is wanted, or with ``every`` all."""
+        every = self.options.get("every", "false").lower() == "true"
+        newest: Piece | None = None
+        group = -1
         for name, size in self.listed(store, after):
             found = parse(self.below(name))
             assert isinstance(found, ManifestName)
-            newest[found.group] = Piece(name, size)
-        yield from newest.values()
+            if newest is not None and (every or found.group != group):
+                yield newest
+            newest, group = Piece(name, size), found.group
+        if newest is not None:
+            yield newest
 
     def wants(self, name: str, size: int) -> bool:
         found = parse(name)
@@ -178,11 +185,11 @@ class _Pieces:
 
 
 class StateSource(BucketSource):
-    """One row for each row of the newest state of each group, or with ``index`` of the newest one
-    that is not after that entry."""
+    """One row for each row of the newest state of each group; with ``index`` of the newest one that
+    is not after that entry, with ``every`` of all there are."""
 
     READER = StateReader
-    MORE_OPTIONS = ("index",)
+    MORE_OPTIONS = ("index", "every")
     COLUMNS: ClassVar = {
         "cluster": "string",
         "group": "int",
