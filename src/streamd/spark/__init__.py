@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
+from streamd.spark.materialized import MaterializedSource
 from streamd.spark.source import StreamdSource
 
 
 def register(spark: SparkSession) -> None:
     """Make the formats known to a session: once for each, before they are used."""
     spark.dataSource.register(StreamdSource)
+    spark.dataSource.register(MaterializedSource)

@@ -24,17 +24,23 @@ class Part(InputPartition):
 
 def plan(ranges: Iterable[Range], partition_bytes: int) -> list[Part]:
     """Tasks of about `partition_bytes` each, in the order of the ranges."""
+    return packed(
+        (piece for whole in ranges for piece in cut(whole, partition_bytes)), partition_bytes
+    )
+
+
+def packed(ranges: Iterable[Range], partition_bytes: int) -> list[Part]:
+    """Ranges as they are, put together to tasks."""
     parts: list[Part] = []
     gathered: list[Range] = []
     size = 0
-    for whole in ranges:
-        for piece in cut(whole, partition_bytes):
-            full = size + piece.size > partition_bytes or len(gathered) == _RANGES_OF_A_TASK
-            if gathered and full:
-                parts.append(Part(len(parts), gathered))
-                gathered, size = [], 0
-            gathered.append(piece)
-            size += piece.size
+    for each in ranges:
+        full = size + each.size > partition_bytes or len(gathered) == _RANGES_OF_A_TASK
+        if gathered and full:
+            parts.append(Part(len(parts), gathered))
+            gathered, size = [], 0
+        gathered.append(each)
+        size += each.size
     if gathered:
         parts.append(Part(len(parts), gathered))
     return parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import types as T
@@ -159,13 +159,16 @@ def schema_of(request: Request) -> T.StructType:
     """The columns of the streams: `record` as their JSON has it, or binary where some of them is
     not JSON. Raises `BadOption` where there is nothing to tell it by."""
     streams = request.place.open()
-    described = list(islice(request.which.described(streams), MAX_STREAMS))
+    described = list(request.which.described(streams))
+    record: T.DataType = T.BinaryType()
     if all(is_json(each.content_type) for each in described):
-        record = infer([parse(message) for message in _sample(streams, described)])
-        if isinstance(record, T.StringType):
-            record = _known_string(streams, described)
-    else:
-        record = T.BinaryType()
+        messages = sample(streams, described)
+        if not messages:
+            raise BadOption(
+                "there is no message to infer a schema from: give one, such as "
+                ".schema('stream string, offset string, record struct<agent: string>')"
+            )
+        record = infer(messages)
     return T.StructType(
         [
             T.StructField(STREAM, T.StringType()),
@@ -175,17 +178,9 @@ def schema_of(request: Request) -> T.StructType:
     )
 
 
-def _known_string(streams: Streams, described: list[Described]) -> T.DataType:
-    if not any(True for _ in _sample(streams, described)):
-        raise BadOption(
-            "there is no message to infer a schema from: give one, such as "
-            ".schema('stream string, offset string, record struct<agent: string, cost: double>')"
-        )
-    return T.StringType()
-
-
-def _sample(streams: Streams, described: list[Described]) -> Iterator[bytes]:
-    """The first messages of the first streams that have some."""
+def sample(streams: Streams, described: Iterable[Described]) -> list[Any]:
+    """The first messages of the first streams that have some, parsed."""
+    found: list[Any] = []
     filled = (each for each in described if each.tail != START)
     for each in islice(filled, _SAMPLED_STREAMS):
         left = _SAMPLED_RECORDS // _SAMPLED_STREAMS
@@ -194,11 +189,12 @@ def _sample(streams: Streams, described: list[Described]) -> Iterator[bytes]:
             piece = piece.cut(left)
             start = 0
             for length in piece.lengths.tolist():
-                yield piece.data[start : start + length - 1]
+                found.append(parse(piece.data[start : start + length - 1]))
                 start += length
             left -= len(piece.lengths)
             if not left:
                 break
+    return found
 
 
 def batches(request: Request, columns: Columns, part: Part) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from streamd.client.names import parse_name
 from streamd.client.transport import RETRY_FOR_S, Answer, Refused, Server
 from streamd.spark.errors import NotUnderstood, StreamMissing, Trimmed
 from streamd.spark.options import BadOption
-from streamd.spark.streams import Described, Piece
+from streamd.spark.streams import Described, Piece, Snapshot
 from streamd.streams.offsets import Position, parse_offset
 
 _PAGE = "1000"
@@ -120,6 +120,16 @@ class Remote:
             if "stream-up-to-date" in answer.headers:
                 return
             query = {"framing": "lengths", "offset": answer.headers["stream-next-offset"]}
+
+    def snapshot(self, name: str) -> Snapshot:
+        try:
+            answer = self._server.ask("GET", f"{parse_name(name).bucketed_path()}/snapshot")
+        except Refused as refusal:
+            if refusal.status in _GONE:
+                raise StreamMissing(f"there is no snapshot of {name}") from None
+            raise
+        at = _position(answer, "stream-snapshot-offset")
+        return Snapshot(at, answer.headers.get("content-type", ""), answer.body)
 
     def _ask(self, method: str, name: str, query: dict[str, str] | None = None) -> Answer:
         try:

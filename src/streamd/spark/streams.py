@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -48,12 +48,26 @@ class Piece(NamedTuple):
     lengths: NDArray[np.int64]
     data: bytes
 
+    @classmethod
+    def of(cls, content_type: str, start: Position, messages: Sequence[bytes]) -> Piece:
+        """JSON messages as a server stores them."""
+        lengths = np.array([len(message) + 1 for message in messages], dtype=np.int64)
+        return cls(content_type, start, lengths, b"".join(each + b"," for each in messages))
+
     def cut(self, count: int) -> Piece:
         """The first `count` records."""
         if count >= len(self.lengths):
             return self
         lengths = self.lengths[:count]
         return Piece(self.content_type, self.start, lengths, self.data[: int(lengths.sum())])
+
+
+class Snapshot(NamedTuple):
+    """What the records before `at` come to, as the application has it."""
+
+    at: Position
+    content_type: str
+    content: bytes
 
 
 class Streams(Protocol):
@@ -79,6 +93,10 @@ class Streams(Protocol):
 
         Raises `StreamMissing`, also when the stream of this incarnation is gone, and `Trimmed`.
         """
+        ...
+
+    def snapshot(self, name: str) -> Snapshot:
+        """What the application published for a stream that is trimmed."""
         ...
 
 

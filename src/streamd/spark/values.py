@@ -90,7 +90,18 @@ def parse(message: bytes) -> Any:
     try:
         return msgspec.json.decode(message)
     except msgspec.DecodeError:
-        return json.loads(message)
+        return _unicode(json.loads(message))
+
+
+def _unicode(value: Any) -> Any:
+    """A value with a question mark for each half of a surrogate pair."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_unicode(each) for each in value]
+    if isinstance(value, dict):
+        return {_unicode(key): _unicode(each) for key, each in value.items()}
+    return value
 
 
 def _decoded_as(spark_type: T.DataType, path: str) -> Any:
@@ -151,8 +162,7 @@ def fit(value: Any, spark_type: T.DataType, path: str, *, lenient: bool) -> Any:
     if isinstance(spark_type, T.MapType) and isinstance(value, dict):
         inner = spark_type.valueType
         return [
-            (_text(key), fit(each, inner, f"{path}.{key}", lenient=lenient))
-            for key, each in value.items()
+            (key, fit(each, inner, f"{path}.{key}", lenient=lenient)) for key, each in value.items()
         ]
     try:
         return _leaf(value, spark_type)
@@ -167,7 +177,7 @@ def fit(value: Any, spark_type: T.DataType, path: str, *, lenient: bool) -> Any:
 def _leaf(value: Any, spark_type: T.DataType) -> Any:
     """Raises when the value does not fit."""
     if isinstance(spark_type, T.StringType | T.VarcharType | T.CharType):
-        return _text(value) if isinstance(value, str) else _text(json.dumps(value))
+        return value if isinstance(value, str) else json.dumps(value)
     if isinstance(spark_type, T.BinaryType) and isinstance(value, str):
         return b64decode(value, validate=True)
     if isinstance(spark_type, T.DecimalType):
@@ -179,11 +189,6 @@ def _leaf(value: Any, spark_type: T.DataType) -> Any:
         found = found.astimezone(timezone.utc)  # noqa: UP017
     pa.scalar(found, to_arrow_type(spark_type, timezone="UTC"))
     return found
-
-
-def _text(value: str) -> str:
-    """A string that is Unicode: half a surrogate pair is shown as a question mark."""
-    return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
 def _kind(value: Any) -> str:
