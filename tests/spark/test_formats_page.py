@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -104,3 +104,101 @@ def test_every_kind_of_command_and_of_row_is_on_the_page() -> None:
     assert kinds == set(re.findall(r"^\| `([a-z-]{2,})` \|", PAGE, re.MULTILINE))
     letters = set(rows.KINDS) - {"o"}  # a node's own: no snapshot has it
     assert letters == set(re.findall(r"^\| `(.)` \|", PAGE, re.MULTILINE))
+
+
+# -- the tables ----------------------------------------------------------------------------------
+
+ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+def tables() -> list[list[list[str]]]:
+    """The cells of the page's tables, without their heads."""
+    found = re.findall(r"(?:^\|.*\|\n)+", PAGE, re.MULTILINE)
+    return [
+        [[cell.strip() for cell in row.strip("|").split(" | ")] for row in one.splitlines()[2:]]
+        for one in found
+    ]
+
+
+def table(*firsts: str) -> dict[str, str]:
+    """The table that has these first cells: from the first cells to the last ones."""
+    (found,) = [
+        rows
+        for rows in ({row[0].strip("`"): row[-1] for row in one} for one in tables())
+        if set(firsts) <= set(rows)
+    ]
+    return found
+
+
+def width(*words: str) -> int:
+    """How many bytes the table takes whose last cells have these words."""
+    (rows,) = [one for one in tables() if all(any(w in row[-1] for row in one) for w in words)]
+    return sum(sum(map(int, row[0].split(", "))) for row in rows if row[0][0].isdigit())
+
+
+def test_heads_are_as_long_as_the_tables_say() -> None:
+    magic_and_version = 6
+    frame_at = example("segment").index(ZSTD)
+    assert magic_and_version + width("*before* the first", "CRC-32C of the head") == frame_at
+    assert width("`SDSP`", "CRC-32C of the head") == example("piece").index(ZSTD)
+    assert width("stream id, or blob id", "a chunk") == packs.SLICE_HEAD_BYTES
+    assert f"CRC: {packs.HEAD_BYTES} in all" in PAGE
+    assert f"CRC: {packs.END_BYTES} in all" in PAGE
+
+
+def fields_in(cell: str) -> tuple[int, int]:
+    """How many fields a cell names, and how many of them have a default."""
+    within = re.match(r"\((.*)\)(?::|$)", cell)
+    bare = re.sub(r" \([^()]*\)|;.*", "", within[1] if within else cell)
+    return len(bare.split(", ")), bare.count(" =")
+
+
+def fields_of(shape: Any) -> tuple[int, int]:
+    return len(shape.__struct_fields__), len(shape.__struct_defaults__)
+
+
+@pytest.mark.parametrize(
+    "shape", get_args(commands.Command), ids=lambda shape: shape.__struct_config__.tag
+)
+def test_commands_have_the_fields_that_the_page_gives_them(shape: Any) -> None:
+    cell = table("create", "append")[shape.__struct_config__.tag]
+    assert fields_in(cell) == fields_of(shape)
+
+
+PARTS = {
+    "settings": commands.Settings,
+    "fork": commands.ForkRequest,
+    "producer": commands.Producer,
+    "condition": commands.IfMatch,
+    "finding": commands.Verified,
+    "moved slice": commands.MovedSlice,
+    "place": commands.Place,
+}
+ROWS = {
+    "b": rows.Bucket,
+    "p": rows.ProducerState,
+    "r": rows.Blob,
+    "u": rows.Upload,
+    "k": rows.Pack,
+    "n": rows.Session,
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_have_the_fields_that_the_page_gives_them(name: str) -> None:
+    assert fields_in(table("settings", "fork")[name]) == fields_of(PARTS[name])
+
+
+@pytest.mark.parametrize("letter", ROWS)
+def test_rows_have_the_fields_that_the_page_gives_them(letter: str) -> None:
+    assert fields_in(table("!", "b")[letter]) == fields_of(ROWS[letter])
+
+
+LISTED = {"header": rows.Header, "stream": rows.Stream, "cold slice": rows.ColdSlice}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_larger_rows_have_the_fields_that_the_page_gives_them(name: str) -> None:
+    (item,) = re.findall(rf"^- \*{name}\*: (.*?)(?:\. |: )", PAGE, re.MULTILINE | re.DOTALL)
+    bare = re.sub(r" \([^()]*\)", "", " ".join(item.split())).replace(" and ", ", ")
+    assert len(bare.split(", ")) == fields_of(LISTED[name])[0], bare
