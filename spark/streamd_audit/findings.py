@@ -88,6 +88,9 @@ KINDS: dict[str, Kind] = {
     "log_end_missing": Kind(
         FATAL, "the log ends before the entry that was said to be archived", _REMOVED
     ),
+    "history_changed": Kind(
+        FATAL, "the log is not the one that an earlier audit has judged", _FORGED
+    ),
     "chain_broken": Kind(FATAL, "an entry does not continue the chain of checksums", _FORGED),
     "entry_damaged": Kind(FATAL, "an entry's commands cannot be decoded", _WRITER),
     "index_gap": Kind(FATAL, "indexes do not rise by one", _WRITER),
@@ -103,6 +106,7 @@ KINDS: dict[str, Kind] = {
     "refused_wrongly": Kind(ERROR, "a command was refused that had to take effect", _MACHINE),
     "taken_wrongly": Kind(ERROR, "a command took effect that had to be refused", _MACHINE),
     # States: manifests, their pieces, and what is in them.
+    "manifest_truncated": Kind(FATAL, "a state's manifest is cut short", _STORE),
     "manifest_damaged": Kind(FATAL, "a state's manifest is damaged", _STORE),
     "manifest_altered": Kind(
         FATAL, "a manifest's CRC-32C holds, but it is not what its name digests", _FORGED
@@ -143,6 +147,7 @@ KINDS: dict[str, Kind] = {
     "counts_differ": Kind(WARNING, "totals in a state are not the sums of its rows", _MACHINE),
     # Pointers to the archive's end.
     "end_damaged": Kind(WARNING, "a pointer to the archive's end is damaged", _STORE),
+    "end_truncated": Kind(WARNING, "a pointer to the archive's end is cut short", _STORE),
     "end_altered": Kind(
         WARNING, "a pointer to the archive's end is not what its name says", _FORGED
     ),
@@ -155,6 +160,9 @@ KINDS: dict[str, Kind] = {
         ERROR, "the cluster tells another state of a stream than the log", _MACHINE
     ),
     # Anything.
+    "object_unreadable": Kind(
+        FATAL, "the store cannot serve an object, though it serves others", "a damaged disk"
+    ),
     "format_unknown": Kind(
         ERROR, "an object has a later format than this audit knows", "use the audit of that release"
     ),
@@ -245,6 +253,39 @@ def finding(
         None if found is None else str(found),
         known.cause if cause is None else cause,
     )
+
+
+# Kinds of damage (`errors`) that have a name of their own in findings.
+_DAMAGES = {
+    "too_short": "truncated",
+    "too_long": "truncated",
+    "name_digest": "altered",
+    "other_cluster": "foreign",
+    "footer_crc": "footer_damaged",
+    "missing": "missing",
+}
+_DAMAGES_OF = {
+    ("segment", "misnamed"): "segment_misnamed",
+    ("segment", "chain"): "chain_broken",
+    ("manifest", "misnamed"): "manifest_stale",
+    ("piece", "misnamed"): "piece_of_other_state",
+    ("pack", "misnamed"): "pack_replaced",
+    ("pack", "slice_crc"): "slice_damaged",
+    ("pack", "wrong_slice"): "slice_altered",
+    ("end", "misnamed"): "end_altered",
+    ("end", "other_cluster"): "end_altered",
+}
+
+
+def damage_kind(what: str, damage: str) -> str:
+    """The kind of finding that damage of an object is, by `errors.Damaged.kind`; `what` is
+    ``pack``, ``segment``, ``manifest``, ``piece``, ``end`` or ``row``."""
+    if damage == "unknown_version":
+        return "format_unknown"
+    if damage == "unreadable":
+        return "object_unreadable"
+    kind = _DAMAGES_OF.get((what, damage)) or f"{what}_{_DAMAGES.get(damage, 'damaged')}"
+    return kind if kind in KINDS else f"{what}_damaged"
 
 
 def stream_name(bucket: bytes | str, name: bytes | str) -> str:

@@ -1,0 +1,10 @@
+"""Audit a cold store: ``python spark/audit.py --store … --out DIR``."""
+
+from __future__ import annotations
+
+import sys
+
+from streamd_audit.options import start
+
+if __name__ == "__main__":
+    sys.exit(start("audit"))

@@ -1,0 +1,14 @@
+"""The whole audit: all jobs in one session, one verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamd_audit.chunks_job import chunks_job
+from streamd_audit.runner import Job, run
+
+JOBS: dict[str, Job] = {"audit_chunks": chunks_job}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run(JOBS, "Audit a cold store.", arguments)

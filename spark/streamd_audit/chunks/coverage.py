@@ -1,0 +1,289 @@
+"""One stream's records, in their order: from the log, from packs, and from a state's own rows.
+
+Rows come sorted by stream id and first record, so that all that has to be kept is a window of
+digests: from the earliest record of a slice that waits for the log to its last.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from streamd_audit.findings import Finding, finding
+
+# What a row is, in the order in which rows of the same place come.
+STREAM, APPEND, SLICE, HOT = range(4)
+_DIGEST_BYTES = 16
+
+
+class Row(NamedTuple):
+    """Records from `start_record` to before `end_record` of a stream id.
+
+    STREAM says which of them a state must have, and its `end_byte` which records the log need not
+    have because they were there before it. An APPEND has its `entry`'s index; a SLICE its
+    `object`, and `is_newest` unless only an older state, or nothing but the log, refers to it. HOT
+    rows are a state's own. `digests` are 16 bytes a record, None where they cannot be read.
+    """
+
+    group: int
+    stream_id: int
+    what: int
+    start_record: int
+    start_byte: int
+    end_record: int
+    end_byte: int
+    entry: int | None
+    object: str | None
+    is_newest: bool
+    appends: list[int] | None
+    digests: bytes | None
+    name: str | None
+
+
+COLUMNS = (
+    "group", "stream_id", "what", "start_record", "start_byte", "end_record", "end_byte", "entry",
+    "object", "is_newest", "appends", "digests", "name",
+)  # fmt: skip
+ROWS_DDL = (
+    "`group` int, stream_id long, what int, start_record long, start_byte long, end_record long, "
+    "end_byte long, entry long, object string, is_newest boolean, appends array<int>, "
+    "digests binary, name string"
+)
+
+
+def judge_streams(rows: Iterable[Row], cluster: str, *, has_log: bool) -> Iterator[Finding]:
+    """Judge whole streams; `rows` are sorted by group, stream id, first record, and kind.
+
+    Without a log to compare with, only the references are judged by one another.
+    """
+    stream: _Stream | None = None
+    for row in rows:
+        if stream is None or (row.group, row.stream_id) != stream.key:
+            if stream is not None:
+                yield from stream.finish()
+            stream = _Stream((row.group, row.stream_id), cluster, has_log)
+        stream.take(row)
+    if stream is not None:
+        yield from stream.finish()
+
+
+@dataclass
+class _Known:
+    """What a state says of a stream."""
+
+    name: str | None
+    first: int
+    tail: int
+    before_log: int
+
+
+class _Stream:
+    def __init__(self, key: tuple[int, int], cluster: str, has_log: bool) -> None:
+        self.key = key
+        self._cluster = cluster
+        self._has_log = has_log
+        self._known: _Known | None = None
+        # The log's digests from record `_first` on, and where each append in them begins.
+        self._first = self._end = self._logged_from = 0
+        self._digests = bytearray()
+        self._starts: list[tuple[int, int, int]] = []
+        self._has_appends = False
+        self._waiting: list[Row] = []
+        # How far rows of the newest state reach, and where its last slice ends.
+        self._covered = 0
+        self._slices_end = 0
+        self._found: dict[str, tuple[Finding, int]] = {}
+
+    def take(self, row: Row) -> None:
+        if row.what == STREAM:
+            self._known = _Known(row.name, row.start_record, row.end_record, row.end_byte)
+            self._covered = row.start_record
+        elif row.what == APPEND:
+            self._append(row)
+        else:
+            self._cover(row)
+            if row.digests is not None:
+                self._waiting.append(row)
+
+    def finish(self) -> Iterator[Finding]:
+        """What was found, one finding of each kind; to be called after the last row."""
+        self._compare(None)
+        known = self._known
+        if known is not None and self._covered < known.tail:
+            self._gap(known.tail)
+        for found, more in self._found.values():
+            if more:
+                found = finding_with(found, f"{found.found}, and in {more} more places")
+            yield found
+
+    # -- references -------------------------------------------------------------------------------
+
+    def _cover(self, row: Row) -> None:
+        if not row.is_newest or self._known is None:
+            return
+        if row.start_record > self._covered:
+            self._gap(row.start_record)
+        if row.what == SLICE:
+            if row.start_record < self._slices_end:
+                self._add(
+                    "slice_overlap",
+                    row,
+                    (row.start_record, row.start_byte),
+                    f"a slice from record {self._slices_end} on",
+                    f"one from record {row.start_record} on",
+                )
+            self._slices_end = max(self._slices_end, row.end_record)
+        self._covered = max(self._covered, row.end_record)
+
+    def _gap(self, end: int) -> None:
+        self._add(
+            "slice_gap",
+            None,
+            self._covered,
+            f"records {self._covered} to {end} in a pack or in the state",
+            "nothing",
+        )
+        self._covered = end
+
+    # -- against the log --------------------------------------------------------------------------
+
+    def _append(self, row: Row) -> None:
+        if not self._has_appends or row.start_record != self._end:
+            self._compare(None)
+            self._first = self._end = row.start_record
+            if not self._has_appends:
+                self._logged_from = row.start_record
+            self._digests.clear()
+            self._starts.clear()
+            self._has_appends = True
+        elif len(self._digests) > 1 << 20:
+            self._forget(row.start_record)
+        self._starts.append((row.start_record, row.start_byte, row.entry or 0))
+        self._digests += row.digests or b""
+        self._end = row.end_record
+        if self._waiting:
+            self._compare(self._end)
+
+    def _forget(self, until: int) -> None:
+        """Let go of what no slice will ask for: those to come begin at `until` or later."""
+        until = min([until, *(row.start_record for row in self._waiting)])
+        at = bisect_right(self._starts, (until, -1, -1))
+        if at and (at == len(self._starts) or self._starts[at][0] > until):
+            at -= 1
+        until = self._starts[at][0] if at < len(self._starts) else self._end
+        del self._digests[: (until - self._first) * _DIGEST_BYTES]
+        del self._starts[:at]
+        self._first = until
+
+    def _compare(self, reached: int | None) -> None:
+        """Compare the slices that the log has reached, all of them when it goes no further."""
+        left = []
+        for row in self._waiting:
+            if reached is not None and row.end_record > reached:
+                left.append(row)
+            else:
+                self._compare_one(row)
+        self._waiting = left
+
+    def _compare_one(self, row: Row) -> None:
+        digests = row.digests
+        if not self._has_log or digests is None:
+            return
+        known = self._known
+        if known is None and not self._has_appends:
+            return  # the parts of a blob, or a stream that is deleted by now
+        before_log = self._logged_from if known is None else known.before_log
+        first = max(row.start_record, before_log)
+        if first >= row.end_record:
+            return
+        if not self._has_appends or first < self._first or row.end_record > self._end:
+            at = first if not self._has_appends or first < self._first else max(first, self._end)
+            if row.what == SLICE or not self._has_appends or at > first:
+                self._add("slice_not_in_log", row, at, "no such records", _told(row))
+            return
+        start = (first - self._first) * _DIGEST_BYTES
+        end = (row.end_record - self._first) * _DIGEST_BYTES
+        mine = digests[(first - row.start_record) * _DIGEST_BYTES :]
+        if self._digests[start:end] != mine:
+            self._differ(row, first, bytes(self._digests[start:end]), mine)
+        elif row.what == SLICE and first == row.start_record:
+            self._compare_appends(row)
+
+    def _differ(self, row: Row, first: int, logged: bytes, mine: bytes) -> None:
+        record = first
+        while logged[:_DIGEST_BYTES] == mine[:_DIGEST_BYTES]:
+            logged, mine, record = logged[_DIGEST_BYTES:], mine[_DIGEST_BYTES:], record + 1
+        start, byte, index = self._starts[bisect_right(self._starts, (record, 1 << 63, 0)) - 1]
+        self._add(
+            "slice_contradicts_log" if row.what == SLICE else "bytes_differ",
+            row,
+            (record, byte) if record == start else record,
+            f"record {record} as entry {index} appended it",
+            "a record of other bytes",
+            index,
+        )
+
+    def _compare_appends(self, row: Row) -> None:
+        low = bisect_right(self._starts, (row.start_record, -1, -1))
+        high = bisect_right(self._starts, (row.end_record, -1, -1))
+        begins = [(record, byte) for record, byte, _ in self._starts[low:high]]
+        record = row.start_record
+        cut = []
+        for count in row.appends or [1] * (row.end_record - row.start_record):
+            cut.append(record)
+            record += count
+        if [at for at, _ in begins] != cut:
+            self._add(
+                "slice_cuts_append",
+                row,
+                (row.start_record, row.start_byte),
+                f"{len(begins)} appends, as in the log",
+                f"{len(cut)} appends",
+            )
+        elif begins[0][1] != row.start_byte:
+            self._add(
+                "slice_misplaced",
+                row,
+                begins[0],
+                f"records from byte {begins[0][1]} on",
+                f"from byte {row.start_byte} on",
+            )
+
+    def _add(
+        self,
+        kind: str,
+        row: Row | None,
+        offset: int | tuple[int, int],
+        expected: str,
+        found: str,
+        index: int | None = None,
+    ) -> None:
+        known = self._found.get(kind)
+        if known is not None:
+            self._found[kind] = known[0], known[1] + 1
+            return
+        group, stream_id = self.key
+        made = finding(
+            kind,
+            cluster=self._cluster,
+            group=group,
+            stream=None if self._known is None else self._known.name,
+            stream_id=stream_id,
+            offset=offset,
+            index=index,
+            object=None if row is None else row.object,
+            expected=expected,
+            found=found,
+        )
+        self._found[kind] = made, 0
+
+
+def finding_with(found: Finding, text: str) -> Finding:
+    """The same finding with another text of what was found."""
+    return Finding(**{**vars(found), "found": text})
+
+
+def _told(row: Row) -> str:
+    return f"records {row.start_record} to {row.end_record}"

@@ -1,0 +1,98 @@
+"""Which packs and slices must be there: what states refer to, and the log after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from streamd_audit.arrow import map_in_arrow
+from streamd_audit.commands import FlushCold, ForgetPacks, MoveSlices, decode_command
+from streamd_audit.context import Context
+from streamd_audit.frames import shaped
+from streamd_audit.states import State
+
+# Of a pack, `what` is 0, and `state` the newest that refers to it, or null where only the log does.
+REF_DDL = (
+    "object string, what int, `group` int, state long, is_newest boolean, size long, "
+    "stream_id long, start_record long, start_byte long, end_record long, end_byte long, "
+    "offset long, length long, crc long, digest binary, name string"
+)
+
+
+def references(rows: DataFrame) -> DataFrame:
+    """A row for each pack that a slice of some state is in, and one for each slice."""
+    place = ["group", "term", "number"]
+    packs = (
+        rows.where("said = 'pack'")
+        .groupBy(*place, "name", "size")
+        .agg(F.max("state").alias("state"))
+        .withColumnRenamed("name", "object")
+    )
+    names = rows.where("said = 'stream'").select("group", "stream_id", "name")
+    slices = (
+        rows.where("said = 'slice'")
+        .groupBy(
+            *place, "stream_id", "start_record", "start_byte", "end_record", "end_byte", "offset",
+            "length", "crc", "digest",
+        )
+        .agg(F.max("state").alias("state"), F.max("is_newest").alias("is_newest"))
+        .join(names, ["group", "stream_id"], "left")
+    )  # fmt: skip
+    joined = slices.join(packs.select(*place, "object"), place, "left").withColumn("what", F.lit(1))
+    alive = slices.groupBy(*place).agg(F.max("state").alias("state"))
+    whole = packs.drop("state").join(alive, place).withColumn("what", F.lit(0))
+    return shaped(joined, REF_DDL).unionByName(shaped(whole, REF_DDL))
+
+
+def pending(context: Context, newest: Mapping[int, State]) -> DataFrame:
+    """Packs that no state refers to yet: entries after the newest one do."""
+    log = context.source(
+        "streamd_log",
+        "`group` int, index bigint, term bigint, kind string, head binary, problem string",
+        pushdown="true",
+    ).where(F.col("kind").isin("flush-cold", "move-slices", "forget-packs"))
+    after = F.lit(False)
+    groups = F.lit(True)
+    for group, state in newest.items():
+        after = after | ((F.col("group") == group) & (F.col("index") > state.index))
+        groups = groups & (F.col("group") != group)
+    if newest:
+        log = log.where(F.col("index") > min(state.index for state in newest.values()))
+    log = log.where(after | groups).select("group", "term", "head")
+    found = map_in_arrow(log, _packs_in_log, _PENDING_DDL).persist(StorageLevel.DISK_ONLY)
+    forgotten = found.where("object is null").select("group", "pack_term", "number").distinct()
+    made = (
+        found.where("object is not null")
+        .dropDuplicates(["object"])
+        .join(forgotten, ["group", "pack_term", "number"], "left_anti")
+        .withColumn("what", F.lit(0))
+    )
+    return shaped(made, REF_DDL)
+
+
+_PENDING_DDL = "`group` int, pack_term long, number long, object string, size long"
+
+
+def _packs_in_log(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        found: list[tuple[Any, ...]] = []
+        for group, term, head in zip(
+            *(column.to_pylist() for column in batch.columns), strict=True
+        ):
+            command = decode_command(head)
+            if isinstance(command, ForgetPacks):
+                found += [(group, *pack, None, None) for pack in command.packs]
+            # One that a deposed leader proposed has no effect.
+            elif isinstance(command, FlushCold | MoveSlices) and command.term == term:
+                found.append((group, term, command.number, command.name, command.size))
+        columns = list(zip(*found, strict=True)) or [()] * 5
+        kinds = (pa.int32(), pa.int64(), pa.int64(), pa.string(), pa.int64())
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)],
+            names=["group", "pack_term", "number", "object", "size"],
+        )

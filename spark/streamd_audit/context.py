@@ -1,0 +1,84 @@
+"""What the jobs of one session share: the store, its sources, and frames that several jobs use."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar, cast
+
+from pyspark.sql import DataFrame, SparkSession
+
+from streamd_audit.listing import Listing, look_through
+from streamd_audit.names import is_cluster
+from streamd_audit.options import NotRun, Options
+from streamd_audit.store import Store, open_store
+
+T = TypeVar("T")
+
+
+class Judged(NamedTuple):
+    """What a job came to. `findings` has the columns of `findings.FINDINGS_DDL`.
+
+    `facts` is asked for when the findings are there: lines of the summary, by their names, and
+    numbers for scripts.
+    """
+
+    findings: DataFrame
+    facts: Callable[[], Mapping[str, Any]]
+
+
+@dataclass
+class Context:
+    """`since` is the index after which entries are judged; None for all. `notes` are facts that
+    jobs leave for one another and for the watermark."""
+
+    spark: SparkSession
+    options: Options
+    since: int | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+    _shared: dict[str, Any] = field(default_factory=dict)
+    _began: float = field(default_factory=time.monotonic)
+
+    @cached_property
+    def store(self) -> Store:
+        """Raises `StoreFailed`."""
+        return open_store(self.options.store, self.options.of_sources())
+
+    @cached_property
+    def cluster(self) -> str:
+        """Whose objects are judged. Raises `NotRun` when nobody said and there are several."""
+        found = [folder for folder in self.store.folders() if is_cluster(folder)]
+        wanted = self.options.cluster
+        if wanted is None and len(found) == 1:
+            return found[0]
+        if wanted is not None and wanted in found:
+            return wanted
+        there = f"there are {', '.join(found)}" if found else "it holds no cluster"
+        asked = "say which by --cluster" if wanted is None else f"there is no cluster {wanted}"
+        raise NotRun(f"{self.store.place}: {asked}; {there}")
+
+    @cached_property
+    def listing(self) -> Listing:
+        """What the folder holds, listed to its end. Raises `StoreFailed`."""
+        return look_through(self.store, self.cluster)
+
+    def source(self, name: str, schema: str | None = None, **more: str) -> DataFrame:
+        """A data source of the bucket; only the columns of `schema` are decoded."""
+        options = {**self.options.of_sources(), "cluster": self.cluster, **more}
+        reader = self.spark.read.format(name).options(**options)
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    def shared(self, name: str, make: Callable[[], T]) -> T:
+        """What `make` made when it was asked for first: a frame that is decoded or shuffled once
+        for all jobs."""
+        if name not in self._shared:
+            self._shared[name] = make()
+        return cast(T, self._shared[name])
+
+    def progress(self, text: str) -> None:
+        """A line on standard error, with the time since the session began."""
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        print(f"[{minutes:02d}:{seconds:02d}] {text}", file=sys.stderr, flush=True)

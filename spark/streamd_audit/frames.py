@@ -1,0 +1,47 @@
+"""Frames of findings, and of other rows whose columns are named in DDL."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from streamd_audit.findings import FINDINGS_DDL, finding
+
+_ARROW = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "array<int>": pa.list_(pa.int32()),
+}
+
+
+def columns_of(ddl: str) -> dict[str, str]:
+    """The type of each column, by its name."""
+    pairs = (part.split() for part in ddl.split(", "))
+    return {name.strip("`"): kind for name, kind in pairs}
+
+
+def arrow_schema(ddl: str) -> pa.Schema:
+    return pa.schema([(name, _ARROW[kind]) for name, kind in columns_of(ddl).items()])
+
+
+def shaped(frame: DataFrame, ddl: str) -> DataFrame:
+    """The columns of `ddl` and no others; null where the frame has none."""
+
+    def column(name: str, kind: str) -> Column:
+        value = F.col(name) if name in frame.columns else F.lit(None)
+        return value.cast(kind).alias(name)
+
+    return frame.select(*(column(name, kind) for name, kind in columns_of(ddl).items()))
+
+
+def findings_frame(frame: DataFrame, kind: str, cluster: str) -> DataFrame:
+    """Findings of one kind, out of a frame with some of their columns."""
+    made = finding(kind, cluster=cluster)
+    for name in ("severity", "kind", "cluster", "cause"):
+        if name not in frame.columns:
+            frame = frame.withColumn(name, F.lit(getattr(made, name)))
+    return shaped(frame, FINDINGS_DDL)

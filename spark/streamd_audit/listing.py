@@ -1,0 +1,78 @@
+"""What the listing of a cluster's folder tells by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from streamd_audit.findings import Finding, finding
+from streamd_audit.names import PieceName, parse, split
+from streamd_audit.store import Listed, Store
+
+# What is remembered of objects by name; more are only counted.
+_NAMED = 1000
+
+
+@dataclass
+class Listing:
+    """How many objects there are, and their `size` in bytes; by folder as well.
+
+    `unknown` have names that no streamd gives. `snapshots` are the places of which there are
+    pieces: (group, index, snapshot's id), with one piece of each.
+    """
+
+    objects: Counter[str] = field(default_factory=Counter)
+    sizes: Counter[str] = field(default_factory=Counter)
+    unknown: list[Listed] = field(default_factory=list)
+    snapshots: dict[tuple[int, int, int], Listed] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes.values())
+
+    @property
+    def count(self) -> int:
+        return sum(self.objects.values())
+
+
+def look_through(store: Store, cluster: str) -> Listing:
+    """List a cluster's folder to its end. Raises `StoreFailed` when that cannot be done."""
+    found = Listing()
+    for page in store.list(f"{cluster}/"):
+        for one in page:
+            below = split(one.name)[1]
+            folder = below.partition("/")[0]
+            found.objects[folder] += 1
+            found.sizes[folder] += one.size
+            named = parse(below)
+            if named is None and len(found.unknown) < _NAMED:
+                found.unknown.append(one)
+            elif isinstance(named, PieceName):
+                found.snapshots.setdefault((named.group, named.index, named.snapshot_id), one)
+    return found
+
+
+def listing_findings(
+    listing: Listing, cluster: str, states: Sequence[tuple[int, int, int]]
+) -> list[Finding]:
+    """Objects that nobody knows, and pieces of no state; `states` are the places of those that
+    there are. Pieces of a newer state than any are being written."""
+    found = [
+        finding("object_unknown", cluster=cluster, object=one.name, found=f"{one.size} bytes")
+        for one in listing.unknown
+    ]
+    newest = {group: index for group, index, _ in sorted(states)}
+    for place, one in listing.snapshots.items():
+        if place not in states and place[1] <= newest.get(place[0], -1):
+            found.append(
+                finding(
+                    "piece_orphan",
+                    cluster=cluster,
+                    group=place[0],
+                    index=place[1],
+                    object=one.name,
+                    found="pieces of a state that no manifest makes whole",
+                )
+            )
+    return found

@@ -1,0 +1,155 @@
+"""Runs jobs in one Spark session, and turns what they find into a verdict and an exit status."""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from heapq import nsmallest
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from streamd_audit import sources
+from streamd_audit.context import Context, Judged
+from streamd_audit.errors import StoreFailed
+from streamd_audit.findings import FINDINGS_ARROW, Finding, findings_batch
+from streamd_audit.options import CLEAN, FINDINGS, NotRun, Options, parse, parser
+from streamd_audit.session import SparkMissing, spark_session
+from streamd_audit.verdict import MAX_FOLDED, Verdict, as_json, fold, rank, summary
+from streamd_audit.watermark import Watermark, begins_after, write_watermark
+
+Job = Callable[[Context], Judged]
+
+_ROWS_AT_ONCE = 1000
+_SHUFFLED_BYTES = 128 * 1024 * 1024
+_MAX_TASKS = 4096
+# How a worker's exception ends in the text of the driver's.
+_WORKERS_FAILURE = re.compile(r"^(?:\S+\.)?(StoreFailed|BadOption): (.+)$", re.MULTILINE)
+
+
+def run(
+    jobs: Mapping[str, Job],
+    description: str,
+    arguments: Sequence[str] | None = None,
+    *,
+    needs_out: bool = False,
+) -> int:
+    """Parse a command line, run the jobs, tell the verdict; returns the exit status.
+
+    Raises `NotRun`.
+    """
+    options = parse(parser(description, needs_out=needs_out), arguments)
+    try:
+        return _run(jobs, options)
+    except (SparkMissing, StoreFailed, sources.BadOption) as error:
+        raise NotRun(str(error)) from error
+    except PySparkException as error:
+        found = _WORKERS_FAILURE.search(str(error))
+        if found is None:
+            traceback.print_exc()
+            raise NotRun(_first_line(error)) from error
+        raise NotRun(found[2]) from error
+    except OSError as error:
+        raise NotRun(str(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def _run(jobs: Mapping[str, Job], options: Options) -> int:
+    spark = spark_session("audit", options.master)
+    # What fails reaches us as an exception; Spark's own account of it is a hundred lines.
+    spark.sparkContext.setLogLevel("OFF")
+    sources.register(spark)
+    context = Context(spark, options)
+    context.since, mark = begins_after(options, context.cluster)
+    context.notes["watermark"] = mark
+    context.progress(f"auditing cluster {context.cluster} in {context.store.place}")
+    _divide(context)
+    verdict, facts = judge(context, jobs)
+    about = {
+        "store": options.store,
+        "cluster": context.cluster,
+        "since": context.since,
+        "jobs": list(jobs),
+    }
+    if options.out is not None:
+        document = as_json(verdict, about, facts)
+        (options.out / "findings.json").write_text(json.dumps(document, indent=2) + "\n")
+        judged = context.notes.get("judged")
+        if verdict.is_clean and isinstance(judged, Watermark):
+            write_watermark(options.out, judged)
+    print(summary(verdict, about, facts))
+    return CLEAN if verdict.is_clean else FINDINGS
+
+
+def _divide(context: Context) -> None:
+    """Let shuffles have as many partitions as the work is worth: rows for the audit are digests and
+    heads, an order of magnitude less than the objects."""
+    spark = context.spark
+    tasks = max(spark.sparkContext.defaultParallelism, context.listing.size // _SHUFFLED_BYTES)
+    spark.conf.set("spark.sql.shuffle.partitions", str(min(_MAX_TASKS, tasks)))
+
+
+def judge(context: Context, jobs: Mapping[str, Job]) -> tuple[Verdict, dict[str, Any]]:
+    """Run jobs; what they found as a verdict, and their facts. Writes ``findings.parquet`` below
+    ``--out``."""
+    frames, facts_of = [], []
+    for name, job in jobs.items():
+        context.progress(name)
+        judged = job(context)
+        frames.append(judged.findings)
+        facts_of.append(judged.facts)
+    found = reduce(DataFrame.unionByName, frames).persist(StorageLevel.DISK_ONLY)
+    # All partitions at once; they are fetched one after the other.
+    total = found.count()
+    context.progress(f"{total:,} findings before they are folded")
+    facts: dict[str, Any] = {}
+    for tell in facts_of:
+        facts.update(tell())
+    verdict = _folded(found, context.options.out)
+    found.unpersist()
+    return verdict, facts
+
+
+def _folded(frame: DataFrame, out: Path | None) -> Verdict:
+    """The verdict on a frame of findings, which pass through the driver a few at a time."""
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    total = 0
+
+    def each(writer: pq.ParquetWriter | None) -> Iterator[Finding]:
+        nonlocal total
+        some: list[Finding] = []
+        for row in frame.toLocalIterator():
+            total += 1
+            some.append(Finding(**row.asDict()))
+            if len(some) == _ROWS_AT_ONCE:
+                yield from _written(some, writer)
+                some = []
+        yield from _written(some, writer)
+
+    def chosen(writer: pq.ParquetWriter | None) -> list[Finding]:
+        return nsmallest(MAX_FOLDED, each(writer), key=rank)
+
+    if out is None:
+        worst = chosen(None)
+    else:
+        with pq.ParquetWriter(out / "findings.parquet", FINDINGS_ARROW) as writer:
+            worst = chosen(writer)
+    return fold(worst, more=total - len(worst))
+
+
+def _written(some: list[Finding], writer: pq.ParquetWriter | None) -> list[Finding]:
+    if writer is not None and some:
+        writer.write_table(pa.Table.from_batches([findings_batch(some)]))
+    return some

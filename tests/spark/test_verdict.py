@@ -1,0 +1,142 @@
+"""One fault is told once: what follows from it is counted with it, what does not is not."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from streamd_audit.findings import KINDS, Finding, finding
+from streamd_audit.verdict import as_json, fold, summary
+
+CLUSTER = "7d0c3a52-7c4f-4a44-9f0d-0123456789ab"
+DIGEST = "0" * 64
+PACK = f"{CLUSTER}/packs/00000000/0000000000000002-00000001-{DIGEST}.pack"
+OTHER_PACK = PACK.replace("00000001-0", "00000002-0")
+SEGMENT = f"{CLUSTER}/log/00000000/0000000000000010-000000000000001f-{DIGEST}.segment"
+PIECE = f"{CLUSTER}/pieces/00000000/0000000000000020-0123456789abcdef-00000000-{DIGEST}.piece"
+ABOUT = {"store": "s3://bucket/at", "cluster": CLUSTER}
+
+
+def found(kind: str, **more: object) -> Finding:
+    return finding(kind, cluster=CLUSTER, group=0, **more)  # type: ignore[arg-type]
+
+
+CHAT = {"stream": "agents/chat", "stream_id": 7}
+FOLLOW = {
+    "a missing pack leaves nothing to say of its slices": [
+        found("pack_missing", object=PACK),
+        found("slice_damaged", object=PACK, **CHAT),
+        found("pack_altered", object=PACK),
+    ],
+    "a damaged slice changes the pack's digest": [
+        found("slice_damaged", object=PACK, **CHAT),
+        found("pack_altered", object=PACK),
+    ],
+    "a segment that is damaged leaves a gap, and streams that are shorter": [
+        found("segment_damaged", object=SEGMENT),
+        found("log_gap", index=0x10),
+        found("chain_broken", index=0x20),
+        found("tail_differs", **CHAT),
+        found("slice_not_in_log", object=PACK, **CHAT),
+        found("manifest_off_log", index=0x30),
+    ],
+    "a forged entry moves its chain, and what its stream has": [
+        found("chain_broken", index=0x15),
+        found("slice_contradicts_log", object=PACK, index=0x15, **CHAT),
+        found("end_off_log", index=0x40),
+    ],
+    "a forged append shows in its pack first": [
+        found("slice_contradicts_log", object=PACK, index=0x15, **CHAT),
+        found("manifest_off_log", index=0x30),
+        found("tail_differs", **CHAT),
+    ],
+    "an append that should have been refused shifts what follows": [
+        found("append_after_close", index=0x15, **CHAT),
+        found("slice_contradicts_log", object=PACK, index=0x16, **CHAT),
+        found("slice_not_in_log", object=OTHER_PACK, **CHAT),
+    ],
+    "a damaged piece takes the streams in it along": [
+        found("piece_damaged", object=PIECE, index=0x20),
+        found("stream_lost", **CHAT),
+        found("counts_differ", index=0x20),
+        found("slice_gap", **CHAT),
+    ],
+    "a stream that nobody made has no records in the log": [
+        found("stream_unknown", **CHAT),
+        found("slice_not_in_log", object=PACK, **CHAT),
+    ],
+}
+STAND_ALONE = {
+    "two packs": [found("pack_missing", object=PACK), found("pack_missing", object=OTHER_PACK)],
+    "two slices of a pack": [
+        found("slice_damaged", object=PACK, offset=(0, 0), **CHAT),
+        found("slice_damaged", object=PACK, offset=(9, 99), **CHAT),
+    ],
+    "two streams": [
+        found("tail_differs", **CHAT),
+        found("closed_differs", stream="agents/done", stream_id=8),
+    ],
+    "a pack and the log": [found("pack_missing", object=PACK), found("log_gap", index=5)],
+    "two gaps of the log": [found("log_gap", index=5), found("log_gap", index=500)],
+    "two groups": [
+        found("log_gap", index=5),
+        finding("tail_differs", cluster=CLUSTER, group=1, stream="a/b", stream_id=1),
+    ],
+}
+
+
+@pytest.mark.parametrize("findings", FOLLOW.values(), ids=FOLLOW.keys())
+def test_what_follows_from_a_fault_is_counted_with_it(findings: list[Finding]) -> None:
+    for order in list(permutations(findings))[:24]:
+        [fault] = fold(order).faults
+        assert fault.finding == findings[0]
+        assert fault.followers.total() == len(findings) - 1
+
+
+@pytest.mark.parametrize("findings", STAND_ALONE.values(), ids=STAND_ALONE.keys())
+def test_faults_of_their_own_stand_by_themselves(findings: list[Finding]) -> None:
+    assert {fault.finding for fault in fold(findings).faults} == set(findings)
+
+
+def test_what_two_jobs_met_is_told_once() -> None:
+    [fault] = fold([found("log_gap", index=5), found("log_gap", index=5)]).faults
+    assert not fault.followers
+
+
+def test_what_is_only_listed_leaves_a_store_clean() -> None:
+    verdict = fold([found("pack_orphan", object=PACK)])
+    assert verdict.is_clean
+    assert [one.kind for one in verdict.listed] == ["pack_orphan"]
+    assert "CLEAN" in summary(verdict, ABOUT, {})
+    assert "1 pack_orphan" in summary(verdict, ABOUT, {})
+
+
+def test_what_was_not_looked_at_is_no_clean_store() -> None:
+    verdict = fold([], more=3)
+    assert not verdict.is_clean
+    assert "3 FINDINGS" in summary(verdict, ABOUT, {})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_can_be_told(kind: str) -> None:
+    made = found(kind, object=PACK, index=3, expected="one", found="another", **CHAT)
+    verdict = fold([made])
+    text = summary(verdict, ABOUT, {"log": "3 entries", "entries": 3})
+    assert kind in text
+    document = as_json(verdict, ABOUT, {})
+    assert len(document["findings"]) + len(document["listed"]) == 1
+
+
+def test_the_summary_is_read_in_ten_seconds() -> None:
+    """A screen, however many findings there are; the worst first, with what they have in common."""
+    packs = [
+        found("pack_missing", object=PACK.replace("00000001-0", f"{number:08x}-0"))
+        for number in range(400)
+    ]
+    text = summary(fold([*packs, found("stamp_back", index=9)]), ABOUT, {"log": "9 entries"})
+    lines = text.splitlines()
+    assert len(lines) <= 24
+    assert lines[0].startswith("401 FINDINGS")
+    assert text.index("pack_missing ×400") < text.index("stamp_back")
+    assert "deleted together" in text
