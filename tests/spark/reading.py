@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -84,12 +85,14 @@ class InProcess:
         return [(one.name, one.part, one.parts) for task in tasks for one in task.pieces or ()]
 
 
-def copy_of(clean: Clean, prefix: str, changed: Mapping[str, bytes | None]) -> Place:
-    """A clean bucket's objects under another prefix, some of them changed, or left out (None)."""
-    place = Place(clean.place.minio, clean.place.bucket, prefix)
-    after = {**clean.objects, **{name: made for name, made in changed.items() if made is not None}}
-    for name, made in changed.items():
-        if made is None:
-            del after[name]
-    place.put_copy(clean.place, clean.objects, after)
-    return place
+def copy_of(clean: Clean, directory: Path, changed: Mapping[str, bytes | None]) -> dict[str, str]:
+    """Write a clean bucket's objects below a directory, some of them changed, or left out (None).
+
+    Returns the options that lead there.
+    """
+    for name, content in {**clean.objects, **changed}.items():
+        if content is not None:
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    return {"store": str(directory)}

@@ -86,22 +86,24 @@ class LogReader(BucketReader):
         except Damaged as damaged:
             yield self._problem(piece, name, damaged)
             return
-        if piece.part == 0 and "problem" in self.columns:
-            yield from self._wrong_with(content, piece, name)
         first, last = _share(name, piece)
         gathered: list[LogEntry] = []
         rows = size = 0
+        is_right = True
         try:
             for entry in read_entries(content, first_index=first, last_index=last):
                 if not self._is_wanted(entry):
                     continue
                 gathered.append(self._with_commands(entry))
+                is_right = is_right and gathered[-1].problem is None
                 rows += len(gathered[-1].commands) or 1
                 size += len(entry.payload)
                 if rows >= BATCH_ROWS or size >= BATCH_BYTES:
                     yield from self._rows(piece, name, gathered)
                     gathered, rows, size = [], 0, 0
             yield from self._rows(piece, name, gathered)
+            if is_right and piece.part == 0 and "problem" in self.columns:
+                yield from self._wrong_with(content, piece, name)
         except Damaged as damaged:
             yield from self._rows(piece, name, gathered)
             # Each part meets what is wrong with the whole.
@@ -151,7 +153,7 @@ class LogReader(BucketReader):
     def _wrong_with(
         self, content: bytes, piece: Piece, name: SegmentName
     ) -> Iterator[pa.RecordBatch]:
-        """What is wrong with a segment as a whole."""
+        """What is wrong with a segment as a whole, of which every entry is right."""
         try:
             check_digest(piece.name, content)
             check_name(name, read_head(content))
