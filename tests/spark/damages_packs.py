@@ -194,11 +194,12 @@ def slice_with_a_record_too_many(scene: Scene) -> Expected:
     end = (longer.end_record, longer.end_byte)
 
     def move_row(rows: Rows) -> None:
-        row = rows.pop(keys.slice_key(found.stream_id, found.end_record))
-        rows[keys.slice_key(found.stream_id, longer.end_record)] = row
-        edit_row(rows, stream_row(stream), Stream, cold=end)
+        row = rows.pop(keys.slice_key(found.stream_id, found.end_record), None)
+        if row is not None:
+            rows[keys.slice_key(found.stream_id, longer.end_record)] = row
+            edit_row(rows, stream_row(stream), Stream, cold=end)
 
-    folder.forge_state(move_row)
+    folder.forge_states(move_row)
     forged = folder.forge_pack(found.pack, slices)
     return Expected("slice_not_in_log", forged, stream)
 

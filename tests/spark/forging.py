@@ -215,9 +215,15 @@ class Folder:
 
         return self._forge_state(self.manifests()[-1], change)
 
-    def forge_manifest(self, name: str, edit: Callable[[SnapshotOf], SnapshotOf]) -> str:
-        """Let a manifest say something else of its state, all checksums made good."""
-        return self._forge_state(name, lambda of, _: edit(of))
+    def forge_states(self, edit: Callable[[Rows], None]) -> None:
+        """Edit the rows of all states, all checksums made good."""
+
+        def change(of: SnapshotOf, rows: Rows) -> SnapshotOf:
+            edit(rows)
+            return of
+
+        for name in self.manifests():
+            self._forge_state(name, change)
 
     def _forge_state(self, name: str, edit: Callable[[SnapshotOf, Rows], SnapshotOf]) -> str:
         manifest, rows, pieces = self.manifest(name), self.rows(name), self.pieces(name)
