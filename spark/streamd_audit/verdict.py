@@ -76,22 +76,28 @@ _BY_LOG = _MODELLED | {
     "slice_not_in_log", "slice_gap", "slice_overlap", "live_lost", "live_differs",
     "live_tail_differs", "live_state_differs",
 }  # fmt: skip
+# An object whose digest is wrong, if nothing else is.
+_ALTERED = frozenset(("segment_altered", "manifest_altered", "piece_altered", "end_altered"))
+# What a state that cannot be read seems to have given up.
+_ORPHANS = frozenset(("pack_orphan", "piece_orphan"))
 # What a log whose chain was recomputed shows.
 _OFF_LOG = frozenset(("manifest_off_log", "end_off_log"))
 
 
 def fold(findings: Iterable[Finding], more: int = 0) -> Verdict:
     """Each fault once, the worst first."""
-    ordered = sorted(set(findings), key=_order)
-    listed = [found for found in ordered if found.severity == INFO]
     faults: list[Fault] = []
-    for found in (found for found in ordered if found.severity != INFO):
+    listed: list[Finding] = []
+    for found in sorted(set(findings), key=_order):
         for fault in faults:
             if _explains(fault.finding, found):
                 fault.followers[found.kind] += 1
                 break
         else:
-            faults.append(Fault(found))
+            if found.severity == INFO:
+                listed.append(found)
+            else:
+                faults.append(Fault(found))
     faults.sort(key=lambda fault: (SEVERITIES.index(fault.finding.severity), _order(fault.finding)))
     return Verdict(faults, listed, more)
 
@@ -117,11 +123,12 @@ _RANKS: tuple[frozenset[str], ...] = (
     frozenset(("slices_swapped",)),
     frozenset(("slice_damaged", "slice_altered", "slice_misplaced")),
     _PACK_ASIDE,
-    _SEGMENT,
+    _SEGMENT - _ALTERED,
     _LOG_LOST,
     _IN_LOG,
     frozenset(("manifest_stale", "manifest_foreign")),
-    _STATE_LOST - _OFF_LOG,
+    _STATE_LOST - _OFF_LOG - _ALTERED,
+    _ALTERED,
     _IN_APPENDS,
     frozenset(("slice_contradicts_log", "bytes_differ")),
     _MODELLED,
@@ -143,13 +150,13 @@ def _explains(first: Finding, later: Finding) -> bool:
     """Whether `later` is there because of `first`."""
     if first.object is not None and first.object == later.object:
         return _explains_in_object(first.kind, later.kind)
-    if first.group is not None and later.group is not None and first.group != later.group:
+    if first.group is not None and _group(later) not in (None, first.group):
         return False
     if _of_log(first):
         return _explained_by_log(first, later)
     if first.kind in _STATE_LOST:
         # Whatever was to be compared with that state, or found by it.
-        return later.kind in _STATE_LOST | _BY_LOG | {"manifest_off_log", "not_audited"}
+        return later.kind in _STATE_LOST | _BY_LOG | _ORPHANS | {"manifest_off_log", "not_audited"}
     if first.kind in ("slice_contradicts_log", "bytes_differ"):
         if later.kind in _OFF_LOG:
             return True
@@ -170,7 +177,12 @@ def _explains_in_object(first: str, later: str) -> bool:
         return later in _PACK_ASIDE or (first == later == "slice_contradicts_log")
     if first in _PACK_ASIDE:
         return later in _PACK_ASIDE
-    return first in _LOG_LOST | _STATE_LOST
+    return first in _LOG_LOST | _STATE_LOST | {"end_damaged"}
+
+
+def _group(found: Finding) -> int | None:
+    """Whose a finding is; an object's name tells it too."""
+    return getattr(_parsed(found), "group", None) if found.group is None else found.group
 
 
 def _of_log(found: Finding) -> bool:
@@ -276,8 +288,9 @@ def _cause(kind: str, faults: Sequence[Fault]) -> str | None:
         folders = {split(fault.finding.object or "")[0] for fault in faults}
         if len(folders) == 1:
             return f"many packs of folder {folders.pop()} are gone: deleted together, or expired"
-    if kind in _BY_LOG and len({fault.finding.index for fault in faults}) == 1:
-        return f"entry {faults[0].finding.index} of the log, which all of them name"
+    indexes = {fault.finding.index for fault in faults}
+    if kind in _BY_LOG and len(indexes) == 1 and None not in indexes:
+        return f"entry {indexes.pop()} of the log, which all of them name"
     return None
 
 

@@ -56,6 +56,14 @@ FOLLOW = {
         found("slice_contradicts_log", object=PACK, index=0x16, **CHAT),
         found("slice_not_in_log", object=OTHER_PACK, **CHAT),
     ],
+    "a segment with a wrong CRC-32C has a wrong digest as well": [
+        found("segment_damaged", object=SEGMENT),
+        found("segment_altered", object=SEGMENT),
+    ],
+    "what only a state that cannot be read refers to is no orphan": [
+        found("piece_damaged", object=PIECE, index=0x20),
+        finding("pack_orphan", cluster=CLUSTER, object=PACK),
+    ],
     "a damaged piece takes the streams in it along": [
         found("piece_damaged", object=PIECE, index=0x20),
         found("stream_lost", **CHAT),
