@@ -41,10 +41,11 @@ class Line:
 
 
 @contextmanager
-def own_directory(data_dir: Path, prefix: str) -> Iterator[Path]:
+def own_directory(data_dir: Path, prefix: str, *, needs_wrk: bool = True) -> Iterator[Path]:
     """A directory for one run of a command, whose errors are told as commands tell them."""
     try:
-        wrk.require()
+        if needs_wrk:
+            wrk.require()
         data_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=prefix, dir=data_dir) as own:
             yield Path(own)

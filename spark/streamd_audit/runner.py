@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from heapq import nsmallest
@@ -14,15 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from streamd_audit import sources
 from streamd_audit.context import Context, Judged
-from streamd_audit.errors import StoreFailed
+from streamd_audit.failures import told_in_a_line
 from streamd_audit.findings import FINDINGS_ARROW, Finding, findings_batch
-from streamd_audit.options import CLEAN, FINDINGS, NotRun, Options, parse, parser
-from streamd_audit.session import SparkMissing, spark_session
+from streamd_audit.options import CLEAN, FINDINGS, Options, parse, parser
+from streamd_audit.session import spark_session
 from streamd_audit.verdict import MAX_FOLDED, Verdict, as_json, fold, rank, summary
 from streamd_audit.watermark import Watermark, begins_after, write_watermark
 
@@ -31,8 +28,6 @@ Job = Callable[[Context], Judged]
 _ROWS_AT_ONCE = 1000
 _SHUFFLED_BYTES = 128 * 1024 * 1024
 _MAX_TASKS = 4096
-# How a worker's exception ends in the text of the driver's.
-_WORKERS_FAILURE = re.compile(r"^(?:\S+\.)?(StoreFailed|BadOption): (.+)$", re.MULTILINE)
 
 
 def run(
@@ -47,22 +42,8 @@ def run(
     Raises `NotRun`.
     """
     options = parse(parser(description, needs_out=needs_out), arguments)
-    try:
+    with told_in_a_line():
         return _run(jobs, options)
-    except (SparkMissing, StoreFailed, sources.BadOption) as error:
-        raise NotRun(str(error)) from error
-    except PySparkException as error:
-        found = _WORKERS_FAILURE.search(str(error))
-        if found is None:
-            traceback.print_exc()
-            raise NotRun(_first_line(error)) from error
-        raise NotRun(found[2]) from error
-    except OSError as error:
-        raise NotRun(str(error)) from error
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _run(jobs: Mapping[str, Job], options: Options) -> int:
