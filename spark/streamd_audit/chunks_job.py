@@ -134,15 +134,20 @@ def _against_log(context: Context, passed: DataFrame, rows: DataFrame) -> DataFr
     """Slices and a state's own records against one another, and against the appends in the log."""
     cluster = context.cluster
     mine = rows.where("is_newest")
-    streams = mine.where("said = 'stream'").withColumn("what", F.lit(STREAM))
-    before = _before_log(context)
-    if before is not None:
-        streams = streams.drop("end_byte").join(before, ["group", "stream_id"], "left")
-    streams = (
-        streams.na.fill({"end_byte": 0})
-        if before is not None
-        else streams.withColumn("end_byte", F.lit(0))
+    streams = mine.where("said = 'stream'").select(
+        F.lit(STREAM).alias("what"),
+        "group",
+        "stream_id",
+        F.lit(-1).alias("start_record"),
+        F.col("start_record").alias("start_byte"),
+        "end_record",
+        "name",
     )
+    before = _before_log(context)
+    if before is None:
+        streams = streams.withColumn("end_byte", F.lit(0))
+    else:
+        streams = streams.join(before, ["group", "stream_id"], "left").na.fill({"end_byte": 0})
     hot = mine.where("said = 'hot'").withColumn("what", F.lit(HOT))
     frames = [
         shaped(frame, ROWS_DDL)

@@ -21,8 +21,8 @@ _DIGEST_BYTES = 16
 class Row(NamedTuple):
     """Records from `start_record` to before `end_record` of a stream id.
 
-    STREAM says which of them a state must have, and its `end_byte` which records the log need not
-    have because they were there before it. An APPEND has its `entry`'s index; a SLICE its
+    STREAM comes first: a state must have the records from `start_byte` to `end_record`, and the log
+    need not have those before `end_byte`, which were there before it; `start_record` is -1. An APPEND has its `entry`'s index; a SLICE its
     `object`, and `is_newest` unless only an older state, or nothing but the log, refers to it. HOT
     rows are a state's own. `digests` are 16 bytes a record, None where they cannot be read.
     """
@@ -74,7 +74,6 @@ class _Known:
     """What a state says of a stream."""
 
     name: str | None
-    first: int
     tail: int
     before_log: int
 
@@ -98,8 +97,8 @@ class _Stream:
 
     def take(self, row: Row) -> None:
         if row.what == STREAM:
-            self._known = _Known(row.name, row.start_record, row.end_record, row.end_byte)
-            self._covered = row.start_record
+            self._known = _Known(row.name, row.end_record, row.end_byte)
+            self._covered = row.start_byte
         elif row.what == APPEND:
             self._append(row)
         else:
@@ -151,10 +150,11 @@ class _Stream:
 
     def _append(self, row: Row) -> None:
         if not self._has_appends or row.start_record != self._end:
-            self._compare(None)
-            self._first = self._end = row.start_record
-            if not self._has_appends:
+            if self._has_appends:
+                self._compare(None)
+            else:
                 self._logged_from = row.start_record
+            self._first = self._end = row.start_record
             self._digests.clear()
             self._starts.clear()
             self._has_appends = True

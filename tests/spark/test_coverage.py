@@ -1,0 +1,196 @@
+"""One stream's records from the log, from packs and from a state: together without gap or overlap,
+and the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from streamd_audit.chunks.coverage import APPEND, HOT, SLICE, STREAM, Row, judge_streams
+from streamd_audit.findings import Finding
+
+CLUSTER = "7d0c3a52-7c4f-4a44-9f0d-0123456789ab"
+RECORD_BYTES = 10
+
+
+def digest(record: int, life: str = "") -> bytes:
+    return sha256(f"{life}{record}".encode()).digest()[:16]
+
+
+def digests(first: int, end: int, **changed: bytes) -> bytes:
+    return b"".join(changed.get(f"r{record}", digest(record)) for record in range(first, end))
+
+
+def row(what: int, first: int, end: int, **more: object) -> Row:
+    fields: dict[str, object] = {
+        "group": 0,
+        "stream_id": 7,
+        "what": what,
+        "start_record": first,
+        "start_byte": first * RECORD_BYTES,
+        "end_record": end,
+        "end_byte": end * RECORD_BYTES,
+        "entry": 100 + first if what == APPEND else None,
+        "object": f"pack {first}" if what == SLICE else None,
+        "is_newest": True,
+        "appends": [],
+        "digests": None if what == STREAM else digests(first, end),
+        "name": "agents/chat",
+        **more,
+    }
+    return Row(**fields)  # type: ignore[arg-type]
+
+
+def stream(tail: int, first: int = 0, before_log: int = 0) -> Row:
+    return row(STREAM, -1, tail, start_byte=first, end_byte=before_log)
+
+
+def appends(end: int, first: int = 0) -> list[Row]:
+    return [row(APPEND, record, record + 1) for record in range(first, end)]
+
+
+def judged(rows: Sequence[Row], *, has_log: bool = True) -> list[Finding]:
+    ordered = sorted(rows, key=lambda r: (r.group, r.stream_id, r.start_record, r.what))
+    return list(judge_streams(ordered, CLUSTER, has_log=has_log))
+
+
+def kinds(rows: Sequence[Row], *, has_log: bool = True) -> list[str]:
+    return [found.kind for found in judged(rows, has_log=has_log)]
+
+
+WHOLE = [stream(10), *appends(12), row(SLICE, 0, 4), row(SLICE, 4, 7), row(HOT, 7, 10)]
+
+
+def test_slices_and_a_states_own_records_cover_a_stream() -> None:
+    assert kinds(WHOLE) == []
+
+
+def test_a_slice_that_is_not_there_leaves_a_gap() -> None:
+    [found] = judged([one for one in WHOLE if one.object != "pack 4"])
+    assert (found.kind, found.offset, found.stream) == ("slice_gap", "4", "agents/chat")
+
+
+def test_records_at_the_tail_that_nothing_holds_are_a_gap() -> None:
+    [found] = judged([one for one in WHOLE if one.what != HOT])
+    assert (found.kind, found.offset) == ("slice_gap", "7")
+
+
+def test_two_slices_of_the_same_records_overlap() -> None:
+    assert kinds([*WHOLE, row(SLICE, 3, 5)]) == ["slice_overlap"]
+
+
+def test_a_states_own_records_may_be_in_slices_as_well() -> None:
+    assert kinds([*WHOLE, row(HOT, 5, 7)]) == []
+
+
+def test_what_lies_before_a_trim_need_not_be_there() -> None:
+    assert kinds([stream(10, first=5), *appends(10), row(SLICE, 4, 7), row(HOT, 7, 10)]) == []
+
+
+def test_slices_of_older_states_do_not_overlap_with_the_newest() -> None:
+    older = row(SLICE, 0, 7, is_newest=False)
+    assert kinds([*WHOLE, older]) == []
+
+
+@pytest.mark.parametrize("is_newest", [True, False])
+def test_a_record_of_other_bytes_is_told_by_its_entry(is_newest: bool) -> None:
+    forged = digests(4, 7, r5=b"x" * 16)
+    rows = [one for one in WHOLE if one.object != "pack 4"]
+    if not is_newest:
+        rows.append(row(SLICE, 4, 7))
+    [found] = judged([*rows, row(SLICE, 4, 7, digests=forged, is_newest=is_newest)])
+    assert (found.kind, found.object, found.index) == ("slice_contradicts_log", "pack 4", 105)
+    assert found.offset == f"{5:016d}_{50:016d}"
+
+
+def test_a_record_of_other_bytes_in_the_state_differs() -> None:
+    rows = [one for one in WHOLE if one.what != HOT]
+    [found] = judged([*rows, row(HOT, 7, 10, digests=digests(7, 10, r9=b"x" * 16))])
+    assert (found.kind, found.offset) == ("bytes_differ", f"{9:016d}_{90:016d}")
+
+
+def test_a_slice_that_cannot_be_read_leaves_no_gap_of_its_own() -> None:
+    rows = [one for one in WHOLE if one.object != "pack 4"]
+    assert kinds([*rows, row(SLICE, 4, 7, digests=None)]) == []
+
+
+def test_records_that_the_log_never_appended() -> None:
+    [found] = judged([stream(12), *appends(10), row(SLICE, 0, 8), row(SLICE, 8, 12)])
+    assert (found.kind, found.offset) == ("slice_not_in_log", "10")
+
+
+def test_records_of_before_the_archive_begins_are_not_missed_in_it() -> None:
+    """Retention has removed the log before record 6; slices reach back further."""
+    rows = [stream(10, before_log=6), *appends(10, first=6), row(SLICE, 0, 4), row(SLICE, 4, 10)]
+    assert kinds(rows) == []
+    rows[-1] = row(SLICE, 4, 10, digests=digests(4, 10, r8=b"x" * 16))
+    assert kinds(rows) == ["slice_contradicts_log"]
+
+
+def test_a_deleted_streams_slices_are_compared_as_far_as_the_log_goes() -> None:
+    assert kinds([*appends(10), row(SLICE, 0, 10, is_newest=False)]) == []
+    forged = digests(0, 10, r3=b"x" * 16)
+    assert kinds([*appends(10), row(SLICE, 0, 10, digests=forged)]) == ["slice_contradicts_log"]
+
+
+def test_the_parts_of_a_blob_are_no_stream() -> None:
+    assert kinds([row(SLICE, 0, 3, stream_id=9, name=None)]) == []
+
+
+def test_records_grouped_into_other_appends_are_told() -> None:
+    logged = [row(APPEND, 0, 3), row(APPEND, 3, 4)]
+    assert kinds([stream(4), *logged, row(SLICE, 0, 4, appends=[3, 1])]) == []
+    assert kinds([stream(4), *logged, row(SLICE, 0, 4, appends=[1, 3])]) == ["slice_cuts_append"]
+    assert kinds([stream(4), *logged, row(SLICE, 0, 4)]) == ["slice_cuts_append"]
+
+
+def test_a_slice_at_another_byte_is_misplaced() -> None:
+    assert kinds([stream(4), *appends(4), row(SLICE, 0, 4, start_byte=5)]) == ["slice_misplaced"]
+
+
+def test_without_a_log_only_references_are_judged() -> None:
+    rows = [one for one in WHOLE if one.what != APPEND]
+    assert kinds(rows, has_log=False) == []
+    assert kinds(rows[:-1], has_log=False) == ["slice_gap"]
+
+
+def test_each_stream_is_judged_by_itself() -> None:
+    other = [one._replace(stream_id=8, name="agents/other") for one in WHOLE]
+    assert kinds([*WHOLE, *other]) == []
+    assert kinds([*WHOLE, *[one for one in other if one.what != HOT]]) == ["slice_gap"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_long_streams_in_slices_of_any_size_are_whole_until_one_record_changes(seed: int) -> None:
+    """More digests than the window keeps; slices of older states lie across those of the newest."""
+    random = Random(seed)
+    total = 150_000
+    rows = [stream(total)]
+    at = 0
+    while at < total:
+        end = min(total, at + random.choice((1, 30, 500, 9000)))
+        rows.append(row(APPEND, at, end))
+        at = end
+    borders = [one.start_record for one in rows if one.what == APPEND] + [total]
+    for is_newest in (True, False):
+        cuts = sorted({0, total, *random.sample(borders, 40)})
+        for first, end in pairwise(cuts):
+            inside = [one for one in borders if first <= one < end]
+            counts = [b - a for a, b in zip(inside, [*inside[1:], end], strict=True)]
+            rows.append(row(SLICE, first, end, appends=counts, is_newest=is_newest))
+    assert kinds(rows) == []
+    changed = random.randrange(len(rows) - 20, len(rows))
+    victim = rows[changed]
+    record = random.randrange(victim.start_record, victim.end_record)
+    assert victim.digests is not None
+    at = (record - victim.start_record) * 16
+    spoiled = victim.digests[:at] + b"x" * 16 + victim.digests[at + 16 :]
+    rows[changed] = victim._replace(digests=spoiled)
+    [found] = judged(rows)
+    assert found.kind == "slice_contradicts_log"
+    assert found.offset is not None
+    assert int(found.offset.partition("_")[0]) == record
