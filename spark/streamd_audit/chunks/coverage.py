@@ -22,9 +22,10 @@ class Row(NamedTuple):
     """Records from `start_record` to before `end_record` of a stream id.
 
     STREAM comes first: a state must have the records from `start_byte` to `end_record`, and the log
-    need not have those before `end_byte`, which were there before it; `start_record` is -1. An APPEND has its `entry`'s index; a SLICE its
-    `object`, and `is_newest` unless only an older state, or nothing but the log, refers to it. HOT
-    rows are a state's own. `digests` are 16 bytes a record, None where they cannot be read.
+    need not have those before `end_byte`, which were there before it; `start_record` is -1. An
+    APPEND has its `entry`'s index; a SLICE its `object`, and `is_newest` unless only an older
+    state, or nothing but the log, refers to it. HOT rows are a state's own. `digests` are 16 bytes
+    a record, None where they cannot be read.
     """
 
     group: int
