@@ -230,6 +230,12 @@ def test_bytes_are_framed_and_kept_apart(sink: Sink, streams: Streams) -> None:
     assert streams.records(name) == 1000
 
 
+def test_a_record_that_is_an_array_is_one_message(sink: Sink, streams: Streams) -> None:
+    name = f"{sink.sink_id}/arrays"
+    sink.write([(name, b"[1, 2]"), (name, b" [] "), (name, b'"a"')])
+    assert streams.messages(name) == [[1, 2], [], "a"]
+
+
 def test_a_stream_outside_of_buckets_takes_bytes_one_by_one(sink: Sink, streams: Streams) -> None:
     name = sink.sink_id
     streams.create(name, "text/plain")

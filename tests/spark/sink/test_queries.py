@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from streamd.spark import register
@@ -79,6 +79,38 @@ def test_a_write_with_an_id_can_be_repeated(
         write = write.option("stream", f"{sink.sink_id}/s").option("create", "true")
         write.option("id", sink.sink_id).option("epoch", epoch).save()
     assert streams.records(f"{sink.sink_id}/s") == 200
+
+
+def test_a_batch_that_a_function_writes_twice_is_there_once(
+    session: SparkSession,
+    sink_server: ServerProcess,
+    sink: Sink,
+    streams: Streams,
+    tmp_path: Path,
+) -> None:
+    """The function of `foreachBatch` fails when it has written: Spark runs the batch again."""
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    source.mkdir()
+    batches = [rows_for(sink.sink_id, number) for number in range(2)]
+    for number, rows in enumerate(batches):
+        queries.put_batch(source, number, rows)
+    failed: list[int] = []
+
+    def write(rows: DataFrame, number: int) -> None:
+        ordered = rows.repartition(2, "stream").sortWithinPartitions("stream", "record")
+        ordered.write.format("streamd").mode("append").options(
+            url=sink_server.url, create="true", id=sink.sink_id, epoch=number
+        ).save()
+        if number not in failed:
+            failed.append(number)
+            raise InterruptedError("the driver had to go")
+
+    for _ in range(3):
+        rows = queries.rows_of(session, source).writeStream.foreachBatch(write)
+        rows = rows.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        failure = outcome(rows.start())
+    assert (failure, failed) == ("", [0, 1])
+    expect(streams, batches[0] + batches[1])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -142,7 +143,9 @@ class Journal:
             return
         if at:
             path = f"{self._stream.bucketed_path()}/snapshot/{offset}"
-            self._server.ask("PUT", path, headers={"Content-Type": _JSON}, body=b"{}")
+            # Whether it is trimmed now, or by another attempt, or later, makes no difference.
+            with suppress(Refused):
+                self._server.ask("PUT", path, headers={"Content-Type": _JSON}, body=b"{}")
         if len(self._trimmed) == _REMEMBERED:
             self._trimmed.clear()
         self._trimmed[self._stream.path] = at

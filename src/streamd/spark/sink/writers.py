@@ -48,11 +48,13 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         context = _context()
         sink_id, epoch = self._settings.sink_id, self._settings.epoch
+        # In `foreachBatch` the run is that of the query.
+        run = self._run if context.getLocalProperty(_QUERY_ID) is None else _run_of(context)
         part = Part(
             sink_id or self._run,
             context.partitionId(),
             epoch,
-            self._run,
+            run,
             uuid4().hex,
             nameless=sink_id is None,
         )
@@ -77,8 +79,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if query_id is None or batch_id is None:
             raise RuntimeError("Spark does not say which query and batch this task belongs to")
         epoch = int(batch_id)
-        run = context.getLocalProperty(_RUN_ID) or ""
-        part = Part(query_id, context.partitionId(), epoch, run, uuid4().hex)
+        part = Part(query_id, context.partitionId(), epoch, _run_of(context), uuid4().hex)
         return Written(epoch, write_part(iterator, self._settings, part))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -86,6 +87,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         for message in messages:
             assert isinstance(message, Written)
             assert message.epoch == batchId, f"{message.epoch} is not {batchId}"
+
+
+def _run_of(context: TaskContext) -> str:
+    run = context.getLocalProperty(_RUN_ID)
+    if run is None:
+        raise RuntimeError("Spark does not say which run of a query this task belongs to")
+    return str(run)
 
 
 def _context() -> TaskContext:
