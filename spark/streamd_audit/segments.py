@@ -184,7 +184,10 @@ def read_entries(
                 buffer, at = source.more(buffer[at:], length), 0
             payload = buffer[at : at + length]
             at += length
-            is_linked = link(chain, group, index, term, kind, payload) == stored
+            # What is not yielded need not be proved; only its values are gone on from.
+            is_linked = index < first_index or (
+                link(chain, group, index, term, kind, payload) == stored
+            )
             chain = stored
             if kind == COMMANDS:
                 stamp_ms = stamp_of(payload, index)
