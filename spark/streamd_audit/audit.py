@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamd_audit.chunks_job import chunks_job
+from streamd_audit.log_job import log_job
 from streamd_audit.runner import Job, run
+from streamd_audit.state_job import state_job
 
-JOBS: dict[str, Job] = {"audit_chunks": chunks_job}
+JOBS: dict[str, Job] = {
+    "audit_log": log_job,
+    "replay_state": state_job,
+    "audit_chunks": chunks_job,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -94,7 +94,7 @@ class StreamDetail(msgspec.Struct, array_like=True):
 
 
 DETAIL_ENCODER = msgspec.msgpack.Encoder()
-DETAIL_DECODER = msgspec.msgpack.Decoder(StreamDetail)
+decode_detail = msgspec.msgpack.Decoder(StreamDetail).decode
 
 
 class Replay:

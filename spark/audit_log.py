@@ -1,0 +1,10 @@
+"""Audit the archived log: ``python spark/audit_log.py --store … --out DIR``."""
+
+from __future__ import annotations
+
+import sys
+
+from streamd_audit.options import start
+
+if __name__ == "__main__":
+    sys.exit(start("log_job"))

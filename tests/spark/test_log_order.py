@@ -1,0 +1,85 @@
+"""Entries follow one another: indexes, terms, log time, one leader to a term."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from streamd_audit.log_order import NOOP, RUN, WRONG, joined, told_of
+
+Entry = tuple[int, int, int | None]
+"""Index, term, stamp; an entry without a stamp is a leader's first."""
+
+
+def batch(entries: list[Entry]) -> pa.RecordBatch:
+    index, term, stamps = zip(*entries, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([0] * len(entries), pa.int32()),
+            pa.array(index, pa.int64()),
+            pa.array(term, pa.int64()),
+            pa.array(stamps, pa.int64()),
+            pa.array([stamp is None for stamp in stamps]),
+            pa.array([f"segment of {at}" for at in index]),
+        ],
+        names=["group", "index", "term", "stamp_ms", "is_noop", "object"],
+    )
+
+
+def rows(batches: Any) -> list[dict[str, Any]]:
+    return [row for each in batches for row in each.to_pylist()]
+
+
+def judge(*tasks: list[list[Entry]]) -> tuple[list[tuple[str, int]], list[tuple[int, int]]]:
+    """What is wrong with the entries that tasks read, in batches, and the runs they make."""
+    told = [row for task in tasks for row in rows(told_of([batch(part) for part in task]))]
+    wrong = [(row["kind"], row["first"]) for row in told if row["what"] == WRONG]
+    later = sorted(
+        (row for row in told if row["what"] in (RUN, NOOP)),
+        key=lambda row: (row["what"], row["first_term"] * (row["what"] == NOOP), row["first"]),
+    )
+    schema = next(told_of([batch([(1, 1, 1)])])).schema
+    found = rows(joined([pa.RecordBatch.from_pylist(later, schema=schema)]))
+    wrong += [(row["kind"], row["first"]) for row in found if row["what"] == WRONG]
+    return wrong, [(row["first"], row["last"]) for row in found if row["what"] == RUN]
+
+
+def entries(first: int, last: int, term: int = 1) -> list[Entry]:
+    return [(index, term, 1000 + index) for index in range(first, last + 1)]
+
+
+def test_a_log_read_by_many_tasks_in_any_order_is_one_run() -> None:
+    first = [[(1, 1, None), *entries(2, 9)], entries(10, 12)]
+    assert judge([entries(20, 30)], first, [entries(13, 19)]) == ([], [(1, 30)])
+
+
+def test_entries_that_are_missing_part_the_log() -> None:
+    assert judge([entries(1, 9), entries(12, 14)], [entries(17, 18)]) == (
+        [],
+        [(1, 9), (12, 14), (17, 18)],
+    )
+
+
+@pytest.mark.parametrize("parted", [False, True])
+def test_a_term_that_goes_back_is_wrong_where_it_does(parted: bool) -> None:
+    later, back = entries(1, 5, term=3), entries(6, 9, term=2)
+    tasks = [[later], [back]] if parted else [[later, back]]
+    assert judge(*tasks) == ([("term_wrong", 6)], [(1, 9)])
+
+
+@pytest.mark.parametrize("parted", [False, True])
+def test_a_stamp_that_goes_back_is_wrong_and_those_after_it_are_not(parted: bool) -> None:
+    back = [(6, 1, 7), *entries(7, 9)]
+    tasks = [[entries(1, 5)], [back]] if parted else [[entries(1, 5), back]]
+    assert judge(*tasks) == ([("stamp_back", 6)], [(1, 9)])
+
+
+def test_entries_without_a_stamp_leave_the_time_as_it_is() -> None:
+    assert judge([[(1, 1, None), (2, 1, 50), (3, 2, None), (4, 2, 50)]]) == ([], [(1, 4)])
+
+
+def test_one_leader_begins_a_term_once() -> None:
+    log: list[Entry] = [(1, 1, None), (2, 1, 5), (3, 2, None), (4, 2, 6), (5, 2, None)]
+    assert judge([log[:3]], [log[3:]]) == ([("leaders_disagree", 5)], [(1, 5)])
