@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 _SETTINGS = {
@@ -14,6 +16,8 @@ _SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+
+_NEEDS = "Spark needs Java 17 or newer"
 
 
 class SparkMissing(Exception):
@@ -24,10 +28,9 @@ def spark_session(name: str, master: str | None = None) -> SparkSession:
     """The active session, or a new one: UTC, a quiet log, filters pushed to the data sources.
 
     Without `master` it is the one that `spark-submit` names, or ``local[*]``. Raises
-    `SparkMissing` when there is no Java.
+    `SparkMissing` when there is no Java, or one that is too old.
     """
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        raise SparkMissing("Spark needs Java 17 or newer: install it, or set JAVA_HOME")
+    java = _java()
     # Workers run this interpreter, which has the packages, not the machine's `python3`.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -37,6 +40,30 @@ def spark_session(name: str, master: str | None = None) -> SparkSession:
         builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise SparkMissing(f"{_NEEDS}: {java} is {_version(java)}") from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _java() -> str:
+    """Where Spark looks for Java. Raises `SparkMissing` when there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(os.path.join(home, "bin", "java") if home else "java")
+    if found is None:
+        where = f"there is none in JAVA_HOME={home}" if home else "install it, or set JAVA_HOME"
+        raise SparkMissing(f"{_NEEDS}: {where}")
+    return found
+
+
+def _version(java: str) -> str:
+    """The first line that it says of itself."""
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"not to be run ({error})"
+    return (told.stderr or told.stdout).strip().partition("\n")[0] or "silent"
