@@ -44,7 +44,7 @@ def test_a_wrong_java_home_is_named(tmp_path: Path) -> None:
 def test_a_java_that_cannot_run_spark_tells_its_version(tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
-    java.write_text('#!/bin/sh\necho \'openjdk version "11.0.2"\' >&2\nexit 1\n')
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\nexit 1\n")
     java.chmod(0o755)
     told = run(CHUNKS, tmp_path, JAVA_HOME=str(tmp_path))
     assert told.splitlines()[-1] == (
