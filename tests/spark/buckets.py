@@ -198,19 +198,23 @@ async def write_rich(directory: Path, place: Place) -> None:
     newer one with bytes that are in no pack yet and a log that goes on after it."""
     async with serving(directory, cold=place.cold()) as server, server.client() as http:
         author = Author(server, http)
-        await _first_day(author)
-        await author.flushed()
-        await author.archived()
-        await _second_day(author)
-        await author.flushed()
-        await author.snapshot()
-        await _third_day(author)
-        await author.flushed()
-        await author.archived()
-        await _fourth_day(author)
-        await author.snapshot()
+        await write_up_to_newest_state(author)
         await _fifth_day(author)
         await author.archived()
+
+
+async def write_up_to_newest_state(author: Author) -> None:
+    await _first_day(author)
+    await author.flushed()
+    await author.archived()
+    await _second_day(author)
+    await author.flushed()
+    await author.snapshot()
+    await _third_day(author)
+    await author.flushed()
+    await author.archived()
+    await _fourth_day(author)
+    await author.snapshot()
 
 
 async def _first_day(author: Author) -> None:

@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):
             )
             for each in self._request.which.described(streams)
         ]
-        return plan(ranges(found), self._request.partition_bytes) or [Part(0, [])]
+        return plan(streams, ranges(found), self._request.partition_bytes) or [Part(0, [])]
 
     def _edge(self, streams: Streams, each: Described, edge: Edge, option: str) -> Position:
         at = edge.offsets.get(each.name)

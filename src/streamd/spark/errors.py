@@ -28,6 +28,10 @@ class StreamMissing(Exception):
     """A stream is not there, or another of the same name is."""
 
 
+class StoreChanged(Exception):
+    """What a state of the store names is not there any more: a later query finds a later state."""
+
+
 class TooManyStreams(Exception):
     """A prefix selects more streams than one query reads."""
 

@@ -45,6 +45,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: T.StructType) -> None:
         given.check_names(options, OPTIONS, "spark.readStream.format('streamd')")
         self._request = request_of(options)
+        if self._request.place.stores is not None:
+            raise BadOption("a store has no live streams: option store is for spark.read")
         self._columns = Columns(schema, failfast=self._request.failfast)
         self._starting = edge_of(options, "starting_offset", ("-1", NOW), self._request.which)
         self._limit = _limit(options)
@@ -86,7 +88,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         found = [_from_checkpoint(name, noted) for name, noted in sorted(end.items())]
         return plan(
-            ranges((each, _begun(each, start)) for each in found), self._request.partition_bytes
+            self._streams(),
+            ranges((each, _begun(each, start)) for each in found),
+            self._request.partition_bytes,
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -99,10 +103,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _described(self, streams: Streams) -> list[Described]:
         if self._request.which.bucket is not None or not self._request.rules.skip_deleted:
             return sorted(self._request.which.described(streams))
-        found = []
+        found: list[Described] = []
         for name in self._request.which.names:
             try:
-                found.append(streams.describe(name))
+                found += streams.describe([name])
             except StreamMissing:
                 continue
         return sorted(found)

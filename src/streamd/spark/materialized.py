@@ -83,7 +83,7 @@ class MaterializedReader(DataSourceReader):
             if end is not None:
                 each = each._replace(tail=verified(streams, each.name, end, "ending_offset"))
             found.append((each, START))
-        return packed(ranges(found), self._request.partition_bytes) or [Part(0, [])]
+        return packed(streams, ranges(found), self._request.partition_bytes) or [Part(0, [])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
@@ -112,7 +112,7 @@ class MaterializedReader(DataSourceReader):
             if snapshot.at.record > wanted.end:
                 raise Trimmed(wanted.name, trimmed.earliest) from None
             table.apply(_events_of(wanted.name, snapshot.content_type, snapshot.content))
-            rest = wanted._replace(start=snapshot.at.record)
+            rest = streams.located(wanted._replace(start=snapshot.at.record))
             self._fill(table, streams, rest)
 
 

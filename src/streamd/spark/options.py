@@ -16,7 +16,16 @@ _V1 = "/v1/stream/"
 
 # Where streams are: a server, or the cold store without one.
 SERVER = ("url", "cacert", "retry_for_s")
-STORE = ("store", "cluster", "endpoint", "access_key", "secret_key", "region")
+STORE = (
+    "store",
+    "cluster",
+    "endpoint",
+    "access_key",
+    "secret_key",
+    "session_token",
+    "region",
+    "ca_file",
+)
 WHERE = SERVER + STORE
 # Which of them.
 WHICH = ("stream", "streams", "bucket", "prefix")

@@ -9,24 +9,58 @@ from streamd.spark.options import BadOption, Options
 from streamd.spark.remote import Remote, Servers, server_of
 from streamd.spark.streams import Streams
 
+# What of the options is for `streamd_audit.store`.
+_REACHED_BY = given.STORE[2:]
+
+
+class Stores(NamedTuple):
+    """A cluster's folder in a store, and how the store is reached."""
+
+    url: str
+    cluster: str | None
+    options: tuple[tuple[str, str], ...]
+
 
 class Place(NamedTuple):
-    """Small enough to go with every task."""
+    """One of the two. Small enough to go with every task."""
 
-    servers: Servers
+    servers: Servers | None
+    stores: Stores | None
 
     def open(self, turn: int = 0, *, met: bool = False) -> Streams:
         """For task number `turn`: tasks spread over the nodes. `met` as in `server_of`."""
-        return Remote(server_of(self.servers, turn, met=met))
+        if self.servers is not None:
+            return Remote(server_of(self.servers, turn, met=met))
+        # Whoever reads from servers does without a client for S3, which takes long to import.
+        from streamd.spark.stored import stored_in
+
+        assert self.stores is not None
+        return stored_in(self.stores, fresh=not met)
 
 
 def place_of(options: Options) -> Place:
     """Raises `BadOption`."""
-    if "url" not in options:
-        raise BadOption("option url is missing: name a server, or several with commas between")
-    servers = Servers(
-        tuple(given.urls(options)),
-        given.text(options, "cacert"),
-        given.seconds(options, "retry_for_s"),
+    chosen = [name for name in ("url", "store") if name in options]
+    if len(chosen) != 1:
+        raise BadOption(
+            "say where the streams are with option url, a server or several with commas between, "
+            "or with option store, a DIRECTORY or s3://BUCKET/PREFIX"
+            + (", not with both" if chosen else "")
+        )
+    stray = given.STORE if chosen == ["url"] else given.SERVER
+    for name in stray:
+        if name in options:
+            raise BadOption(f"option {name} does not go with option {chosen[0]}")
+    if chosen == ["url"]:
+        servers = Servers(
+            tuple(given.urls(options)),
+            given.text(options, "cacert"),
+            given.seconds(options, "retry_for_s"),
+        )
+        return Place(servers, None)
+    stores = Stores(
+        given.text(options, "store") or "",
+        given.text(options, "cluster"),
+        tuple((name, options[name]) for name in _REACHED_BY if name in options),
     )
-    return Place(servers)
+    return Place(None, stores)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
-from streamd.spark.streams import Range
+from streamd.spark.streams import Range, Streams
 
 PARTITION_BYTES = 16 * 1024 * 1024
 # A request for each, even for an empty one.
@@ -22,14 +22,13 @@ class Part(InputPartition):
         self.ranges = ranges
 
 
-def plan(ranges: Iterable[Range], partition_bytes: int) -> list[Part]:
+def plan(streams: Streams, ranges: Iterable[Range], partition_bytes: int) -> list[Part]:
     """Tasks of about `partition_bytes` each, in the order of the ranges."""
-    return packed(
-        (piece for whole in ranges for piece in cut(whole, partition_bytes)), partition_bytes
-    )
+    pieces = (piece for whole in ranges for piece in cut(whole, partition_bytes))
+    return packed(streams, pieces, partition_bytes)
 
 
-def packed(ranges: Iterable[Range], partition_bytes: int) -> list[Part]:
+def packed(streams: Streams, ranges: Iterable[Range], partition_bytes: int) -> list[Part]:
     """Ranges as they are, put together to tasks."""
     parts: list[Part] = []
     gathered: list[Range] = []
@@ -39,7 +38,7 @@ def packed(ranges: Iterable[Range], partition_bytes: int) -> list[Part]:
         if gathered and full:
             parts.append(Part(len(parts), gathered))
             gathered, size = [], 0
-        gathered.append(each)
+        gathered.append(streams.located(each))
         size += each.size
     if gathered:
         parts.append(Part(len(parts), gathered))
@@ -57,4 +56,4 @@ def cut(whole: Range, most_bytes: int) -> list[Range]:
     count = min(records, -(-whole.size // most_bytes) or 1)
     ends = [whole.start + records * number // count for number in range(count + 1)]
     size = whole.size // count
-    return [Range(whole.name, whole.incarnation, start, end, size) for start, end in pairwise(ends)]
+    return [whole._replace(start=start, end=end, size=size) for start, end in pairwise(ends)]

@@ -40,9 +40,9 @@ class Which(NamedTuple):
     def described(self, streams: Streams) -> Iterator[Described]:
         """Raises `StreamMissing`, `TooManyStreams`."""
         if self.bucket is None:
-            yield from map(streams.describe, self.names)
+            yield from streams.describe(self.names)
             return
-        for count, each in enumerate(streams.list(self.bucket, self.prefix)):
+        for count, each in enumerate(streams.listed(self.bucket, self.prefix)):
             if count == MAX_STREAMS:
                 raise TooManyStreams(
                     f"more than {MAX_STREAMS} streams of {self.bucket} begin with "
@@ -184,7 +184,8 @@ def sample(streams: Streams, described: Iterable[Described]) -> list[Any]:
     filled = (each for each in described if each.tail != START)
     for each in islice(filled, _SAMPLED_STREAMS):
         left = _SAMPLED_RECORDS // _SAMPLED_STREAMS
-        wanted = Range(each.name, each.incarnation, 0, each.tail.record, each.tail.byte)
+        whole = Range(each.name, each.incarnation, 0, each.tail.record, each.tail.byte)
+        wanted = streams.located(whole)
         for piece in read(streams, wanted, Rules(skip_trimmed=True, skip_deleted=True)):
             piece = piece.cut(left)
             start = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ from streamd.client.names import parse_name
 from streamd.client.transport import RETRY_FOR_S, Answer, Refused, Server
 from streamd.spark.errors import NotUnderstood, StreamMissing, Trimmed
 from streamd.spark.options import BadOption
-from streamd.spark.streams import Described, Piece, Snapshot
+from streamd.spark.streams import Described, Piece, Range, Snapshot
 from streamd.streams.offsets import Position, parse_offset
 
 _PAGE = "1000"
@@ -73,7 +73,10 @@ class Remote:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    def describe(self, name: str) -> Described:
+    def describe(self, wanted: Iterable[str]) -> Sequence[Described]:
+        return [self._describe(name) for name in wanted]
+
+    def _describe(self, name: str) -> Described:
         answer = self._ask("HEAD", name)
         return Described(
             name,
@@ -82,7 +85,7 @@ class Remote:
             _position(answer, "stream-next-offset"),
         )
 
-    def list(self, bucket: str, prefix: str) -> Iterator[Described]:
+    def listed(self, bucket: str, prefix: str) -> Iterator[Described]:
         query = {"limit": _PAGE, "prefix": prefix}
         while True:
             try:
@@ -108,11 +111,15 @@ class Remote:
         answer = self._ask("HEAD", name, {"record": str(record)})
         return _position(answer, "stream-first-offset")
 
-    def pieces(self, name: str, incarnation: str, start: int) -> Iterator[Piece]:
+    def located(self, wanted: Range) -> Range:
+        return wanted
+
+    def pieces(self, wanted: Range, start: int) -> Iterator[Piece]:
+        name = wanted.name
         query = {"framing": "lengths", "record": str(start)}
         while True:
             answer = self._ask("GET", name, query)
-            if _incarnation(answer.headers.get("etag", "")) != incarnation:
+            if _incarnation(answer.headers.get("etag", "")) != wanted.incarnation:
                 raise StreamMissing(f"{name} was deleted, and another made of the same name")
             piece = _piece(answer)
             if len(piece.lengths):

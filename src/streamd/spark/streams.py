@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -27,6 +27,28 @@ class Described(NamedTuple):
     tail: Position
 
 
+class Source(NamedTuple):
+    """Where a store has the records `start` to before `end` of some stream.
+
+    `parts` are objects, and of each where the bytes begin and how many they are: a slice of a
+    pack, or a chunk in the rows of a state's pieces. With `end_byte` the last record ends there.
+    """
+
+    start: int
+    end: int
+    end_byte: int | None
+    is_slice: bool
+    parts: tuple[tuple[str, int, int], ...]
+
+
+class Located(NamedTuple):
+    """What a task has to know of a range in a store."""
+
+    content_type: str
+    earliest: Position
+    sources: tuple[Source, ...]
+
+
 class Range(NamedTuple):
     """Records of a stream, from `start` to before `end`. `size` is about how many bytes."""
 
@@ -35,6 +57,7 @@ class Range(NamedTuple):
     start: int
     end: int
     size: int
+    located: Located | None = None
 
 
 class Piece(NamedTuple):
@@ -73,11 +96,11 @@ class Snapshot(NamedTuple):
 class Streams(Protocol):
     """Where streams are read from. Calls block, and raise what is in `errors`."""
 
-    def describe(self, name: str) -> Described:
-        """Raises `StreamMissing`."""
+    def describe(self, wanted: Iterable[str]) -> Sequence[Described]:
+        """These streams. Raises `StreamMissing`."""
         ...
 
-    def list(self, bucket: str, prefix: str) -> Iterator[Described]:
+    def listed(self, bucket: str, prefix: str) -> Iterator[Described]:
         """The streams of a bucket whose names in it begin with `prefix`, in order."""
         ...
 
@@ -88,8 +111,13 @@ class Streams(Protocol):
         """
         ...
 
-    def pieces(self, name: str, incarnation: str, start: int) -> Iterator[Piece]:
-        """Records from number `start` on, up to the tail, about a mebibyte at a time.
+    def located(self, wanted: Range) -> Range:
+        """A range with all that its task needs, of a stream that was described or listed."""
+        ...
+
+    def pieces(self, wanted: Range, start: int) -> Iterator[Piece]:
+        """Records of a located range from number `start` on, and perhaps what follows it, about a
+        mebibyte at a time.
 
         Raises `StreamMissing`, also when the stream of this incarnation is gone, and `Trimmed`.
         """
@@ -115,7 +143,7 @@ def read(streams: Streams, wanted: Range, rules: Rules) -> Iterator[Piece]:
     at = wanted.start
     while at < wanted.end:
         try:
-            for piece in streams.pieces(wanted.name, wanted.incarnation, at):
+            for piece in streams.pieces(wanted, at):
                 piece = piece.cut(wanted.end - piece.start.record)
                 yield piece
                 at = piece.start.record + len(piece.lengths)

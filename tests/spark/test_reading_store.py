@@ -1,0 +1,125 @@
+"""Streams read from a cold store without a server: what the server says, record by record."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from pyspark.sql import types as T
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from streamd.config import ColdConfig
+from streamd.spark.errors import StoreChanged, StreamMissing, Trimmed
+from streamd.spark.materialized import MaterializedSource
+from streamd.spark.options import BadOption
+from streamd.spark.source import StreamdSource
+from tests.http.serving import serving
+from tests.spark.buckets import JSON, Author, write_up_to_newest_state
+from tests.spark.test_materialized import gone, put
+
+RAW = T.StructType().add("stream", "string").add("offset", "string").add("record", "binary")
+
+Rows = list[dict[str, Any]]
+
+
+def ask(schema: T.StructType = RAW, source: Any = StreamdSource, **options: str) -> Rows:
+    """The rows that a query would have; whatever goes to tasks is sent through pickle."""
+    reader = source(CaseInsensitiveDict(options)).reader(schema)
+    reader, parts = pickle.loads(pickle.dumps((reader, reader.partitions())))
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+async def asked(schema: T.StructType = RAW, source: Any = StreamdSource, **options: str) -> Rows:
+    """As `ask`, while a server runs in this thread."""
+    return await trio.to_thread.run_sync(lambda: ask(schema, source, **options))
+
+
+def directory(path: Path) -> ColdConfig:
+    return ColdConfig(
+        backend="fs",
+        fs_path=str(path),
+        pack_bytes=64 * 1024,
+        flush_after_ms=10**9,
+        snapshot_interval_minutes=10,
+        archive_retention_hours=1000,
+        hot_keep_bytes=1,
+        gc_interval_ms=10**9,
+    )
+
+
+async def test_every_stream_is_in_the_store_as_the_server_tells_it(tmp_path: Path) -> None:
+    """Forks cut inside records, forks of what is deleted, trimmed streams, those that are partly in
+    packs and partly in rows of the state, in no bucket, made anew, closed, empty."""
+    root = tmp_path / "store"
+    async with serving(tmp_path / "node", cold=directory(root)) as server, server.client() as http:
+        author = Author(server, http)
+        await author.create("/v1/stream/alone", JSON, b'[1, "two"]')
+        await author.create("/v1/stream/empty/one", JSON)
+        await write_up_to_newest_state(author)
+        url = f"http://127.0.0.1:{server.port}"
+        every = {"on_trimmed": "snapshot"}
+        for bucket in ("agents", "free", "empty"):
+            told = await asked(url=url, bucket=bucket, **every)
+            assert ask(store=str(root), bucket=bucket, **every) == told
+            assert bool(told) == (bucket != "empty")
+            cut = ask(store=str(root), bucket=bucket, partition_bytes="900", **every)
+            assert sorted(cut, key=tuple_of) == sorted(told, key=tuple_of)
+        alone = ask(store=str(root), stream="alone")
+        assert alone == await asked(url=url, stream="alone")
+        assert ask(store=str(root), bucket="_default") == alone
+    # Without a server, as the bucket is all that is left.
+    inside = ask(store=str(root), stream="agents/inside")
+    assert len(inside) == 10
+    second = inside[1]["offset"]
+    assert ask(store=str(root), stream="agents/inside", starting_offset=second) == inside[1:]
+    assert ask(store=str(root), stream="agents/inside", ending_offset=second) == inside[:1]
+    with pytest.raises(Trimmed, match="agents/story begins at"):
+        ask(store=str(root), stream="agents/story")
+    with pytest.raises(StreamMissing, match="no stream agents/short in the newest state"):
+        ask(store=str(root), stream="agents/short")
+    with pytest.raises(BadOption, match="no offset of it"):
+        ask(store=str(root), stream="agents/inside", ending_offset=second[:-1] + "0")
+    source = StreamdSource(CaseInsensitiveDict({"store": str(root), "stream": "agents/events"}))
+    assert source.schema()["record"].dataType.simpleString() == "struct<n:bigint,part:bigint>"
+    for pack in root.rglob("*.pack"):
+        pack.unlink()
+    with pytest.raises(StoreChanged, match=r"there is no object .* is gone since"):
+        ask(store=str(root), stream="agents/inside")
+
+
+def tuple_of(row: dict[str, Any]) -> tuple[str, str]:
+    return row["stream"], row["offset"]
+
+
+async def test_a_table_is_made_from_the_store(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    async with serving(tmp_path / "node", cold=directory(root)) as server, server.client() as http:
+        author = Author(server, http)
+        events = [put("t", str(n % 50), n) for n in range(400)]
+        await http.put("/v1/stream/app/state", headers=JSON, json=events)
+        await author.flushed()
+        await http.post("/v1/stream/app/state", headers=JSON, json=[gone("t", "7")])
+        await author.snapshot()
+    values = T.StructType().add("key", "string").add("value", "long")
+    found = ask(values, MaterializedSource, store=str(root), stream="app/state")
+    expected = {str(n % 50): n for n in range(400) if n % 50 != 7}
+    assert {row["key"]: row["value"] for row in found} == expected
+
+
+def test_a_store_is_asked_for_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "1f0c4a57-6b1e-4f6e-9d0a-3c2b1a000001").mkdir()
+    store = {"store": str(tmp_path), "stream": "a/b"}
+    with pytest.raises(StreamMissing, match="has no state of cluster 1f0c4a57"):
+        ask(**store)
+    with pytest.raises(BadOption, match="option cacert does not go with option store"):
+        ask(**store, cacert="x")
+    with pytest.raises(BadOption, match=r"url, a server or several .*, not with both"):
+        ask(**store, url="http://127.0.0.1:1")
+    with pytest.raises(BadOption, match="a store has no live streams"):
+        StreamdSource(CaseInsensitiveDict(store)).streamReader(RAW)
+    (tmp_path / "1f0c4a57-6b1e-4f6e-9d0a-3c2b1a000002").mkdir()
+    with pytest.raises(Exception, match=r"several clusters are in .*, choose one: 1f0c4a57-"):
+        ask(**store)
