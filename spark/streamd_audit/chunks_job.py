@@ -35,6 +35,7 @@ from streamd_audit.context import Context, Judged
 from streamd_audit.findings import FINDINGS_DDL, findings_batch
 from streamd_audit.frames import findings_frame, shaped
 from streamd_audit.listing import listing_findings
+from streamd_audit.replay.whole import plans_of, replayed
 from streamd_audit.runner import run
 from streamd_audit.states import State, listed_states, manifest_findings, manifests_of, states_of
 
@@ -52,17 +53,20 @@ def chunks_job(context: Context) -> Judged:
     states = states_of(context)
     newest = {state.group: state for state in states}
     rows = state_rows(context, newest)
-    refs = references(rows).unionByName(pending(context, newest)).persist(StorageLevel.DISK_ONLY)
-    count, size = _counted(refs)
+    refs = references(rows, _judged_before(context)).unionByName(pending(context, newest))
+    refs = refs.persist(StorageLevel.DISK_ONLY)
+    wanted = refs.where("not coalesce(is_judged, false)")
+    count, size = _counted(wanted)
     context.progress(f"reading {count:,} packs ({size_of(size)})")
-    passed = read_packs(context, refs, count, size).persist(StorageLevel.DISK_ONLY)
+    passed = read_packs(context, wanted, count, size).persist(StorageLevel.DISK_ONLY)
     passed.count()
     frames = [
         _of_listing(context),
         damaged_rows(context, rows),
         _still_missing(context, findings_in(passed), states),
         totals(context, rows, newest),
-        _against_log(context, passed, rows),
+        _gone(context, listed, refs),
+        _against_log(context, passed, refs, rows),
         _orphans(context, listed, rows, refs),
     ]
 
@@ -130,7 +134,32 @@ def _still_missing(context: Context, found: DataFrame, states: Sequence[State]) 
     return found.where((F.col("kind") != "pack_missing") | F.coalesce(kept, F.lit(not is_new)))
 
 
-def _against_log(context: Context, passed: DataFrame, rows: DataFrame) -> DataFrame:
+def _judged_before(context: Context) -> dict[int, int]:
+    """The states that an incremental audit takes as they are, by their groups."""
+    if context.since is None or replayed(context) is None:
+        return {}
+    plans = plans_of(context).items()
+    return {group: plan.before for group, plan in plans if plan.before is not None}
+
+
+def _gone(context: Context, listed: DataFrame, refs: DataFrame) -> DataFrame:
+    """Packs that were judged before, and are not there any more."""
+    packs = refs.where("what = 0 and is_judged").where(
+        F.col("object").startswith(f"{context.cluster}/")
+    )
+    gone = packs.join(listed, ["object", "size"], "left_anti").select(
+        "group",
+        "object",
+        F.col("state").alias("index"),
+        F.format_string("%d bytes", "size").alias("expected"),
+        F.lit("no such object of that size").alias("found"),
+    )
+    return findings_frame(gone, "pack_missing", context.cluster)
+
+
+def _against_log(
+    context: Context, passed: DataFrame, refs: DataFrame, rows: DataFrame
+) -> DataFrame:
     """Slices and a state's own records against one another, and against the appends in the log."""
     cluster = context.cluster
     mine = rows.where("is_newest")
@@ -143,19 +172,19 @@ def _against_log(context: Context, passed: DataFrame, rows: DataFrame) -> DataFr
         "end_record",
         "name",
     )
+    appends = _appends(context)
     before = _before_log(context)
     if before is None:
         streams = streams.withColumn("end_byte", F.lit(0))
     else:
         streams = streams.join(before, ["group", "stream_id"], "left").na.fill({"end_byte": 0})
     hot = mine.where("said = 'hot'").withColumn("what", F.lit(HOT))
-    frames = [
-        shaped(frame, ROWS_DDL)
-        for frame in (streams, hot, passed.where(f"what = {SLICE}").drop("found"))
-    ]
-    appends = _appends(context)
+    slices = passed.where(f"what = {SLICE}")
+    unread = refs.where("what = 1 and is_judged").withColumn("what", F.lit(SLICE))
+    unread = unread.drop("digest")
+    frames = [shaped(frame, ROWS_DDL) for frame in (streams, hot, slices, unread)]
     if appends is not None:
-        frames.append(shaped(appends.withColumn("what", F.lit(APPEND)), ROWS_DDL))
+        frames.append(shaped(appends, ROWS_DDL))
     has_log = appends is not None
 
     def judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -177,11 +206,33 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
 
 
 def _appends(context: Context) -> DataFrame | None:
-    return None
+    """What the log appended, and where; None where there is no log."""
+    found = replayed(context)
+    if found is None:
+        return None
+    return found.appends.where("stream_id is not null").select(
+        F.lit(APPEND).alias("what"),
+        "group",
+        "stream_id",
+        "start_record",
+        "start_byte",
+        (F.col("start_record") + F.col("records")).alias("end_record"),
+        (F.col("start_byte") + F.col("bytes")).alias("end_byte"),
+        F.col("index").alias("entry"),
+        "digests",
+    )
 
 
 def _before_log(context: Context) -> DataFrame | None:
-    return None
+    """How many records streams had in the states that the replay began with, as `end_byte`."""
+    frames = []
+    for group, plan in plans_of(context).items():
+        if plan.before is not None:
+            columns = "`group` int, kind string, stream_id bigint, records bigint, problem string"
+            rows = context.source("streamd_state", columns, index=str(plan.before))
+            rows = rows.where((F.col("kind") == "stream") & (F.col("group") == group))
+            frames.append(rows.select("group", "stream_id", F.col("records").alias("end_byte")))
+    return reduce(DataFrame.unionByName, frames) if frames else None
 
 
 def _orphans(context: Context, listed: DataFrame, rows: DataFrame, refs: DataFrame) -> DataFrame:

@@ -357,7 +357,7 @@ def _of_places(context: Context) -> list[Finding]:
     ]
     mark = context.notes.get("watermark")
     if isinstance(mark, Watermark):
-        said.append(("chain_broken", 0, mark.index, mark.term, mark.chain, ""))
+        said.append(("history_changed", 0, mark.index, mark.term, mark.chain, ""))
     newest: dict[int, tuple[int, str]] = {}
     for page in context.store.list(f"{context.cluster}/{ENDS}"):
         for name, _ in page:

@@ -52,7 +52,7 @@ _LOG_LOST = _SEGMENT | {
     "log_gap", "log_end_missing", "chain_broken", "entry_damaged", "index_gap", "object_unreadable",
     "format_unknown",
 }  # fmt: skip
-_IN_LOG = frozenset(("term_wrong", "leaders_disagree", "stamp_back"))
+_IN_LOG = frozenset(("history_changed", "term_wrong", "leaders_disagree", "stamp_back"))
 _STATE_LOST = frozenset(kind for kind in KINDS if kind.startswith(("manifest_", "piece_"))) | {
     "row_damaged"
 }

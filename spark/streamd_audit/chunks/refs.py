@@ -14,18 +14,26 @@ from streamd_audit.arrow import map_in_arrow
 from streamd_audit.commands import FlushCold, ForgetPacks, MoveSlices, decode_command
 from streamd_audit.context import Context
 from streamd_audit.frames import shaped
+from streamd_audit.replay.whole import log_of
 from streamd_audit.states import State
 
 # Of a pack, `what` is 0, and `state` the newest that refers to it, or null where only the log does.
 REF_DDL = (
     "object string, what int, `group` int, state long, is_newest boolean, size long, "
     "stream_id long, start_record long, start_byte long, end_record long, end_byte long, "
-    "offset long, length long, crc long, digest binary, name string"
+    "offset long, length long, crc long, digest binary, name string, is_judged boolean"
 )
 
 
-def references(rows: DataFrame) -> DataFrame:
-    """A row for each pack that a slice of some state is in, and one for each slice."""
+def references(rows: DataFrame, judged: Mapping[int, int]) -> DataFrame:
+    """A row for each pack that a slice of some state is in, and one for each slice.
+
+    `judged` are the indexes of states that were judged before, by group: packs of which they have
+    every slice need not be read again (`is_judged`).
+    """
+    was_judged = F.lit(False)
+    for group, index in judged.items():
+        was_judged = was_judged | ((F.col("group") == group) & (F.col("state") == index))
     place = ["group", "term", "number"]
     packs = (
         rows.where("said = 'pack'")
@@ -40,29 +48,30 @@ def references(rows: DataFrame) -> DataFrame:
             *place, "stream_id", "start_record", "start_byte", "end_record", "end_byte", "offset",
             "length", "crc", "digest",
         )
-        .agg(F.max("state").alias("state"), F.max("is_newest").alias("is_newest"))
+        .agg(
+            F.max("state").alias("state"),
+            F.max("is_newest").alias("is_newest"),
+            F.max(was_judged).alias("is_judged"),
+        )
         .join(names, ["group", "stream_id"], "left")
     )  # fmt: skip
-    joined = slices.join(packs.select(*place, "object"), place, "left").withColumn("what", F.lit(1))
-    alive = slices.groupBy(*place).agg(F.max("state").alias("state"))
+    alive = slices.groupBy(*place).agg(
+        F.max("state").alias("state"), F.min("is_judged").alias("is_judged")
+    )
     whole = packs.drop("state").join(alive, place).withColumn("what", F.lit(0))
+    of_pack = whole.select(*place, "object", "is_judged")
+    joined = slices.drop("is_judged").join(of_pack, place, "left").withColumn("what", F.lit(1))
     return shaped(joined, REF_DDL).unionByName(shaped(whole, REF_DDL))
 
 
 def pending(context: Context, newest: Mapping[int, State]) -> DataFrame:
     """Packs that no state refers to yet: entries after the newest one do."""
-    log = context.source(
-        "streamd_log",
-        "`group` int, index bigint, term bigint, kind string, head binary, problem string",
-        pushdown="true",
-    ).where(F.col("kind").isin("flush-cold", "move-slices", "forget-packs"))
+    log = log_of(context).where(F.col("kind").isin("flush-cold", "move-slices", "forget-packs"))
     after = F.lit(False)
     groups = F.lit(True)
     for group, state in newest.items():
         after = after | ((F.col("group") == group) & (F.col("index") > state.index))
         groups = groups & (F.col("group") != group)
-    if newest:
-        log = log.where(F.col("index") > min(state.index for state in newest.values()))
     log = log.where(after | groups).select("group", "term", "head")
     found = map_in_arrow(log, _packs_in_log, _PENDING_DDL).persist(StorageLevel.DISK_ONLY)
     forgotten = found.where("object is null").select("group", "pack_term", "number").distinct()
@@ -71,6 +80,7 @@ def pending(context: Context, newest: Mapping[int, State]) -> DataFrame:
         .dropDuplicates(["object"])
         .join(forgotten, ["group", "pack_term", "number"], "left_anti")
         .withColumn("what", F.lit(0))
+        .withColumn("is_judged", F.lit(False))
     )
     return shaped(made, REF_DDL)
 
