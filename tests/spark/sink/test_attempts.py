@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -14,6 +16,8 @@ from streamd.spark.sink import task
 from streamd.spark.sink.errors import BadRow, Fenced, NotWritten, RowsChanged
 from tests.spark.sink.attempts import Row, Sink, Streams, new_sink
 from tests.support.s3_proxy import Fault, S3Proxy
+
+ALL = os.environ.get("AUDIT_TESTS") == "all"
 
 
 @pytest.fixture
@@ -196,28 +200,55 @@ def test_equal_rows_of_two_partitions_are_no_change_of_partitions_if_the_user_sa
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("seed", range(6))
-def test_whatever_is_lost_on_the_way_each_row_is_there_once(
+@pytest.mark.parametrize("seed", range(40 if ALL else 5))
+def test_whatever_fails_and_is_run_again_each_row_is_there_once(
     seed: int, proxy: S3Proxy, streams: Streams
 ) -> None:
-    """Requests and answers are lost at random, and each attempt has its own order."""
+    """Requests and answers are lost, tasks die midway and have twins, rows come in any order,
+    drivers are restarted, and zombies of older batches wake up."""
     seeded = random.Random(seed)
     sink = new_sink(proxy.endpoint, retry_for_s=0.0)
-    rows = rows_for(sink, 600, streams=4)
-    for tries in range(200):
-        faults = [Fault.REPLY_LOST, Fault.BAD_GATEWAY, Fault.RESET_IN_BODY, Fault.TWICE]
-        method = seeded.choice(["POST", "POST", "POST", "HEAD", "GET"])
-        if tries < 12:
-            proxy.fail(method, seeded.choice(faults))
-        order = rows if seeded.random() < 0.5 else seeded.sample(rows, len(rows))
-        try:
-            sink.write(order)
-        except Unreachable:
-            continue
-        if tries >= 12:
-            break
-    assert_holds(streams, rows, in_order=False)
-    assert sum(proxy.done.values()) >= 5, "faults befell it"
+    batches = [rows_for(sink, 300, streams=4, start=300 * epoch) for epoch in range(3)]
+    for epoch, rows in enumerate(batches):
+        for partition in range(2):
+            is_done = False
+            while not is_done:
+                if seeded.random() < 0.7:
+                    proxy.fail(seeded.choice(["POST", "POST", "HEAD", "GET"]), _any_fault(seeded))
+                if seeded.random() < 0.2:
+                    sink = sink.restarted()
+                if epoch and seeded.random() < 0.3:
+                    older = seeded.randrange(epoch)
+                    _attempt(sink, batches[older][partition::2], partition, older, seeded)
+                parts = [rows[partition::2]] * seeded.choice([1, 1, 2])
+                tries = [partial(_attempt, sink, part, partition, epoch) for part in parts]
+                seeds = [random.Random(seeded.random()) for _ in tries]
+                with ThreadPoolExecutor(len(tries)) as pool:
+                    is_done = any(pool.map(lambda one, its: one(its), tries, seeds))
+    assert_holds(streams, [row for rows in batches for row in rows], in_order=False)
+    assert sum(proxy.done.values()) > seed, "faults befell it"
+
+
+def _any_fault(seeded: random.Random) -> Fault:
+    faults = [Fault.REPLY_LOST, Fault.BAD_GATEWAY, Fault.RESET_IN_BODY, Fault.TWICE]
+    return seeded.choice(faults)
+
+
+def _attempt(
+    sink: Sink, rows: Sequence[Row], partition: int, epoch: int, seeded: random.Random
+) -> bool:
+    """One attempt, with rows in some order, which may be broken off; whether it succeeded."""
+    order = list(rows) if seeded.random() < 0.5 else seeded.sample(rows, len(rows))
+    dies = seeded.random() < 0.3
+    try:
+        sink.write(
+            broken_off(order, seeded.randrange(len(order))) if dies else order,
+            partition=partition,
+            epoch=epoch,
+        )
+    except (Unreachable, ConnectionResetError, Fenced):
+        return False
+    return True
 
 
 def test_bytes_are_framed_and_kept_apart(sink: Sink, streams: Streams) -> None:
