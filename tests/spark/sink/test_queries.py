@@ -167,3 +167,27 @@ def test_a_query_whose_workers_are_killed_at_its_steps_leaves_each_row_once(
     query = queries.start(queries.rows_of(session, source), proxy.endpoint, checkpoint)
     assert outcome(query) == ""
     expect(streams, every)
+
+
+@pytest.mark.skipif(not ALL, reason="its parts are tested without Spark: AUDIT_TESTS=all")
+def test_a_batch_is_ended_in_the_partitions_in_which_it_was_begun(
+    session: SparkSession, sink: Sink, streams: Streams, proxy: S3Proxy, tmp_path: Path
+) -> None:
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    source.mkdir()
+    rows = rows_for(sink.sink_id, 0)
+    queries.put_batch(source, 0, rows)
+    hold = proxy.hold(Moment.BEHIND, "POST", "/v1/stream/", 3)
+    query = queries.start(queries.rows_of(session, source), proxy.endpoint, checkpoint)
+    hold.wait(queries.START_S)
+    kill_workers(proxy.port)
+    hold.release(drop=True)
+    assert outcome(query)
+    appended = {name: streams.messages(name) for name, _ in rows}
+    for partitions in (5, 3):
+        more = queries.rows_of(session, source).repartition(partitions)
+        assert "RowsChanged" in outcome(queries.start(more, proxy.endpoint, checkpoint))
+        assert {name: streams.messages(name) for name, _ in rows} == appended
+    query = queries.start(queries.rows_of(session, source), proxy.endpoint, checkpoint)
+    assert outcome(query) == ""
+    expect(streams, rows)
