@@ -10,7 +10,7 @@ NODE_READY := tests/conformance/node_modules/.ready
 CLIENT_READY := tests/official_clients/node_modules/.ready
 SIM_HEARTS := tests/raft/test_simulation.py tests/raft/test_planted_bugs.py
 ARGS ?=
-# Tests of one file share what they started, so a file is never split.
+# Tests of one file share what they started, so a file is never split; Spark's share one session.
 WORKERS ?= 2
 
 .PHONY: help serve cluster test conformance jepsen cold tears fuzz audit audit-test sim verify fix

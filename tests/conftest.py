@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -17,6 +18,15 @@ settings.load_profile("streamd")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SUMMARY = "summary"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.support.scheduling import Scheduling  # not there without xdist
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture

@@ -1,0 +1,39 @@
+"""How the tests are shared out among processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WHERE = """
+import os
+from pathlib import Path
+
+def test_where():
+    Path(__file__).with_suffix(".worker").write_text(os.environ["PYTEST_XDIST_WORKER"])
+"""
+
+
+def test_the_tests_of_spark_run_in_one_process_and_others_in_all(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    for folder in ("tests/spark", "tests/spark/sink", "tests/others"):
+        (tmp_path / folder).mkdir(parents=True)
+        for number in range(4):
+            (tmp_path / folder / f"test_{number}.py").write_text(WHERE)
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-n", "2", "--dist", "loadfile"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stdout
+    workers = defaultdict(set)
+    for told in tmp_path.rglob("*.worker"):
+        workers[told.relative_to(tmp_path).parts[1]].add(told.read_text())
+    assert len(workers["spark"]) == 1
+    assert workers["spark"] | workers["others"] == {"gw0", "gw1"}
