@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
+from pyspark.sql.types import StringType, StructType
 
 from streamd.client.transport import Unreachable
 from streamd.spark.sink import task
 from streamd.spark.sink.errors import BadRow, Fenced, NotWritten, RowsChanged
+from streamd.spark.sink.writers import StreamWriter, Written
 from tests.spark.sink.attempts import Row, Sink, Streams, new_sink
 from tests.support.s3_proxy import Fault, S3Proxy
 
@@ -306,6 +308,15 @@ def test_rows_for_a_closed_stream_are_an_error_or_skipped(sink: Sink, streams: S
         sink.write(rows)
     assert sink.restarted(skip_closed=True).write(rows) == 2
     assert (streams.messages(name), streams.messages(other)) == ([], [2])
+
+
+def test_the_driver_tells_how_many_rows_were_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+    schema = StructType().add("stream", StringType()).add("record", StringType())
+    writer = StreamWriter({"url": "http://h"}, schema, overwrite=False)
+    writer.commit([Written(3, 0), Written(3, 0)], 3)
+    assert capsys.readouterr().err == ""
+    writer.commit([Written(4, 2), Written(4, 5)], 4)
+    assert "skipped 7 rows" in capsys.readouterr().err
 
 
 def test_a_stream_that_was_made_anew_is_written_to_as_what_it_is_now(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
@@ -60,6 +61,9 @@ class BatchWriter(DataSourceArrowWriter):
         )
         return Written(epoch, write_part(iterator, self._settings, part))
 
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _tell_skipped(messages)
+
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """``df.writeStream.format("streamd")``."""
@@ -87,6 +91,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         for message in messages:
             assert isinstance(message, Written)
             assert message.epoch == batchId, f"{message.epoch} is not {batchId}"
+        _tell_skipped(messages)
+
+
+def _tell_skipped(messages: Sequence[WriterCommitMessage | None]) -> None:
+    skipped = sum(message.skipped for message in messages if isinstance(message, Written))
+    if skipped:
+        print(f"streamd: skipped {skipped} rows for streams that are closed", file=sys.stderr)
 
 
 def _run_of(context: TaskContext) -> str:
