@@ -34,7 +34,7 @@ _READ_BYTES = 1024 * 1024
 _COUNT = Struct(">I")
 _OFFSET = re.compile(r"(\d{16})_(\d{16})")
 _TAG = re.compile(r'"(\d+):')
-_STREAM, _APPEND = range(2)
+STREAM, APPEND = range(2)
 _ROWS = (
     "group", "stream_id", "what", "bucket", "stream", "start_record", "records", "bytes", "hash",
     "detail",
@@ -48,11 +48,11 @@ def live_findings(context: Context, replayed: Replayed) -> DataFrame:
     url = (context.options.url or "").rstrip("/")
     cluster = context.cluster
     streams = replayed.streams.select(
-        "group", "stream_id", f.lit(_STREAM).alias("what"), "bucket", "stream",
+        "group", "stream_id", f.lit(STREAM).alias("what"), "bucket", "stream",
         f.col("from_record").alias("start_record"), "records", "bytes", "hash", "detail",
     )  # fmt: skip
     appends = replayed.appends.select(
-        "group", "stream_id", f.lit(_APPEND).alias("what"), "bucket", "stream", "start_record",
+        "group", "stream_id", f.lit(APPEND).alias("what"), "bucket", "stream", "start_record",
         f.col("records").cast("long").alias("records"), "bytes", f.col("digests").alias("hash"),
         f.lit(None).cast("binary").alias("detail"),
     )  # fmt: skip
@@ -62,11 +62,11 @@ def live_findings(context: Context, replayed: Replayed) -> DataFrame:
         .sortWithinPartitions("group", "stream_id", "what", "start_record")
     )
 
-    def compare(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pool = urllib3.PoolManager(timeout=_TIMEOUT_S, retries=3)
-        yield findings_batch(_compare(_Cluster(pool, url), cluster, _rows(batches)))
+        yield findings_batch(compare(Cluster(pool, url), cluster, _rows(batches)))
 
-    return map_in_arrow(ordered, compare, FINDINGS_DDL)
+    return map_in_arrow(ordered, compared, FINDINGS_DDL)
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
@@ -76,10 +76,10 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
             yield dict(zip(_ROWS, values, strict=True))
 
 
-def _compare(live: _Cluster, cluster: str, rows: Iterable[Row]) -> Iterator[Finding]:
+def compare(live: Cluster, cluster: str, rows: Iterable[Row]) -> Iterator[Finding]:
     reader: _Reader | None = None
     for row in rows:
-        if row["what"] == _STREAM:
+        if row["what"] == STREAM:
             reader = None
             told = _of_stream(live, row)
             if isinstance(told, _Reader):
@@ -112,7 +112,7 @@ def _finding(
     )
 
 
-class _Cluster:
+class Cluster:
     """The live cluster, asked for one stream after the other."""
 
     def __init__(self, pool: urllib3.PoolManager, url: str) -> None:
@@ -131,7 +131,7 @@ class _Cluster:
         return answer
 
 
-def _of_stream(live: _Cluster, row: Row) -> _Reader | _Told | None:
+def _of_stream(live: Cluster, row: Row) -> _Reader | _Told | None:
     """What a stream's HEAD tells, and who reads it if all is well so far."""
     detail = decode_detail(row["detail"])
     if detail.deleted or _is_over(detail):
@@ -176,7 +176,7 @@ def _token(at: tuple[int, int]) -> str:
 class _Reader:
     """Reads a stream's records in order, as appends ask for their digests."""
 
-    def __init__(self, live: _Cluster, row: Row) -> None:
+    def __init__(self, live: Cluster, row: Row) -> None:
         self.stream_id: int = row["stream_id"]
         self._live = live
         self._stream = row["bucket"], row["stream"]

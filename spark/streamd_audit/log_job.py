@@ -247,7 +247,10 @@ def _disagreements(context: Context, overlaps: Sequence[Row]) -> list[Finding]:
             for row in overlaps[:100]
         ),
     )
-    columns = "`group` int, index long, term long, chain long, object string, position int"
+    columns = (
+        "`group` int, index long, term long, chain long, object string, position int, "
+        "problem string"
+    )
     every = context.source("streamd_log", columns, overlaps="true").where(
         inside & (f.col("position") == 0)
     )

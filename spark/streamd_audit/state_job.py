@@ -18,11 +18,10 @@ from streamd_audit.findings import FINDINGS_DDL, finding, findings_batch
 from streamd_audit.live import live_findings
 from streamd_audit.log_job import JUDGED, differences_of
 from streamd_audit.replay.distribute import Replayed
-from streamd_audit.replay.whole import plans_of, replayed
+from streamd_audit.replay.whole import plans_of, replayed, states_at
 from streamd_audit.rows import Bucket, read_row
 from streamd_audit.runner import run
 
-_STATE_DDL = "`group` int, index long, kind string, key binary, value binary"
 _BUCKETS_DDL = "`group` int, bucket string, said_ms long, said_streams long, said_hidden long"
 
 
@@ -32,7 +31,7 @@ def state_job(context: Context) -> Judged:
     frames = [context.spark.createDataFrame([], FINDINGS_DDL)]
     if found is not None:
         frames.append(differences_of(context, JUDGED, others=True))
-        frames += [_of_buckets(context, found, group) for group in plans_of(context)]
+        frames.append(_of_buckets(context, found))
         if context.options.url is not None:
             frames.append(live_findings(context, found))
 
@@ -54,16 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run({"replay_state": state_job}, "Replay the archive.", arguments)
 
 
-def _of_buckets(context: Context, found: Replayed, group: int) -> DataFrame:
-    """Buckets that the state of a group has otherwise than the log leads to."""
-    after = plans_of(context)[group].after
+def _of_buckets(context: Context, found: Replayed) -> DataFrame:
+    """Buckets that states have otherwise than the log leads to."""
+    after = {group: plan.after for group, plan in plans_of(context).items()}
     cluster = context.cluster
-    if after is None:
+    rows = states_at(context, {group: (None, index) for group, index in after.items()})
+    if rows is None:
         return context.spark.createDataFrame([], FINDINGS_DDL)
-    rows = context.source("streamd_state", _STATE_DDL, index=str(after))
-    rows = rows.where((f.col("kind") == "bucket") & (f.col("group") == group))
-    said = map_in_arrow(rows.select("group", "key", "value"), _said_of_buckets, _BUCKETS_DDL)
-    mine = found.buckets.where(f.col("group") == group)
+    rows = rows.where("kind = 'bucket'").select("group", "key", "value")
+    said = map_in_arrow(rows, _said_of_buckets, _BUCKETS_DDL)
+    compared = [group for group, index in after.items() if index is not None]
+    mine = found.buckets.where(f.col("group").isin(*compared))
     both = mine.join(said, ["group", "bucket"], "full_outer")
     same = (
         f.col("created_ms").eqNullSafe(f.col("said_ms"))
@@ -73,7 +73,8 @@ def _of_buckets(context: Context, found: Replayed, group: int) -> DataFrame:
 
     def findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = (
-            "bucket", "created_ms", "streams", "hidden", "said_ms", "said_streams", "said_hidden"
+            "group", "bucket", "created_ms", "streams", "hidden", "said_ms", "said_streams",
+            "said_hidden",
         )  # fmt: skip
         for batch in batches:
             rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
@@ -82,11 +83,11 @@ def _of_buckets(context: Context, found: Replayed, group: int) -> DataFrame:
                     "bucket_differs",
                     cluster=cluster,
                     group=group,
-                    index=after,
+                    index=after[group],
                     expected=f"bucket {name}: {_told(*row[:3])}",
                     found=_told(*row[3:]),
                 )
-                for name, *row in rows
+                for group, name, *row in rows
             )
 
     return map_in_arrow(both.where(~same).select(*both.columns), findings, FINDINGS_DDL)

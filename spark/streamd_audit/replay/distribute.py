@@ -114,12 +114,16 @@ class _Replay:
 
     def _of_states(self, state: DataFrame) -> DataFrame | None:
         """Rows of the states to begin with and to compare with."""
-        ops = f.lit(None).cast("int")
-        for group, plan in self._plans.items():
-            for op, index in ((run.BEFORE, plan.before), (run.AFTER, plan.after)):
-                if index is not None:
-                    is_meant = (f.col("group") == group) & (f.col("index") == index)
-                    ops = f.when(is_meant, f.lit(op)).otherwise(ops)
+        known = {
+            f"{group}/{index}": op
+            for group, plan in self._plans.items()
+            for op, index in ((run.BEFORE, plan.before), (run.AFTER, plan.after))
+            if index is not None
+        }
+        if not known:
+            return None
+        pairs = f.create_map(*(f.lit(each) for pair in known.items() for each in pair))
+        ops = pairs[f.concat_ws("/", "group", "index")]
         rows = state.where(f.col("kind").isin("stream", "producer", "upload", "bucket", "session"))
         rows = rows.withColumn("op", ops).where("op is not null")
         chosen = rows.select("group", "index", "op", "key", "value")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark import StorageLevel
@@ -27,7 +27,7 @@ _LOG_DDL = (
     "package struct<node_id:bigint,session_id:bigint,sequence:bigint,lowest:bigint,count:bigint>, "
     "head binary, problem string"
 )
-_STATE_DDL = "`group` int, index long, kind string, key binary, value binary"
+_STATE_DDL = "`group` int, index long, kind string, key binary, value binary, problem string"
 # Recoveries and changes of the membership that a log may have; it has a few.
 _MOST_FACTS = 10_000
 
@@ -116,18 +116,18 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
         .collect()
     )
     plans = plans_of(context)
-    frames = []
     inside = f.lit(False)
+    chosen = {}
     for group, span in latest.items():
         of_group = [state for state in states if state.group == group]
-        before, after = _chosen(of_group, span, context.since)
-        header = Header()
-        for index in (before, after):
-            if index is not None:
-                found = context.source("streamd_state", _STATE_DDL, index=str(index))
-                frames.append(found.where(f.col("group") == group))
-        if before is not None:
-            header = _header(context, group, before)
+        try:
+            chosen[group] = _chosen(of_group, span, context.since)
+        except NotRun:
+            continue  # `log_job` tells of the gap before the span
+    state = states_at(context, chosen)
+    headers = _headers(state)
+    for group, (before, after) in chosen.items():
+        header = headers.get((group, before), Header())
         bases = [(0, header.incarnation_base)]
         members = []
         for row in facts:
@@ -140,13 +140,44 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
             if isinstance(command, RenewIncarnations):
                 bases.append((row["index"], command.base))
         plans[group] = Plan(before, after, header.next_stream_id, tuple(bases), tuple(members))
+        span = latest[group]
         begin = span.first if before is None else before + 1
-        inside = inside | ((f.col("group") == group) & f.col("index").between(begin, span.last))
-    state = None
-    for frame in frames:
-        state = frame if state is None else state.unionByName(frame)
+        is_mine = (f.col("group") == group) & f.col("index").between(begin, span.last)
+        inside = inside | is_mine
+    if not plans:
+        return None
     whole = rows.where(inside & (f.col("entry_kind") == "commands") & f.col("kind").isNotNull())
     return replay(whole, state, plans)
+
+
+def states_at(
+    context: Context, chosen: Mapping[int, tuple[int | None, int | None]]
+) -> DataFrame | None:
+    """The rows of states of these groups as of these entries; None where none is meant."""
+    meant = f.lit(False)
+    indexes = set()
+    for group, pair in chosen.items():
+        there = [index for index in pair if index is not None]
+        indexes |= set(there)
+        meant = meant | ((f.col("group") == group) & f.col("index").isin(*there))
+    if not indexes:
+        return None
+    rows = context.source("streamd_state", _STATE_DDL, every="true")
+    return rows.where(f.col("index").isin(*indexes)).where(meant)
+
+
+def _headers(state: DataFrame | None) -> dict[tuple[int, int | None], Header]:
+    """By group and index; a state without one is as if it were empty, and differs in all."""
+    found = {}
+    rows = [] if state is None else state.where("kind = 'header'").collect()
+    for row in rows:
+        try:
+            value = read_row(row["key"], row["value"]).value
+        except Damaged:
+            continue
+        if isinstance(value, Header):
+            found[row["group"], row["index"]] = value
+    return found
 
 
 def _chosen(
@@ -157,19 +188,6 @@ def _chosen(
     before = base_index(indexes, span.first, since)
     later = [index for index in indexes if index > (before or 0)]
     return before, max(later, default=None)
-
-
-def _header(context: Context, group: int, index: int) -> Header:
-    rows = context.source("streamd_state", _STATE_DDL, index=str(index))
-    row = rows.where((f.col("kind") == "header") & (f.col("group") == group)).first()
-    if row is not None:
-        try:
-            found = read_row(row["key"], row["value"]).value
-        except Damaged:
-            found = None
-        if isinstance(found, Header):
-            return found
-    raise NotRun(f"the state as of entry {index}, from which the log goes on, has no header")
 
 
 def _members(payload: bytes) -> frozenset[int]:
