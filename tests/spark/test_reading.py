@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from streamd.spark import register
-from streamd.spark.errors import BadRecord, StreamMissing, Trimmed
+from streamd.spark import reading, register
+from streamd.spark.errors import BadRecord, StreamMissing, TooManyStreams, Trimmed
 from streamd.spark.options import BadOption
 from streamd.spark.source import StreamdSource
 from tests.spark.streams import BYTES, Writer
@@ -232,6 +233,31 @@ def test_a_stream_that_is_made_anew_while_it_is_read_is_not_mixed_up(
     with pytest.raises(StreamMissing, match="gone/anew was deleted, and another made"):
         ask(N, make_anew, stream="gone/anew")
     assert ask(N, make_anew, stream="gone/anew", on_deleted="skip") == []
+
+
+def test_a_server_that_is_killed_while_it_is_read_is_waited_for(tmp_path: Path, ask: Ask) -> None:
+    with ServerProcess(tmp_path / "killed") as killed:
+        writer = Writer(killed.url)
+        writer.filled("runs/all", RUNS)
+        writer.close()
+
+        def restart() -> None:
+            killed.kill()
+            killed.start()  # and does not answer yet
+
+        found = ask(N, restart, stream="runs/all", url=killed.url, partition_bytes=20_000)
+    assert [row["record"]["n"] for row in found] == list(range(3000))
+
+
+def test_a_prefix_of_too_many_streams_is_refused(
+    ask: Ask, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("many/1", "many/2", "many/3"):
+        writer.create(name)
+    monkeypatch.setattr(reading, "MAX_STREAMS", 2)
+    with pytest.raises(TooManyStreams, match="more than 2 streams of many begin with ''"):
+        ask(NAME, bucket="many")
+    assert ask(NAME, bucket="many", prefix="2") == []
 
 
 def test_an_offset_of_another_stream_is_refused(ask: Ask, runs: list[str]) -> None:

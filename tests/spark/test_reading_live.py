@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 
 from streamd.spark import register
-from streamd.spark.errors import StreamMissing
+from streamd.spark.errors import StreamMissing, Trimmed
 from streamd.spark.live import StreamReader
 from tests.spark.streams import Writer
 from tests.support.server_process import ServerProcess
@@ -218,14 +218,14 @@ def test_a_query_that_begins_now_reads_what_comes(
 
 
 def test_offsets_that_were_trimmed_end_the_query_or_by_option_it_goes_on_from_the_snapshot(
-    query: Callable[..., Query], writer: Writer
+    asked: Callable[..., Query], writer: Writer
 ) -> None:
     behind = writer.filled("trimmed/s", numbered(*range(100)), 10)
-    following = query(stream="trimmed/s", max_records_per_batch=10)
-    with pytest.raises(StreamingQueryException, match="planned"):
+    following = asked(stream="trimmed/s", max_records_per_batch=10)
+    with pytest.raises(RuntimeError, match="planned"):
         following.run(fail_at=1)
     writer.publish("trimmed/s", behind[6], b"{}")
-    with pytest.raises(StreamingQueryException, match=rf"trimmed/s begins at {behind[6]}"):
+    with pytest.raises(Trimmed, match=rf"trimmed/s begins at {behind[6]}"):
         following.run()
     following.options["on_trimmed"] = "snapshot"
     following.run()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql import types as T
 from pyspark.sql.datasource import CaseInsensitiveDict
 
+from streamd.spark import batch, live, materialized
 from streamd.spark.options import BadOption
 from streamd.spark.source import StreamdSource
 
@@ -52,10 +55,16 @@ def refusal(options: dict[str, str], *, live: bool = False, schema: T.StructType
     ],
 )
 def test_a_wrong_option_of_any_reader_is_named(options: dict[str, str], fault: str) -> None:
-    for live in (False, True):
-        said = refusal(options, live=live)
+    for is_live in (False, True):
+        said = refusal(options, live=is_live)
         assert fault in said
         assert "hunter2" not in said
+
+
+def test_the_page_names_every_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    for option in {*batch.OPTIONS, *live.OPTIONS, *materialized.OPTIONS}:
+        assert f"`{option}" in page, option
 
 
 def test_options_that_only_one_of_the_readers_has_are_not_known_to_the_other() -> None:

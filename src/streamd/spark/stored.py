@@ -55,12 +55,11 @@ class _State:
         ]
         sizes = [piece.rows_bytes for piece in manifest.pieces]
         self._starts = list(accumulate(sizes, initial=0))
-        self._last: tuple[str, bytes] = ("", b"")
 
     def rows(self) -> Iterator[tuple[bytes, memoryview, int]]:
         """Key and value of each row, and where the value begins among the bytes of all rows."""
         at = 0
-        for key, value in split_rows(map(self._rows_of, self._pieces)):
+        for key, value in split_rows(piece_rows(self._store, name) for name in self._pieces):
             at += _ROW_HEAD_BYTES + len(key)
             yield key, value, at
             at += len(value)
@@ -75,11 +74,9 @@ class _State:
             start, length, number = start + size, length - size, number + 1
         return tuple(found)
 
-    def _rows_of(self, name: str) -> bytes:
-        return piece_rows(self._store, name)
-
 
 def piece_rows(store: Store, name: str) -> bytes:
+    """The bytes of a piece's rows. Raises `ObjectMissing`, `Damaged`."""
     content = store.read(name)
     check_digest(name, content)
     return read_piece(content)
