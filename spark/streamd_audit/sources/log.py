@@ -30,6 +30,9 @@ from streamd_audit.sources.source import (
 )
 from streamd_audit.store import Store
 
+# What every command of an entry has in common, and filters may be about.
+_OF_ENTRIES = ("index", "term", "log_ms")
+
 
 class LogReader(BucketReader):
     FOLDER = LOG
@@ -90,9 +93,10 @@ class LogReader(BucketReader):
         gathered: list[LogEntry] = []
         rows = size = 0
         is_right = True
+        is_filtered = any(column in self.filters for column in _OF_ENTRIES)
         try:
             for entry in read_entries(content, first_index=first, last_index=last):
-                if not self._is_wanted(entry):
+                if is_filtered and not self._is_wanted(entry):
                     continue
                 gathered.append(self._with_commands(entry))
                 is_right = is_right and gathered[-1].problem is None
@@ -146,8 +150,8 @@ class LogReader(BucketReader):
         admits = self.filters.admits
         return (
             admits("index", entry.index)
-            and admits("log_ms", entry.time_ms)
             and admits("term", entry.term)
+            and admits("log_ms", entry.time_ms)
         )
 
     def _wrong_with(
