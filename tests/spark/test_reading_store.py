@@ -17,8 +17,10 @@ from streamd.spark.materialized import MaterializedSource
 from streamd.spark.options import BadOption
 from streamd.spark.source import StreamdSource
 from tests.http.serving import serving
-from tests.spark.buckets import JSON, Author, write_up_to_newest_state
+from tests.spark.buckets import JSON, Author, Place, write_up_to_newest_state
+from tests.spark.conftest import BUCKET
 from tests.spark.test_materialized import gone, put
+from tests.support.minio import MinioServer
 
 RAW = T.StructType().add("stream", "string").add("offset", "string").add("record", "binary")
 
@@ -94,9 +96,9 @@ def tuple_of(row: dict[str, Any]) -> tuple[str, str]:
     return row["stream"], row["offset"]
 
 
-async def test_a_table_is_made_from_the_store(tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    async with serving(tmp_path / "node", cold=directory(root)) as server, server.client() as http:
+async def test_a_table_is_made_from_a_bucket(tmp_path: Path, minio: MinioServer) -> None:
+    place = Place(minio, BUCKET, "tables")
+    async with serving(tmp_path / "node", cold=place.cold()) as server, server.client() as http:
         author = Author(server, http)
         events = [put("t", str(n % 50), n) for n in range(400)]
         await http.put("/v1/stream/app/state", headers=JSON, json=events)
@@ -104,7 +106,14 @@ async def test_a_table_is_made_from_the_store(tmp_path: Path) -> None:
         await http.post("/v1/stream/app/state", headers=JSON, json=[gone("t", "7")])
         await author.snapshot()
     values = T.StructType().add("key", "string").add("value", "long")
-    found = ask(values, MaterializedSource, store=str(root), stream="app/state")
+    reached_by = {
+        "endpoint": minio.endpoint,
+        "access_key": minio.access_key_id,
+        "secret_key": minio.secret_access_key,
+    }
+    found = ask(
+        values, MaterializedSource, store=place.url, stream="app/state", type="t", **reached_by
+    )
     expected = {str(n % 50): n for n in range(400) if n % 50 != 7}
     assert {row["key"]: row["value"] for row in found} == expected
 
