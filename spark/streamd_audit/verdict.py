@@ -163,6 +163,10 @@ def _explains(first: Finding, later: Finding) -> bool:
         return _is_stream(first, later) and later.kind in _BY_LOG
     if first.kind in _MODELLED and _is_stream(first, later):
         return later.kind in _BY_LOG
+    if first.kind in ("stream_lost", "stream_unknown") and later.kind == "bucket_differs":
+        # The bucket counts its streams.
+        bucket = (first.stream or "").partition("/")[0]
+        return (later.expected or "").startswith(f"bucket {bucket}:")
     if first.kind in _IN_SLICES and _is_stream(first, later):
         return later.kind in ("slice_gap", "slice_overlap", "live_differs")
     return later.kind == "counts_differ" and first.kind in _BY_LOG
@@ -193,6 +197,8 @@ def _of_log(found: Finding) -> bool:
 
 def _explained_by_log(first: Finding, later: Finding) -> bool:
     start, end = _entries(first)
+    if later.kind in _SEGMENT:
+        return False  # damage of its own
     if later.kind in _LOG_LOST | _IN_LOG:
         # A segment that cannot be used leaves a gap just where it was.
         at = later.index if later.index is not None else _entries(later)[0]

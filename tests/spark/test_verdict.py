@@ -14,6 +14,7 @@ DIGEST = "0" * 64
 PACK = f"{CLUSTER}/packs/00000000/0000000000000002-00000001-{DIGEST}.pack"
 OTHER_PACK = PACK.replace("00000001-0", "00000002-0")
 SEGMENT = f"{CLUSTER}/log/00000000/0000000000000010-000000000000001f-{DIGEST}.segment"
+NEXT_SEGMENT = f"{CLUSTER}/log/00000000/{0x20:016x}-{0x2F:016x}-{DIGEST}.segment"
 PIECE = f"{CLUSTER}/pieces/00000000/0000000000000020-0123456789abcdef-00000000-{DIGEST}.piece"
 ABOUT = {"store": "s3://bucket/at", "cluster": CLUSTER}
 
@@ -70,6 +71,10 @@ FOLLOW = {
         found("counts_differ", index=0x20),
         found("slice_gap", **CHAT),
     ],
+    "a bucket counts the stream that is lost": [
+        found("stream_lost", **CHAT),
+        found("bucket_differs", expected="bucket agents: 16 streams", found="15 streams"),
+    ],
     "a stream that nobody made has no records in the log": [
         found("stream_unknown", **CHAT),
         found("slice_not_in_log", object=PACK, **CHAT),
@@ -86,6 +91,14 @@ STAND_ALONE = {
         found("closed_differs", stream="agents/done", stream_id=8),
     ],
     "a pack and the log": [found("pack_missing", object=PACK), found("log_gap", index=5)],
+    "two segments in each other's place": [
+        found("segment_misnamed", object=SEGMENT),
+        found("segment_misnamed", object=NEXT_SEGMENT),
+    ],
+    "a lost stream and another bucket": [
+        found("stream_lost", **CHAT),
+        found("bucket_differs", expected="bucket tools: 2 streams", found="3 streams"),
+    ],
     "two gaps of the log": [found("log_gap", index=5), found("log_gap", index=500)],
     "two groups": [
         found("log_gap", index=5),
