@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -84,6 +85,10 @@ def start(job: str, arguments: Sequence[str] | None = None) -> int:
         return _not_run(f"{error.name} is not installed: pip install 'streamd[spark]'")
     except NotRun as error:
         return _not_run(str(error))
+    except Exception as error:
+        # Python would exit with 1, which is what findings are told by.
+        traceback.print_exc()
+        return _not_run(f"{type(error).__name__}: {error}".partition("\n")[0])
     return int(status)
 
 

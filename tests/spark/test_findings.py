@@ -21,7 +21,7 @@ from streamd_audit.findings import (
     finding,
     findings_batch,
 )
-from streamd_audit.options import NOT_RUN, Options, parse, parser
+from streamd_audit.options import NOT_RUN, Options, parse, parser, start
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,3 +75,10 @@ def test_a_wrong_index_is_a_wrong_command_line(
         parse(parser("a job"), ["--store", "x", "--since", since])
     assert caught.value.code == NOT_RUN
     assert "--since" in capsys.readouterr().err
+
+
+def test_a_fault_of_the_audit_itself_is_not_taken_for_findings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert start("names") == NOT_RUN
+    assert capsys.readouterr().err.splitlines()[-1].startswith("could not be run: AttributeError")
