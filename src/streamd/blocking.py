@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar, TypeVarTuple
 
@@ -9,6 +10,12 @@ import trio
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
+
+# From Python 3.12 on, a decoder follows ten thousand levels before it refuses to, which takes 3 MiB
+# of stack. A thread has 2 MiB where the stack is unlimited, and 128 KiB with musl: a body of
+# 10 KiB, `[[[[…`, ended the process. The memory is taken as it is touched.
+_STACK_BYTES = 16 * 1024 * 1024
+threading.stack_size(_STACK_BYTES)
 
 
 class RunBlocking(Protocol):

@@ -96,10 +96,11 @@ async def test_a_pass_reads_every_object_and_finds_nothing_where_nothing_is_wron
     cold, _ = place
     async with running_node(tmp_path / "data", cold=cold, cold_config=CONFIG) as node:
         await filled(node)
+        before = {one for kind in KINDS for one in files(tmp_path, kind)}
         scrub = await scrubbed(node)
-        stored = [one for kind in KINDS for one in files(tmp_path, kind)]
+        since = {one for kind in KINDS for one in files(tmp_path, kind)}
         assert (scrub.passes, scrub.under_way) == (1, False)
-        assert scrub.objects >= len(stored) - 2, "what was archived since is left to the next one"
+        assert scrub.objects >= len(before & since), "what is archived since may be left out"
         assert (scrub.missing_count, scrub.damaged_count) == (0, 0)
         assert scrub.done_ms > 0
         assert (await scrubbed(node)).passes == 2

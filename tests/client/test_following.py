@@ -164,11 +164,16 @@ def test_an_append_gives_up_in_the_time_it_is_given(tmp_path: Path) -> None:
 
 def test_large_streams_pass_through_little_memory(tmp_path: Path) -> None:
     given, into = tmp_path / "given", tmp_path / "into"
-    with given.open("wb") as file:
-        file.truncate(96 << 20)
+    peaks_kb: list[int] = []
     with ServerProcess(tmp_path / "data") as server:
         streamd = Shell(server.url)
-        streamd("create", "large", "-t", "bytes")
-        assert streamd.peak_memory_kb("append", "large", given=given, into=into) < 80_000
-        assert streamd.peak_memory_kb("read", "large", given=into, into=into) < 80_000
-        assert into.stat().st_size == given.stat().st_size
+        # The first is what the command takes for itself, which differs between Pythons.
+        for name, size_mb in (("small", 8), ("large", 96)):
+            with given.open("wb") as file:
+                file.truncate(size_mb << 20)
+            streamd("create", name, "-t", "bytes")
+            appending_kb = streamd.peak_memory_kb("append", name, given=given, into=into)
+            reading_kb = streamd.peak_memory_kb("read", name, given=given, into=into)
+            assert into.stat().st_size == given.stat().st_size
+            peaks_kb.append(max(appending_kb, reading_kb))
+    assert peaks_kb[1] < peaks_kb[0] + 8_000

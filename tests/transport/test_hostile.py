@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from streamd.transport import Limits
+from streamd.transport.errors import ConnectionEnded
 from streamd.transport.hello import encode_hello
 from streamd.transport.wire import (
     FrameKind,
@@ -32,10 +33,10 @@ from tests.transport.peers import (
 )
 
 
-def _nested(encoded: bytes) -> bytes:
-    """An encoded struct with a field of a later version behind its own, nested beyond any depth
+def _nested(encoded: bytes, levels: int = 20_000) -> bytes:
+    """An encoded struct with a field of a later version after its own, nested beyond any depth
     that a decoder follows."""
-    return bytes((encoded[0] + 1,)) + encoded[1:] + b"\x91" * 3900 + b"\xc0"
+    return bytes((encoded[0] + 1,)) + encoded[1:] + b"\x91" * levels + b"\xc0"
 
 
 GARBAGE = [
@@ -44,7 +45,6 @@ GARBAGE = [
     frame(FrameKind.HELLO, b"\xc1"),
     frame(FrameKind.HELLO, b"\x91\x01"),
     frame(FrameKind.HELLO, bytes(4097)),
-    frame(FrameKind.HELLO, _nested(encode_hello(Node(9).hello()))),
     frame(FrameKind.PING),
     frame(FrameKind.MESSAGES, messages_payload([])),
 ]
@@ -58,6 +58,18 @@ async def test_whoever_does_not_begin_with_a_handshake_is_shut_out(garbage: byte
             await other.stream.send_all(garbage)
             assert await other.is_shut_out()
         assert not node.has_met(9)
+        assert await peer.ask(1, b"well?") == b"2/7/well?"
+
+
+async def test_a_handshake_nested_as_deep_as_it_may_be_long_ends_no_node() -> None:
+    # Python 3.11 follows a thousand levels and refuses it, later ones ten thousand and take it.
+    nested = frame(FrameKind.HELLO, _nested(encode_hello(Node(9).hello()), levels=3900))
+    node, peer = Node(1), Node(2)
+    async with running(node, peer):
+        async with stranger(node, welcome=False) as other:
+            await other.stream.send_all(nested)
+            with suppress(ConnectionEnded):
+                await other.wire.read_packet()
         assert await peer.ask(1, b"well?") == b"2/7/well?"
 
 

@@ -164,14 +164,25 @@ class Server:
         """Send, and follow redirects with the body sent anew."""
         url = httpx.URL(self.url + path, params=params) if params else httpx.URL(self.url + path)
         for _ in range(_MAX_REDIRECTS):
-            content = body() if callable(body) else body
-            request = self._client.build_request(method, url, headers=headers, content=content)
+            request = self._request(method, url, headers, body)
             response = self._client.send(request, stream=True)
             if response.status_code not in (307, 308) or "location" not in response.headers:
                 return response
             response.close()
             url = url.join(response.headers["location"])
         raise Refused(response.status_code, "REDIRECTS", "redirected in a circle", {})
+
+    def _request(
+        self, method: str, url: httpx.URL, headers: Mapping[str, str] | None, body: Body
+    ) -> httpx.Request:
+        if not isinstance(body, bytes):
+            return self._client.build_request(method, url, headers=headers, content=body())
+        if not body:
+            return self._client.build_request(method, url, headers=headers, content=b"")
+        # httpx keeps a request that is part of a cycle, and one of bytes keeps its body: a large
+        # append would hold a hundred bodies until the garbage collector comes.
+        sized = {**(headers or {}), "Content-Length": str(len(body))}
+        return self._client.build_request(method, url, headers=sized, content=iter((body,)))
 
     def turn(self) -> bool:
         """Ask the next node from now on. Returns whether a pause is due: all had their turn."""
