@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from streamd.codec import UNDECODABLE
 from streamd.spark.errors import BadRecord
 from streamd.spark.streams import Piece
 from streamd.spark.values import parse
@@ -113,7 +114,7 @@ class Table:
             events = _EVENTS.decode(b"[%b]" % piece.data[:-1])
             if len(events) == len(piece.lengths):
                 return events
-        except (msgspec.DecodeError, RecursionError):
+        except UNDECODABLE:
             pass
         found: list[_Event | None] = []
         start = 0
@@ -148,7 +149,7 @@ def _event(message: bytes) -> _Event | None:
     """One event, also where another program's idea of JSON is needed; None for anything else."""
     try:
         return _EVENT.decode(message)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         pass
     try:
         found: Any = parse(message)

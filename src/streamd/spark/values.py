@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
+from streamd.codec import UNDECODABLE
 from streamd.spark.errors import BadRecord
 from streamd.spark.options import BadOption
 
@@ -61,7 +62,7 @@ class JsonColumn:
             values = self._decoder.decode(b"[%b]" % data[:-1])
             if len(values) == len(lengths):
                 return pa.array(values, self.arrow_type)
-        except (msgspec.DecodeError, RecursionError, *_UNFIT):
+        except (*UNDECODABLE, *_UNFIT):
             pass
         return pa.array(self._one_by_one(data, lengths, where), self.arrow_type)
 
@@ -89,7 +90,7 @@ def parse(message: bytes) -> Any:
     """
     try:
         return msgspec.json.decode(message)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return _unicode(json.loads(message))
 
 
