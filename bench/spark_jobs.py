@@ -119,8 +119,11 @@ def write(
         F.concat(F.lit(f"{bucket}/s"), F.col("id") % int(streams)).alias("stream"),
         F.rpad(F.col("id").cast("string"), int(size), "x").cast("binary").alias("record"),
     )
+    # The first write of a session starts Spark's Python workers; the client runs already, too.
+    rows.limit(1000).write.format("streamd").options(url=url).mode("append").save()
+    started = time.perf_counter()
     rows.write.format("streamd").options(url=url).mode("append").save()
-    return {"messages": int(messages)}
+    return {"messages": int(messages), "seconds": time.perf_counter() - started}
 
 
 _JOBS: dict[str, Callable[..., dict[str, float]]] = {
@@ -165,7 +168,7 @@ def main(arguments: Sequence[str]) -> None:
     spark.range(1).count()
     started, cpu_started = time.perf_counter(), _cpu_s()
     found = _JOBS[name](spark, *rest)
-    found["seconds"] = time.perf_counter() - started
+    found.setdefault("seconds", time.perf_counter() - started)
     found["cpu_s"] = _cpu_s() - cpu_started
     found["python_mb"] = _peak_mb("self")
     found["jvm_mb"] = _peak_mb(gateway.proc.pid)
