@@ -26,6 +26,7 @@ from streamd_audit.watermark import Watermark, begins_after, write_watermark
 Job = Callable[[Context], Judged]
 
 _ROWS_AT_ONCE = 1000
+_FETCHED_AT_ONCE = 10_000
 _SHUFFLED_BYTES = 128 * 1024 * 1024
 _MAX_TASKS = 4096
 
@@ -97,7 +98,9 @@ def judge(context: Context, jobs: Mapping[str, Job]) -> tuple[Verdict, dict[str,
     facts: dict[str, Any] = {}
     for tell in facts_of:
         facts.update(tell())
-    verdict = _folded(found, context.options.out)
+    # Few of them come in one piece: each partition fetched by itself is a job.
+    fetched = found.coalesce(1) if total <= _FETCHED_AT_ONCE else found
+    verdict = _folded(fetched, context.options.out)
     found.unpersist()
     return verdict, facts
 

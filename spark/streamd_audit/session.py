@@ -15,6 +15,9 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Jobs run for minutes, and what is hot in them runs in Python: the second compiler of the JVM
+    # took half of its processor time, for code that was then run a few times.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 
 _NEEDS = "Spark needs Java 17 or newer"
