@@ -50,7 +50,14 @@ def log_of(context: Context) -> DataFrame:
             known = [state.index for state in states_of(context) if state.index <= context.since]
             if known:
                 log = log.where(f.col("index").isNull() | (f.col("index") > max(known)))
-        return log.persist(StorageLevel.DISK_ONLY)
+        spark = context.spark
+        tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        # Each job that looks at the log pays for each of its partitions, however small.
+        log = log.coalesce(max(tasks, 2 * spark.sparkContext.defaultParallelism))
+        log = log.persist(StorageLevel.DISK_ONLY)
+        # By all tasks at once; whoever takes the first rows of it has it read a task at a time.
+        log.count()
+        return log
 
     return context.shared("log", read)
 
