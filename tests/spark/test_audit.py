@@ -1,19 +1,24 @@
-"""The audit as it is run: of a released version's store, of a damaged one, and of none."""
+"""The audit as it is run: of a released version's store, of one that grows, and of none."""
 
 from __future__ import annotations
 
 import json
+import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from streamd_audit import audit, chunks_job
+from streamd_audit.names import EndName, ManifestName, PieceName, SegmentName, parse, split
 from streamd_audit.options import CLEAN, FINDINGS, NOT_RUN, start
-from streamd_audit.watermark import read_watermark
+from streamd_audit.watermark import read_watermark, write_watermark
 from tests.releases.record import HERE
 from tests.spark.buckets import Clean
+
+ALL = os.environ.get("AUDIT_TESTS") == "all"
 
 
 def written(objects: dict[str, bytes], directory: Path) -> Path:
@@ -57,6 +62,52 @@ def test_a_pack_that_is_gone_is_one_finding(
     [found] = document(out)["findings"]
     assert (found["kind"], found["object"]) == ("pack_missing", gone)
     assert read_watermark(out) is None
+
+
+@pytest.mark.skipif(not ALL, reason="long; make audit-test runs it")
+@pytest.mark.usefixtures("spark")
+def test_an_audit_goes_on_from_the_one_before(rich: Clean, tmp_path: Path) -> None:
+    """A store as it was when its second state was new, and then as it became."""
+    names = sorted(name for name in rich.objects if "/snapshots/" in name)
+    assert len(names) >= 2
+    store, out = tmp_path / "store", tmp_path / "out"
+    until = as_of(names[-2])
+    written(
+        {name: content for name, content in rich.objects.items() if is_as_old(name, until)}, store
+    )
+    arguments = ["--store", str(store), "--out", str(out)]
+    assert audit.main(arguments) == CLEAN
+    mark = read_watermark(out)
+    assert mark is not None
+    assert mark.index >= until
+    everything = document(out)["facts"]["entry_count"]
+
+    written(dict(rich.objects), store)
+    assert audit.main([*arguments, "--since", "last"]) == CLEAN
+    assert document(out)["since"] == mark.index
+    after = read_watermark(out)
+    assert after is not None
+    assert after.index > mark.index
+    assert document(out)["facts"]["entry_count"] < everything + after.index - mark.index
+
+    write_watermark(out, replace(mark, chain=mark.chain ^ 1))
+    assert audit.main([*arguments, "--since", "last"]) == FINDINGS
+    [found] = document(out)["findings"]
+    assert (found["kind"], found["index"]) == ("history_changed", mark.index)
+
+
+def as_of(name: str) -> int:
+    """The entry that a manifest or piece is of, or that a segment or pointer ends with."""
+    named = parse(split(name)[1])
+    if isinstance(named, SegmentName):
+        return named.last
+    assert isinstance(named, ManifestName | PieceName | EndName)
+    return named.index
+
+
+def is_as_old(name: str, index: int) -> bool:
+    """Whether an object was there when the archive had got to an entry or a little beyond."""
+    return "/packs/" in name or "/checks/" in name or as_of(name) <= index + 12
 
 
 @pytest.mark.usefixtures("spark")
