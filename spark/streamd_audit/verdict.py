@@ -133,6 +133,7 @@ _RANKS: tuple[frozenset[str], ...] = (
     frozenset(("slice_contradicts_log", "bytes_differ")),
     _MODELLED,
     _OFF_LOG,
+    frozenset(("slice_overlap",)),
 )
 
 
@@ -178,6 +179,8 @@ def _explains_in_object(first: str, later: str) -> bool:
     if first == "slices_swapped":
         return later in _IN_SLICES | _PACK_ASIDE
     if first in _IN_SLICES:
+        if (first, later) == ("slice_overlap", "slice_cuts_append"):
+            return True  # a slice that begins too early, in the middle of an append
         return later in _PACK_ASIDE or (first == later == "slice_contradicts_log")
     if first in _PACK_ASIDE:
         return later in _PACK_ASIDE

@@ -71,6 +71,10 @@ FOLLOW = {
         found("counts_differ", index=0x20),
         found("slice_gap", **CHAT),
     ],
+    "a slice that begins too early cuts an append": [
+        found("slice_overlap", object=PACK, **CHAT),
+        found("slice_cuts_append", object=PACK, **CHAT),
+    ],
     "a bucket counts the stream that is lost": [
         found("stream_lost", **CHAT),
         found("bucket_differs", expected="bucket agents: 16 streams", found="15 streams"),
