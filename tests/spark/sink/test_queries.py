@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from streamd.spark import register
+from tests.jepsen_like.cluster_processes import wait_until
 from tests.spark.sink import queries
 from tests.spark.sink.attempts import Row, Sink, Streams
 from tests.spark.sink.steps import EVERY_STEP, Step
@@ -160,13 +161,17 @@ def test_a_query_whose_workers_are_killed_at_its_steps_leaves_each_row_once(
         query = queries.start(
             queries.rows_of(session, source), proxy.endpoint, checkpoint, parallel="1"
         )
-        hold.wait(queries.START_S)
-        assert kill_workers(proxy.port) > 0
+        # A worker that outlived the query before knows its streams already, and asks for less; or
+        # it is the one that is held, and this query does not fail.
+        wait_until(lambda: hold.is_reached or not query.isActive, f"{step}", queries.START_S)  # noqa: B023
+        if hold.is_reached:
+            assert kill_workers(proxy.port) > 0
         hold.release(drop=True)
-        # Held may also be what is left of the query before: then this one does not fail.
         failures += bool(outcome(query))
+        proxy.heal()
     query = queries.start(queries.rows_of(session, source), proxy.endpoint, checkpoint)
-    assert (outcome(query), failures > 0) == ("", True)
+    assert outcome(query) == ""
+    assert failures >= number / 2
     expect(streams, every)
 
 
