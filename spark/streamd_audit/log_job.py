@@ -21,7 +21,7 @@ from streamd_audit import ends, log_order
 from streamd_audit.arrow import map_in_arrow
 from streamd_audit.commands import Archived, decode_command
 from streamd_audit.context import Context, Judged
-from streamd_audit.errors import Damaged
+from streamd_audit.errors import Damaged, ObjectMissing
 from streamd_audit.findings import (
     FINDINGS_DDL,
     INFO,
@@ -35,6 +35,7 @@ from streamd_audit.framing import check_digest
 from streamd_audit.names import ENDS, EndName, parse, split
 from streamd_audit.replay.whole import Span, log_of, plans_of, replayed, spans_of, told_of
 from streamd_audit.runner import run
+from streamd_audit.segments import check_cluster
 from streamd_audit.states import states_of
 from streamd_audit.watermark import Watermark
 
@@ -49,6 +50,8 @@ _SEGMENTS_DDL = (
 )
 # Of places that something is said of: manifests and pointers to the end.
 _MOST_PLACES = 10_000
+# Segments that are read once more, one by one, to tell what is wrong with them.
+_MOST_AGAIN = 100
 # Of damages of one object, the one that says most.
 _WORST_FIRST = (
     "unreadable", "unknown_version", "too_short", "too_long", "wrong_magic", "head_crc", "body_crc",
@@ -164,8 +167,52 @@ def _of_segments(context: Context) -> list[Finding]:
                 )
             )
     if overlaps:
+        # What others cover is not read with the log.
+        covered = (
+            _damage_of_whole(context, row["group"], row["object"]) for row in overlaps[:_MOST_AGAIN]
+        )
+        found += [one for one in covered if one is not None]
         found += _disagreements(context, overlaps)
-    return found
+    return _looked_at_again(context, found)
+
+
+def _looked_at_again(context: Context, found: Sequence[Finding]) -> list[Finding]:
+    """Where entries of a segment differ: what is wrong with the whole of it, if anything is.
+
+    A changed byte with its CRC made good breaks the chain as a forged entry does, and only the
+    digest in the name tells them apart.
+    """
+    again: dict[str, Finding | None] = {}
+    told = []
+    for one in found:
+        name = one.object
+        if one.kind not in ("chain_broken", "segments_disagree") or name is None:
+            told.append(one)
+            continue
+        if name not in again and len(again) < _MOST_AGAIN:
+            again[name] = _damage_of_whole(context, one.group, name)
+            told.append(again[name] or one)
+        elif again.get(name) is None:
+            told.append(one)
+    return told
+
+
+def _damage_of_whole(context: Context, group: int | None, name: str) -> Finding | None:
+    try:
+        content = context.store.read(name)
+        check_cluster(content, context.cluster)
+        check_digest(name, content)
+    except ObjectMissing:
+        return None  # merged since
+    except Damaged as damaged:
+        return finding(
+            damage_kind("segment", damaged.kind),
+            cluster=context.cluster,
+            group=group,
+            object=name,
+            found=damaged.detail,
+        )
+    return None
 
 
 def _told_by_problems(cluster: str, rows: Sequence[Row]) -> Iterator[Finding]:

@@ -225,7 +225,7 @@ def entries_too_few(scene: Scene) -> Expected:
     name = folder.segment_of(an_append(folder).index)
     content = raw_segment(folder, name, folder.entries(name)[:-1])
     full = folder.replace(name, named_segment(folder, name, content), content)
-    return Expected("index_gap", full)
+    return Expected("segment_truncated", full)
 
 
 @LOG.add(is_whole=True)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from streamd_audit.commands import decode_batch
-from streamd_audit.errors import CHAIN, Damaged, ObjectMissing
+from streamd_audit.errors import CHAIN, OTHER_CLUSTER, Damaged, ObjectMissing
 from streamd_audit.framing import check_digest
 from streamd_audit.names import LOG, SegmentName, group_folder, parse
 from streamd_audit.segments import (
@@ -89,6 +89,11 @@ class LogReader(BucketReader):
         except Damaged as damaged:
             yield self._problem(piece, name, damaged)
             return
+        foreign = _foreign(content, self.cluster)
+        if foreign is not None:
+            if piece.part == 0:
+                yield self._problem(piece, name, foreign)
+            return
         first, last = _share(name, piece)
         gathered: list[LogEntry] = []
         rows = size = 0
@@ -161,7 +166,6 @@ class LogReader(BucketReader):
         try:
             check_digest(piece.name, content)
             check_name(name, read_head(content))
-            check_cluster(content, self.cluster)
         except Damaged as damaged:
             yield self._problem(piece, name, damaged)
 
@@ -192,6 +196,15 @@ class LogReader(BucketReader):
             return found
         found.commands, found.packages = batch.commands, batch.packages
         return found
+
+
+def _foreign(content: bytes, cluster: str) -> Damaged | None:
+    """That a segment is another cluster's. Its entries are no part of this log, however whole."""
+    try:
+        check_cluster(content, cluster)
+    except Damaged as damaged:
+        return damaged if damaged.kind == OTHER_CLUSTER else None
+    return None
 
 
 class LogSource(BucketSource):
