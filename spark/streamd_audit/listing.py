@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from streamd_audit.findings import Finding, finding
-from streamd_audit.names import PieceName, parse, split
+from streamd_audit.names import EndName, PieceName, parse, split
 from streamd_audit.store import Listed, Store
 
 # What is remembered of objects by name; more are only counted.
 _NAMED = 1000
+_POINTERS = 10_000
 
 
 @dataclass
@@ -19,13 +20,15 @@ class Listing:
     """How many objects there are, and their `size` in bytes; by folder as well.
 
     `unknown` have names that no streamd gives. `snapshots` are the places of which there are
-    pieces: (group, index, snapshot's id), with one piece of each.
+    pieces: (group, index, snapshot's id), with one piece of each. `ends` are the names of pointers
+    to the archive's end.
     """
 
     objects: Counter[str] = field(default_factory=Counter)
     sizes: Counter[str] = field(default_factory=Counter)
     unknown: list[Listed] = field(default_factory=list)
     snapshots: dict[tuple[int, int, int], Listed] = field(default_factory=dict)
+    ends: list[str] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -50,6 +53,8 @@ def look_through(store: Store, cluster: str) -> Listing:
                 found.unknown.append(one)
             elif isinstance(named, PieceName):
                 found.snapshots.setdefault((named.group, named.index, named.snapshot_id), one)
+            elif isinstance(named, EndName) and len(found.ends) < _POINTERS:
+                found.ends.append(one.name)
     return found
 
 

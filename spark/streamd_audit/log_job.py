@@ -32,7 +32,7 @@ from streamd_audit.findings import (
     stream_name,
 )
 from streamd_audit.framing import check_digest
-from streamd_audit.names import ENDS, EndName, parse, split
+from streamd_audit.names import EndName, parse, split
 from streamd_audit.replay.whole import Span, log_of, plans_of, replayed, spans_of, told_of
 from streamd_audit.runner import run
 from streamd_audit.segments import check_cluster
@@ -409,19 +409,19 @@ def _of_places(context: Context) -> list[Finding]:
     if isinstance(mark, Watermark):
         said.append(("history_changed", 0, mark.index, mark.term, mark.chain, ""))
     newest: dict[int, tuple[int, str]] = {}
-    for page in context.store.list(f"{context.cluster}/{ENDS}"):
-        for name, _ in page:
-            parsed = parse(split(name)[1])
-            if not isinstance(parsed, EndName):
-                continue
+    # Listed before the log was: a cluster at work puts later ones, with segments to match.
+    for name in context.listing.ends:
+        parsed = parse(split(name)[1])
+        assert isinstance(parsed, EndName)
+        try:
             damaged = _end_damage(context, name, parsed)
-            if damaged is not None:
-                found.append(damaged)
-                continue
-            said.append(
-                ("end_off_log", parsed.group, parsed.index, parsed.term, parsed.chain, name)
-            )
-            newest[parsed.group] = max(newest.get(parsed.group, (0, "")), (parsed.index, name))
+        except ObjectMissing:
+            continue  # the newest few are kept
+        if damaged is not None:
+            found.append(damaged)
+            continue
+        said.append(("end_off_log", parsed.group, parsed.index, parsed.term, parsed.chain, name))
+        newest[parsed.group] = max(newest.get(parsed.group, (0, "")), (parsed.index, name))
     indexes = sorted({one[2] for one in said})
     rows = (
         log_of(context)
