@@ -19,7 +19,9 @@ from streamd_audit.context import Context, Judged
 from streamd_audit.failures import told_in_a_line
 from streamd_audit.findings import FINDINGS_ARROW, Finding, findings_batch
 from streamd_audit.options import CLEAN, FINDINGS, Options, parse, parser
+from streamd_audit.replay.whole import plans_of
 from streamd_audit.session import spark_session
+from streamd_audit.states import listed_states, states_of
 from streamd_audit.verdict import MAX_FOLDED, Verdict, as_json, fold, rank, summary
 from streamd_audit.watermark import Watermark, begins_after, write_watermark
 
@@ -29,6 +31,8 @@ _ROWS_AT_ONCE = 1000
 _FETCHED_AT_ONCE = 10_000
 _SHUFFLED_BYTES = 128 * 1024 * 1024
 _MAX_TASKS = 4096
+# The last one's verdict stands.
+_ATTEMPTS = 3
 
 
 def run(
@@ -52,12 +56,17 @@ def _run(jobs: Mapping[str, Job], options: Options) -> int:
     # What fails reaches us as an exception; Spark's own account of it is a hundred lines.
     spark.sparkContext.setLogLevel("OFF")
     sources.register(spark)
-    context = Context(spark, options)
-    context.since, mark = begins_after(options, context.cluster)
-    context.notes["watermark"] = mark
-    context.progress(f"auditing cluster {context.cluster} in {context.store.place}")
-    _divide(context)
-    verdict, facts = judge(context, jobs)
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        context = Context(spark, options)
+        context.since, mark = begins_after(options, context.cluster)
+        context.notes["watermark"] = mark
+        context.progress(f"auditing cluster {context.cluster} in {context.store.place}")
+        _divide(context)
+        verdict, facts = judge(context, jobs)
+        if verdict.is_clean or not attempts_left or not _was_overtaken(context):
+            break
+        context.progress("the cluster removed a state that was being read; reading again")
+        spark.catalog.clearCache()
     about = {
         "store": options.store,
         "cluster": context.cluster,
@@ -72,6 +81,23 @@ def _run(jobs: Mapping[str, Job], options: Options) -> int:
             write_watermark(options.out, judged)
     print(summary(verdict, about, facts))
     return CLEAN if verdict.is_clean else FINDINGS
+
+
+def _was_overtaken(context: Context) -> bool:
+    """Whether a state that others were compared with has been removed meanwhile, as a cluster does
+    with age: what was not read of it any more looks lost."""
+    used = {
+        (state.group, state.index)
+        for state in {one.group: one for one in states_of(context)}.values()
+    }
+    for group, plan in plans_of(context).items():
+        used |= {(group, index) for index in (plan.before, plan.after) if index is not None}
+    there = listed_states(context)
+    return any(
+        state.object not in there
+        for state in states_of(context)
+        if (state.group, state.index) in used
+    )
 
 
 def _divide(context: Context) -> None:
