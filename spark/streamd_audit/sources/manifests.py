@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from streamd_audit.errors import OTHER_CLUSTER, Damaged, ObjectMissing
+from streamd_audit.errors import OTHER_CLUSTER, Damaged
 from streamd_audit.framing import check_digest
 from streamd_audit.names import SNAPSHOTS, ManifestName, parse
 from streamd_audit.snapshots import check_manifest_name, read_manifest
@@ -35,23 +36,15 @@ class ManifestsReader(BucketReader):
             if not isinstance(name, ManifestName):
                 continue
             row: dict[str, Any] = {
-                "cluster": self.cluster,
                 "group": name.group,
-                "object": piece.name,
-                "size": piece.size,
                 "index": name.index,
                 "snapshot_id": f"{name.snapshot_id:016x}",
             }
-            try:
-                if not self.columns.issubset(_OF_NAME):
-                    self._look(store, piece, name, row)
-            except ObjectMissing:
-                continue  # removed for its age since it was listed
-            except Damaged as damaged:
-                row["problem"] = self.told(damaged, piece.name)
-            yield self.row(**row)
+            yield from self.looked_at(piece, row, partial(self._look, store, piece, name))
 
     def _look(self, store: Store, piece: Piece, name: ManifestName, row: dict[str, Any]) -> None:
+        if self.columns.issubset(_OF_NAME):
+            return
         content = store.read(piece.name)
         try:
             check_digest(piece.name, content)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from streamd_audit.errors import Damaged, ObjectMissing
+from streamd_audit.errors import Damaged
 from streamd_audit.framing import check_digest
 from streamd_audit.names import PACKS, PackName, parse
 from streamd_audit.packs import (
@@ -48,20 +49,11 @@ class PacksReader(BucketReader):
             if not isinstance(name, PackName):
                 continue
             row: dict[str, Any] = {
-                "cluster": self.cluster,
                 "group": name.group,
-                "object": piece.name,
                 "term": name.term,
                 "number": name.number,
-                "size": piece.size,
             }
-            try:
-                self._look(store, piece, name, row)
-            except ObjectMissing:
-                continue  # dead, and removed since it was listed
-            except Damaged as damaged:
-                row["problem"] = self.told(damaged, piece.name)
-            yield self.row(**row)
+            yield from self.looked_at(piece, row, partial(self._look, store, piece, name))
 
     def _look(self, store: Store, piece: Piece, name: PackName, row: dict[str, Any]) -> None:
         if "sha256_ok" in self.columns:

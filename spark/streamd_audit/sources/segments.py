@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from streamd_audit.errors import CHAIN, Damaged, ObjectMissing
+from streamd_audit.errors import CHAIN, Damaged
 from streamd_audit.framing import check_digest
 from streamd_audit.names import LOG, SegmentName, parse
 from streamd_audit.segments import (
@@ -49,20 +50,11 @@ class SegmentsReader(BucketReader):
             if not isinstance(name, SegmentName):
                 continue
             row: dict[str, Any] = {
-                "cluster": self.cluster,
                 "group": name.group,
-                "object": piece.name,
-                "size": piece.size,
                 "first_index": name.first,
                 "last_index": name.last,
             }
-            try:
-                self._look(store, piece, name, row)
-            except ObjectMissing:
-                continue  # merged, or removed for its age, since it was listed
-            except Damaged as damaged:
-                row["problem"] = self.told(damaged, piece.name)
-            yield self.row(**row)
+            yield from self.looked_at(piece, row, partial(self._look, store, piece, name))
 
     def _look(self, store: Store, piece: Piece, name: SegmentName, row: dict[str, Any]) -> None:
         """Fill a row as far as its columns are asked for. Raises `Damaged`, with the row filled

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from streamd_audit.errors import Damaged
+from streamd_audit.errors import Damaged, ObjectMissing
 from streamd_audit.names import is_cluster
 from streamd_audit.sources.filters import Filters
 from streamd_audit.sources.planning import Piece, Planner, Task
@@ -125,6 +125,20 @@ class BucketReader(DataSourceReader):
             yield Piece(name, size)
 
     # -- aids -----------------------------------------------------------------------------------
+
+    def looked_at(
+        self, piece: Piece, row: dict[str, Any], look: Callable[[dict[str, Any]], None]
+    ) -> Iterator[pa.RecordBatch]:
+        """The row about an object: what is known by its name, and what `look` fills in, up to where
+        it meets damage. There is none if the object was merged or removed since it was listed."""
+        row.update(cluster=self.cluster, object=piece.name, size=piece.size)
+        try:
+            look(row)
+        except ObjectMissing:
+            return
+        except Damaged as damaged:
+            row["problem"] = self.told(damaged, piece.name)
+        yield self.row(**row)
 
     def open(self) -> Store:
         """The store that the options name. Raises what is wrong with it, in one line."""
