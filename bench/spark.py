@@ -178,6 +178,8 @@ class Bench:
             written = self._job("write", *some)
         rate = written["messages"] / written.seconds
         yield Line("rows written by Spark", rate, "1/s")
+        cpu_us = written["cpu_s"] / written["messages"] * 1e6
+        yield Line("processor time of Spark for a row", cpu_us, "µs")
         yield Line("of the one client's rate", rate / alone * 100, "%", at_least=50)
 
     @contextmanager

@@ -40,12 +40,15 @@ class Target:
             return _MOST_MESSAGES
         return _MOST_FRAMES if self.is_framed else 1
 
-    def record(self, raw: bytes) -> bytes:
-        """A row's record, if it can be one there. Raises `BadRow`."""
-        if not self.is_json:
-            if not raw:
-                raise BadRow(f"a record for {self.name} is empty")
-            return raw
+    def records(self, raw: Sequence[bytes]) -> Sequence[bytes]:
+        """The records of rows, if they can be that there. Raises `BadRow`."""
+        if self.is_json:
+            return [self._json(value) for value in raw]
+        if b"" in raw:
+            raise BadRow(f"a record for {self.name} is empty")
+        return raw
+
+    def _json(self, raw: bytes) -> bytes:
         try:
             return json_value(raw)
         except InvalidJson as error:
@@ -58,9 +61,7 @@ class Target:
         if self.is_json:
             return b"[%b]" % b",".join(records)
         if self.is_framed:
-            return b"".join(
-                part for record in records for part in (_LENGTH.pack(len(record)), record)
-            )
+            return b"".join([_LENGTH.pack(len(record)) + record for record in records])
         return records[0]
 
 

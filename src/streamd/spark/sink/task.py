@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamd.client.transport import Server
 from streamd.spark.sink.elsewhere import Elsewhere
@@ -63,24 +63,30 @@ class _Rows:
         if batch is None:
             self.ended = True
             return
-        raw_records = batch.column(RECORD).cast(pa.binary()).to_pylist()
-        streams, names = self._streams_of(batch)
-        self._targets.find(names)
-        targets = {name: self._targets[name] for name in names}
-        add = self.held.add
-        for name, raw in zip(streams, raw_records, strict=True):
-            if raw is None:
+        by_stream = list(self._by_stream(batch))
+        self._targets.find(name for name, _ in by_stream)
+        for name, records in by_stream:
+            if records.null_count:
                 raise BadRow(f"a row for {name} has no {RECORD}: it is null")
-            add(name, targets[name].record(raw))
+            self.held.add(name, self._targets[name].records(records.to_pylist()))
 
-    def _streams_of(self, batch: pa.RecordBatch) -> tuple[list[str], list[str]]:
-        """The stream of each row, and each that there is."""
+    def _by_stream(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.BinaryArray]]:
+        """The records of each stream that there is, in their order."""
+        records = batch.column(RECORD).cast(pa.binary())
         if self._stream is not None:
-            return [self._stream] * batch.num_rows, [self._stream]
+            yield self._stream, records
+            return
         column = batch.column(STREAM)
         if column.null_count:
             raise BadRow(f"a row has no {STREAM}: it is null")
-        return column.to_pylist(), pc.unique(column).to_pylist()
+        streams = column.dictionary_encode()
+        numbers = streams.indices.to_numpy()
+        ordered = records.take(pa.array(np.argsort(numbers, kind="stable")))
+        at = 0
+        counts = np.bincount(numbers, minlength=len(streams.dictionary))
+        for name, count in zip(streams.dictionary.to_pylist(), counts.tolist(), strict=True):
+            yield name, ordered.slice(at, count)
+            at += count
 
 
 class _Attempt:
