@@ -45,7 +45,7 @@ jepsen: $(READY) ## Break clusters of real processes for longer (JEPSEN_S=30 for
 
 cold: $(READY) ## Kill servers at every step of what they do in a real MinIO, and break its answers
 	@$(BIN)/python -m tests.support.minio
-	COLD_STEPS=all $(BIN)/python -m pytest tests/cold/nodes $(ARGS)
+	COLD_STEPS=all $(BIN)/python -m pytest tests/objectstore/nodes $(ARGS)
 
 tears: $(READY) ## Cut the power at every page of every write (TEARS=20000 SEED=5)
 	TEARS=$${TEARS:-5000} $(BIN)/python -m pytest tests/crash/test_tears.py $(ARGS)

@@ -19,19 +19,19 @@ from uuid import UUID
 
 from msgspec.structs import astuple
 
-from streamd.archive.archive import SEGMENT_BYTES
+from streamd.backup.archive import SEGMENT_BYTES
 from streamd.codec import Batch, encode_batch
-from streamd.cold.ends import ArchiveEnd, make_end
-from streamd.cold.names import NamedObject, cluster_folder
-from streamd.cold.objects import ObjectStore
-from streamd.cold.packs import PackWriter
-from streamd.cold.segments import LogPlace, SegmentWriter
-from streamd.cold.snapshots import SnapshotOf, SnapshotWriter
 from streamd.config import ColdConfig
+from streamd.objectstore.checkpoints import CheckpointOf, CheckpointWriter
+from streamd.objectstore.ends import ArchiveEnd, make_end
+from streamd.objectstore.names import NamedObject, cluster_folder
+from streamd.objectstore.objects import ObjectStore
+from streamd.objectstore.packs import PackWriter
+from streamd.objectstore.segments import LogPlace, SegmentWriter
 from streamd.raft.membership import bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.hot_rows import HotRows
-from streamd.storage.snapshots import SnapshotMeta, SnapshotSource
+from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
@@ -237,8 +237,8 @@ class _Cluster:
         self._put(self._segment.finish())
         meta = SnapshotMeta(place.index, place.term, place.chain, configuration, _SNAPSHOT_ID)
         source = SnapshotSource(HotRows(self._rows.view()), meta, place.time_ms)
-        writer = SnapshotWriter(
-            SnapshotOf(
+        writer = CheckpointWriter(
+            CheckpointOf(
                 self._cluster_id,
                 GROUP_ID,
                 place.index,

@@ -26,16 +26,16 @@ import trio
 
 from bench.store import ObjectStore as MinioStore
 from streamd.blocking import in_thread
-from streamd.cold.objects import ObjectStore
 from streamd.config import ColdConfig
 from streamd.group.stores import Stores
 from streamd.http.live import Hub
 from streamd.metrics import Metrics
 from streamd.node.node import Node, wall_clock_ms
+from streamd.objectstore.objects import ObjectStore
 from streamd.streams.commands import Append, Create
 from streamd.streams.keys import stream_key
 from streamd.streams.model import Settings
-from streamd.tier.store import Cold, open_object_store
+from streamd.tiering.async_store import AsyncObjectStore, open_object_store
 
 STREAMS = 1_000
 MESSAGE_BYTES = 100
@@ -55,7 +55,7 @@ async def live(base: Path, config: ColdConfig, messages: int) -> int:
     """Have a node take the messages; returns the last entry with one of them in it, archived."""
     object_store = open_object_store(config, base)
     assert object_store is not None
-    cold = Cold(
+    cold = AsyncObjectStore(
         object_store, run_blocking=in_thread, random=Random(1), max_requests=config.max_requests
     )
     stores = await in_thread(Stores.open, base / "data", 1)

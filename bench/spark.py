@@ -30,7 +30,7 @@ from bench.process import ServerProcess, free_port
 from bench.servers import Streamd
 from bench.spark_jobs import DRIVER_MEMORY_MIB
 from bench.store import BUCKET, ObjectStore
-from streamd.cold.s3 import S3Store
+from streamd.objectstore.s3 import S3Store
 
 _JSON = "application/json"
 _BYTES = "application/octet-stream"

@@ -57,7 +57,7 @@ class Subscriber:
         return data
 
 
-class Audience:
+class ChangeListener:
     """All subscribers and the writer."""
 
     def __init__(self, port: int, target: str, subscribers: Sequence[Subscriber]) -> None:
@@ -136,14 +136,14 @@ def fan_out(port: int, target: str, *, subscribers: int, duration_s: float) -> l
             readers.append(reader)
         for reader in readers:
             reader.await_ready()
-        audience = Audience(port, target, readers)
+        audience = ChangeListener(port, target, readers)
         stack.callback(audience.close)
         _publish_for(audience, _WARM_UP_S)
         # Servers end an SSE connection after a minute or so, as the protocol advises.
         return _publish_for(audience, min(duration_s, _MAX_DURATION_S))
 
 
-def _publish_for(audience: Audience, duration_s: float) -> list[float]:
+def _publish_for(audience: ChangeListener, duration_s: float) -> list[float]:
     """At least one message, however slow the server is."""
     latencies: list[float] = []
     until = time.monotonic() + duration_s

@@ -78,9 +78,9 @@ def serve(
 
     from streamd.cluster.cluster import FormationError
     from streamd.config import ConfigError, load
-    from streamd.heap import share_one_heap
     from streamd.http.server import serve as serve_node
     from streamd.logs import set_up_logging
+    from streamd.malloc import share_one_heap
     from streamd.privacy import keep_private
     from streamd.raft.core import RaftViolation
     from streamd.storage.errors import StorageError

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from streamd.cold.objects import MAX_OBJECT_BYTES
+from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.redaction import shown
 from streamd.transport.credentials import DEFAULT_TLS_NAME
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from bench.bucket import Shape, Written, write_bucket
-from streamd.cold.fs import FsStore
+from streamd.objectstore.fs import FsStore
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.model import Stream

@@ -11,7 +11,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from streamd.cluster.administration import Add, Refused, Remove, Transfer, Wish
+from streamd.cluster.administration import Add, AdminCommand, AdminRefused, Remove, Transfer
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.messages import Configuration
 from streamd.transport import Limits
@@ -42,7 +42,7 @@ def connected(machine: Machine) -> set[int]:
     return {node_id for node_id, peer in cluster.connections().items() if peer.connected}
 
 
-async def have(machine: Machine, wish: Wish) -> dict[str, Any]:
+async def have(machine: Machine, wish: AdminCommand) -> dict[str, Any]:
     administration = machine.node.administration
     assert administration is not None
     return await administration.perform(wish)
@@ -88,10 +88,10 @@ def test_a_wish_whose_time_has_passed_when_its_turn_comes_is_unavailable(play: P
         leader, _, _ = await all_ready(machines)
         answers: list[str] = []
 
-        async def wish(what: Wish) -> None:
+        async def wish(what: AdminCommand) -> None:
             try:
                 await have(leader, what)
-            except Refused as error:
+            except AdminRefused as error:
                 answers.append(error.code)
             except Unavailable:
                 answers.append("UNAVAILABLE")
@@ -212,7 +212,7 @@ def test_addresses_where_nobody_answered_are_in_nobody_s_way(play: Play) -> None
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await all_ready(machines)
         for number in range(Limits().max_routes):
-            with pytest.raises(Refused, match="no node"):
+            with pytest.raises(AdminRefused, match="no node"):
                 await have(leader, Add(address_of(100 + number)))
         fourth = newcomer(machines)
         answer = await have(leader, Add(address_of(fourth.node_id)))
@@ -263,7 +263,7 @@ def test_a_member_just_removed_has_data_already_also_while_it_is_still_connected
         await wait_until(lambda: fourth.is_ready)
         await have(leader, Remove(fourth.node_id))
         assert fourth.node_id in connected(leader)
-        with pytest.raises(Refused, match="has data already"):
+        with pytest.raises(AdminRefused, match="has data already"):
             await have(leader, Add(address_of(fourth.node_id)))
 
     play(scenario)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from streamd.backup.base import Choice
+from streamd.backup.inventory import verify
 from streamd.blocking import in_thread
 from streamd.cluster.administration import Transfer
-from streamd.restore.backup import verify
-from streamd.restore.base import Choice
 from streamd.storage.install import install
 from tests.sim.runtime import run_virtually
 from tests.support.archived import Quiet, cold_in, restored, state_in

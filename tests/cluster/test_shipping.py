@@ -26,7 +26,7 @@ Play = Callable[[Scenario], None]
 @pytest.fixture(name="play")
 def _play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Plays a scenario with three machines whose snapshots have small pieces."""
-    monkeypatch.setattr("streamd.storage.snapshots.PIECE_BYTES", _PIECE_BYTES)
+    monkeypatch.setattr("streamd.storage.raft_snapshots.PIECE_BYTES", _PIECE_BYTES)
     return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
 
 
@@ -284,7 +284,7 @@ def test_the_log_is_kept_for_a_follower_whose_snapshot_takes_longer_than_the_log
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise it would need another one as soon as it has this one, for ever."""
-    monkeypatch.setattr("streamd.group.storing.CHECKPOINT_BYTES", 8_000)
+    monkeypatch.setattr("streamd.group.state_flusher.CHECKPOINT_BYTES", 8_000)
 
     async def scenario(machines: Machines) -> None:
         leader, behind = await leave_behind(machines)

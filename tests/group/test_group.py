@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from streamd.group import group, storing, sweeping
+from streamd.group import group, state_flusher, sweeping
 from streamd.group.proposals import Unavailable
 from streamd.node.node import Node
 from streamd.streams import keys
@@ -212,8 +212,8 @@ async def test_what_was_not_stored_before_a_crash_is_replayed_from_the_log(tmp_p
 async def test_a_stored_log_is_cut_and_the_rest_is_enough_to_start_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storing, "CHECKPOINT_BYTES", 10_000)
-    monkeypatch.setattr(storing, "FLUSH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(state_flusher, "CHECKPOINT_BYTES", 10_000)
+    monkeypatch.setattr(state_flusher, "FLUSH_INTERVAL_S", 0.01)
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
         written = 0

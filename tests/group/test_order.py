@@ -15,9 +15,9 @@ import trio
 import trio.testing
 
 from streamd.blocking import in_thread
-from streamd.group import group, storing
-from streamd.group.barriers import ReadBarriers
+from streamd.group import group, state_flusher
 from streamd.group.pins import Pins
+from streamd.group.read_index import ReadIndex
 from streamd.group.reclaim import reclaim_some
 from streamd.group.retention import Retention
 from streamd.group.stores import Stores
@@ -55,7 +55,7 @@ def _play(tmp_path: Path) -> Play:
 
 
 async def test_a_reader_goes_on_with_the_entry_it_waits_for_not_with_the_one_before() -> None:
-    barriers = ReadBarriers(lone_leader().core, lambda: None)
+    barriers = ReadIndex(lone_leader().core, lambda: None)
     passed: list[bool] = []
 
     async def read() -> None:
@@ -167,7 +167,7 @@ def test_the_log_is_kept_behind_every_snapshot_that_is_on_its_way() -> None:
 async def test_the_log_is_not_cut_under_a_snapshot_that_is_on_its_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storing, "CHECKPOINT_BYTES", 2_000)
+    monkeypatch.setattr(state_flusher, "CHECKPOINT_BYTES", 2_000)
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
         index = node.group.core.applied_index
@@ -193,7 +193,7 @@ async def test_who_waits_for_the_store_goes_on_when_an_installed_state_has_it_al
             await node.group.stored()
             went_on.set()
 
-        async with trio.open_nursery() as nursery, node.group.storing_nothing:
+        async with trio.open_nursery() as nursery, node.group.state_write_lock:
             await append_to(node, "a", b"x")
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked(0.01)
@@ -211,12 +211,12 @@ async def test_who_waits_for_the_store_goes_on_when_an_installed_state_has_it_al
 async def test_nothing_more_is_proposed_while_too_much_waits_to_be_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storing, "MAX_UNSTORED_BYTES", 10_000)
+    monkeypatch.setattr(state_flusher, "MAX_UNSTORED_BYTES", 10_000)
     monkeypatch.setattr(group, "PROPOSE_TIMEOUT_S", 3600.0)
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
         most = 0
-        async with trio.open_nursery() as nursery, node.group.storing_nothing:
+        async with trio.open_nursery() as nursery, node.group.state_write_lock:
             for _ in range(50):
                 nursery.start_soon(append_to, node, "a", b"x" * 1_000)
                 await trio.testing.wait_all_tasks_blocked(0.01)
@@ -230,12 +230,12 @@ def test_a_follower_that_cannot_store_takes_no_more_until_it_can(
 ) -> None:
     """Otherwise it would hold in memory whatever the others commit meanwhile."""
     limit_bytes = 20_000
-    monkeypatch.setattr(storing, "MAX_UNSTORED_BYTES", limit_bytes)
+    monkeypatch.setattr(state_flusher, "MAX_UNSTORED_BYTES", limit_bytes)
 
     async def scenario(machines: Machines) -> None:
         leader, follower, _ = await all_ready(machines)
         await leader.node.group.propose(create("a"))
-        async with follower.node.group.storing_nothing:
+        async with follower.node.group.state_write_lock:
             for number in range(200):
                 await leader.node.group.propose(append("a", b"%01000d" % number))
             await trio.sleep(5)
@@ -285,7 +285,7 @@ def test_a_snapshot_is_not_installed_beside_a_flush(play: Play) -> None:
         _, follower = await far_behind(machines)
         node = follower.node
         before = node.group.core.applied_index
-        async with node.group.storing_nothing:
+        async with node.group.state_write_lock:
             machines.heal()
             await wait_until(lambda: node.group.is_installing)
             await trio.sleep(5)

@@ -13,7 +13,7 @@ from streamd.group.proposals import (
     decode_proposals,
     encode_answers,
     encode_proposals,
-    give_up,
+    fail_all,
 )
 from streamd.streams.commands import (
     Append,
@@ -42,7 +42,7 @@ async def test_each_of_several_writers_is_told_that_theirs_was_given_up() -> Non
         for proposal in proposals:
             nursery.start_soon(wait_for, proposal)
         await trio.testing.wait_all_tasks_blocked()
-        give_up(proposals, OutcomeUnknown("the leader changed"))
+        fail_all(proposals, OutcomeUnknown("the leader changed"))
     assert [str(error) for error in told] == ["the leader changed"] * 3
     assert len(set(map(id, told))) == 3, "an error that two tasks raise gathers the traces of both"
 

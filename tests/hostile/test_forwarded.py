@@ -36,12 +36,12 @@ from streamd.streams.commands import (
 )
 from streamd.streams.model import (
     ArchivedPlace,
-    Finding,
     ForkRequest,
     ProducerStamp,
     Scrub,
     Settings,
     Verdict,
+    VerifiedPosition,
 )
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machines, Scenario, all_ready, play
@@ -53,10 +53,17 @@ _JSON_APPEND = append("a", b'[1, {"two": 2}]', _JSON)
 _FORK = replace(
     create("f"),
     settings=Settings(fork=ForkRequest(key("a"), (1, 1), 2)),
-    finding=Finding(1, Verdict.BOUNDARY, 2, 3),
+    finding=VerifiedPosition(1, Verdict.BOUNDARY, 2, 3),
 )
 _PUBLISH = PublishSnapshot(
-    key("a"), (1, 1), "text/plain", 1, bytes(32), 0, b"s", Finding(1, Verdict.BOUNDARY, 1, 1)
+    key("a"),
+    (1, 1),
+    "text/plain",
+    1,
+    bytes(32),
+    0,
+    b"s",
+    VerifiedPosition(1, Verdict.BOUNDARY, 1, 1),
 )
 
 HONEST: list[Command] = [
@@ -71,7 +78,7 @@ HONEST: list[Command] = [
     Create(key("a"), Settings(None, None, "2030-01-01T00:00:00Z", 1893456000000)),
     CreateBucket(b"bucket"),
     _PUBLISH,
-    BeginUpload(key("a"), (1, 1), Finding()),
+    BeginUpload(key("a"), (1, 1), VerifiedPosition()),
     StorePart(7, 0, b"part"),
     DropUploads([7]),
     Touch([(key("a"), 1, 5)]),
@@ -105,9 +112,13 @@ FORGED: dict[str, Command] = {
     "expiry of no calendar": Create(key("a"), Settings(None, None, "soon", 1893456000000)),
     "expiry of no time": Create(key("a"), Settings(None, None, "2030-01-01T00:00:00Z", 2**60)),
     "fork found nowhere": replace(_FORK, finding=None),
-    "fork found elsewhere": replace(_FORK, finding=Finding(1, Verdict.BOUNDARY, 2, 9)),
-    "fork before the beginning": replace(_FORK, finding=Finding(1, Verdict.BOUNDARY, -2, 3)),
-    "snapshot found elsewhere": replace(_PUBLISH, finding=Finding(1, Verdict.BOUNDARY, 2, 1)),
+    "fork found elsewhere": replace(_FORK, finding=VerifiedPosition(1, Verdict.BOUNDARY, 2, 9)),
+    "fork before the beginning": replace(
+        _FORK, finding=VerifiedPosition(1, Verdict.BOUNDARY, -2, 3)
+    ),
+    "snapshot found elsewhere": replace(
+        _PUBLISH, finding=VerifiedPosition(1, Verdict.BOUNDARY, 2, 1)
+    ),
     "snapshot of another size": replace(_PUBLISH, size=2),
     "snapshot without a digest": replace(_PUBLISH, digest=b""),
     "upload below nothing": StorePart(-1, 0, b"x"),

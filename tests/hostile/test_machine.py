@@ -28,7 +28,7 @@ from streamd.streams.commands import (
     Sweep,
     Touch,
 )
-from streamd.streams.model import Finding, ForkRequest, IfMatch, Settings, Verdict
+from streamd.streams.model import ForkRequest, IfMatch, Settings, Verdict, VerifiedPosition
 from streamd.streams.offsets import Position
 from tests.hostile.values import hostile
 from tests.streams.driver import TEXT, Driver, key
@@ -69,7 +69,7 @@ def _apply(driver: Driver, command: Command) -> Result:
     return driver.do(decoded).result
 
 
-_FINDING = Finding(1, Verdict.BOUNDARY, -5, 3)
+_FINDING = VerifiedPosition(1, Verdict.BOUNDARY, -5, 3)
 
 _ONCE_FATAL: dict[str, Command] = {
     "create without a bucket": Create(b"no-nul-here", Settings(TEXT), implicit_bucket=True),
@@ -81,12 +81,12 @@ _ONCE_FATAL: dict[str, Command] = {
     "a fork beyond all numbers": Create(
         key("w"),
         Settings(fork=ForkRequest(key("s"), (2, 6), 1)),
-        finding=Finding(1, Verdict.BOUNDARY, 2, _LAST),
+        finding=VerifiedPosition(1, Verdict.BOUNDARY, 2, _LAST),
     ),
     "a part of a negative upload": StorePart(-1, 0, b"x"),
     "a negative upload published": PublishSnapshot(key("s"), (3, 11), TEXT, 1, b"", -1),
     "a snapshot before the beginning": PublishSnapshot(
-        key("v"), (-1, 0), TEXT, 1, b"", 0, b"x", Finding(4, Verdict.BOUNDARY, -1, 0)
+        key("v"), (-1, 0), TEXT, 1, b"", 0, b"x", VerifiedPosition(4, Verdict.BOUNDARY, -1, 0)
     ),
     "a negative upload dropped": DropUploads([1, -1]),
     "a negative slice dropped": DropSlices(1, [2, -1]),

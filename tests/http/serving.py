@@ -29,9 +29,9 @@ from streamd.http.ops import create_ops_app
 from streamd.http.service import Service
 from streamd.http.shares import Shares
 from streamd.metrics import Metrics
-from streamd.node import cold_status, standing
+from streamd.node import cold_status, status
 from streamd.node.node import Node, wall_clock_ms
-from streamd.tier.tier import open_cold
+from streamd.tiering.tier import open_cold
 from tests.support.wire import EventStream, checked_async_client, chunk_size
 
 # How long anything here may take before the test fails: far more than it ever needs.
@@ -285,7 +285,7 @@ async def serving(
             cold=store,
             cold_config=cold,
         )
-        standing.export(node, metrics)
+        status.export(node, metrics)
         cold_status.export(node, metrics)
         async with node.running(), trio.open_nursery() as nursery:
             service = Service(node, hub, config, metrics, clock.now_ms, random)

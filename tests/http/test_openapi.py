@@ -110,14 +110,14 @@ def raised_errors() -> set[tuple[int, str]]:
     found: set[tuple[int, str]] = set()
     for tree in trees():
         for name, given in calls(tree):
-            if name in ("error_response", "BadPath", "Refused"):
+            if name in ("error_response", "BadPath", "RequestRejected"):
                 found.add((given[0], given[1]))
             elif name == "BadRequest":
                 found.add((given[2] if len(given) > 2 else 400, given[0]))
             elif name == "_error":
                 found.add((given[2], given[0]))
     for name, given in calls(ast.parse(ADMINISTRATION.read_text())):
-        if name == "Refused":
+        if name == "RequestRejected":
             found.add((STATUS.get(given[0], 409), given[0]))
     return {error for error in found if isinstance(error[0], int) and isinstance(error[1], str)}
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from streamd.config import ColdConfig
-from tests.cold.test_serving import SMALL, until_cold
 from tests.http.serving import serving
+from tests.objectstore.test_serving import SMALL, until_cold
 
 BYTES = {"Content-Type": "application/octet-stream"}
 JSON = {"Content-Type": "application/json"}

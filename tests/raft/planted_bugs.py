@@ -34,7 +34,7 @@ from streamd.raft.reads import ReadQueue, Round
 from streamd.raft.replication import Replication
 from streamd.raft.roles import Roles
 from streamd.raft.state import State
-from streamd.raft.trust import Trust
+from streamd.raft.vote_eligibility import VoteEligibility
 from streamd.raft.writes import Writes
 from tests.raft.cluster import SimulatedNode, Snapshot
 
@@ -413,8 +413,8 @@ def snapshot_names_an_uncommitted_configuration(patch: pytest.MonkeyPatch) -> No
 
 @bug
 def node_without_its_entries_votes(patch: pytest.MonkeyPatch) -> None:
-    real = Trust.__init__
-    patch.setattr(Trust, "__init__", lambda self, _, index: real(self, True, index))
+    real = VoteEligibility.__init__
+    patch.setattr(VoteEligibility, "__init__", lambda self, _, index: real(self, True, index))
 
 
 @bug

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from streamd.raft.core import RaftViolation, Ready, Refused, Settings
+from streamd.raft.core import CoreRefused, RaftViolation, Ready, Settings
 from streamd.raft.membership import decode_configuration, encode_configuration
 from streamd.raft.messages import (
     AppendAccepted,
@@ -48,7 +48,7 @@ class Script:
         name, *arguments = command.split()
         try:
             return COMMANDS[name](self, *arguments)
-        except (Refused, RaftViolation) as error:
+        except (CoreRefused, RaftViolation) as error:
             return [f"{type(error).__name__}: {error}"]
 
     # -- setting the scene ----------------------------------------------------------------

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from streamd.raft.core import NotLeader, Overloaded, Refused, Role, Settings
+from streamd.raft.core import CoreRefused, NotLeader, Overloaded, Role, Settings
 from streamd.raft.invariants import Checker, InvariantBroken
 from streamd.raft.messages import AppendRejected, Configuration, Message, VoteRequest
 from tests.raft.cluster import SimulatedDisk, SimulatedNode, Snapshot, bootstrapped_disk
@@ -236,7 +236,7 @@ class Simulation:
                 self.counted["proposals"] += 1
             except Overloaded:
                 self.counted["proposals refused"] += 1
-            except Refused:
+            except CoreRefused:
                 self.counted["proposals refused during a transfer"] += 1
             self._after(node)
 
@@ -263,7 +263,7 @@ class Simulation:
             node.core.propose_configuration(target)
             self.counted["configurations proposed"] += 1
             self.counted["joint configurations"] += bool(node.core.configuration.voters_outgoing)
-        except Refused:
+        except CoreRefused:
             self.counted["configurations refused"] += 1
         self._after(node)
 

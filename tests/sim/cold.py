@@ -14,7 +14,7 @@ import trio
 
 from streamd.config import ColdConfig
 from streamd.streams import keys
-from tests.cold.nodes.verdict import Judge
+from tests.objectstore.nodes.verdict import Judge
 from tests.sim.objects import ObjectsOf, SimulatedObjects
 from tests.sim.watch import InvariantBroken
 
@@ -122,7 +122,7 @@ class ColdStore:
             if host.leads and host.node is not None:
                 gc = host.node.cold_gc
                 wanted = gc.want_round()
-                gc.task.hurry()
+                gc.task.run_now()
                 while gc.ended < wanted:  # noqa: ASYNC110
                     await trio.sleep(0.1)
 
@@ -189,7 +189,7 @@ def small_packs(seed: int) -> Iterator[None]:
     """Slices and packs so small that a few appends fill them."""
     random = Random(f"packs {seed}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamd.tier.flush.SLICE_BYTES", random.choice((300, 2_000, 1 << 20)))
-        patch.setattr("streamd.tier.flush.MAX_SLICES", random.choice((2, 10, 1_000)))
-        patch.setattr("streamd.tier.gc.ORPHANS_INTERVAL_S", 5.0)
+        patch.setattr("streamd.tiering.flush.SLICE_BYTES", random.choice((300, 2_000, 1 << 20)))
+        patch.setattr("streamd.tiering.flush.MAX_SLICES", random.choice((2, 10, 1_000)))
+        patch.setattr("streamd.tiering.gc.ORPHANS_INTERVAL_S", 5.0)
         yield

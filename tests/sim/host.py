@@ -24,7 +24,7 @@ from streamd.node.node import Node
 from streamd.raft.messages import Message
 from streamd.storage.errors import StorageError
 from streamd.storage.install import install
-from streamd.tier.store import Cold
+from streamd.tiering.async_store import AsyncObjectStore
 from tests.sim.cold import ColdStore
 from tests.sim.disk import Disk, Trap
 from tests.sim.network import Network, Port, address_of
@@ -248,10 +248,10 @@ class Host:
                 # As a server does before it lets go of the stores.
                 life.end_requests()
 
-    def _cold(self, life: Life) -> Cold | None:
+    def _cold(self, life: Life) -> AsyncObjectStore | None:
         if self._store is None:
             return None
-        return Cold(
+        return AsyncObjectStore(
             self._store.open(),
             run_blocking=_Requests(self, life, self._store),
             random=Random(self.node_id),

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
-from streamd.cold.errors import ColdUnavailable, ObjectCorrupt, ObjectMissing
-from streamd.cold.objects import MAX_PAGE, ObjectInfo, check_name, check_put
+from streamd.objectstore.errors import ColdUnavailable, ObjectCorrupt, ObjectMissing
+from streamd.objectstore.objects import MAX_PAGE, ObjectInfo, check_name, check_put
 
 
 class SimulatedObjects:

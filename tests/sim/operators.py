@@ -10,11 +10,11 @@ import trio
 
 from streamd.cluster.administration import (
     Add,
+    AdminCommand,
+    AdminRefused,
     Promote,
-    Refused,
     Remove,
     Transfer,
-    Wish,
 )
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.node.node import Node
@@ -91,7 +91,7 @@ class Operator:
         if await self._have(Transfer(to)):
             self._counted["leads handed over"] += 1
 
-    async def _have(self, wish: Wish) -> bool:
+    async def _have(self, wish: AdminCommand) -> bool:
         """Ask any node; False when it was refused, or nobody knows."""
         host = self._any_host()
         if host.paused:
@@ -100,13 +100,13 @@ class Operator:
             try:
                 await host.ask(partial(_perform, wish))
                 return True
-            except Refused as error:
+            except AdminRefused as error:
                 self._counted[f"operators refused: {error.code}"] += 1
             except (Unavailable, OutcomeUnknown, NotThere, ConnectionLost):
                 self._counted["operators not answered"] += 1
         return False
 
 
-async def _perform(wish: Wish, node: Node) -> None:
+async def _perform(wish: AdminCommand, node: Node) -> None:
     assert node.administration is not None
     await node.administration.perform(wish)

@@ -17,8 +17,8 @@ from streamd.group import stores
 from streamd.group.drafts import Draft, PendingEntry
 from streamd.group.group import Group
 from streamd.group.packages import OwnPackage, OwnPackages
-from streamd.group.proposals import OutcomeUnknown, Unavailable, give_up
-from streamd.group.storing import Storing
+from streamd.group.proposals import OutcomeUnknown, Unavailable, fail_all
+from streamd.group.state_flusher import StateFlusher
 from streamd.raft.core import Ready
 from streamd.raft.messages import Entry, HardState
 from streamd.storage import install, leveldb, log_store, tears, wal
@@ -158,17 +158,20 @@ def state_is_not_synced_before_the_log_is_cut(patch: pytest.MonkeyPatch) -> None
     patch.setattr(StateStore, "write", write)
 
 
-@bug(Focus({Faults.compact_and_crash: 1}, limits={"group.storing.FLUSH_BYTES": 1 << 22}))
+@bug(Focus({Faults.compact_and_crash: 1}, limits={"group.state_flusher.FLUSH_BYTES": 1 << 22}))
 def log_is_cut_behind_what_is_applied_but_not_stored(patch: pytest.MonkeyPatch) -> None:
-    async def compact(self: Storing) -> int:
+    async def compact(self: StateFlusher) -> int:
         self._compact_through = self._state.header.applied_index
         self._due()
         return self._compact_through
 
-    patch.setattr(Storing, "compact", compact)
+    patch.setattr(StateFlusher, "compact", compact)
 
 
-_RARE_FLUSHES = {"group.storing.FLUSH_INTERVAL_S": 4.0, "group.storing.FLUSH_BYTES": 1 << 22}
+_RARE_FLUSHES = {
+    "group.state_flusher.FLUSH_INTERVAL_S": 4.0,
+    "group.state_flusher.FLUSH_BYTES": 1 << 22,
+}
 
 
 @bug(Focus({Faults.keep_the_only_copy_damaged: 1}, limits=_RARE_FLUSHES))
@@ -334,7 +337,7 @@ def write_of_a_deposed_leader_is_called_refused(patch: pytest.MonkeyPatch) -> No
         for package in list(self._undecided.values()):
             if package.is_under_way:
                 self._forget(package)
-                give_up(package.proposals, Unavailable("the leader changed"))
+                fail_all(package.proposals, Unavailable("the leader changed"))
 
     patch.setattr(OwnPackages, "lose_all", lose_all)
 
@@ -345,7 +348,7 @@ def write_of_a_deposed_leader_is_called_unknown(patch: pytest.MonkeyPatch) -> No
         for package in list(self._undecided.values()):
             if package.is_under_way:
                 self._forget(package)
-                give_up(package.proposals, OutcomeUnknown("the leader changed"))
+                fail_all(package.proposals, OutcomeUnknown("the leader changed"))
 
     patch.setattr(OwnPackages, "lose_all", lose_all)
 

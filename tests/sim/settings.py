@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 _CHOICES = {
-    "group.storing.CHECKPOINT_BYTES": (2_000, 8_000, 1 << 25),
+    "group.state_flusher.CHECKPOINT_BYTES": (2_000, 8_000, 1 << 25),
     "group.group.MAX_BATCH_COMMANDS": (1, 3, 1024),
     "group.forwarding.MAX_FORWARDS": (1, 16),
-    "group.storing.FLUSH_BYTES": (500, 1 << 22),
-    "storage.snapshots.PIECE_BYTES": (100, 1000, 1 << 21),
+    "group.state_flusher.FLUSH_BYTES": (500, 1 << 22),
+    "storage.raft_snapshots.PIECE_BYTES": (100, 1000, 1 << 21),
 }
 
 

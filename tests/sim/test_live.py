@@ -32,7 +32,7 @@ _DATA = re.compile(rb"^event: data\ndata:(.*)$", re.MULTILINE)
 @pytest.fixture(name="play", params=range(3))
 def _play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Play:
     """Plays a scenario with three machines, in several orders of what happens at one time."""
-    monkeypatch.setattr("streamd.storage.snapshots.PIECE_BYTES", 2_000)
+    monkeypatch.setattr("streamd.storage.raft_snapshots.PIECE_BYTES", 2_000)
     return lambda scenario: run_virtually(request.param, partial(play, scenario, tmp_path))
 
 

@@ -8,19 +8,24 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import astuple, replace
 
-from streamd.cold import names as server_names
-from streamd.cold import packs as server_packs
-from streamd.cold.ends import ArchiveEnd, make_end, read_end
-from streamd.cold.errors import ColdError
-from streamd.cold.names import NamedObject
-from streamd.cold.segments import LogPlace, SegmentWriter, cluster_of_segment, placed_entries_of
-from streamd.cold.snapshots import (
+from streamd.objectstore import names as server_names
+from streamd.objectstore import packs as server_packs
+from streamd.objectstore.checkpoints import (
+    CheckpointOf,
+    CheckpointWriter,
     Manifest,
     PieceRef,
-    SnapshotOf,
-    SnapshotWriter,
     read_manifest,
     read_piece,
+)
+from streamd.objectstore.ends import ArchiveEnd, make_end, read_end
+from streamd.objectstore.errors import ColdError
+from streamd.objectstore.names import NamedObject
+from streamd.objectstore.segments import (
+    LogPlace,
+    SegmentWriter,
+    cluster_of_segment,
+    placed_entries_of,
 )
 from streamd.raft.membership import bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind
@@ -116,7 +121,7 @@ def audit_pack(content: bytes) -> Any:
 
 # -- states --------------------------------------------------------------------------------------
 
-_OF = SnapshotOf(CLUSTER, 3, 5, 2, 0x1234, NOW_MS, 99, a_log()[0].payload)
+_OF = CheckpointOf(CLUSTER, 3, 5, 2, 0x1234, NOW_MS, 99, a_log()[0].payload)
 
 
 def a_manifest() -> NamedObject:
@@ -128,7 +133,7 @@ def a_piece() -> NamedObject:
 
 
 def _snapshot() -> tuple[NamedObject, NamedObject]:
-    writer = SnapshotWriter(_OF)
+    writer = CheckpointWriter(_OF)
     writer.piece(b"\0\0\0\2\0\0\0\3xkval")
     piece = writer.piece(b"rest of the rows" * 9)
     return writer.manifest(), piece

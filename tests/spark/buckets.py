@@ -12,7 +12,7 @@ from typing import NamedTuple
 import httpx
 
 from streamd.config import ColdConfig
-from tests.archive.test_archive import a_round
+from tests.backup.test_archive import a_round
 from tests.http.serving import Serving, serving, until
 from tests.support.minio import MinioServer
 

@@ -9,9 +9,9 @@ from crc32c import crc32c
 from msgspec.structs import replace
 
 from streamd.codec import decode_batch, encode_batch
-from streamd.cold import ends
-from streamd.cold.names import NamedObject, digest_of, parse_segment_name, segment_name
-from streamd.cold.segments import HEAD_BYTES, SegmentWriter, read_segment_head
+from streamd.objectstore import ends
+from streamd.objectstore.names import NamedObject, digest_of, parse_segment_name, segment_name
+from streamd.objectstore.segments import HEAD_BYTES, SegmentWriter, read_segment_head
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.commands import Append
 from tests.spark.damages import Catalogue, Expected, Scene

@@ -6,8 +6,8 @@ import msgspec
 from crc32c import crc32c
 from msgspec.structs import replace
 
-from streamd.cold import packs
-from streamd.cold.packs import PackWriter, SliceRef, read_pack
+from streamd.objectstore import packs
+from streamd.objectstore.packs import PackWriter, SliceRef, read_pack
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import Pack, Stream

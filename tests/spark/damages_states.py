@@ -6,9 +6,9 @@ import msgspec
 from crc32c import crc32c
 from msgspec.structs import replace
 
-from streamd.cold import snapshots
-from streamd.cold.names import NamedObject, digest_of, manifest_name, piece_name
-from streamd.cold.snapshots import Manifest
+from streamd.objectstore import checkpoints
+from streamd.objectstore.checkpoints import Manifest
+from streamd.objectstore.names import NamedObject, digest_of, manifest_name, piece_name
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import Bucket, ProducerState, Segment, Settings, Stream
@@ -24,7 +24,7 @@ def _newest(folder: Folder) -> str:
 
 def _encode_manifest(manifest: Manifest) -> NamedObject:
     encoded = msgspec.msgpack.encode(manifest)
-    content = snapshots._MANIFEST.pack(len(encoded), crc32c(encoded)) + encoded
+    content = checkpoints._MANIFEST.pack(len(encoded), crc32c(encoded)) + encoded
     of = manifest.of
     name = manifest_name(of.group_id, of.index, of.snapshot_id, digest_of(content))
     return NamedObject(name, content)

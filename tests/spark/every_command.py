@@ -29,13 +29,13 @@ from streamd.streams.commands import (
 )
 from streamd.streams.model import (
     ArchivedPlace,
-    Finding,
     ForkRequest,
     IfMatch,
     ProducerStamp,
     Scrub,
     Settings,
     Verdict,
+    VerifiedPosition,
     Version,
 )
 from streamd.streams.sessions import PackageStamp
@@ -46,7 +46,7 @@ _FORK = Settings(
     "application/json", 60_000, "2030-01-01T00:00:00Z", NOW_MS, ForkRequest(_KEY, (3, 17), 2)
 )
 _IF_MATCH = IfMatch((Version(7, 3, 17, False), Version(2**40, 0, 0, True)))
-_FINDING = Finding(7, Verdict.BOUNDARY, 3, 17)
+_FINDING = VerifiedPosition(7, Verdict.BOUNDARY, 3, 17)
 
 _SCRUB = Scrub(1, NOW_MS, True, (2, 1), "name", 3, 4, 5, ("m",), 1, ("d",), 1, 8, (1, 2, 3))
 

@@ -14,10 +14,17 @@ from crc32c import crc32c
 from msgspec.structs import astuple, replace
 
 from streamd.codec import Batch, decode_batch, encode_batch
-from streamd.cold import packs, segments
-from streamd.cold.ends import make_end, read_end
-from streamd.cold.errors import ColdError
-from streamd.cold.names import (
+from streamd.objectstore import packs, segments
+from streamd.objectstore.checkpoints import (
+    CheckpointOf,
+    CheckpointWriter,
+    Manifest,
+    read_manifest,
+    read_piece,
+)
+from streamd.objectstore.ends import make_end, read_end
+from streamd.objectstore.errors import ColdError
+from streamd.objectstore.names import (
     check_digest,
     digest_of,
     parse_end_name,
@@ -27,17 +34,15 @@ from streamd.cold.names import (
     parse_segment_name,
     segment_name,
 )
-from streamd.cold.packs import PackWriter, SliceRef, chunks_of, read_pack
-from streamd.cold.segments import LogPlace, SegmentWriter, placed_entries_of, read_segment_head
-from streamd.cold.snapshots import (
-    Manifest,
-    SnapshotOf,
-    SnapshotWriter,
-    read_manifest,
-    read_piece,
+from streamd.objectstore.packs import PackWriter, SliceRef, chunks_of, read_pack
+from streamd.objectstore.segments import (
+    LogPlace,
+    SegmentWriter,
+    placed_entries_of,
+    read_segment_head,
 )
 from streamd.raft.messages import Entry, EntryKind
-from streamd.storage.snapshots import whole_rows
+from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.commands import Archived, Command, FlushCold, MoveSlices, NewSlice
@@ -209,7 +214,7 @@ class Folder:
     def forge_state(self, edit: Callable[[Rows], None]) -> str:
         """Edit the rows of the newest state, all checksums made good; returns its manifest."""
 
-        def change(of: SnapshotOf, rows: Rows) -> SnapshotOf:
+        def change(of: CheckpointOf, rows: Rows) -> CheckpointOf:
             edit(rows)
             return of
 
@@ -218,14 +223,14 @@ class Folder:
     def forge_states(self, edit: Callable[[Rows], None]) -> None:
         """Edit the rows of all states, all checksums made good."""
 
-        def change(of: SnapshotOf, rows: Rows) -> SnapshotOf:
+        def change(of: CheckpointOf, rows: Rows) -> CheckpointOf:
             edit(rows)
             return of
 
         for name in self.manifests():
             self._forge_state(name, change)
 
-    def _forge_state(self, name: str, edit: Callable[[SnapshotOf, Rows], SnapshotOf]) -> str:
+    def _forge_state(self, name: str, edit: Callable[[CheckpointOf, Rows], CheckpointOf]) -> str:
         manifest, rows, pieces = self.manifest(name), self.rows(name), self.pieces(name)
         of = edit(manifest.of, rows)
         for piece in pieces:
@@ -250,7 +255,7 @@ class Folder:
             if start <= key < stop:
                 row = msgspec.msgpack.decode(value, type=ColdSlice)
                 pack = msgspec.msgpack.decode(rows[keys.pack_key(row.term, row.number)], type=Pack)
-                found.append(Slice(stream_id, keys.number_in(key), row, pack.name))
+                found.append(Slice(stream_id, keys.parse_number(key), row, pack.name))
         return found
 
 
@@ -446,9 +451,9 @@ def _name_anew(entry: Entry, renamed: Mapping[str, str]) -> Entry:
     return replace(entry, payload=encode_batch(replace(batch, commands=commands)))
 
 
-def _put_state(folder: Folder, of: SnapshotOf, rows: Rows) -> str:
+def _put_state(folder: Folder, of: CheckpointOf, rows: Rows) -> str:
     """Put a state's piece and its manifest; returns the full name of that."""
-    writer = SnapshotWriter(of)
+    writer = CheckpointWriter(of)
     data = b"".join(
         len(key).to_bytes(4) + len(value).to_bytes(4) + key + value
         for key, value in sorted(rows.items())
@@ -457,7 +462,7 @@ def _put_state(folder: Folder, of: SnapshotOf, rows: Rows) -> str:
     return folder.put(*writer.manifest())
 
 
-def _move_state(of: SnapshotOf, rows: Rows, places: Mapping[int, LogPlace]) -> SnapshotOf:
+def _move_state(of: CheckpointOf, rows: Rows, places: Mapping[int, LogPlace]) -> CheckpointOf:
     header = msgspec.msgpack.decode(rows[keys.HEADER], type=Header)
     edit_row(rows, keys.HEADER, Header, archived=_archived(places[header.archived.index]))
     place = places[of.index]
@@ -470,8 +475,8 @@ def _refer(old: NewSlice, ref: SliceRef) -> NewSlice:
 
 
 def _refer_to_pack(
-    of: SnapshotOf, rows: Rows, name: str, flush: FlushCold, refs: list[SliceRef]
-) -> SnapshotOf:
+    of: CheckpointOf, rows: Rows, name: str, flush: FlushCold, refs: list[SliceRef]
+) -> CheckpointOf:
     key = keys.pack_key(flush.term, flush.number)
     if key not in rows:
         return of

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from streamd.cold.names import parse_manifest_name, parse_segment_name
-from streamd.cold.segments import SegmentWriter, read_segment_head
+from streamd.objectstore.names import parse_manifest_name, parse_segment_name
+from streamd.objectstore.segments import SegmentWriter, read_segment_head
 from streamd_audit.findings import INFO
 from tests.spark.auditing import Audited, audited, told
 from tests.spark.buckets import Clean, Place

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from streamd import codec
-from streamd.cold.snapshots import read_manifest, read_piece
-from streamd.storage.snapshots import whole_rows
+from streamd.objectstore.checkpoints import read_manifest, read_piece
+from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import model
 from streamd.streams.chunks import Chunk
 from streamd.streams.sessions import Session
@@ -22,7 +22,7 @@ from streamd_audit import commands, names, rows, segments, snapshots
 from streamd_audit.errors import TOO_SHORT, Damaged
 from streamd_audit.framing import check_digest
 from streamd_audit.store import open_store
-from tests.cold.damage import cut, flipped
+from tests.objectstore.damage import cut, flipped
 from tests.releases.record import HERE
 from tests.spark.both import FORMATS, audit_object, judged, plain, server_object
 from tests.spark.damages import Damage, Scene

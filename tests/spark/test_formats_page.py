@@ -10,10 +10,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from streamd.cold.ends import read_end
-from streamd.cold.packs import chunks_of
-from streamd.cold.segments import entries_of
-from streamd.cold.snapshots import read_manifest, read_piece
+from streamd.objectstore.checkpoints import read_manifest, read_piece
+from streamd.objectstore.ends import read_end
+from streamd.objectstore.packs import chunks_of
+from streamd.objectstore.segments import entries_of
 from streamd_audit import commands, ends, names, packs, rows, segments, snapshots
 from streamd_audit.framing import check_digest
 

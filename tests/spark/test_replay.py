@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from streamd.streams.commands import Command, Outcome
-from streamd.streams.model import Finding
+from streamd.streams.model import VerifiedPosition
 from streamd_audit.replay import run
 from streamd_audit.replay.distribute import Plan, replay
 from streamd_audit.rows import read_key
@@ -97,7 +97,7 @@ TestModelAgainstMachine.settings = settings(max_examples=200, stateful_step_coun
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    st.lists(hostile(Command, finding=hostile(Finding)), min_size=1, max_size=8),
+    st.lists(hostile(Command, finding=hostile(VerifiedPosition)), min_size=1, max_size=8),
     st.integers(0, 200),
 )
 def test_hostile_commands_come_to_what_the_machine_made_of_them(

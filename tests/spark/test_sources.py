@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import Row
 
 from streamd.codec import decode_batch
-from streamd.cold.names import parse_segment_name
-from streamd.cold.packs import chunks_of
-from streamd.cold.segments import placed_entries_of
+from streamd.objectstore.names import parse_segment_name
+from streamd.objectstore.packs import chunks_of
+from streamd.objectstore.segments import placed_entries_of
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams import keys
 from streamd_audit.sources import SOURCES, register

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streamd.cold.segments import SegmentWriter, placed_entries_of, read_segment_head
+from streamd.objectstore.segments import SegmentWriter, placed_entries_of, read_segment_head
 from streamd_audit.errors import Damaged, StoreFailed
 from streamd_audit.names import SegmentName, parse, split
 from streamd_audit.sources import BadOption

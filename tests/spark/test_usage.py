@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.bucket import Shape, Written, write_bucket
-from streamd.cold.fs import FsStore
+from streamd.objectstore.fs import FsStore
 from streamd_audit.options import NOT_RUN, Options, start
 from streamd_audit.usage import write_usage
 from streamd_audit.usage_page import size_shown

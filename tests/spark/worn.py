@@ -11,10 +11,10 @@ from random import Random
 import trio
 from msgspec.structs import replace
 
+from streamd.backup.restore import Restored
 from streamd.blocking import in_thread
-from streamd.restore.restore import Restored
-from streamd.tier.tier import open_cold
-from tests.archive.test_archive import a_round
+from streamd.tiering.tier import open_cold
+from tests.backup.test_archive import a_round
 from tests.http.serving import serving, until
 from tests.jepsen_like.cluster_processes import ClusterProcesses, NodeProcess, wait_until
 from tests.jepsen_like.workload import under_load

@@ -10,7 +10,7 @@ import msgspec
 from streamd.storage.data_dir import DataDir
 from streamd.storage.install import recover_install
 from streamd.storage.log_store import LogStore
-from streamd.storage.snapshots import SnapshotMeta, SnapshotSource
+from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.model import Header

@@ -16,7 +16,7 @@ from streamd.storage.errors import StorageError, StorageFailed
 from streamd.storage.floor import Floor, write_floor
 from streamd.storage.incoming import SnapshotSink
 from streamd.storage.install import install, recover_install
-from streamd.storage.snapshots import SnapshotMeta
+from streamd.storage.raft_snapshots import SnapshotMeta
 from streamd.storage.state_store import StateStore
 from tests.storage.images import copy_of, entry, fill
 from tests.storage.replicas import Replica

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from streamd.cold.packs import decode_slice
+from streamd.objectstore.packs import decode_slice
 from streamd.streams import keys
 from streamd.streams.chunks import AnyChunk, Chunk, Limit, Slice
 from streamd.streams.commands import (
@@ -25,13 +25,13 @@ from streamd.streams.content import split_body
 from streamd.streams.forks import find_anchor
 from streamd.streams.machine import Machine
 from streamd.streams.model import (
-    Finding,
     ForkRequest,
     IfMatch,
     ProducerStamp,
     Settings,
     Stream,
     Verdict,
+    VerifiedPosition,
 )
 from streamd.streams.offsets import START, Position
 from streamd.streams.reading import (
@@ -45,9 +45,9 @@ from streamd.streams.reading import (
 )
 from streamd.streams.snapshots import find_boundary
 from streamd.streams.state import State
-from streamd.tier.drop import Place, drop_some
-from streamd.tier.flush import gather_pack
-from streamd.tier.records import ref_of
+from streamd.tiering.cold_reader import ref_of
+from streamd.tiering.eviction import Place, drop_some
+from streamd.tiering.flush import gather_pack
 from tests.streams.memory_store import MemoryStore
 
 TEXT = "text/plain"
@@ -193,7 +193,7 @@ class Driver:
                 ranges = [keys.trimmed_chunks(note)[1]]
             else:
                 letters = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART, keys.DROPPED)
-                ranges = [keys.id_range(letter, keys.id_in(note)) for letter in letters]
+                ranges = [keys.id_range(letter, keys.parse_id(note)) for letter in letters]
             for start, stop in ranges:
                 doomed += [row for row, _ in self.store.scan(start, stop, limit=10**6)]
         self.store.write([(row, None) for row in doomed])
@@ -203,9 +203,9 @@ class Driver:
         if note[:1] == keys.TRIM:
             start, stop = keys.trimmed_slices(note)
         else:
-            start, stop = keys.id_range(keys.SLICE, keys.id_in(note))
+            start, stop = keys.id_range(keys.SLICE, keys.parse_id(note))
         rows = self.store.scan(start, stop, limit=10**6)
-        return [(keys.stream_id_in(row), keys.number_in(row)) for row, _ in rows]
+        return [(keys.stream_id_in(row), keys.parse_number(row)) for row, _ in rows]
 
     # -- the cold store -----------------------------------------------------------------------
 
@@ -240,25 +240,25 @@ class Driver:
         content = self.objects[located[0].pack]
         return [decode_slice(ref, content[ref.offset : ref.offset + ref.length])]
 
-    def find_anchor(self, request: ForkRequest) -> Finding:
+    def find_anchor(self, request: ForkRequest) -> VerifiedPosition:
         """As the node that takes the request does."""
         source = self.state.streams.get(request.source)
         if request.offset is None or source is None:
-            return Finding()
+            return VerifiedPosition()
         at = Position(*request.offset)
         if at == source.tail and request.sub_offset:
-            return Finding()
+            return VerifiedPosition()
         if not source.earliest.record <= at.record < source.records:
             return self.find_boundary(request.source, at)
         return find_anchor(source, *self._chunk_at(source, at.record), at, request.sub_offset)
 
-    def find_boundary(self, owner: bytes, at: Position) -> Finding:
+    def find_boundary(self, owner: bytes, at: Position) -> VerifiedPosition:
         stream = self.state.streams.get(owner)
         if stream is None or not stream.earliest.record <= at.record <= stream.records:
-            return Finding()
+            return VerifiedPosition()
         if at.record == stream.records:
             verdict = Verdict.BOUNDARY if at == stream.tail else Verdict.NO_BOUNDARY
-            return Finding(stream.stream_id, verdict, *at)
+            return VerifiedPosition(stream.stream_id, verdict, *at)
         return find_boundary(stream, self._chunk_at(stream, at.record)[0], at)
 
     def _chunk_at(self, stream: Stream, record: int) -> tuple[AnyChunk, Limit]:
@@ -320,7 +320,7 @@ class Driver:
 
 def logical(store: MemoryStore) -> dict[bytes, object]:
     """What the rows mean: chunks joined, and without what waits for removal."""
-    garbage = {keys.id_in(row) for row in store.rows if row[:1] == keys.GARBAGE}
+    garbage = {keys.parse_id(row) for row in store.rows if row[:1] == keys.GARBAGE}
     meaning: dict[bytes, object] = {}
     chunks: dict[int, Chunk] = {}
     for row in sorted(store.rows):

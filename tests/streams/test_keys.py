@@ -69,4 +69,4 @@ def test_the_range_of_expiries_holds_what_is_due(until_ms: int, at_ms: int, key:
 @given(NUMBERS, NAMES)
 def test_notes_tell_what_they_are_about(number: int, key: bytes) -> None:
     assert keys.key_in_expiry(keys.expiry_key(number, key)) == key
-    assert keys.id_in(keys.garbage_key(number)) == number
+    assert keys.parse_id(keys.garbage_key(number)) == number

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from streamd.cold.packs import PackWriter
+from streamd.objectstore.packs import PackWriter
 from streamd.streams import keys
 from streamd.streams.commands import (
     Append,
@@ -37,13 +37,13 @@ from streamd.streams.content import split_body
 from streamd.streams.listing import ListQuery, list_streams
 from streamd.streams.model import (
     ColdSlice,
-    Finding,
     ForkRequest,
     IfMatch,
     Pack,
     ProducerStamp,
     Settings,
     Stream,
+    VerifiedPosition,
     Version,
 )
 from streamd.streams.offsets import START, Position
@@ -85,7 +85,7 @@ class MachineAgainstLists(RuleBasedStateMachine):
         # A pack that is in the cold store while the log does not know of it yet.
         self.pack: FlushCold | None = None
         # What was found of positions before, perhaps of streams that are no more.
-        self.findings: dict[tuple[bytes, Position, int], Finding] = {}
+        self.findings: dict[tuple[bytes, Position, int], VerifiedPosition] = {}
         # Versions of streams as clients have seen them, most of them no more.
         self.seen: list[Version] = []
 
@@ -424,7 +424,7 @@ class MachineAgainstLists(RuleBasedStateMachine):
         ends: dict[int, tuple[int, int]] = {}
         trimmed = {stream.stream_id: stream.earliest for stream in self.streams()}
         for row, found in self.slices().items():
-            stream_id, end_record = keys.stream_id_in(row), keys.number_in(row)
+            stream_id, end_record = keys.stream_id_in(row), keys.parse_number(row)
             live[found.term, found.number] += found.length
             start = (found.start_record, found.start_byte)
             if ends.get(stream_id, start) != start:
@@ -555,17 +555,17 @@ class MachineAgainstLists(RuleBasedStateMachine):
         streams = [s for n in "abcd" if (s := self.driver.find(n)) is not None]
         owned = {s.stream_id for s in streams}
         owned |= {s.snapshot.blob_id for s in streams if s.snapshot is not None}
-        owned |= {keys.id_in(row) for row in rows if row[:1] == keys.UPLOAD}
-        noted = {keys.id_in(row) for row in rows if row[:1] == keys.GARBAGE}
+        owned |= {keys.parse_id(row) for row in rows if row[:1] == keys.UPLOAD}
+        noted = {keys.parse_id(row) for row in rows if row[:1] == keys.GARBAGE}
         holding = {int.from_bytes(row[1:9], "big") for row in rows if row[:1] in b"dpBc"}
         assert holding <= owned | noted
         assert not owned & noted
-        owners = [keys.hot_in(row)[1] for row in rows if row[:1] == keys.HOT]
+        owners = [keys.parse_hot(row)[1] for row in rows if row[:1] == keys.HOT]
         assert len(owners) == len(set(owners))
         hot = [owner for owner in owners if keys.blob_in_owner(owner) is None]
         found = [(key(name), self.driver.find(name)) for name in "abcd"]
         assert sorted(hot) == [k for k, stream in found if stream and stream.hot_at_ms is not None]
-        referred = {keys.id_in(row) for row in rows if row[:1] == keys.BLOB}
+        referred = {keys.parse_id(row) for row in rows if row[:1] == keys.BLOB}
         assert referred == {s.snapshot.blob_id for s in streams if s.snapshot is not None}
 
 

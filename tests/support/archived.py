@@ -9,12 +9,12 @@ from typing import NamedTuple
 import msgspec
 import trio
 
+from streamd.backup.base import Choice
+from streamd.backup.restore import Restored, restore
 from streamd.blocking import in_thread
 from streamd.codec import decode_batch
 from streamd.config import ColdConfig, Config, ServerConfig
 from streamd.raft.messages import Entry, EntryKind
-from streamd.restore.base import Choice
-from streamd.restore.restore import Restored, restore
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
@@ -23,7 +23,7 @@ from streamd.streams.machine import Machine
 from streamd.streams.model import Header
 from streamd.streams.state import State
 from streamd.streams.tables import KeyValue
-from streamd.tier.store import Cold
+from streamd.tiering.async_store import AsyncObjectStore
 from tests.streams.memory_store import MemoryStore
 from tests.support.flaky_store import FlakyStore
 
@@ -54,16 +54,16 @@ class Quiet:
         pass
 
 
-def cold_in(directory: Path) -> tuple[Cold, FlakyStore]:
+def cold_in(directory: Path) -> tuple[AsyncObjectStore, FlakyStore]:
     store = FlakyStore(directory)
-    return Cold(store, run_blocking=in_thread, random=Random(1), max_requests=4), store
+    return AsyncObjectStore(store, run_blocking=in_thread, random=Random(1), max_requests=4), store
 
 
 def said_by(store: KeyValue) -> Said:
     """What a stored state says of streams that exist."""
     rows = dict(store.scan(b"", b"\xff", limit=1_000_000))
     header = _HEADER.decode(rows[keys.HEADER])
-    dead = {keys.id_in(key) for key in rows if key[:1] == keys.GARBAGE}
+    dead = {keys.parse_id(key) for key in rows if key[:1] == keys.GARBAGE}
     records: dict[int, tuple[list[int], bytes]] = {}
     for key, value in rows.items():
         if key[:1] == keys.CHUNK and (stream_id := keys.place_in(key[1:])[0]) not in dead:
@@ -74,7 +74,7 @@ def said_by(store: KeyValue) -> Said:
         key: value
         for key, value in rows.items()
         if key[:1] not in (*_REMOVED, keys.HEADER, b"\0")
-        or (key[:1] in (keys.PRODUCER, keys.BLOB_PART) and keys.id_in(key[:9]) not in dead)
+        or (key[:1] in (keys.PRODUCER, keys.BLOB_PART) and keys.parse_id(key[:9]) not in dead)
     }
     return Said(header.applied_index, kept, records)
 
@@ -121,7 +121,7 @@ def node_config(data_dir: Path, node_id: int = 1) -> Config:
 
 
 async def restored(
-    cold: Cold, data_dir: Path, choice: Choice | None = None, *, fencing: bool = True
+    cold: AsyncObjectStore, data_dir: Path, choice: Choice | None = None, *, fencing: bool = True
 ) -> Restored:
     with trio.fail_after(60):
         return await restore(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from streamd.cold.errors import ColdUnavailable
-from streamd.cold.fs import FsStore
-from streamd.cold.objects import MAX_PAGE, ObjectInfo
+from streamd.objectstore.errors import ColdUnavailable
+from streamd.objectstore.fs import FsStore
+from streamd.objectstore.objects import MAX_PAGE, ObjectInfo
 
 
 class Away(list[Exception]):

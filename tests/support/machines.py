@@ -15,14 +15,14 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from streamd.cluster.cluster import Cluster
-from streamd.cold.objects import ObjectStore
 from streamd.config import ClusterConfig, ColdConfig, ServerConfig
 from streamd.group.stores import Stores
 from streamd.http.live import Hub
 from streamd.http.service import Service
 from streamd.metrics import Metrics
 from streamd.node.node import Node
-from streamd.tier.store import Cold
+from streamd.objectstore.objects import ObjectStore
+from streamd.tiering.async_store import AsyncObjectStore
 from tests.sim.network import Network, Port, address_of
 from tests.sim.objects import ObjectsOf, SimulatedObjects
 from tests.support.directories import copy_in_use
@@ -160,10 +160,10 @@ class Machine:
             async with node.running():
                 yield node
 
-    def _cold(self) -> Cold | None:
+    def _cold(self) -> AsyncObjectStore | None:
         if self._store is None:
             return None
-        return Cold(
+        return AsyncObjectStore(
             self._store,
             run_blocking=self._run_blocking,
             random=Random(self.node_id),

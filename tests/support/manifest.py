@@ -8,14 +8,14 @@ from typing import TypeVar
 
 import msgspec
 
-from streamd.cold.names import check_digest
-from streamd.cold.packs import decode_slice
+from streamd.objectstore.names import check_digest
+from streamd.objectstore.packs import decode_slice
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import Blob, ColdSlice, Header, Pack, Stream
 from streamd.streams.reading import LocatedSlice
 from streamd.streams.tables import KeyValue
-from streamd.tier.records import ref_of
+from streamd.tiering.cold_reader import ref_of
 
 T = TypeVar("T")
 _ALL = 10**6
@@ -40,7 +40,7 @@ class Manifest:
         self.packs = rows_of(store, keys.PACK, Pack)
         self.slices: dict[int, dict[int, ColdSlice]] = defaultdict(dict)
         for key, row in rows_of(store, keys.SLICE, ColdSlice).items():
-            self.slices[keys.stream_id_in(key)][keys.number_in(key)] = row
+            self.slices[keys.stream_id_in(key)][keys.parse_number(key)] = row
         self.chunks: dict[int, list[Chunk]] = defaultdict(list)
         for key, chunk in rows_of(store, keys.CHUNK, Chunk).items():
             self.chunks[keys.stream_id_in(key)].append(chunk)

@@ -19,7 +19,7 @@ from streamd.streams.content import split_body
 from streamd.streams.keys import stream_key
 from streamd.streams.model import Settings
 from streamd.streams.offsets import START
-from streamd.tier.store import Cold
+from streamd.tiering.async_store import AsyncObjectStore
 
 TEXT = "text/plain"
 
@@ -61,7 +61,7 @@ async def running_node(
     *,
     clock: Clock | None = None,
     audience: Witness | None = None,
-    cold: Cold | None = None,
+    cold: AsyncObjectStore | None = None,
     cold_config: ColdConfig | None = None,
 ) -> AsyncIterator[Node]:
     """A recovered node; stopped and closed in order at the end."""

@@ -7,7 +7,7 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from streamd.cold.errors import ColdUnavailable
+from streamd.objectstore.errors import ColdUnavailable
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from streamd.client.names import StreamName
-from streamd.client.transport import Answer, Refused, Server
+from streamd.client.transport import Answer, ApiError, Server
 from streamd.streams.content import InvalidJson, is_json, json_value
 
 
@@ -14,10 +14,10 @@ class NotJson(Exception):
 
 
 def metadata(server: Server, stream: StreamName) -> Mapping[str, str]:
-    """The headers that HEAD answers with. Raises `Refused`, `Unreachable`."""
+    """The headers that HEAD answers with. Raises `ApiError`, `Unreachable`."""
     try:
         return server.ask("HEAD", stream.path).headers
-    except Refused:
+    except ApiError:
         # An answer to HEAD has no body; GET says why.
         server.ask("GET", stream.path, params={"offset": "now"})
         raise
@@ -41,11 +41,11 @@ class Producer:
         self._seq = 0
 
     def append(self, body: bytes, *, close: bool = False) -> Answer:
-        """Append, and close the stream with it. Raises `Refused`, `Unreachable`."""
+        """Append, and close the stream with it. Raises `ApiError`, `Unreachable`."""
         while True:
             try:
                 answer = self._send(body, close)
-            except Refused as refusal:
+            except ApiError as refusal:
                 if not self._may_take_over(refusal):
                     raise
                 self._epoch = int(refusal.headers["producer-epoch"]) + 1
@@ -53,7 +53,7 @@ class Producer:
                 self._seq += 1
                 return answer
 
-    def _may_take_over(self, refusal: Refused) -> bool:
+    def _may_take_over(self, refusal: ApiError) -> bool:
         # Only at the beginning: later, it is us who were taken over from.
         return refusal.status == 403 and self._seq == 0 and "producer-epoch" in refusal.headers
 

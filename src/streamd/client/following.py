@@ -12,7 +12,7 @@ import msgspec
 
 from streamd.client.names import StreamName
 from streamd.client.sse import EventTooLarge, parse_events
-from streamd.client.transport import FAILURES, Answer, Broken, Refused, Server
+from streamd.client.transport import FAILURES, Answer, ApiError, Broken, Server
 from streamd.streams.content import is_json, media_type
 
 START = "-1"
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 
 def read(server: Server, stream: StreamName, offset: str) -> Iterator[Piece]:
-    """The stream from `offset` to its present end. Raises `Refused`, `Unreachable`."""
+    """The stream from `offset` to its present end. Raises `ApiError`, `Unreachable`."""
     while True:
         piece = _piece(server.ask("GET", stream.path, params={"offset": offset}))
         yield piece
@@ -70,7 +70,7 @@ def follow(server: Server, stream: StreamName, piece: Piece, live: Live) -> Iter
     Lost connections are made anew where the last complete piece ended, for as long as it takes.
     Left to choose, server-sent events are used unless the stream is text: they carry text with
     its line ends changed, where a long-poll answers with the bytes as they are (section 5.8).
-    Raises `Refused`, `Unreachable`.
+    Raises `ApiError`, `Unreachable`.
     """
     if live is Live.AUTO:
         text = media_type(piece.content_type).startswith("text/")
@@ -150,8 +150,10 @@ class _Control(msgspec.Struct):
 _CONTROL = msgspec.json.Decoder(_Control)
 
 
-def _unexpected(status: int, message: str) -> Refused:
-    return Refused(status, "UNEXPECTED", f"the answer is not as the protocol has it: {message}", {})
+def _unexpected(status: int, message: str) -> ApiError:
+    return ApiError(
+        status, "UNEXPECTED", f"the answer is not as the protocol has it: {message}", {}
+    )
 
 
 def _decoded(data: bytes) -> bytes:

@@ -14,7 +14,7 @@ from streamd.client.messages import json_object
 from streamd.client.names import bucket_path, parse_name
 from streamd.client.options import json_option, talks_to_server, type_option
 from streamd.client.terminal import failures_told, flush, say, write
-from streamd.client.transport import Answer, Refused, Server
+from streamd.client.transport import Answer, ApiError, Server
 
 _DEFAULT_TYPE = "text/plain"
 _PAGE = 1000
@@ -86,7 +86,7 @@ def fork(
         headers["Content-Type"] = kind
     try:
         answer = server.ask("PUT", parse_name(name).path, headers=headers)
-    except Refused as refusal:
+    except ApiError as refusal:
         if refusal.code != "STREAM_NOT_FOUND":
             raise
         with failures_told(source):  # which is what is not there
@@ -136,7 +136,7 @@ def delete(server: Server, name: str, is_bucket: bool) -> None:
     patience = server.patience()
     try:
         server.ask("DELETE", path, patience=patience)
-    except Refused as refusal:
+    except ApiError as refusal:
         # A try that failed may have deleted it all the same.
         if refusal.status != 404 or not patience.tried:
             raise

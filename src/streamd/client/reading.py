@@ -12,7 +12,7 @@ from streamd.client.messages import LastLines, json_line, plain
 from streamd.client.names import StreamName, parse_name
 from streamd.client.options import json_option, talks_to_server
 from streamd.client.terminal import flush, progress, write
-from streamd.client.transport import Refused, Server
+from streamd.client.transport import ApiError, Server
 from streamd.streams.content import is_json
 
 _DEFAULT_LINES = 10
@@ -126,7 +126,7 @@ def _whole(server: Server, stream: StreamName) -> Iterator[Piece]:
     """All that is retained: what a snapshot stands for is not asked for here."""
     try:
         yield from read_pieces(server, stream, START)
-    except Refused as refusal:
+    except ApiError as refusal:
         earliest = refusal.headers.get("stream-earliest-offset")
         if refusal.status != 410 or earliest is None:
             raise

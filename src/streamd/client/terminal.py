@@ -18,7 +18,7 @@ from streamd.client.appending import NotJson
 from streamd.client.lines import LineTooLong
 from streamd.client.multipart import Malformed
 from streamd.client.names import BadName
-from streamd.client.transport import Refused, Unreachable
+from streamd.client.transport import ApiError, Unreachable
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
@@ -40,7 +40,7 @@ def failures_told(subject: str) -> Iterator[None]:
     """End the process as a failure is documented to end it, with one sentence about it."""
     try:
         yield
-    except Refused as refusal:
+    except ApiError as refusal:
         _end(f"{subject}: {_sentence(refusal, subject)}", EXIT_REFUSED)
     except Unreachable as failure:
         _end(str(failure), EXIT_UNREACHABLE)
@@ -58,7 +58,7 @@ def failures_told(subject: str) -> Iterator[None]:
         _end(str(failure), EXIT_LOCAL)
 
 
-def _sentence(refusal: Refused, subject: str) -> str:
+def _sentence(refusal: ApiError, subject: str) -> str:
     what = f"{refusal.args[0] or 'refused'} ({refusal.status} {refusal.code})"
     if refusal.code == "STREAM_NOT_FOUND":
         return f"{what}; 'streamd create {subject}' would make it"

@@ -36,7 +36,7 @@ _TELL_AFTER_S = 2.0
 _BUSY = (429, 502, 503, 504)
 
 
-class Refused(Exception):
+class ApiError(Exception):
     """The server's answer is no. `code` is its stable code, or the status in words."""
 
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str]) -> None:
@@ -57,7 +57,7 @@ class Unreachable(Exception):
 class Busy(Exception):
     """An answer that asks to come back later. `pause_s` is the server's wish, if it has one."""
 
-    def __init__(self, refusal: Refused) -> None:
+    def __init__(self, refusal: ApiError) -> None:
         super().__init__(str(refusal))
         raw = refusal.headers.get("retry-after", "")
         self.pause_s = float(raw) if raw.isdigit() else 0.0
@@ -124,7 +124,7 @@ class Server:
         body: Body = b"",
         patience: Patience | None = None,
     ) -> Answer:
-        """A whole answer, tried until there is one. Raises `Refused`, `Unreachable`."""
+        """A whole answer, tried until there is one. Raises `ApiError`, `Unreachable`."""
         patience = patience or self.patience()
         while True:
             try:
@@ -142,7 +142,7 @@ class Server:
         headers: Mapping[str, str] | None = None,
         body: Body = b"",
     ) -> Iterator[httpx.Response]:
-        """One try, its answer's body still to be read. Raises `Refused` and `FAILURES`."""
+        """One try, its answer's body still to be read. Raises `ApiError` and `FAILURES`."""
         response = self._send(method, path, params, headers, body)
         try:
             self._met = True
@@ -170,7 +170,7 @@ class Server:
                 return response
             response.close()
             url = url.join(response.headers["location"])
-        raise Refused(response.status_code, "REDIRECTS", "redirected in a circle", {})
+        raise ApiError(response.status_code, "REDIRECTS", "redirected in a circle", {})
 
     def _request(
         self, method: str, url: httpx.URL, headers: Mapping[str, str] | None, body: Body
@@ -249,18 +249,18 @@ def _trust(urls: Sequence[str], cacert: str | None) -> ssl.SSLContext:
 
 
 def read_whole(response: httpx.Response) -> bytes:
-    """The body, if it keeps to the limit. Raises `Refused`, `httpx.TransportError`."""
+    """The body, if it keeps to the limit. Raises `ApiError`, `httpx.TransportError`."""
     parts: list[bytes] = []
     size = 0
     for part in response.iter_bytes():
         parts.append(part)
         size += len(part)
         if size > MAX_ANSWER_BYTES:
-            raise Refused(response.status_code, "TOO_LARGE", "the answer is too large", {})
+            raise ApiError(response.status_code, "TOO_LARGE", "the answer is too large", {})
     return b"".join(parts)
 
 
-def _refusal(response: httpx.Response, body: bytes) -> Refused:
+def _refusal(response: httpx.Response, body: bytes) -> ApiError:
     status = response.status_code
     try:
         error = json.loads(body)["error"]
@@ -269,7 +269,7 @@ def _refusal(response: httpx.Response, body: bytes) -> Refused:
         code, message = _phrase(status), "the answer is not streamd's"
         if response.request.method == "HEAD":  # which has no body to say more
             message = ""
-    return Refused(status, code, message, response.headers)
+    return ApiError(status, code, message, response.headers)
 
 
 def _phrase(status: int) -> str:

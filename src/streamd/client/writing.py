@@ -23,7 +23,7 @@ from streamd.client.messages import json_object
 from streamd.client.names import parse_name
 from streamd.client.options import json_option, talks_to_server, type_option
 from streamd.client.terminal import Advance, BadInput, descriptor, flush, progress, write
-from streamd.client.transport import Answer, Refused, Server
+from streamd.client.transport import Answer, ApiError, Server
 from streamd.streams.content import is_json, is_text
 
 
@@ -85,7 +85,7 @@ def _append_whole(
         following = next(bodies, None)
         try:
             last = producer.append(body, close=close and following is None)
-        except Refused as refusal:
+        except ApiError as refusal:
             if refusal.code == "INVALID_JSON" and b"\n" in body.strip():
                 raise BadInput(f"{refusal}; for a message a line, there is --lines") from None
             raise

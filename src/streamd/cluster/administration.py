@@ -42,7 +42,7 @@ _SILENT_TICKS = 5
 NodeId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
-class Refused(Exception):
+class AdminRefused(Exception):
     """What an operator asked for cannot be done as asked."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -75,10 +75,10 @@ class Transfer(msgspec.Struct, frozen=True, tag="transfer"):
     node_id: NodeId | None = None
 
 
-Wish = Add | Promote | Remove | Transfer
+AdminCommand = Add | Promote | Remove | Transfer
 
 _ENCODER = msgspec.json.Encoder()
-_WISH = msgspec.json.Decoder(Wish)
+_ADMIN_COMMAND = msgspec.json.Decoder(AdminCommand)
 
 
 class _Reply(msgspec.Struct):
@@ -98,10 +98,10 @@ class Administration:
         self._cluster = cluster
         self._one_at_a_time = trio.Lock()
 
-    async def perform(self, wish: Wish) -> dict[str, Any]:
+    async def perform(self, wish: AdminCommand) -> dict[str, Any]:
         """Have a wish carried out; returns what is so now.
 
-        Raises `Refused`, `Unavailable` when no leader takes it in time, `OutcomeUnknown`.
+        Raises `AdminRefused`, `Unavailable` when no leader takes it in time, `OutcomeUnknown`.
         """
         give_up_at = trio.current_time() + _CHANGE_TIMEOUT_S
         while True:
@@ -117,7 +117,7 @@ class Administration:
                 ):
                     raise
 
-    async def _ask_leader(self, wish: Wish) -> dict[str, Any]:
+    async def _ask_leader(self, wish: AdminCommand) -> dict[str, Any]:
         leader_id = self._group.core.leader_id
         if not leader_id:
             raise Unavailable("no leader is known")
@@ -126,17 +126,17 @@ class Administration:
         payload = await self._cluster.ask_to_administer(leader_id, _ENCODER.encode(wish))
         reply = _REPLY.decode(payload)
         if reply.code is not None:
-            raise Refused(reply.code, reply.message)
+            raise AdminRefused(reply.code, reply.message)
         return reply.result
 
     async def administer(self, payload: bytes) -> bytes:
         """Carry out an encoded wish that another node passed on. Raises `Unavailable`."""
         try:
-            return _ENCODER.encode(_Reply(await self._carry_out(_WISH.decode(payload))))
-        except Refused as error:
+            return _ENCODER.encode(_Reply(await self._carry_out(_ADMIN_COMMAND.decode(payload))))
+        except AdminRefused as error:
             return _ENCODER.encode(_Reply(code=error.code, message=str(error)))
 
-    async def _carry_out(self, wish: Wish) -> dict[str, Any]:
+    async def _carry_out(self, wish: AdminCommand) -> dict[str, Any]:
         async with self._one_at_a_time:
             self._must_lead()
             match wish:
@@ -160,7 +160,7 @@ class Administration:
     async def _add(self, address: str) -> None:
         hello = await self._cluster.meet(address, _MEET_TIMEOUT_S)
         if hello is None:
-            raise Refused("NO_ANSWER", f"no node of this cluster's name answers at {address}")
+            raise AdminRefused("NO_ANSWER", f"no node of this cluster's name answers at {address}")
         _with_learner(self._group.core.configuration, hello)
         _must_be_empty(hello)
         try:
@@ -170,7 +170,9 @@ class Administration:
             transport_errors.OutcomeUnknown,
             transport_errors.RequestRefused,
         ) as error:
-            raise Refused("NOT_JOINED", f"node {hello.node_id} did not join: {error}") from error
+            raise AdminRefused(
+                "NOT_JOINED", f"node {hello.node_id} did not join: {error}"
+            ) from error
         # What it said when it connected is out of date where it was a member in between.
         _must_be_empty(now or hello)
         await self._change(lambda current: _with_learner(current, hello))
@@ -178,12 +180,12 @@ class Administration:
     async def _promote(self, node_id: int, replacing: int | None) -> None:
         def promoted(current: Configuration) -> Configuration:
             if node_id not in current.learners:
-                raise Refused("NOT_A_LEARNER", f"node {node_id} is no learner")
+                raise AdminRefused("NOT_A_LEARNER", f"node {node_id} is no learner")
             if replacing is not None and replacing not in current.voters:
-                raise Refused("NOT_A_VOTER", f"node {replacing} is no voter")
+                raise AdminRefused("NOT_A_VOTER", f"node {replacing} is no voter")
             behind = self._group.core.last_index - self._group.core.peers()[node_id].match_index
             if behind > _CAUGHT_UP_ENTRIES:
-                raise Refused("NOT_CAUGHT_UP", f"node {node_id} is {behind} entries behind")
+                raise AdminRefused("NOT_CAUGHT_UP", f"node {node_id} is {behind} entries behind")
             voters = tuple(sorted({*current.voters, node_id} - {replacing}))
             learners = tuple(one for one in current.learners if one != node_id)
             return replace(current, voters=voters, learners=learners)
@@ -193,7 +195,7 @@ class Administration:
     async def _remove(self, node_id: int) -> None:
         current = self._group.core.configuration
         if node_id not in current.members():
-            raise Refused("NOT_A_MEMBER", f"node {node_id} is no member")
+            raise AdminRefused("NOT_A_MEMBER", f"node {node_id} is no member")
         if node_id == self._group.core.node_id and current.voters != (node_id,):
             # Whoever leads afterwards does it; a leader that removes itself could not say so.
             await self._transfer(None)
@@ -201,7 +203,7 @@ class Administration:
 
         def without(current: Configuration) -> Configuration:
             if current.voters == (node_id,):
-                raise Refused("LAST_VOTER", "the last voter cannot be removed")
+                raise AdminRefused("LAST_VOTER", "the last voter cannot be removed")
             voters = tuple(one for one in current.voters if one != node_id)
             learners = tuple(one for one in current.learners if one != node_id)
             return replace(current, voters=voters, learners=learners)
@@ -241,9 +243,9 @@ class Administration:
             except ChangeInProgress as error:
                 left_s = give_up_at - trio.current_time()
                 if not await self._group.wait_for(partial(_beyond, core, committed), left_s):
-                    raise Refused("CHANGE_IN_PROGRESS", str(error)) from error
+                    raise AdminRefused("CHANGE_IN_PROGRESS", str(error)) from error
             except InvalidConfiguration as error:
-                raise Refused("INVALID_CONFIGURATION", str(error)) from error
+                raise AdminRefused("INVALID_CONFIGURATION", str(error)) from error
             except (NotLeader, Overloaded, TransferInProgress) as error:
                 raise Unavailable(str(error)) from error
 
@@ -259,7 +261,7 @@ class Administration:
         if wanted == core.node_id:
             return
         if not others:
-            raise Refused("NOT_A_VOTER", "there is no other voter")
+            raise AdminRefused("NOT_A_VOTER", "there is no other voter")
         peers = core.peers()
 
         def fitness(voter: int) -> tuple[bool, int]:
@@ -272,27 +274,27 @@ class Administration:
         except NotLeader as error:
             raise Unavailable(str(error)) from error
         except InvalidTransfer as error:
-            raise Refused("NOT_A_VOTER", str(error)) from error
+            raise AdminRefused("NOT_A_VOTER", str(error)) from error
         self._group.wake()
         await self._group.wait_for(
             lambda: core.leader_id not in (0, core.node_id), _CHANGE_TIMEOUT_S
         )
         if core.leader_id != to:
-            raise Refused("NOT_TRANSFERRED", f"node {to} did not take over the lead")
+            raise AdminRefused("NOT_TRANSFERRED", f"node {to} did not take over the lead")
 
 
 def _must_be_empty(newcomer: Hello) -> None:
-    """Raises `Refused`."""
+    """Raises `AdminRefused`."""
     if not newcomer.log_is_empty:
         node_id, address = newcomer.node_id, newcomer.peer_address
-        raise Refused("NOT_EMPTY", f"node {node_id} at {address} has data already")
+        raise AdminRefused("NOT_EMPTY", f"node {node_id} at {address} has data already")
 
 
 def _with_learner(current: Configuration, newcomer: Hello) -> Configuration:
-    """Raises `Refused` when the newcomer is a member already."""
+    """Raises `AdminRefused` when the newcomer is a member already."""
     node_id = newcomer.node_id
     if node_id in current.members():
-        raise Refused("MEMBER_ALREADY", f"node {node_id} is a member already")
+        raise AdminRefused("MEMBER_ALREADY", f"node {node_id} is a member already")
     address = (node_id, newcomer.peer_address, newcomer.client_address)
     known = [one for one in current.addresses if one[0] != node_id]
     return replace(

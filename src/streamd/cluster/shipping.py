@@ -21,7 +21,7 @@ from streamd.codec import UNDECODABLE
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
-from streamd.storage.snapshots import (
+from streamd.storage.raft_snapshots import (
     Piece,
     SnapshotMeta,
     SnapshotSource,

@@ -25,21 +25,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from streamd.backup.base import Choice, RestoreRefused, check_not_seconds, told_time
+from streamd.backup.clusters import choose_cluster, known_clusters
+from streamd.backup.inventory import Standing, Verified, look, verify
+from streamd.backup.restore import Restored, restore
 from streamd.blocking import in_thread
-from streamd.cold.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMissing
-from streamd.cold.names import cluster_folder
 from streamd.config import Config, ConfigError, load
-from streamd.heap import share_one_heap
 from streamd.logs import set_up_logging
+from streamd.malloc import share_one_heap
+from streamd.objectstore.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMissing
+from streamd.objectstore.names import cluster_folder
 from streamd.privacy import keep_private
 from streamd.redaction import shown
-from streamd.restore.backup import Standing, Verified, look, verify
-from streamd.restore.base import Choice, RestoreRefused, check_not_seconds, told_time
-from streamd.restore.clusters import choose_cluster, known_clusters
-from streamd.restore.restore import Restored, restore
 from streamd.storage.errors import StorageError
-from streamd.tier.fence import fences_of, remove_fence
-from streamd.tier.store import Cold, open_object_store
+from streamd.tiering.async_store import AsyncObjectStore, open_object_store
+from streamd.tiering.fence import fences_of, remove_fence
 
 EXIT_WRONG = 1
 EXIT_CONFIG = 2
@@ -102,14 +102,14 @@ def _configured(file: Path | None, given: str | None, server: dict[str, object])
     return config
 
 
-def use_store(config: Config, work: Callable[[Cold], Awaitable[T]]) -> T:
+def use_store(config: Config, work: Callable[[AsyncObjectStore], Awaitable[T]]) -> T:
     """Do some work on the configured store."""
     share_one_heap()
 
     async def run() -> T:
         store = open_object_store(config.cold, Path(config.server.data_dir))
         assert store is not None
-        cold = Cold(
+        cold = AsyncObjectStore(
             store,
             run_blocking=in_thread,
             random=Random(),
@@ -176,7 +176,7 @@ def status(file: Path | None, place: str | None, cluster_id: str | None, as_json
 
     failed: list[str] = []
 
-    async def work(cold: Cold) -> list[Standing]:
+    async def work(cold: AsyncObjectStore) -> list[Standing]:
         found: list[Standing] = []
         for one in await known_clusters(cold, cluster_id):
             try:
@@ -208,7 +208,7 @@ def verify_command(
     Exits with 1 when something is damaged or missing.
     """
 
-    async def work(cold: Cold) -> list[Verified]:
+    async def work(cold: AsyncObjectStore) -> list[Verified]:
         with Bar() as bar:
             return [
                 await verify(cold, one, in_thread, bar)
@@ -265,7 +265,7 @@ def restore_command(
     if node_id is not None:
         server["node_id"] = node_id
 
-    async def work(cold: Cold) -> Restored:
+    async def work(cold: AsyncObjectStore) -> Restored:
         if not no_fence:
             _confirm_fence(await choose_cluster(cold, choice), fence)
         with Bar() as bar:
@@ -318,7 +318,7 @@ def unfence(place: str | None, file: Path | None, cluster_id: str, restored: str
     was made of it refers to objects that are deleted then: it must not run any more.
     """
 
-    async def work(cold: Cold) -> bool:
+    async def work(cold: AsyncObjectStore) -> bool:
         await known_clusters(cold, cluster_id)
         if restored not in await fences_of(cold, cluster_id):
             raise RestoreRefused(f"cluster {cluster_id} is not fenced off for {shown(restored)!r}")

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import click
 
-from streamd.archive.takeover import fence_off, missing_packs
+from streamd.backup.takeover import fence_off, missing_packs
 from streamd.cluster.recovery import Recovered, recover_alone
-from streamd.cold.errors import ColdError
 from streamd.commands.backup import failures_told, use_store
 from streamd.config import Config, load
 from streamd.group.stores import Stores
+from streamd.objectstore.errors import ColdError
 from streamd.privacy import keep_private
 from streamd.streams.packs import living_packs
-from streamd.tier.fence import FenceNote
-from streamd.tier.store import Cold
+from streamd.tiering.async_store import AsyncObjectStore
+from streamd.tiering.fence import FenceNote
 
 # How many objects are named that are missing; of the others, how many there are.
 _MAX_NAMED = 10
@@ -66,7 +66,7 @@ def _take_over(config: Config, report: Recovered, stores: Stores) -> None:
             )
         return
 
-    async def work(cold: Cold) -> list[str]:
+    async def work(cold: AsyncObjectStore) -> list[str]:
         note = FenceNote(report.cluster_id, time.time_ns() // 1_000_000)
         await fence_off(cold, report.former_cluster_id, note)
         return await missing_packs(cold, wanted)

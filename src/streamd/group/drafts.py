@@ -8,7 +8,7 @@ import outcome
 
 from streamd.group.opening import Opener
 from streamd.group.packages import ForeignPackage, OwnPackage, OwnPackages
-from streamd.group.proposals import Intake, OutcomeUnknown, Proposal, Unavailable, give_up
+from streamd.group.proposals import OutcomeUnknown, Proposal, ProposalQueue, Unavailable, fail_all
 from streamd.raft.core import Core, Role
 from streamd.streams.checks import is_of_leader
 from streamd.streams.commands import Command, Outcome
@@ -45,8 +45,8 @@ class Draft:
 
     def refused(self, error: Unavailable) -> None:
         """It did not get into the log."""
-        give_up(self.proposals, error)
-        give_up(self.foreign, error)
+        fail_all(self.proposals, error)
+        fail_all(self.foreign, error)
         for package in self._own:
             self._packages.refused(package)
 
@@ -58,8 +58,8 @@ class Drafting:
     def __init__(
         self,
         core: Core,
-        intake: Intake[Proposal],
-        foreign: Intake[ForeignPackage],
+        intake: ProposalQueue[Proposal],
+        foreign: ProposalQueue[ForeignPackage],
         packages: OwnPackages,
         opener: Opener,
     ) -> None:
@@ -120,7 +120,7 @@ class Drafting:
         """Send other nodes what they wanted proposed back; they will ask the next leader."""
         elsewhere = Unavailable("this node does not lead any more")
         self._foreign.refuse_all(elsewhere)
-        give_up(self._opener.take() + self._leaders, elsewhere)
+        fail_all(self._opener.take() + self._leaders, elsewhere)
         self._leaders = []
 
     @property
@@ -160,10 +160,10 @@ class PendingEntry:
         self.proposals = proposals
         self.foreign = foreign
 
-    def give_up(self, error: Unavailable | OutcomeUnknown) -> None:
+    def fail(self, error: Unavailable | OutcomeUnknown) -> None:
         """End what waits for it. Packages of this node are not: they are sent again."""
-        give_up(self.proposals, error)
-        give_up(self.foreign, error)
+        fail_all(self.proposals, error)
+        fail_all(self.foreign, error)
         self.proposals = self.foreign = ()
 
     def settle(self, outcomes: Sequence[Outcome], node_id: int, own: OwnPackages) -> None:

@@ -11,12 +11,12 @@ from streamd.group.opening import Opener
 from streamd.group.packages import OwnPackage, OwnPackages, decode_decision, encode_package
 from streamd.group.peers import Peers
 from streamd.group.proposals import (
-    Intake,
     OutcomeUnknown,
     Proposal,
+    ProposalQueue,
     Unavailable,
     encode_proposals,
-    give_up,
+    fail_all,
     take_answers,
 )
 
@@ -33,7 +33,7 @@ class Forwarding:
     def __init__(
         self,
         peers: Peers,
-        intake: Intake[Proposal],
+        intake: ProposalQueue[Proposal],
         packages: OwnPackages,
         opener: Opener,
         wake: Callable[[], None],
@@ -136,12 +136,12 @@ class Forwarding:
                 answers = await self._peers.forward(leader_id, encode_proposals(proposals))
                 take_answers(proposals, answers)
             if call.cancelled_caught:
-                give_up(proposals, OutcomeUnknown("the leader changed before it answered"))
+                fail_all(proposals, OutcomeUnknown("the leader changed before it answered"))
         except Unavailable:
             self._pauses = True
             self._intake.put_back(proposals)
         except OutcomeUnknown as error:
-            give_up(proposals, error)
+            fail_all(proposals, error)
         finally:
             self._plain.discard(call)
             self._ended()

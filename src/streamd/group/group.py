@@ -24,7 +24,6 @@ import trio
 
 from streamd.blocking import RunBlocking
 from streamd.codec import UNDECODABLE, Batch, decode_batch, encode_batch
-from streamd.group.barriers import ReadBarriers
 from streamd.group.committed_log import CommittedLog
 from streamd.group.drafts import Drafting, PendingEntry
 from streamd.group.forwarding import Forwarding
@@ -37,19 +36,20 @@ from streamd.group.packages import (
     decode_package,
     encode_decision,
 )
-from streamd.group.peers import Audience, NoPeers, Peers
+from streamd.group.peers import ChangeListener, NoPeers, Peers
 from streamd.group.proposals import (
-    Gathering,
-    Intake,
     OutcomeUnknown,
     Proposal,
+    ProposalBatch,
+    ProposalQueue,
     Unavailable,
     decode_proposals,
     encode_answers,
     refusals_of,
 )
+from streamd.group.read_index import ReadIndex
 from streamd.group.retention import Retention
-from streamd.group.storing import Storing
+from streamd.group.state_flusher import StateFlusher
 from streamd.group.sweeping import Sweeper, until_now
 from streamd.metrics import Metrics
 from streamd.raft import interface as raft
@@ -59,7 +59,7 @@ from streamd.raft.messages import AppendRequest, Configuration, Entry, EntryKind
 from streamd.storage.data_dir import DataDir
 from streamd.storage.install import install
 from streamd.storage.log_store import LogStore
-from streamd.storage.snapshots import SnapshotMeta, SnapshotSource
+from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
 from streamd.streams.checks import are_of_clients
 from streamd.streams.commands import Command, Outcome, Result, brings_bytes
@@ -95,7 +95,7 @@ class Group:
         run_blocking: RunBlocking,
         clock_ms: Callable[[], int],
         metrics: Metrics,
-        audience: Audience,
+        audience: ChangeListener,
         peers: Peers | None = None,
         tick_s: float = TICK_S,
         nonce: int = 0,
@@ -115,9 +115,13 @@ class Group:
         self.tick_s = tick_s
         # Without a cold store there is none.
         self.hot_limit_bytes = math.inf
-        self._intake: Intake[Proposal] = Intake(MAX_PENDING_COMMANDS, MAX_PENDING_BYTES)
+        self._intake: ProposalQueue[Proposal] = ProposalQueue(
+            MAX_PENDING_COMMANDS, MAX_PENDING_BYTES
+        )
         # Packages of other nodes, while this one leads.
-        self._foreign: Intake[ForeignPackage] = Intake(MAX_PENDING_COMMANDS, MAX_PENDING_BYTES)
+        self._foreign: ProposalQueue[ForeignPackage] = ProposalQueue(
+            MAX_PENDING_COMMANDS, MAX_PENDING_BYTES
+        )
         self._pauses = False
         self._packages = OwnPackages(core.node_id, metrics, self._intake.put_back)
         self.opener = Opener(core, self.state, self._peers, nonce)
@@ -133,14 +137,14 @@ class Group:
         self._turned = trio.lowlevel.ParkingLot()
         self._roles = trio.lowlevel.ParkingLot()
         self.retention = Retention(core, tick_s)
-        self._storing = Storing(
+        self._storing = StateFlusher(
             self.state, store, log, self.retention, run_blocking=run_blocking, due=self.wake
         )
         # While it is held, nothing is written to the state's store, and nobody replaces it.
-        self.storing_nothing = self._storing.exclusive
+        self.state_write_lock = self._storing.exclusive
         self._sweeper = Sweeper(self, store, run_blocking)
         self._drafting = Drafting(core, self._intake, self._foreign, self._packages, self.opener)
-        self._barriers = ReadBarriers(core, self.wake)
+        self._barriers = ReadIndex(core, self.wake)
         self._configuration: Configuration | None = None
         self._writer = trio.CapacityLimiter(1)
         self._judging = trio.CapacityLimiter(1)
@@ -177,7 +181,7 @@ class Group:
             raise Unavailable("this node does not lead")
         proposals = decode_proposals(payload, trio.current_time() + PROPOSE_TIMEOUT_S)
         refusals = await self._judge(refusals_of, proposals, len(payload))
-        gathering = Gathering(proposals)
+        gathering = ProposalBatch(proposals)
         for proposal, refusal in zip(proposals, refusals, strict=True):
             if refusal is not None:
                 self.refused_commands += 1
@@ -403,7 +407,7 @@ class Group:
         if batch is not None and batch.term == entry.term:
             return batch
         if batch is not None:
-            batch.give_up(Unavailable("another leader's entry took its place"))
+            batch.fail(Unavailable("another leader's entry took its place"))
         try:
             decoded = decode_batch(entry.payload)
         except UNDECODABLE as error:
@@ -477,7 +481,7 @@ class Group:
             return
         error = OutcomeUnknown("the leader changed before the write was committed")
         for batch in self._batches.values():
-            batch.give_up(error)
+            batch.fail(error)
         self._drafting.lead_lost()
 
     def _propose_pending(self) -> None:
@@ -493,7 +497,7 @@ class Group:
         payload = encode_batch(Batch(now_ms, draft.commands, draft.stamps))
         try:
             indexes = self.core.propose([payload])
-        except raft.Refused as error:
+        except raft.CoreRefused as error:
             draft.refused(Unavailable(str(error)))
             self._pauses = True
             return
@@ -517,7 +521,7 @@ class Group:
                 self.machine.apply(entry.index, entry.term, 0, [])
             stale = self._batches.get(entry.index)
             if stale is not None:
-                stale.give_up(Unavailable("another leader's entry took its place"))
+                stale.fail(Unavailable("another leader's entry took its place"))
         self._batches.pop(entry.index, None)
         self.core.applied(entry.index)
 
@@ -582,7 +586,7 @@ class Group:
             assert restored, meta
         unknown = OutcomeUnknown("a snapshot took the place of the log")
         for batch in self._batches.values():
-            batch.give_up(unknown)
+            batch.fail(unknown)
         self._batches = {}
         self._storing.restarted(meta.index)
         self._installing = None

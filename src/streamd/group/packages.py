@@ -14,7 +14,7 @@ import outcome
 import trio
 
 from streamd.codec import UNDECODABLE
-from streamd.group.proposals import Awaited, OutcomeUnknown, Proposal, Unavailable, give_up
+from streamd.group.proposals import Awaited, OutcomeUnknown, Proposal, Unavailable, fail_all
 from streamd.metrics import Metrics
 from streamd.streams.checks import payload_bytes
 from streamd.streams.commands import Command, Number, Outcome, Result, brings_bytes
@@ -160,7 +160,7 @@ class OwnPackages:
         self._forget(package)
         full = [one for one in package.proposals if brings_bytes(one.command)]
         self._put_back([one for one in package.proposals if not brings_bytes(one.command)])
-        give_up(full, Unavailable(HOT_TIER_FULL))
+        fail_all(full, Unavailable(HOT_TIER_FULL))
 
     def decided(self, session_id: int, sequence: int, outcomes: Sequence[Outcome]) -> None:
         """Hear what the state says of a package, from the leader or by applying it here."""
@@ -184,7 +184,7 @@ class OwnPackages:
         if package.attempts == 1:
             self._put_back(package.proposals)
         else:
-            give_up(package.proposals, OutcomeUnknown("the node's session with the log was lost"))
+            fail_all(package.proposals, OutcomeUnknown("the node's session with the log was lost"))
 
     def expire(self, now: float) -> None:
         """Give up what is undecided past its deadline."""
@@ -196,7 +196,7 @@ class OwnPackages:
                 )
             else:
                 late, error = now, Unavailable("no leader took the write in time")
-            give_up([one for one in package.proposals if one.deadline <= late], error)
+            fail_all([one for one in package.proposals if one.deadline <= late], error)
             if all(one.deadline <= late for one in package.proposals):
                 self._forget(package)
 

@@ -10,7 +10,7 @@ from streamd.raft.messages import Configuration, Message
 from streamd.streams.commands import Change
 
 
-class Audience(Protocol):
+class ChangeListener(Protocol):
     """Those who follow streams live."""
 
     @property

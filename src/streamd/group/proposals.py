@@ -107,7 +107,7 @@ class Proposal(Awaited[Outcome]):
         self.count = 1
 
 
-def give_up(waiting: Iterable[Awaited[Any]], error: Unavailable | OutcomeUnknown) -> None:
+def fail_all(waiting: Iterable[Awaited[Any]], error: Unavailable | OutcomeUnknown) -> None:
     """Settle all with an error, each with its own: an outcome can be taken but once."""
     for one in waiting:
         one.settle(outcome.Error(type(error)(*error.args)))
@@ -230,7 +230,7 @@ def take_answers(proposals: Sequence[Proposal], payload: bytes) -> None:
         proposal.settle(settled)
 
 
-class Intake(Generic[W]):
+class ProposalQueue(Generic[W]):
     """What waits to get into a log entry, or to be sent to the leader for that.
 
     `taken` counts the commands that do not wait any more.
@@ -287,13 +287,13 @@ class Intake(Generic[W]):
         late = [one for one in self._waiting if one.deadline <= now]
         self._waiting = deque(one for one in self._waiting if one.deadline > now)
         self._let_go(late)
-        give_up(late, Unavailable("no leader took the write in time"))
+        fail_all(late, Unavailable("no leader took the write in time"))
 
     def refuse_all(self, error: Unavailable) -> None:
         """Have nothing wait any more."""
         waiting, self._waiting = self._waiting, deque()
         self._let_go(waiting)
-        give_up(waiting, error)
+        fail_all(waiting, error)
 
     def _let_go(self, gone: Iterable[W]) -> None:
         for one in gone:
@@ -301,7 +301,7 @@ class Intake(Generic[W]):
             self._commands -= one.count
 
 
-class Gathering:
+class ProposalBatch:
     """Waits for several proposals at once; `settled` has what became of each, in order."""
 
     def __init__(self, proposals: Sequence[Proposal]) -> None:

@@ -73,6 +73,6 @@ def _noted(store: StateStore, note: bytes) -> tuple[int, list[_Range], _Range]:
         for _, value in behind:
             last = min(last, keys.chunk_key(stream_id, _SLICE.decode(value).start_record + 1))
         return stream_id, [(first, last)], slices
-    stream_id = keys.id_in(note)
+    stream_id = keys.parse_id(note)
     ranges = [keys.id_range(letter, stream_id) for letter in _ROWS_OF_AN_ID]
     return stream_id, ranges, keys.id_range(keys.SLICE, stream_id)

@@ -10,7 +10,7 @@ import structlog
 
 from streamd.raft.core import Core
 
-log = structlog.get_logger("streamd.cold")
+log = structlog.get_logger("streamd.objectstore")
 
 # The log is not kept for a follower that has said nothing for so long.
 SILENT_S = 5.0

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import trio
 
-from streamd.cold.errors import ColdError, ObjectCorrupt, ObjectMissing
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.http import batches, bootstrap, buckets, reading, snapshots, writes
 from streamd.http.admin_guard import PUBLIC_PATHS, AdminGuard
@@ -29,6 +28,7 @@ from streamd.http.routing import (
     resolve,
 )
 from streamd.http.service import Service
+from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
 
 Handler = Callable[[Service, Request, Any], Awaitable[Response | LiveResponse]]
 

@@ -29,7 +29,7 @@ from streamd.http.messages import (
 from streamd.http.outgoing import FULL, Outgoing, OutgoingFull
 from streamd.http.shares import LimitReached, Share, Shares, client_of
 from streamd.http.transports import SEND_BYTES
-from streamd.http.wire import Refused, body_parts
+from streamd.http.wire import RequestRejected, body_parts
 
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -90,7 +90,7 @@ class AsgiApplication:
         try:
             request = await self._request(scope, channel)
             response = await self._application.handle(request)
-        except Refused as refused:
+        except RequestRejected as refused:
             channel.buffered.release()
             response = refused.response
         if isinstance(response, LiveResponse):
@@ -111,7 +111,7 @@ class AsgiApplication:
             await _send_whole(channel, FULL.status, FULL.head, body_parts(FULL.body)[0])
 
     async def _request(self, scope: Message, channel: AsgiChannel) -> Request:
-        """The request in `scope`, checked as the front door checks it. Raises `Refused`."""
+        """The request in `scope`, checked as the front door checks it. Raises `RequestRejected`."""
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
         check_method(scope["method"].encode())
@@ -119,12 +119,12 @@ class AsgiApplication:
         limit = self._config.max_header_bytes
         if len(scope["headers"]) > self._config.max_headers:
             most = self._config.max_headers
-            raise Refused(431, "TOO_MANY_HEADERS", f"more than {most} headers")
+            raise RequestRejected(431, "TOO_MANY_HEADERS", f"more than {most} headers")
         if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
-            raise Refused(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
+            raise RequestRejected(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
         headers = single_headers(scope["headers"])
         if b"content-length" in headers and b"transfer-encoding" in headers:
-            raise Refused(
+            raise RequestRejected(
                 400, "AMBIGUOUS_LENGTH", "Content-Length and Transfer-Encoding are both given"
             )
         check_host(headers.get(b"host"))
@@ -141,14 +141,14 @@ class AsgiApplication:
         )
 
     async def _read_body(self, channel: AsgiChannel) -> bytes:
-        """A body within all limits. Raises `Refused`, `ClientGone`."""
+        """A body within all limits. Raises `RequestRejected`, `ClientGone`."""
         limit, pace = self._config.max_body_bytes, Pace(self._config)
         body = bytearray()
         while not channel.body_ended:
             piece = await pace.wait(channel.receive_body)
             body += piece
             if len(body) > limit:
-                raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
+                raise RequestRejected(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
             try:
                 channel.buffered.hold(len(body))
             except LimitReached:
@@ -261,7 +261,7 @@ async def _refuse_websocket(send: Send) -> None:
     """Answer an extended CONNECT (RFC 8441) as CONNECT is answered anywhere here."""
     try:
         check_method(b"CONNECT")
-    except Refused as refused:
+    except RequestRejected as refused:
         lines = (refused.response.head + COMMON_HEAD).split(b"\r\n")
         headers = [(name.lower(), value) for name, _, value in _pairs(lines)]
         status, body = refused.response.status, refused.response.body

@@ -8,13 +8,13 @@ from secrets import token_hex
 import trio
 from msgspec.structs import replace
 
-from streamd.cold.errors import ColdError
 from streamd.http.fields import BadRequest
 from streamd.http.messages import Buffer, Channel, ClientGone, LiveResponse, Request, Response
 from streamd.http.routing import BootstrapRoute
 from streamd.http.service import Service
 from streamd.http.shares import LimitReached
 from streamd.http.snapshots import TOO_MANY_DOWNLOADS, Sending
+from streamd.objectstore.errors import ColdError
 from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.content import DEFAULT_CONTENT_TYPE, JSON_SEPARATOR, is_json
 from streamd.streams.model import Stream

@@ -40,7 +40,7 @@ from streamd.http.wire import (
     PREFACE_HEAD,
     STATUS_LINES,
     Chunked,
-    Refused,
+    RequestRejected,
     body_parts,
     empty_lines,
 )
@@ -240,7 +240,7 @@ class Connection:
         self._chunked = False
         self._left = b""
         self._pending_head = b""
-        self._late: Refused | None = None
+        self._late: RequestRejected | None = None
         self.scope = trio.CancelScope()
         self.phase = Phase.IDLE
         self.since = door.swept_at
@@ -281,7 +281,9 @@ class Connection:
         if self.phase is Phase.IDLE and waited_ms > config.idle_timeout_ms:
             self.scope.cancel()
         elif self.phase is Phase.HEAD and waited_ms > config.header_timeout_ms:
-            self._late = Refused(408, "HEADER_TIMEOUT", "the request's head came too slowly")
+            self._late = RequestRejected(
+                408, "HEADER_TIMEOUT", "the request's head came too slowly"
+            )
             self.scope.cancel()
         elif self.phase is Phase.BODY:
             assert self._pace is not None
@@ -308,7 +310,7 @@ class Connection:
             if head.method == "PUT" and self._door.application.takes_pieces(head.path):
                 return await self._serve_pieces(head)
             body = await self._read_body(head.fields)
-        except Refused as refused:
+        except RequestRejected as refused:
             await self._refuse(refused)
             return False
         self._enter(Phase.BUSY)
@@ -325,7 +327,7 @@ class Connection:
         return await self._respond(head, await self._handle(request))
 
     async def _serve_pieces(self, head: Head) -> bool:
-        """Serve a request whose body the handler takes piece by piece. Raises `Refused`."""
+        """Serve a request whose body the handler takes piece by piece. Raises `RequestRejected`."""
         self._enter(Phase.BUSY)
         body = WireBody(self, head.fields, Pace(self._door.config))
         request = Request(
@@ -368,7 +370,7 @@ class Connection:
             return await self._door.application.handle(request)
         except ClientGone:
             raise
-        except Refused:
+        except RequestRejected:
             raise
         except self._door.fatal:
             raise
@@ -399,15 +401,15 @@ class Connection:
                 break
             searched = max(0, len(buffer) - 3)
             if len(buffer) > limit:
-                raise Refused(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
+                raise RequestRejected(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
             if b"\n\n" in buffer or b"\0" in buffer:
-                raise Refused(400, "BAD_REQUEST", "a bare LF or NUL in the head")
+                raise RequestRejected(400, "BAD_REQUEST", "a bare LF or NUL in the head")
             if not await self._receive():
                 return None
             if self.phase is Phase.IDLE:
                 self._enter(Phase.HEAD)
         if end + 4 > limit:
-            raise Refused(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
+            raise RequestRejected(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
         head = bytes(buffer[: end + 4])
         del buffer[: end + 4]
         return head
@@ -418,7 +420,7 @@ class Connection:
             return b""
         limit = self._door.config.max_body_bytes
         if length is not None and length > limit:
-            raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
+            raise RequestRejected(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
         if length is not None and len(self.buffer) >= length:
             body = bytes(self.buffer[:length])
             del self.buffer[:length]
@@ -442,7 +444,7 @@ class Connection:
         while True:
             has_more = chunked.feed(self.buffer)
             if len(chunked.body) > limit:
-                raise Refused(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
+                raise RequestRejected(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
             self._account(len(chunked.body))
             if chunked.done:
                 return bytes(chunked.body)
@@ -478,7 +480,7 @@ class Connection:
 
     # -- sending ------------------------------------------------------------------------------
 
-    async def _refuse(self, refused: Refused) -> None:
+    async def _refuse(self, refused: RequestRejected) -> None:
         """Answer what is no request, and end the connection so that it is read."""
         self.held.release()
         self.buffer.clear()

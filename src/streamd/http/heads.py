@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import httptools
 
-from streamd.http.wire import SINGLE_HEADERS, VISIBLE, Refused
+from streamd.http.wire import SINGLE_HEADERS, VISIBLE, RequestRejected
 
 MAX_TARGET_BYTES = 8 * 1024
 
@@ -59,7 +59,7 @@ class _Parts:
         if name in self.headers:
             if name in SINGLE_HEADERS:
                 text = name.decode("ascii", "replace")
-                raise Refused(400, "DUPLICATE_HEADER", f"{text} is given more than once")
+                raise RequestRejected(400, "DUPLICATE_HEADER", f"{text} is given more than once")
             value = self.headers[name] + b", " + value
         self.headers[name] = value
 
@@ -73,7 +73,7 @@ class Fields:
     __slots__ = ("content_length", "expects_continue", "headers", "keep_alive", "version")
 
     def __init__(self, raw: bytes, max_headers: int) -> None:
-        """Parse ``HTTP/1.1``, the headers and the closing empty line. Raises `Refused`."""
+        """Parse ``HTTP/1.1``, the headers and the closing empty line. Raises `RequestRejected`."""
         _check_lines(raw, max_headers)
         parts = _Parts()
         parser = httptools.HttpRequestParser(parts)
@@ -82,15 +82,15 @@ class Fields:
         except httptools.HttpParserUpgrade:
             pass  # An upgrade that is asked for is declined by not taking notice.
         except httptools.HttpParserCallbackError as error:
-            if isinstance(error.__context__, Refused):
+            if isinstance(error.__context__, RequestRejected):
                 raise error.__context__ from None
             raise
         except httptools.HttpParserError as error:
-            raise Refused(400, "BAD_REQUEST", f"malformed HTTP: {error}") from None
+            raise RequestRejected(400, "BAD_REQUEST", f"malformed HTTP: {error}") from None
         self.version = parser.get_http_version()
         self.headers = parts.headers
         if self.version not in ("1.1", "1.0"):
-            raise Refused(505, "HTTP_VERSION", "only HTTP/1.1 and HTTP/1.0 are spoken here")
+            raise RequestRejected(505, "HTTP_VERSION", "only HTTP/1.1 and HTTP/1.0 are spoken here")
         check_host(self.headers.get(b"host"), required=self.version == "1.1")
         self.content_length = self._body_length()
         self.keep_alive = self._keeps_alive()
@@ -104,16 +104,18 @@ class Fields:
         coding = self.headers.get(b"transfer-encoding")
         if coding is not None:
             if length is not None:
-                raise Refused(
+                raise RequestRejected(
                     400, "AMBIGUOUS_LENGTH", "Content-Length and Transfer-Encoding are both given"
                 )
             if coding.lower() != b"chunked" or self.version != "1.1":
-                raise Refused(400, "INVALID_TRANSFER_ENCODING", "Transfer-Encoding must be chunked")
+                raise RequestRejected(
+                    400, "INVALID_TRANSFER_ENCODING", "Transfer-Encoding must be chunked"
+                )
             return None
         if length is None:
             return 0
         if not length.isdigit() or len(length) > 18:
-            raise Refused(400, "INVALID_CONTENT_LENGTH", "Content-Length is not a number")
+            raise RequestRejected(400, "INVALID_CONTENT_LENGTH", "Content-Length is not a number")
         return int(length)
 
     def _keeps_alive(self) -> bool:
@@ -132,7 +134,7 @@ class Head:
     __slots__ = ("fields", "method", "path", "query")
 
     def __init__(self, method: bytes, target: bytes, fields: Fields) -> None:
-        """Raises `Refused`."""
+        """Raises `RequestRejected`."""
         self.method = method.decode("ascii")
         self.path, self.query = split_target(target)
         self.fields = fields
@@ -148,7 +150,7 @@ class HeadParser:
         self._fields: dict[bytes, Fields] = {}
 
     def parse(self, raw: bytes) -> Head:
-        """The head `raw`, its closing empty line included. Raises `Refused`."""
+        """The head `raw`, its closing empty line included. Raises `RequestRejected`."""
         head = self._heads.get(raw)
         if head is None:
             head = self._parse(raw)
@@ -160,7 +162,7 @@ class HeadParser:
         line = _REQUEST_LINE.match(raw)
         if line is None:
             _check_lines(raw, self._max_headers)
-            raise Refused(400, "BAD_REQUEST", "the request line is malformed")
+            raise RequestRejected(400, "BAD_REQUEST", "the request line is malformed")
         check_method(line[1])
         rest = raw[line.end() - _VERSION_BYTES :]
         fields = self._fields.get(rest)
@@ -183,67 +185,71 @@ def _remember(memory: dict[bytes, _T], raw: bytes, parsed: _T) -> None:
 def _check_lines(raw: bytes, max_headers: int) -> None:
     """Line ends, folding and control characters, which parsers like to be generous about."""
     if raw.translate(None, VISIBLE):
-        raise Refused(400, "BAD_REQUEST", "a control character in the head")
+        raise RequestRejected(400, "BAD_REQUEST", "a control character in the head")
     lines = raw.count(b"\r\n")
     if raw.count(b"\n") != lines or raw.count(b"\r") != lines:
-        raise Refused(400, "BAD_REQUEST", "a bare CR or LF in the head")
+        raise RequestRejected(400, "BAD_REQUEST", "a bare CR or LF in the head")
     if b"\n " in raw or b"\n\t" in raw:
-        raise Refused(400, "BAD_REQUEST", "a folded header line")
+        raise RequestRejected(400, "BAD_REQUEST", "a folded header line")
     if lines - 2 > max_headers:
-        raise Refused(431, "TOO_MANY_HEADERS", f"more than {max_headers} headers")
+        raise RequestRejected(431, "TOO_MANY_HEADERS", f"more than {max_headers} headers")
 
 
 def check_method(method: bytes) -> None:
-    """Raises `Refused` for a method that no resource here has."""
+    """Raises `RequestRejected` for a method that no resource here has."""
     if method in (b"CONNECT", b"TRACE"):
-        raise Refused(
+        raise RequestRejected(
             405, "METHOD_NOT_ALLOWED", f"{method.decode()} is not allowed", b"Allow: OPTIONS\r\n"
         )
     if method not in _METHODS:
-        raise Refused(501, "METHOD_UNKNOWN", "the method is not known")
+        raise RequestRejected(501, "METHOD_UNKNOWN", "the method is not known")
 
 
 def check_host(host: bytes | None, *, required: bool = False) -> None:
-    """Raises `Refused`."""
+    """Raises `RequestRejected`."""
     if host is None:
         if required:
-            raise Refused(400, "MISSING_HOST", "Host is required")
+            raise RequestRejected(400, "MISSING_HOST", "Host is required")
     elif _HOST.fullmatch(host) is None:
-        raise Refused(400, "INVALID_HOST", "Host is not a host and port")
+        raise RequestRejected(400, "INVALID_HOST", "Host is not a host and port")
 
 
 def check_expectation(expect: bytes | None) -> None:
-    """Raises `Refused`."""
+    """Raises `RequestRejected`."""
     if expect is not None and expect.lower() != b"100-continue":
-        raise Refused(417, "EXPECTATION_FAILED", "only Expect: 100-continue is understood")
+        raise RequestRejected(417, "EXPECTATION_FAILED", "only Expect: 100-continue is understood")
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
     """Path and query of a request target in origin form, or in absolute form.
 
-    Raises `Refused`.
+    Raises `RequestRejected`.
     """
     if len(target) > MAX_TARGET_BYTES:
-        raise Refused(414, "TARGET_TOO_LONG", f"the target exceeds {MAX_TARGET_BYTES} bytes")
+        raise RequestRejected(
+            414, "TARGET_TOO_LONG", f"the target exceeds {MAX_TARGET_BYTES} bytes"
+        )
     if not target.startswith(b"/"):
         absolute = _ABSOLUTE.fullmatch(target)
         if absolute is None or _HOST.fullmatch(absolute[1]) is None:
             if target == b"*":
                 return b"*", b""
-            raise Refused(400, "INVALID_TARGET", "the request target is not a path")
+            raise RequestRejected(400, "INVALID_TARGET", "the request target is not a path")
         target = absolute[2] if absolute[2].startswith(b"/") else b"/" + absolute[2]
     if target.translate(None, _TARGET):
-        raise Refused(400, "INVALID_TARGET", "the request target has a character not allowed there")
+        raise RequestRejected(
+            400, "INVALID_TARGET", "the request target has a character not allowed there"
+        )
     path, _, query = target.partition(b"?")
     return _checked_path(path), query
 
 
 def _checked_path(path: bytes) -> bytes:
-    """A raw path that means one thing only. Raises `Refused`."""
+    """A raw path that means one thing only. Raises `RequestRejected`."""
     if b"%" in path and _ESCAPE.search(path):
-        raise Refused(400, "INVALID_PATH", "the path has an invalid percent escape")
+        raise RequestRejected(400, "INVALID_PATH", "the path has an invalid percent escape")
     if (b".." in path or b"%" in path) and _DOTS.search(path):
-        raise Refused(400, "INVALID_PATH", "the path has a .. segment")
+        raise RequestRejected(400, "INVALID_PATH", "the path has a .. segment")
     return path
 
 

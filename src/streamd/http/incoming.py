@@ -10,7 +10,7 @@ import trio
 
 from streamd.config import ServerConfig
 from streamd.http.heads import Fields
-from streamd.http.wire import Chunked, Refused
+from streamd.http.wire import Chunked, RequestRejected
 
 _MARKS_PER_WINDOW = 8
 
@@ -44,7 +44,7 @@ class Pace:
         return span_s < self._window_s or came >= self._least_bytes_per_s * span_s
 
     async def wait(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Have `receive` wait for the client. Raises `Refused` when it is too slow."""
+        """Have `receive` wait for the client. Raises `RequestRejected` when it is too slow."""
         started = trio.current_time()
         with trio.move_on_after(self._window_s):
             data = await receive()
@@ -54,12 +54,12 @@ class Pace:
         raise too_slow()
 
 
-def too_slow() -> Refused:
-    return Refused(408, "BODY_TIMEOUT", "the request's body came too slowly")
+def too_slow() -> RequestRejected:
+    return RequestRejected(408, "BODY_TIMEOUT", "the request's body came too slowly")
 
 
-def too_many_bodies() -> Refused:
-    return Refused(503, "OVERLOADED", "too many bodies at once", b"Retry-After: 1\r\n")
+def too_many_bodies() -> RequestRejected:
+    return RequestRejected(503, "OVERLOADED", "too many bodies at once", b"Retry-After: 1\r\n")
 
 
 class Wire(Protocol):

@@ -72,8 +72,8 @@ class IncomingBody(Protocol):
     async def receive(self) -> bytes:
         """The next piece, of at most some 64 KiB; empty at the end, and ever after.
 
-        Raises `ClientGone`, and `wire.Refused` for a body that is malformed or comes too slowly:
-        the adapter answers that, a handler only tidies up.
+        Raises `ClientGone`, and `wire.RequestRejected` for a body that is malformed or comes too
+        slowly: the adapter answers that, a handler only tidies up.
         """
         ...
 

@@ -11,18 +11,25 @@ from quart import Response, jsonify, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from streamd.cluster.administration import Add, Promote, Refused, Remove, Transfer, Wish
+from streamd.cluster.administration import (
+    Add,
+    AdminCommand,
+    AdminRefused,
+    Promote,
+    Remove,
+    Transfer,
+)
 from streamd.codec import UNDECODABLE
 from streamd.config import ConfigError, split_address
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.http.openapi import document
 from streamd.metrics import Metrics
-from streamd.node import cold_status, standing
+from streamd.node import cold_status, status
 from streamd.node.node import Node
 
 Answer = tuple[Response, int]
 
-_WISHES: dict[str, type[Wish]] = {
+_ADMIN_COMMANDS: dict[str, type[AdminCommand]] = {
     "add": Add,
     "promote": Promote,
     "remove": Remove,
@@ -68,7 +75,7 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
 
     @app.get("/cluster/status")
     async def cluster_status() -> Response:
-        return jsonify(standing.report(node))
+        return jsonify(status.report(node))
 
     @app.post("/cluster/snapshot")
     async def snapshot() -> Answer:
@@ -87,7 +94,7 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
             methods=["POST"],
         )
 
-    for operation, kind in _WISHES.items():
+    for operation, kind in _ADMIN_COMMANDS.items():
         app.add_url_rule(
             f"/cluster/{operation}",
             endpoint=operation,
@@ -131,11 +138,11 @@ async def _have_done(node: Node, work: str) -> Answer:
         order["round"] = node.cold_gc.want_round()
     else:
         order["pass"] = node.scrubber.ask()
-    node.cold_tier.hurry()
+    node.cold_tier.run_now()
     return jsonify(order), 202
 
 
-async def _administer(node: Node, operation: str, kind: type[Wish]) -> Answer:
+async def _administer(node: Node, operation: str, kind: type[AdminCommand]) -> Answer:
     """Carry out the wish in the request's JSON body."""
     if node.administration is None:
         return _error("NOT_A_CLUSTER", "this node has no cluster.name", 409)
@@ -148,7 +155,7 @@ async def _administer(node: Node, operation: str, kind: type[Wish]) -> Answer:
         return _error("INVALID_REQUEST", str(error), 400)
     try:
         return jsonify(await node.administration.perform(wish)), 200
-    except Refused as error:
+    except AdminRefused as error:
         return _error(error.code, str(error), STATUS.get(error.code, 409))
     except Unavailable as error:
         return _error("UNAVAILABLE", str(error), 503)

@@ -32,13 +32,13 @@ from streamd.http.messages import Request, Response
 from streamd.http.ops import create_ops_app
 from streamd.http.service import Service
 from streamd.metrics import Metrics
-from streamd.node import cold_status, standing
+from streamd.node import cold_status, status
 from streamd.node.node import Node, wall_clock_ms
 from streamd.privacy import is_open_to_others
 from streamd.raft.core import RaftViolation
 from streamd.storage.errors import StorageError
 from streamd.streams.packs import living_packs
-from streamd.tier.tier import open_cold
+from streamd.tiering.tier import open_cold
 from streamd.transport.credentials import MIN_SECRET_BYTES, Credentials
 from streamd.transport.network import TcpNetwork, ssl_contexts
 
@@ -81,7 +81,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
                 cold=cold,
                 cold_config=config.cold,
             )
-            standing.export(node, metrics)
+            status.export(node, metrics)
             cold_status.export(node, metrics)
             async with node.running():
                 service = Service(node, hub, server, metrics, wall_clock_ms, random)

@@ -7,7 +7,6 @@ from hashlib import blake2b
 import trio
 from msgspec.structs import replace
 
-from streamd.cold.errors import ColdError
 from streamd.http import fields
 from streamd.http.fields import BadRequest
 from streamd.http.messages import (
@@ -23,6 +22,7 @@ from streamd.http.routing import LatestSnapshotRoute, SnapshotRoute
 from streamd.http.service import GONE, NOT_FOUND, Service, offset_gone
 from streamd.http.shares import LimitReached
 from streamd.node.blobs import BlobGone, Upload, UploadRefused
+from streamd.objectstore.errors import ColdError
 from streamd.streams.blobs import PART_BYTES
 from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.commands import Outcome, Result

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import trio
 
-from streamd.cold.errors import ColdError
 from streamd.http.cursors import next_cursor
 from streamd.http.fields import BadRequest
 from streamd.http.live import SseReader
@@ -31,6 +30,7 @@ from streamd.http.sse import (
     whole_characters,
 )
 from streamd.node.reads import OffsetGone
+from streamd.objectstore.errors import ColdError
 from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.content import is_text
 from streamd.streams.model import Stream

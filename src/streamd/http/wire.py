@@ -49,7 +49,7 @@ PREFACE_HEAD = b"PRI * HTTP/2.0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Refused(Exception):
+class RequestRejected(Exception):
     """The request is not answered as asked: `response` is sent and the connection closed."""
 
     def __init__(self, status: int, code: str, message: str, head: bytes = b"") -> None:
@@ -70,7 +70,7 @@ class Chunked:
         self._state = "size"
 
     def feed(self, buffer: bytearray) -> bool:
-        """Take what it can from the front of `buffer`, removing it there. Raises `Refused`.
+        """Take what it can from the front of `buffer`, removing it there. Raises `RequestRejected`.
 
         At most `CHUNKS_PER_TURN` at once: tiny chunks cost a hundred times what their bytes do.
         Returns whether there may be more to take, after a turn of the loop.
@@ -103,11 +103,11 @@ class Chunked:
 
     def _take(self, line: bytes) -> None:
         if self._state == "data end":
-            raise Refused(400, "BAD_CHUNK", "a chunk is longer than its size")
+            raise RequestRejected(400, "BAD_CHUNK", "a chunk is longer than its size")
         if self._state == "size":
             match = _CHUNK_SIZE.fullmatch(line)
             if match is None:
-                raise Refused(400, "BAD_CHUNK", "a chunk size is malformed")
+                raise RequestRejected(400, "BAD_CHUNK", "a chunk size is malformed")
             self._left = int(match[1], 16)
             self._state = "data" if self._left else "trailer"
         elif not line:
@@ -120,10 +120,10 @@ class Chunked:
         self.trailer_bytes += len(line)
         name, colon, value = line.partition(b":")
         if self.trailer_bytes > MAX_TRAILER_BYTES:
-            raise Refused(431, "TRAILERS_TOO_LARGE", "the trailers are too large")
+            raise RequestRejected(431, "TRAILERS_TOO_LARGE", "the trailers are too large")
         well_formed = colon and _TOKEN.fullmatch(name) and not value.translate(None, VISIBLE)
         if not well_formed or name.lower() in _NO_TRAILERS:
-            raise Refused(400, "BAD_TRAILER", "a trailer is malformed or not allowed")
+            raise RequestRejected(400, "BAD_TRAILER", "a trailer is malformed or not allowed")
 
 
 def _line(buffer: bytearray, at: int) -> bytes | None:
@@ -131,11 +131,11 @@ def _line(buffer: bytearray, at: int) -> bytes | None:
     end = buffer.find(b"\n", at, at + MAX_CHUNK_LINE_BYTES + 2)
     if end < 0:
         if len(buffer) - at > MAX_CHUNK_LINE_BYTES:
-            raise Refused(400, "BAD_CHUNK", "a line of the chunked body is too long")
+            raise RequestRejected(400, "BAD_CHUNK", "a line of the chunked body is too long")
         return None
     line = bytes(buffer[at : end - 1]) if end > at else b""
     if buffer[end - 1 : end] != b"\r" or end == at or b"\r" in line or b"\0" in line:
-        raise Refused(400, "BAD_CHUNK", "a bare CR or LF in the chunked body")
+        raise RequestRejected(400, "BAD_CHUNK", "a bare CR or LF in the chunked body")
     return line
 
 

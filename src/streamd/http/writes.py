@@ -26,7 +26,7 @@ from streamd.streams.content import (
     split_body,
 )
 from streamd.streams.etags import CLOSED, STATE_TAG, state_tag
-from streamd.streams.model import Finding, ForkRequest
+from streamd.streams.model import ForkRequest, VerifiedPosition
 from streamd.streams.offsets import Position
 
 _CLOSED = b"Stream-Closed: true\r\n"
@@ -240,7 +240,7 @@ async def _propose_fork(
 ) -> Outcome:
     """Have a fork made of what its source is, again when that has changed meanwhile."""
 
-    async def find() -> Finding:
+    async def find() -> VerifiedPosition:
         nonlocal command
         kind = command.settings.content_type or await _type_of(service, fork.source)
         command = await _with_body(service, command, kind, body)

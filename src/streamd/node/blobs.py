@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from streamd.blocking import RunBlocking
 from streamd.group.group import Group
-from streamd.node.anchors import Anchors
+from streamd.node.position_lookup import PositionLookup
 from streamd.storage.state_store import StateStore
 from streamd.streams.commands import BeginUpload, Outcome, PublishSnapshot, Result, StorePart
-from streamd.streams.model import Finding
+from streamd.streams.model import VerifiedPosition
 from streamd.streams.offsets import Position
 from streamd.streams.reading import find_part
 from streamd.streams.state import State
-from streamd.tier.records import ColdRecords
+from streamd.tiering.cold_reader import ColdReader
 
 # While others write, an upload rests this many times as long as a part took. It has no hurry, and
 # without rests the disk and the loop would be busy with little else.
@@ -30,7 +30,7 @@ class Blobs:
     """Reads blobs a part at a time, wherever they are kept."""
 
     def __init__(
-        self, state: State, store: StateStore, cold: ColdRecords, run_blocking: RunBlocking
+        self, state: State, store: StateStore, cold: ColdReader, run_blocking: RunBlocking
     ) -> None:
         self._state = state
         self._store = store
@@ -69,7 +69,7 @@ class Upload:
     a `ColdError`.
     """
 
-    def __init__(self, group: Group, anchors: Anchors, key: bytes, at: Position) -> None:
+    def __init__(self, group: Group, anchors: PositionLookup, key: bytes, at: Position) -> None:
         self._group = group
         self._anchors = anchors
         self._key = key
@@ -109,7 +109,7 @@ class Upload:
         self._upload_id = 0
         return outcome
 
-    async def _find(self) -> Finding:
+    async def _find(self) -> VerifiedPosition:
         return await self._anchors.boundary(self._key, self._at)
 
     def close(self) -> None:

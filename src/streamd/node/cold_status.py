@@ -9,14 +9,14 @@ from typing import NamedTuple
 import msgspec
 import trio
 
-from streamd.archive.archive import Archive
-from streamd.cold.objects import MAX_PAGE
+from streamd.backup.archive import Archive
 from streamd.metrics import Metrics
 from streamd.node.node import Node
+from streamd.objectstore.objects import MAX_PAGE
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.model import Pack
-from streamd.tier.tier import ColdTier, Lead, Rounds
+from streamd.tiering.tier import ColdTier, LeaderTerm, PeriodicTask
 
 _PACK = msgspec.msgpack.Decoder(Pack)
 
@@ -57,7 +57,7 @@ async def report(node: Node) -> dict[str, object] | None:
         "packs": packs.objects,
         "pack_bytes": packs.size,
         "dead_packs": packs.dead,
-        "local_bytes": node.dropper.held_bytes,
+        "local_bytes": node.evictor.held_bytes,
         "backpressure": backpressure(node),
         "flush": _flush(node),
         "gc": _gc(node),
@@ -79,7 +79,7 @@ def backpressure(node: Node) -> str | None:
     )
 
 
-def tasks(tier: ColdTier) -> list[Rounds[[]] | Rounds[[Lead]]]:
+def tasks(tier: ColdTier) -> list[PeriodicTask[[]] | PeriodicTask[[LeaderTerm]]]:
     """All that the tier does, on this node and for all."""
     return [*tier.node_tasks, *tier.leader_tasks]
 
@@ -117,11 +117,11 @@ def _gc(node: Node) -> dict[str, object]:
     }
 
 
-def _task(task: Rounds[[]] | Rounds[[Lead]]) -> dict[str, object]:
+def _task(task: PeriodicTask[[]] | PeriodicTask[[LeaderTerm]]) -> dict[str, object]:
     return {"error": task.error, "failures": task.failures, "ago_ms": _ago_ms(task)}
 
 
-def _ago_ms(task: Rounds[[]] | Rounds[[Lead]]) -> int | None:
+def _ago_ms(task: PeriodicTask[[]] | PeriodicTask[[LeaderTerm]]) -> int | None:
     """Since a round of the task last went well."""
     return None if task.done_at is None else round((trio.current_time() - task.done_at) * 1000)
 
@@ -149,7 +149,7 @@ def _sum_up(store: StateStore) -> Packs:
 def _oldest_hot_ms(store: StateStore) -> int | None:
     """Blocks."""
     rows = store.scan(keys.HOT, bytes([keys.HOT[0] + 1]), limit=1)
-    return keys.hot_in(rows[0][0])[0] if rows else None
+    return keys.parse_hot(rows[0][0])[0] if rows else None
 
 
 def export(node: Node, metrics: Metrics) -> None:
@@ -159,7 +159,7 @@ def export(node: Node, metrics: Metrics) -> None:
         return
     gauge, header = metrics.gauge, node.group.state
 
-    def of_each(value: Callable[[Rounds[[]] | Rounds[[Lead]]], float]) -> Values:
+    def of_each(value: Callable[[PeriodicTask[[]] | PeriodicTask[[LeaderTerm]]], float]) -> Values:
         return lambda: {task.name: value(task) for task in tasks(tier)}
 
     gauge("cold_hot_bytes", "Not in the cold store yet.", lambda: header.header.hot_bytes)
@@ -169,7 +169,7 @@ def export(node: Node, metrics: Metrics) -> None:
     gauge("cold_backpressure", "Whether appends are refused.", lambda: node.group.is_full)
     stuck = node.flusher
     gauge("cold_stuck_bytes", "That no object can hold, as known.", lambda: stuck.stuck_bytes)
-    held = node.dropper
+    held = node.evictor
     gauge("cold_kept_bytes", "In the store, and kept here too.", lambda: held.held_bytes or 0)
     gauge("cold_cache_bytes", "Read from the store, in memory.", lambda: tier.reads.size)
     metrics.counter_by("task", "cold_failures", "Rounds that failed.", of_each(_failures))
@@ -229,11 +229,11 @@ def _alarms(archive: Archive) -> dict[str, float]:
 Values = Callable[[], dict[str, float]]
 
 
-def _failures(task: Rounds[[]] | Rounds[[Lead]]) -> float:
+def _failures(task: PeriodicTask[[]] | PeriodicTask[[LeaderTerm]]) -> float:
     return task.failures
 
 
-def _fails(task: Rounds[[]] | Rounds[[Lead]]) -> float:
+def _fails(task: PeriodicTask[[]] | PeriodicTask[[LeaderTerm]]) -> float:
     return task.error is not None
 
 
@@ -243,8 +243,8 @@ def _counts(node: Node) -> dict[str, float]:
     return {
         "flushed_packs": node.flusher.packs,
         "flushed_bytes": node.flusher.bytes,
-        "dropped_bytes": node.dropper.dropped_bytes,
-        "differing_slices": node.dropper.differing,
+        "dropped_bytes": node.evictor.dropped_bytes,
+        "differing_slices": node.evictor.differing,
         "read_slices": tier.reads.misses,
         "cached_slices": tier.reads.hits,
         "damaged_reads": tier.records.damaged,

@@ -9,36 +9,36 @@ from random import Random
 
 import trio
 
-from streamd.archive.archive import Archive
-from streamd.archive.merging import Merger
-from streamd.archive.scrub import Scrubber
-from streamd.archive.snapshots import ArchiveTarget, StateSnapshots
+from streamd.backup.archive import Archive
+from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
+from streamd.backup.merging import Merger
+from streamd.backup.scrub import Scrubber
 from streamd.blocking import RunBlocking
 from streamd.cluster.administration import Administration
 from streamd.cluster.cluster import Cluster
 from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
 from streamd.config import ClusterConfig, ColdConfig
 from streamd.group.group import Group
-from streamd.group.peers import Audience
+from streamd.group.peers import ChangeListener
 from streamd.group.pins import Pins
 from streamd.group.proposals import Unavailable
 from streamd.group.reclaim import reclaim_forever
 from streamd.group.stores import Stores, open_core
 from streamd.metrics import Metrics
-from streamd.node.anchors import Anchors
 from streamd.node.blobs import Blobs
+from streamd.node.position_lookup import PositionLookup
 from streamd.node.reads import Reads
 from streamd.raft.messages import Message
 from streamd.storage.incoming import SnapshotSink
 from streamd.streams.machine import Machine
 from streamd.streams.state import State
-from streamd.tier.drop import Dropper
-from streamd.tier.flush import Flusher
-from streamd.tier.gc import ColdGc
-from streamd.tier.reads import ColdReads
-from streamd.tier.records import ColdRecords
-from streamd.tier.store import Cold
-from streamd.tier.tier import ColdTier, Rounds
+from streamd.tiering.async_store import AsyncObjectStore
+from streamd.tiering.cold_reader import ColdReader
+from streamd.tiering.eviction import Evictor
+from streamd.tiering.flush import Flusher
+from streamd.tiering.gc import ColdGc
+from streamd.tiering.slice_cache import SliceCache
+from streamd.tiering.tier import ColdTier, PeriodicTask
 
 
 def wall_clock_ms() -> int:
@@ -55,11 +55,11 @@ class Node:
         run_blocking: RunBlocking,
         clock_ms: Callable[[], int],
         random: Random,
-        audience: Audience,
+        audience: ChangeListener,
         metrics: Metrics,
         cluster: Cluster | None = None,
         timing: ClusterConfig | None = None,
-        cold: Cold | None = None,
+        cold: AsyncObjectStore | None = None,
         cold_config: ColdConfig | None = None,
     ) -> None:
         """Blocks for a read or two. Raises `StorageError` when the stores do not fit together."""
@@ -87,9 +87,9 @@ class Node:
         self.archive: Archive | None = None
         self.cold_config = cold_config or ColdConfig()
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
-        records = ColdRecords(None) if self.cold_tier is None else self.cold_tier.records
+        records = ColdReader(None) if self.cold_tier is None else self.cold_tier.records
         self.reads = Reads(state, stores.state, records, run_blocking)
-        self.anchors = Anchors(self.group, self.reads)
+        self.anchors = PositionLookup(self.group, self.reads)
         self.blobs = Blobs(state, stores.state, records, run_blocking)
         self.administration: Administration | None = None
         if cluster is not None:
@@ -105,12 +105,14 @@ class Node:
             self._receiver = SnapshotReceiver(self.group, sink, run_blocking=run_blocking)
         self._nursery: trio.Nursery | None = None
 
-    def _cold_tier(self, cold: Cold | None, config: ColdConfig, random: Random) -> ColdTier | None:
+    def _cold_tier(
+        self, cold: AsyncObjectStore | None, config: ColdConfig, random: Random
+    ) -> ColdTier | None:
         """The cold tier over a cold store, if there is one."""
         if cold is None:
             return None
         self.group.hot_limit_bytes = config.hot_limit_bytes
-        reads = ColdReads(cold, cache_bytes=config.cache_bytes)
+        reads = SliceCache(cold, cache_bytes=config.cache_bytes)
         self.flusher = Flusher(
             self.group,
             self.stores.state,
@@ -119,10 +121,10 @@ class Node:
             self._cluster_id,
             run_blocking=self.run_blocking,
         )
-        self.dropper = Dropper(
+        self.evictor = Evictor(
             self.group.state,
             self.stores.state,
-            self.group.storing_nothing,
+            self.group.state_write_lock,
             self.group.stored,
             keep_bytes=config.hot_keep_bytes,
             run_blocking=self.run_blocking,
@@ -134,7 +136,7 @@ class Node:
             self.run_blocking,
             former_cluster_id=lambda: self.stores.data_dir.identity.former_cluster_id,
         )
-        snapshots = StateSnapshots(target, config, random=random)
+        snapshots = Checkpointer(target, config, random=random)
         ask_member = None if self.cluster is None else self.cluster.ask_to_archive
         self.archive = Archive(target, snapshots, config, ask_member=ask_member)
         self.scrubber = Scrubber(target, self.stores.state, config)
@@ -154,15 +156,15 @@ class Node:
             self.group,
             cold,
             reads,
-            ColdRecords(reads),
-            node_tasks=[Rounds("drop", self.dropper.round)],
+            ColdReader(reads),
+            node_tasks=[PeriodicTask("drop", self.evictor.round)],
             leader_tasks=[
-                Rounds("flush", guarded(self.flusher.round)),
-                Rounds("archive", guarded(self.archive.make_round)),
-                Rounds("snapshot", guarded(snapshots.make_round)),
-                Rounds("merge", guarded(Merger(target).make_round)),
+                PeriodicTask("flush", guarded(self.flusher.round)),
+                PeriodicTask("archive", guarded(self.archive.make_round)),
+                PeriodicTask("snapshot", guarded(snapshots.make_round)),
+                PeriodicTask("merge", guarded(Merger(target).make_round)),
                 self.cold_gc.task,
-                Rounds("scrub", self.scrubber.make_round),
+                PeriodicTask("scrub", self.scrubber.make_round),
             ],
         )
 

@@ -26,7 +26,7 @@ from streamd.streams.reading import (
 )
 from streamd.streams.state import State, load_rows
 from streamd.streams.tables import Table
-from streamd.tier.records import ColdRecords
+from streamd.tiering.cold_reader import ColdReader
 
 # Pages of buckets read at once; whoever lists in a loop must not take every thread there is.
 _LISTINGS_AT_ONCE = 2
@@ -46,7 +46,7 @@ class Reads:
     """The state as readers see it. What is returned is as of the moment of the return."""
 
     def __init__(
-        self, state: State, store: StateStore, cold: ColdRecords, run_blocking: RunBlocking
+        self, state: State, store: StateStore, cold: ColdReader, run_blocking: RunBlocking
     ) -> None:
         self._state = state
         self._store = store

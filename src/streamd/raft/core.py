@@ -11,6 +11,7 @@ from random import Random
 
 from streamd.raft.interface import (
     ChangeInProgress,
+    CoreRefused,
     InvalidConfiguration,
     InvalidTransfer,
     LogReader,
@@ -20,7 +21,6 @@ from streamd.raft.interface import (
     RaftViolation,
     ReadState,
     Ready,
-    Refused,
     Role,
     Settings,
     SoftState,
@@ -32,12 +32,13 @@ from streamd.raft.messages import Configuration, Entry, HardState, Message
 from streamd.raft.roles import Roles
 from streamd.raft.startup import stored_configurations, stored_hard_state
 from streamd.raft.state import State
-from streamd.raft.trust import Trust
+from streamd.raft.vote_eligibility import VoteEligibility
 from streamd.raft.writes import Writes
 
 __all__ = [
     "ChangeInProgress",
     "Core",
+    "CoreRefused",
     "InvalidConfiguration",
     "InvalidTransfer",
     "NotLeader",
@@ -46,7 +47,6 @@ __all__ = [
     "RaftViolation",
     "ReadState",
     "Ready",
-    "Refused",
     "Role",
     "Settings",
     "SoftState",
@@ -93,7 +93,7 @@ class Core:
             stored_hard_state(hard_state, self._log, applied_index),
             self._log,
             stored_configurations(log, applied_index, configuration),
-            Trust(may_vote, trusted_from_index),
+            VoteEligibility(may_vote, trusted_from_index),
         )
         self._applied_index = applied_index
         self._handed_hard_state = hard_state
@@ -138,7 +138,7 @@ class Core:
     @property
     def may_vote(self) -> bool:
         """False while the log lacks what this node has confirmed in an earlier life."""
-        return self._state.trust.may_vote
+        return self._state.vote_eligibility.may_vote
 
     @property
     def commit_index(self) -> int:
@@ -168,7 +168,7 @@ class Core:
         term is committed, on a follower while it applies in time what the leader has."""
         if self._roles.leadership is not None:
             return self._roles.leadership.has_committed_in_term
-        return bool(self._state.leader_id) and self._state.keeping_up.value
+        return bool(self._state.leader_id) and self._state.lag.value
 
     @property
     def transferring(self) -> int:
@@ -252,7 +252,7 @@ class Core:
         """Let one tick of time pass."""
         self._writes.tick()
         self._roles.tick()
-        self._state.keeping_up.tick(self._applied_index)
+        self._state.lag.tick(self._applied_index)
 
     def step(self, message: Message) -> None:
         """Take a message from a peer, member of the group or not; one that its sender has no

@@ -48,7 +48,7 @@ def answer_vote(state: State, request: VoteRequest) -> bool:
     vote = state.hard_state.vote
     free = vote == request.sender or (vote == 0 and state.leader_id == 0)
     granted = (
-        state.trust.may_vote
+        state.vote_eligibility.may_vote
         and free
         and state.log.is_up_to_date(request.last_index, request.last_term)
     )
@@ -61,7 +61,7 @@ def answer_vote(state: State, request: VoteRequest) -> bool:
 def answer_pre_vote(state: State, request: VoteRequest, *, hears_leader: bool) -> None:
     """Say whether the sender would get this node's vote; that promises nothing."""
     granted = (
-        state.trust.may_vote
+        state.vote_eligibility.may_vote
         and not hears_leader
         and request.term > state.term
         and state.log.is_up_to_date(request.last_index, request.last_term)

@@ -34,7 +34,7 @@ def follow_append(state: State, request: AppendRequest) -> None:
         _accept(state, request, match_index)
     else:
         _reject(state, request.sender, request.prev_index, request.prev_term)
-    state.trust.heard_commit(request.commit_index, log)
+    state.vote_eligibility.heard_commit(request.commit_index, log)
 
 
 def _accept(state: State, request: AppendRequest, match_index: int) -> None:
@@ -53,7 +53,7 @@ def _reject(state: State, leader_id: int, prev_index: int, prev_term: int) -> No
             prev_index,
             hint_index,
             hint_term,
-            not state.trust.may_vote,
+            not state.vote_eligibility.may_vote,
         )
     )
 
@@ -80,14 +80,14 @@ def follow_heartbeat(state: State, heartbeat: Heartbeat) -> None:
     """Raises `RaftViolation` when the log no longer holds what this node has confirmed, unless
     the node knows that; then the leader is told."""
     log = state.log
-    state.trust.heard_leader(heartbeat.last_index)
-    state.keeping_up.heard(heartbeat.last_index)
+    state.vote_eligibility.heard_leader(heartbeat.last_index)
+    state.lag.heard(heartbeat.last_index)
     if state.restoring is None:
-        if heartbeat.commit_index > log.last_index and not state.trust.may_vote:
+        if heartbeat.commit_index > log.last_index and not state.vote_eligibility.may_vote:
             _reject(state, heartbeat.sender, heartbeat.commit_index, state.term)
         else:
             log.commit_to(heartbeat.commit_index)
-            state.trust.heard_commit(heartbeat.commit_index, log)
+            state.vote_eligibility.heard_commit(heartbeat.commit_index, log)
     state.messages.append(
         HeartbeatReply(state.node_id, heartbeat.sender, state.term, heartbeat.round)
     )
@@ -97,7 +97,7 @@ def follow_commit_notice(state: State, notice: CommitNotice) -> None:
     """Raises `RaftViolation` as for a heartbeat; what a node cannot use here, the next heartbeat
     settles."""
     log = state.log
-    is_lost = notice.commit_index > log.last_index and not state.trust.may_vote
+    is_lost = notice.commit_index > log.last_index and not state.vote_eligibility.may_vote
     if state.restoring is None and not is_lost:
         log.commit_to(notice.commit_index)
-        state.trust.heard_commit(notice.commit_index, log)
+        state.vote_eligibility.heard_commit(notice.commit_index, log)

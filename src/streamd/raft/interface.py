@@ -118,11 +118,11 @@ class Ready(msgspec.Struct):
         return self.hard_state.term, 0
 
 
-class Refused(Exception):
+class CoreRefused(Exception):
     """The core does not do what it was asked to, and nothing has changed."""
 
 
-class NotLeader(Refused):
+class NotLeader(CoreRefused):
     """Only the leader does this. `leader_id` is where to go, 0 when no leader is known."""
 
     def __init__(self, leader_id: int) -> None:
@@ -132,7 +132,7 @@ class NotLeader(Refused):
         self.leader_id = leader_id
 
 
-class Overloaded(Refused):
+class Overloaded(CoreRefused):
     """Too much is proposed and not yet committed. Nothing was appended; try again later."""
 
     def __init__(self, uncommitted_bytes: int, max_uncommitted_bytes: int) -> None:
@@ -143,7 +143,7 @@ class Overloaded(Refused):
         self.max_uncommitted_bytes = max_uncommitted_bytes
 
 
-class TransferInProgress(Refused):
+class TransferInProgress(CoreRefused):
     """Leadership is being handed to node `to`. Nothing was appended; try again soon."""
 
     def __init__(self, to: int) -> None:
@@ -151,16 +151,16 @@ class TransferInProgress(Refused):
         self.to = to
 
 
-class InvalidTransfer(Refused):
+class InvalidTransfer(CoreRefused):
     """Leadership cannot be handed to this node: it has no vote."""
 
 
-class ChangeInProgress(Refused):
+class ChangeInProgress(CoreRefused):
     """The configuration cannot change yet: the last change, or any entry of the leader's own
     term, is not committed."""
 
 
-class InvalidConfiguration(Refused):
+class InvalidConfiguration(CoreRefused):
     """What was proposed is not a configuration a group can have."""
 
 

@@ -40,7 +40,7 @@ class Roles:
         self.forwarded_reads = ForwardedReads(state, random)
         self.candidacy: Candidacy | None = None
         self.leadership: Leadership | None = None
-        if state.is_only_voter and state.trust.may_vote:
+        if state.is_only_voter and state.vote_eligibility.may_vote:
             self._campaign()
 
     @property
@@ -242,7 +242,7 @@ class Roles:
         committed = state.configurations.at(state.log.commit_index)
         return (
             (state.configuration.is_voter(state.node_id) or committed.is_voter(state.node_id))
-            and state.trust.may_vote
+            and state.vote_eligibility.may_vote
             and state.restoring is None
             and not self._writes.have_stalled
         )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from streamd.raft.interface import ReadState, Settings
-from streamd.raft.keeping_up import KeepingUp
+from streamd.raft.lag import LagTracker
 from streamd.raft.log import Log
 from streamd.raft.membership import ConfigurationHistory
 from streamd.raft.messages import Configuration, HardState, Message
-from streamd.raft.trust import Trust
+from streamd.raft.vote_eligibility import VoteEligibility
 
 
 class State:
@@ -20,7 +20,7 @@ class State:
         hard_state: HardState,
         log: Log,
         configurations: ConfigurationHistory,
-        trust: Trust,
+        vote_eligibility: VoteEligibility,
     ) -> None:
         self.node_id = node_id
         self.settings = settings
@@ -28,8 +28,8 @@ class State:
         self.hard_state = hard_state
         self.log = log
         self.configurations = configurations
-        self.trust = trust
-        self.keeping_up = KeepingUp(settings.election_timeout_ticks)
+        self.vote_eligibility = vote_eligibility
+        self.lag = LagTracker(settings.election_timeout_ticks)
         self.leader_id = 0
         # (index, term) of a snapshot that is being installed: the log must not change under it.
         self.restoring: tuple[int, int] | None = None

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from streamd.client.names import parse_name
-from streamd.client.transport import RETRY_FOR_S, Answer, Refused, Server
+from streamd.client.transport import RETRY_FOR_S, Answer, ApiError, Server
 from streamd.spark.errors import NotUnderstood, StreamMissing, Trimmed
 from streamd.spark.options import BadOption
 from streamd.spark.streams import Described, Piece, Range, Snapshot
@@ -68,7 +68,7 @@ _PAGE_DECODER = msgspec.json.Decoder(_Page)
 
 
 class Remote:
-    """`Streams` of a server. Raises `Refused` and `Unreachable` besides."""
+    """`Streams` of a server. Raises `ApiError` and `Unreachable` besides."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -90,7 +90,7 @@ class Remote:
         while True:
             try:
                 answer = self._server.ask("GET", f"/{bucket}/streams", params=query)
-            except Refused as refusal:
+            except ApiError as refusal:
                 if refusal.status == 404:
                     raise StreamMissing(f"there is no bucket {bucket}") from None
                 if refusal.code == "INVALID_BUCKET_ID":
@@ -131,7 +131,7 @@ class Remote:
     def snapshot(self, name: str) -> Snapshot:
         try:
             answer = self._server.ask("GET", f"{parse_name(name).bucketed_path()}/snapshot")
-        except Refused as refusal:
+        except ApiError as refusal:
             if refusal.status in _GONE:
                 raise StreamMissing(f"there is no snapshot of {name}") from None
             raise
@@ -141,7 +141,7 @@ class Remote:
     def _ask(self, method: str, name: str, query: dict[str, str] | None = None) -> Answer:
         try:
             return self._server.ask(method, parse_name(name).path, params=query)
-        except Refused as refusal:
+        except ApiError as refusal:
             earliest = parse_offset(refusal.headers.get("stream-earliest-offset", "").encode())
             if refusal.status == 410 and earliest is not None:
                 raise Trimmed(name, earliest) from None

@@ -17,7 +17,7 @@ from streamd.storage.binding import plyvel
 from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError
 from streamd.storage.files import sync_directory
 from streamd.storage.leveldb import FailStop
-from streamd.storage.snapshots import Piece, SnapshotMeta, piece_crc, put_rows
+from streamd.storage.raft_snapshots import Piece, SnapshotMeta, piece_crc, put_rows
 from streamd.storage.state_store import StateStore, open_state_database
 from streamd.streams import keys
 from streamd.streams.model import Header

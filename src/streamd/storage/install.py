@@ -24,7 +24,7 @@ from streamd.storage.files import (
 )
 from streamd.storage.floor import Floor
 from streamd.storage.log_store import LogStore
-from streamd.storage.snapshots import SnapshotMeta
+from streamd.storage.raft_snapshots import SnapshotMeta
 from streamd.storage.state_store import StateStore
 
 log = structlog.get_logger("streamd.storage")

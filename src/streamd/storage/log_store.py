@@ -12,12 +12,12 @@ from pathlib import Path
 
 from streamd.raft.messages import Entry, HardState
 from streamd.storage.binding import plyvel
+from streamd.storage.entry_cache import EntryCache, fitting
 from streamd.storage.errors import RESTORE_HINT, LogBelowFloor, LogCorrupt, StateBehindLog
 from streamd.storage.files import read_checked, remove_durably, write_checked
 from streamd.storage.floor import Floor, read_floor, write_floor
 from streamd.storage.leveldb import FailStop
 from streamd.storage.log_rows import LogRows
-from streamd.storage.recent import Recent, fitting
 from streamd.storage.salvage import (
     LogFiles,
     finish_salvage,
@@ -53,7 +53,7 @@ class LogStore:
         self._first_kept = 1
         self._last = Floor()
         self._floor = Floor()
-        self._recent = Recent(_RECENT_BYTES)
+        self._recent = EntryCache(_RECENT_BYTES)
 
     @classmethod
     def open(
@@ -238,7 +238,7 @@ class LogStore:
             batch.write()
             self._base = self._last = self._floor = base
             self._coming_base, self._first_kept = None, index + 1
-            self._recent = Recent(_RECENT_BYTES)
+            self._recent = EntryCache(_RECENT_BYTES)
             self._delete_slices(0, index + 1)
 
     def note_regained(self) -> None:

@@ -40,7 +40,14 @@ from streamd.streams.content import (
     is_content_type,
     is_json,
 )
-from streamd.streams.model import Finding, ForkRequest, IfMatch, ProducerStamp, Settings, Verdict
+from streamd.streams.model import (
+    ForkRequest,
+    IfMatch,
+    ProducerStamp,
+    Settings,
+    Verdict,
+    VerifiedPosition,
+)
 
 MAX_SAFE_INTEGER = 2**53 - 1
 MAX_TOKEN_BYTES = 256
@@ -249,7 +256,7 @@ def _are_settings(settings: Settings) -> bool:
     )
 
 
-def _leads_on(fork: ForkRequest, finding: Finding | None) -> bool:
+def _leads_on(fork: ForkRequest, finding: VerifiedPosition | None) -> bool:
     """Whether a finding can be what was found at the place that a fork asks for."""
     if finding is None or not _is_finding(finding):
         return False
@@ -265,7 +272,7 @@ def _leads_on(fork: ForkRequest, finding: Finding | None) -> bool:
     return min(further) > 0 and fork.sub_offset in further
 
 
-def _is_finding(finding: Finding) -> bool:
+def _is_finding(finding: VerifiedPosition) -> bool:
     return 0 <= finding.stream_id <= _MAX_ID and _is_offset((finding.record, finding.byte))
 
 

@@ -13,12 +13,12 @@ import msgspec
 
 from streamd.streams.model import (
     ArchivedPlace,
-    Finding,
     IfMatch,
     ProducerStamp,
     Scrub,
     Settings,
     Stream,
+    VerifiedPosition,
 )
 from streamd.streams.offsets import START, Position
 
@@ -42,7 +42,7 @@ class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=Fals
     lengths: list[int] = []
     implicit_bucket: bool = False
     if_match: IfMatch | None = None
-    finding: Finding | None = None
+    finding: VerifiedPosition | None = None
     cut_as: str | None = None
 
 
@@ -99,7 +99,7 @@ class BeginUpload(msgspec.Struct, frozen=True, array_like=True, tag="begin-uploa
 
     key: bytes
     at: tuple[int, int]
-    finding: Finding | None = None
+    finding: VerifiedPosition | None = None
 
 
 class StorePart(msgspec.Struct, frozen=True, array_like=True, tag="store-part", gc=False):
@@ -124,7 +124,7 @@ class PublishSnapshot(msgspec.Struct, frozen=True, array_like=True, tag="publish
     digest: bytes
     upload_id: int = 0
     data: bytes = b""
-    finding: Finding | None = None
+    finding: VerifiedPosition | None = None
 
 
 class DropUploads(msgspec.Struct, frozen=True, array_like=True, tag="drop-uploads"):

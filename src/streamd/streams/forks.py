@@ -13,7 +13,7 @@ from itertools import accumulate
 from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, append_at
 from streamd.streams.commands import Create, Result
 from streamd.streams.content import is_json, same_media_type
-from streamd.streams.model import Finding, Segment, Settings, Stream, Verdict
+from streamd.streams.model import Segment, Settings, Stream, Verdict, VerifiedPosition
 from streamd.streams.offsets import START, Position
 from streamd.streams.snapshots import inherit
 from streamd.streams.state import State
@@ -107,36 +107,36 @@ def resolve_fork(state: State, command: Create, now_ms: int) -> Anchor:
 
 def find_anchor(
     source: Stream, chunk: AnyChunk, limit: Limit, at: Position, sub_offset: int
-) -> Finding:
+) -> VerifiedPosition:
     """Where a sub-offset from `at` leads to, in a chunk with the record at `at`."""
     stream_id = source.stream_id
     try:
         lengths = append_at(chunk, at)
     except OffsetMismatch:
-        return Finding(stream_id, Verdict.NO_BOUNDARY)
+        return VerifiedPosition(stream_id, Verdict.NO_BOUNDARY)
     lengths = lengths[: limit.record - at.record]
     ends = list(accumulate(lengths))
     if at.byte + ends[-1] > limit.byte:
         lengths[-1] -= at.byte + ends[-1] - limit.byte
     led_to = _advance(source, at, lengths, sub_offset) if sub_offset else at
     if led_to is None:
-        return Finding(stream_id, Verdict.BEYOND_APPEND)
-    return Finding(stream_id, Verdict.BOUNDARY, *led_to)
+        return VerifiedPosition(stream_id, Verdict.BEYOND_APPEND)
+    return VerifiedPosition(stream_id, Verdict.BOUNDARY, *led_to)
 
 
-def _look(state: State, source: Stream, at: Position, sub_offset: int) -> Finding:
+def _look(state: State, source: Stream, at: Position, sub_offset: int) -> VerifiedPosition:
     """Find what a command of old did not bring."""
     if at.record == source.records:
         # Nothing begins at the end, and the tail is another byte.
-        return Finding(source.stream_id, Verdict.NO_BOUNDARY)
+        return VerifiedPosition(source.stream_id, Verdict.NO_BOUNDARY)
     try:
         chunk, limit = state.chunk_at(source, at.record)
     except OffsetMismatch:
-        return Finding(source.stream_id, Verdict.NO_BOUNDARY)
+        return VerifiedPosition(source.stream_id, Verdict.NO_BOUNDARY)
     return find_anchor(source, chunk, limit, at, sub_offset)
 
 
-def _found(source: Stream, finding: Finding) -> Position:
+def _found(source: Stream, finding: VerifiedPosition) -> Position:
     """The position that a finding names, if it was made of this stream. Raises `ForkRefused`."""
     if finding.stream_id != source.stream_id or finding.record > source.records:
         raise ForkRefused(Result.STALE)

@@ -188,7 +188,7 @@ def stream_id_in(key: bytes) -> int:
     return int(found)
 
 
-def number_in(key: bytes) -> int:
+def parse_number(key: bytes) -> int:
     """The number behind the id there: the end record, or a part's number."""
     _, _, found = _CHUNK.unpack(key)
     return int(found)
@@ -208,7 +208,7 @@ def hot_key(at_ms: int, owner: bytes) -> bytes:
     return _PAIR.pack(HOT, at_ms) + owner
 
 
-def hot_in(key: bytes) -> tuple[int, bytes]:
+def parse_hot(key: bytes) -> tuple[int, bytes]:
     """The time and the owner in a key that `hot_key` made."""
     _, at_ms = _PAIR.unpack(key[:9])
     return int(at_ms), key[9:]
@@ -234,7 +234,7 @@ def key_in_expiry(expiry: bytes) -> bytes:
     return expiry[9:]
 
 
-def id_in(key: bytes) -> int:
+def parse_id(key: bytes) -> int:
     """The id in a key that is only a letter and an id: of garbage, a blob, an upload."""
     _, found = _PAIR.unpack(key)
     return int(found)

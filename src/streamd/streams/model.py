@@ -68,7 +68,7 @@ class Verdict(Enum):
     BEYOND_APPEND = 3
 
 
-class Finding(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class VerifiedPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the node that took a request found in old records of stream `stream_id`.
 
     Records never change, so what is true of them stays true; and the machine need not have them at

@@ -185,7 +185,7 @@ def read_slices(store: KeyValue, stream_id: int, record: int) -> list[LocatedSli
         row = _SLICE_DECODER.decode(value)
         if row.start_record > at:
             break
-        at = keys.number_in(key)
+        at = keys.parse_number(key)
         found.append((at, row))
     places = list(dict.fromkeys((row.term, row.number) for _, row in found))
     packs = store.get_many([keys.pack_key(*place) for place in places])

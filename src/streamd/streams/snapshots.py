@@ -18,7 +18,7 @@ from streamd.streams.commands import (
     Result,
     StorePart,
 )
-from streamd.streams.model import Blob, Finding, Snapshot, Stream, Upload, Verdict
+from streamd.streams.model import Blob, Snapshot, Stream, Upload, Verdict, VerifiedPosition
 from streamd.streams.offsets import Position
 from streamd.streams.state import State
 
@@ -109,7 +109,9 @@ def trim(state: State, key: bytes, stream: Stream) -> None:
             state.cool(key, stream, max(stream.earliest, stream.fork_point))
 
 
-def _refusal(state: State, stream: Stream, at: Position, finding: Finding | None) -> Result | None:
+def _refusal(
+    state: State, stream: Stream, at: Position, finding: VerifiedPosition | None
+) -> Result | None:
     """Why there can be no new snapshot at an offset; None when there can."""
     snapshot = stream.snapshot
     if snapshot is not None and at.record < snapshot.record:
@@ -127,22 +129,22 @@ def _refusal(state: State, stream: Stream, at: Position, finding: Finding | None
     return None if finding.verdict is Verdict.BOUNDARY else Result.OFFSET_INVALID
 
 
-def find_boundary(stream: Stream, chunk: AnyChunk, at: Position) -> Finding:
+def find_boundary(stream: Stream, chunk: AnyChunk, at: Position) -> VerifiedPosition:
     """Whether a record of the chunk begins at `at`."""
     skipped = sum(chunk.lengths[: at.record - chunk.start_record])
     if chunk.start_byte + skipped != at.byte:
-        return Finding(stream.stream_id, Verdict.NO_BOUNDARY)
-    return Finding(stream.stream_id, Verdict.BOUNDARY, *at)
+        return VerifiedPosition(stream.stream_id, Verdict.NO_BOUNDARY)
+    return VerifiedPosition(stream.stream_id, Verdict.BOUNDARY, *at)
 
 
-def _look(state: State, stream: Stream, at: Position) -> Finding:
+def _look(state: State, stream: Stream, at: Position) -> VerifiedPosition:
     """Find what a command of old did not bring."""
     if at.record < 0:
-        return Finding(stream.stream_id, Verdict.NO_BOUNDARY)
+        return VerifiedPosition(stream.stream_id, Verdict.NO_BOUNDARY)
     try:
         chunk, _ = state.chunk_at(stream, at.record)
     except OffsetMismatch:
-        return Finding(stream.stream_id, Verdict.NO_BOUNDARY)
+        return VerifiedPosition(stream.stream_id, Verdict.NO_BOUNDARY)
     return find_boundary(stream, chunk, at)
 
 

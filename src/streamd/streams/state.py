@@ -281,7 +281,7 @@ def idle_uploads(store: KeyValue, until_ms: int, limit: int) -> list[int]:
     """
     start, stop = keys.UPLOAD, bytes([keys.UPLOAD[0] + 1])
     return [
-        keys.id_in(row)
+        keys.parse_id(row)
         for row, value in store.scan(start, stop, limit=limit)
         if _UPLOAD_DECODER.decode(value).touched_ms <= until_ms
     ]

@@ -51,7 +51,7 @@ class Refusal(Exception):
         self.message = message
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True):
+class RefusalMessage(msgspec.Struct, frozen=True, array_like=True):
     """Why a handshake or a request was refused: a stable code, and words for a person."""
 
     code: str

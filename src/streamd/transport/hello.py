@@ -6,7 +6,13 @@ from typing import Annotated
 
 import msgspec
 
-from streamd.transport.errors import UNDECODABLE, ProtocolError, Refusal, RefusalCode, Refused
+from streamd.transport.errors import (
+    UNDECODABLE,
+    ProtocolError,
+    Refusal,
+    RefusalCode,
+    RefusalMessage,
+)
 
 PROTOCOL_VERSION = 1
 MAX_HELLO_BYTES = 4096
@@ -36,7 +42,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 _HELLO = msgspec.msgpack.Decoder(Hello)
-_REFUSED = msgspec.msgpack.Decoder(Refused)
+_REFUSED = msgspec.msgpack.Decoder(RefusalMessage)
 
 
 def check(own: Hello, peer: Hello) -> None:
@@ -99,7 +105,9 @@ def parse_hello(payload: bytes) -> Hello:
 
 def encode_refusal(refusal: Refusal) -> bytes:
     # A message may quote what the peer sent; the frame must fit all the same.
-    return msgspec.msgpack.encode(Refused(refusal.code, refusal.message[:_MAX_MESSAGE_LENGTH]))
+    return msgspec.msgpack.encode(
+        RefusalMessage(refusal.code, refusal.message[:_MAX_MESSAGE_LENGTH])
+    )
 
 
 def parse_refusal(payload: bytes) -> Refusal:

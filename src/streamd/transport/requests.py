@@ -13,7 +13,7 @@ from streamd.transport.errors import (
     NotSent,
     OutcomeUnknown,
     ProtocolError,
-    Refused,
+    RefusalMessage,
     RequestRefused,
 )
 from streamd.transport.interface import Handler, Limits
@@ -36,7 +36,7 @@ _MAX_TIMEOUT_MS = (1 << 32) - 1
 # Refusals cost the asker nothing, so one that reads none of them is not to be fed for ever.
 _MAX_WAITING_REPLIES = 4
 
-_REFUSED = msgspec.msgpack.Decoder(Refused)
+_REFUSED = msgspec.msgpack.Decoder(RefusalMessage)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -170,7 +170,7 @@ class Answering:
             return
         if self._outbox.waiting_packets >= _MAX_WAITING_REPLIES * self._limits.max_requests:
             raise ProtocolError("it asks on and on without reading the replies")
-        refused = Refused(OVERLOADED, "too many requests of this node are under way")
+        refused = RefusalMessage(OVERLOADED, "too many requests of this node are under way")
         reply = Reply(request.request_id, ReplyStatus.REFUSED, _ENCODER.encode(refused))
         self._outbox.put_packet(Packet(FrameKind.REPLY, reply_payload(reply), _nothing))
 
@@ -184,7 +184,7 @@ class Answering:
         if self._reply_bytes and (
             self._reply_bytes + len(reply.payload) > self._limits.max_request_bytes
         ):
-            why = Refused(OVERLOADED, "too many answers wait to be read")
+            why = RefusalMessage(OVERLOADED, "too many answers wait to be read")
             reply = Reply(request.request_id, ReplyStatus.FAILED, _ENCODER.encode(why))
         payload = reply_payload(reply)
         self._reply_bytes += len(payload)
@@ -208,15 +208,18 @@ class Answering:
                 return Reply(number, ReplyStatus.DONE, answer)
             return None
         except RequestRefused as refused:
-            status, why = ReplyStatus.REFUSED, Refused(refused.code, refused.message)
+            status, why = ReplyStatus.REFUSED, RefusalMessage(refused.code, refused.message)
         except OutcomeUnknown as unknown:
-            status, why = ReplyStatus.FAILED, Refused("OUTCOME_UNKNOWN", str(unknown))
+            status, why = ReplyStatus.FAILED, RefusalMessage("OUTCOME_UNKNOWN", str(unknown))
         except self._fatal:
             raise
         except Exception:
             # A bug of ours: this request gets an answer, all others go on.
             log.exception("a peer's request failed", peer_id=self._peer_id, kind=request.kind)
-            status, why = ReplyStatus.FAILED, Refused("INTERNAL", "the peer failed to answer")
+            status, why = (
+                ReplyStatus.FAILED,
+                RefusalMessage("INTERNAL", "the peer failed to answer"),
+            )
         return Reply(number, status, _ENCODER.encode(why))
 
 

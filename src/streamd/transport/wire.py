@@ -36,7 +36,7 @@ _MESSAGES = msgspec.msgpack.Decoder(list[Message])
 class FrameKind(IntEnum):
     HELLO = 1  # the dialler's first
     WELCOME = 2  # the acceptor's first, its own Hello
-    REFUSED = 3  # or this: a `Refused`, and the end
+    REFUSED = 3  # or this: a `RefusalMessage`, and the end
     MESSAGES = 4  # a group's Raft messages
     REQUEST = 5
     REPLY = 6
@@ -56,7 +56,7 @@ _CRC_OF_KIND = {kind: crc32c(bytes((kind,))) for kind in _KINDS}
 
 class ReplyStatus(IntEnum):
     DONE = 0  # the payload is the handler's answer
-    REFUSED = 1  # a `Refused`
+    REFUSED = 1  # a `RefusalMessage`
     FAILED = 2  # the handler broke; what it did is not known
 
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from streamd.client.names import parse_name
-from streamd.client.transport import Refused, Server
+from streamd.client.transport import ApiError, Server
 from streamd.spark.sink.errors import RowsChanged
 from streamd.spark.sink.held import split_digests
 from streamd.spark.sink.plan import Part, Planned, read_entries
@@ -29,7 +29,7 @@ class Elsewhere:
         self._planned: dict[str, set[bytes]] = defaultdict(set)
 
     def look(self, server: Server, bucket: str) -> None:
-        """Raises `Refused`, `Unreachable`."""
+        """Raises `ApiError`, `Unreachable`."""
         own = parse_name(f"{bucket}/{self._part.producer_id}").path
         for path in _journals(server, bucket, f"{self._part.sink_id}."):
             if path != own:
@@ -63,7 +63,7 @@ def _journals(server: Server, bucket: str, prefix: str) -> list[str]:
     while True:
         try:
             page = json.loads(server.ask("GET", f"/{bucket}/streams", params=params).body)
-        except Refused as refusal:
+        except ApiError as refusal:
             if refusal.code == "BUCKET_NOT_FOUND":
                 return []
             raise

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from streamd.client.names import parse_name
-from streamd.client.transport import Answer, Refused, Server
+from streamd.client.transport import Answer, ApiError, Server
 from streamd.spark.sink.errors import Fenced
 
 # How much of batches that are over may lie in a journal.
@@ -81,7 +81,7 @@ class Journal:
         return self._known.get(number)
 
     def decide(self, entry: Entry) -> Entry:
-        """Make `entry` the next of the plan, or learn which one is. Raises `Fenced`, `Refused`,
+        """Make `entry` the next of the plan, or learn which one is. Raises `Fenced`, `ApiError`,
         `Unreachable`."""
         answer = self._propose(entry)
         if answer.status == 200:
@@ -103,7 +103,7 @@ class Journal:
         for is_first_try in (True, False):
             try:
                 return self._server.ask("POST", self._batch_path, headers=headers, body=frame)
-            except Refused as refusal:
+            except ApiError as refusal:
                 if refusal.status == 403:
                     newest = refusal.headers.get("producer-epoch", "a later one")
                     raise Fenced(
@@ -122,11 +122,11 @@ class Journal:
         self._server.ask("PUT", self._stream.path, headers=headers)
 
     def read(self) -> None:
-        """Learn the entries that have come for this batch since the last look. Raises `Refused`,
+        """Learn the entries that have come for this batch since the last look. Raises `ApiError`,
         `Unreachable`."""
         try:
             self._read_to, entries = read_entries(self._server, self._stream.path, self._read_to)
-        except Refused as refusal:
+        except ApiError as refusal:
             if refusal.code != "STREAM_NOT_FOUND":
                 raise
             entries = []
@@ -144,7 +144,7 @@ class Journal:
         if at:
             path = f"{self._stream.bucketed_path()}/snapshot/{offset}"
             # Whether it is trimmed now, or by another attempt, or later, makes no difference.
-            with suppress(Refused):
+            with suppress(ApiError):
                 self._server.ask("PUT", path, headers={"Content-Type": _JSON}, body=b"{}")
         if len(self._trimmed) == _REMEMBERED:
             self._trimmed.clear()
@@ -154,13 +154,13 @@ class Journal:
 def read_entries(server: Server, path: str, offset: str = _START) -> tuple[str, list[Entry]]:
     """The entries of a journal from an offset on, or from where it begins by now; and its end.
 
-    Raises `Refused`, `Unreachable`.
+    Raises `ApiError`, `Unreachable`.
     """
     entries: list[Entry] = []
     while True:
         try:
             answer = server.ask("GET", path, params={"offset": offset})
-        except Refused as refusal:
+        except ApiError as refusal:
             if refusal.status != 410 or "stream-earliest-offset" not in refusal.headers:
                 raise
             offset = refusal.headers["stream-earliest-offset"]

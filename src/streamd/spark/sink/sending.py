@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from threading import Condition, Thread
 from typing import NamedTuple
 
-from streamd.client.transport import Refused, Server
+from streamd.client.transport import ApiError, Server
 from streamd.spark.sink.errors import Fenced, NotWritten
 from streamd.spark.sink.plan import Part
 from streamd.spark.sink.targets import Target
@@ -121,7 +121,7 @@ class Sender:
         }
         try:
             server.ask("POST", target.path, headers=headers, body=request.body)
-        except Refused as refusal:
+        except ApiError as refusal:
             if refusal.code == "STREAM_CLOSED" and self._skip_closed:
                 with self._changed:
                     self.skipped += request.rows

@@ -9,7 +9,7 @@ from struct import Struct
 
 from streamd.client.appending import metadata
 from streamd.client.names import BadName, StreamName, parse_name
-from streamd.client.transport import Refused, Server
+from streamd.client.transport import ApiError, Server
 from streamd.spark.options import DEFAULT_BUCKET
 from streamd.spark.sink.errors import BadRow, NotWritten
 from streamd.spark.sink.settings import Settings
@@ -115,7 +115,7 @@ class Targets:
             raise BadRow(f"a row names no stream: {error}") from None
         try:
             headers = metadata(server, stream)
-        except Refused as refusal:
+        except ApiError as refusal:
             if refusal.status != 404 or self._create is None:
                 hint = "; option create=true makes it" if refusal.status == 404 else ""
                 raise NotWritten(f"stream {name}: {refusal}{hint}") from None
@@ -132,7 +132,7 @@ class Targets:
         """Make a stream, or find that somebody has."""
         try:
             return server.ask("PUT", stream.path, headers={"Content-Type": content_type}).headers
-        except Refused as refusal:
+        except ApiError as refusal:
             raise NotWritten(f"stream {stream.written} cannot be made: {refusal}") from None
 
 

@@ -1,0 +1,300 @@
+"""The archive of the log: what is committed goes to the cold store, a second behind.
+
+The leader writes a segment from where the archive ends, reads it back, and proposes `Archived`.
+Where two leaders write at once only one proposal is taken; the other's segment holds the same
+entries and does no harm. Nodes keep their logs until they are archived (`retention`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+import trio
+from msgspec.structs import astuple
+
+from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
+from streamd.codec import UNDECODABLE, decode_batch
+from streamd.config import ColdConfig
+from streamd.group.committed_log import EntriesGone
+from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.objectstore.ends import ArchiveEnd, make_end
+from streamd.objectstore.errors import ColdError
+from streamd.objectstore.names import ENDS, group_folder, parse_end_name
+from streamd.objectstore.segments import LogPlace, SegmentWriter
+from streamd.raft.messages import Entry, EntryKind
+from streamd.streams.commands import Archived
+from streamd.streams.model import ArchivedPlace
+from streamd.tiering.tier import LeaderTerm
+
+log = structlog.get_logger("streamd.objectstore")
+
+# Of entries, before they are compressed; and how long the first of them waits.
+SEGMENT_BYTES = 16 * 1024 * 1024
+ROUND_S = 1.0
+# A member that archives for the leader answers within the time of a request.
+_FOR_OTHERS_BYTES = 4 * 1024 * 1024
+# How much is read from the log at a time: its writes wait meanwhile.
+READ_BYTES = 1024 * 1024
+# How long members that do not answer are waited for before a gap is accepted.
+PATIENCE_S = 60.0
+# So many pointers to the end are there at most twice: removing one for each put would cost as much.
+_POINTERS_KEPT = 8
+# An entry of nothing but `Archived` is not larger than this.
+_SMALL_BYTES = 512
+
+_PLACE = msgspec.msgpack.Decoder(ArchivedPlace)
+
+AskMember = Callable[[int, bytes], Awaitable[bytes]]
+
+
+class Archive:
+    """One group's archive. `make_round` on the leader; the rest of it on every node."""
+
+    def __init__(
+        self,
+        target: ArchiveTarget,
+        snapshots: Checkpointer,
+        config: ColdConfig,
+        *,
+        ask_member: AskMember | None = None,
+    ) -> None:
+        """`ask_member` has another member archive for this one, see `archive_for`."""
+        self.target = target
+        self._group = target.group
+        self._snapshots = snapshots
+        self._ask_member = ask_member
+        self._missed_since: float | None = None
+        self._pointed = 0
+        retention = self._group.retention
+        retention.archived_index = lambda: self.archived.index
+        retention.max_unarchived_bytes = config.log_limit_bytes
+
+    @property
+    def archived(self) -> ArchivedPlace:
+        """How far all nodes agree that the log is archived."""
+        return self._group.state.header.archived
+
+    async def make_round(self, lead: LeaderTerm) -> float:
+        """Archive all there is. Raises `ColdError`, `StorageError`, and for a round that is to be
+        made again `Unavailable` or `OutcomeUnknown`."""
+        try:
+            if self.target.history.has_archive:
+                await self._point_at_end()
+            while await self._archive_some(lead):
+                pass
+        except EntriesGone as gone:
+            raise Unavailable(str(gone)) from gone
+        return ROUND_S
+
+    async def _archive_some(self, lead: LeaderTerm) -> bool:
+        """Archive one segment, if there is something for it; whether to go on at once."""
+        archived = self.archived
+        if self._group.committed.first_index > archived.index + 1:
+            return await self._bridge(lead, archived)
+        self._missed_since = None
+        until = None
+        if not await self._is_worth_it(archived.index):
+            until = self.target.wanted_index
+            if until <= archived.index:
+                return False
+        place, size = await self._write_segment(archived, until)
+        return await self._agree(lead, archived, place) and size >= SEGMENT_BYTES
+
+    async def _is_worth_it(self, index: int) -> bool:
+        """Whether anything happened behind entry `index` but archiving. Otherwise an idle cluster
+        would archive for ever that it has archived."""
+        entries = await self._group.committed.behind(index, _SMALL_BYTES)
+        return any(not _only_archived(entry) for entry in entries) or (
+            bool(entries) and entries[-1].index < self._group.committed.last_index
+        )
+
+    async def _write_segment(
+        self,
+        behind: ArchivedPlace,
+        until: int | None = None,
+        max_bytes: int = SEGMENT_BYTES,
+    ) -> tuple[ArchivedPlace, int]:
+        """Put a segment of what this node has behind that place, or has up to entry `until`;
+        where it ends, and the size of its entries. Raises `EntriesGone`, `ColdError`."""
+        target = self.target
+        writer = SegmentWriter(target.group_id, LogPlace(*astuple(behind)), target.cluster_id())
+        while writer.entries_size < max_bytes:
+            entries = await self._group.committed.behind(writer.last.index, READ_BYTES)
+            if until is not None:
+                entries = [entry for entry in entries if entry.index <= until]
+            if not entries:
+                break
+            await self.target.run_blocking(_add, writer, entries)
+        if writer.last.index == behind.index:
+            return behind, 0
+        segment = await self.target.run_blocking(writer.finish)
+        await self.target.cold.put_verified(self.target.folder + segment.name, segment.content)
+        return ArchivedPlace(*astuple(writer.last)), writer.entries_size
+
+    async def _agree(
+        self, lead: LeaderTerm, behind: ArchivedPlace, place: ArchivedPlace, *, anew: bool = False
+    ) -> bool:
+        """Have all nodes know how far the archive goes; whether that is so now."""
+        if place.index > behind.index:
+            command = Archived(lead.term, behind, place, anew)
+            await self._group.propose(command)
+        if self.archived != place:
+            return False
+        await self._point_at_end()
+        return True
+
+    async def _point_at_end(self) -> None:
+        """Have the store tell how far the archive goes, so that the loss of its end shows there.
+
+        After the cluster has agreed on it: a pointer never points at what may not be.
+        """
+        archived, history, target = self.archived, self.target.history, self.target
+        if archived.index <= history.pointed_index:
+            return
+        place = LogPlace(*astuple(archived))
+        end = make_end(ArchiveEnd(target.cluster_id(), target.group_id, place))
+        await target.cold.put(target.folder + end.name, end.content)
+        history.pointed_index = archived.index
+        self._pointed += 1
+        if self._pointed % _POINTERS_KEPT == 1:
+            await self._remove_pointers()
+
+    async def _remove_pointers(self) -> None:
+        """Remove all but the newest pointers to the end."""
+        target = self.target
+        folder = target.folder + group_folder(ENDS, target.group_id)
+        listed = [info.name for info in await target.cold.page(folder)]
+        names = [name.removeprefix(target.folder) for name in listed]
+        await target.delete([name for name in names if parse_end_name(name)][:-_POINTERS_KEPT])
+
+    # -- what this node does not have ---------------------------------------------------------
+
+    async def archive_for(self, payload: bytes) -> bytes:
+        """Archive for the leader what this node has behind a place, and answer where that ends.
+
+        Raises `Unavailable` when it cannot be done now.
+        """
+        try:
+            behind = _PLACE.decode(payload)
+            await self.target.fence.check()
+            place, _ = await self._write_segment(behind, max_bytes=_FOR_OTHERS_BYTES)
+        except EntriesGone:
+            place = behind
+        except (ColdError, *UNDECODABLE) as error:
+            raise Unavailable(str(error)) from error
+        return msgspec.msgpack.encode(place)
+
+    async def _bridge(self, lead: LeaderTerm, archived: ArchivedPlace) -> bool:
+        """This node's log begins too late: others may have what is missing, or nobody has."""
+        others = self._group.core.configuration.members() - {self._group.core.node_id}
+        silent = False
+        for member in sorted(others):
+            try:
+                place = await self._ask(member, archived)
+            except (Unavailable, OutcomeUnknown) as error:
+                log.info("a member cannot archive for the leader", member=member, error=str(error))
+                silent = True
+                continue
+            if place.index > archived.index:
+                return await self._agree(lead, archived, place)
+        now = trio.current_time()
+        self._missed_since = self._missed_since or now
+        if silent and now - self._missed_since < PATIENCE_S:
+            return False
+        return await self._begin_anew(lead, archived)
+
+    async def _ask(self, member: int, archived: ArchivedPlace) -> ArchivedPlace:
+        assert self._ask_member is not None, "a node by itself has no other members"
+        answer = await self._ask_member(member, msgspec.msgpack.encode(archived))
+        try:
+            return _PLACE.decode(answer)
+        except UNDECODABLE as error:
+            raise Unavailable(f"not the end of an archive: {error}") from error
+
+    async def _begin_anew(self, lead: LeaderTerm, archived: ArchivedPlace) -> bool:
+        """Nobody has the next entries: go on behind a snapshot of the state."""
+        place = await self._snapshots.begin_archive()
+        if archived.index:
+            log.error(
+                "the archive has a gap: no node has the entries any more; it begins anew behind a "
+                "snapshot of the state",
+                first_missing=archived.index + 1,
+                begins_behind=place.index,
+            )
+        else:
+            log.info("the archive begins behind a snapshot of the state", index=place.index)
+        return await self._agree(lead, archived, place, anew=True)
+
+    # -- for those who look at it -------------------------------------------------------------
+
+    def report(self) -> dict[str, object]:
+        """How the archive stands, as this node knows."""
+        archived, newest = self.archived, self.newest_snapshot
+        return {
+            "archived_index": archived.index,
+            "archived_time_ms": archived.time_ms,
+            "lag_entries": self.lag_entries,
+            "lag_bytes": self.lag_bytes,
+            "lag_ms": self.lag_ms,
+            "gaps": None if self.gaps is None else [list(gap) for gap in self.gaps],
+            "log_cut_unarchived_index": self.cut_unarchived_index or None,
+            "last_snapshot": {
+                "index": newest.index if newest else None,
+                "time_ms": newest.time_ms if newest else None,
+            },
+            "damaged_snapshots": self.damaged_snapshots,
+            "set_back": self.target.history.problem,
+            "fenced_by": self.target.fence.restored_cluster_id,
+        }
+
+    @property
+    def gaps(self) -> list[tuple[int, int]] | None:
+        """Entries that are missing between others that can be restored, the first and the last of
+        each gap; None where that is not known: on a node that does not lead, or does so only just.
+        A gap ends when all that lies before it was removed with age."""
+        return self._snapshots.gaps if self._group.leads else None
+
+    @property
+    def damaged_snapshots(self) -> list[str] | None:
+        """Names of manifests that cannot be read; None where `gaps` are not known."""
+        return sorted(self._snapshots.damaged) if self.gaps is not None else None
+
+    @property
+    def cut_unarchived_index(self) -> int:
+        """The last entry that was cut from this node's log before it was archived; 0 when there is
+        none, or the archive got beyond it. Told from the log, so that a restart changes nothing."""
+        cut = self._group.committed.first_index - 1
+        return cut if cut > self.archived.index else 0
+
+    @property
+    def newest_snapshot(self) -> ArchivedPlace | None:
+        """Of the state; None where `gaps` are not known, or there is no snapshot yet."""
+        newest = self._snapshots.newest if self._group.leads else None
+        return newest if newest is not None and newest.index else None
+
+    @property
+    def lag_entries(self) -> int:
+        return max(0, self._group.state.header.applied_index - self.archived.index)
+
+    @property
+    def lag_bytes(self) -> int:
+        """About how much of the log is not archived; what was cut from it does not count."""
+        return self._group.committed.size_behind(self.archived.index)
+
+    @property
+    def lag_ms(self) -> int:
+        """How much log time has passed since the last entry that is archived."""
+        return max(0, self._group.state.header.log_ms - self.archived.time_ms)
+
+
+def _add(writer: SegmentWriter, entries: list[Entry]) -> None:
+    for entry in entries:
+        writer.add(entry)
+
+
+def _only_archived(entry: Entry) -> bool:
+    if entry.kind != EntryKind.COMMANDS or len(entry.payload) > _SMALL_BYTES:
+        return False
+    return all(isinstance(command, Archived) for command in decode_batch(entry.payload).commands)

@@ -1,0 +1,209 @@
+"""What a restore begins with: the newest snapshot of the state that serves, and is whole.
+
+One that is damaged is given up for an older one, or for the empty state before the first entry,
+from which the log leads to the same end. It is never given up for another end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import msgspec
+import structlog
+
+from streamd.backup.archived_objects import ArchivedObjects
+from streamd.objectstore.catalog import Catalog, Range, StoredManifest
+from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing
+from streamd.objectstore.segments import placed_entries_of
+
+log = structlog.get_logger("streamd.objectstore")
+
+# As milliseconds since the epoch this is March 1973, as seconds far in the future.
+_SECONDS_BELOW = 100_000_000_000
+
+
+class RestoreRefused(Exception):
+    """What is asked cannot be restored, or not there; the message says what can."""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What to restore: the state as of entry `index`, or of the log time `at_ms` (milliseconds
+    since the epoch), or else the newest. The cluster must be named where there are several."""
+
+    cluster_id: str | None = None
+    index: int | None = None
+    at_ms: int | None = None
+
+
+class Base(msgspec.Struct, frozen=True):
+    """The state as of entry `index`; its manifest, if it is not the empty one; how far to replay
+    at most. `given_up` says of each snapshot that was not taken what is wrong with it."""
+
+    index: int
+    manifest: StoredManifest | None
+    until_index: int
+    given_up: Mapping[str, str]
+
+
+async def choose_base(
+    source: ArchivedObjects, catalog: Catalog, choice: Choice, given_up: Mapping[str, str]
+) -> Base:
+    """The newest base that serves, but for those known to be damaged (`given_up`, by name).
+
+    Raises `RestoreRefused`, `ColdError`.
+    """
+    known = dict(given_up)
+    bases: list[tuple[int, StoredManifest | None]] = (
+        [(0, None)] if catalog.begins_at_nothing else []
+    )
+    bases += [(manifest.log_index, manifest) for manifest in catalog.manifests]
+    if not bases:
+        raise RestoreRefused(f"cluster {source.cluster_id} has no restore point")
+    for index, manifest in reversed(bases):
+        reach = catalog.reach(index)
+        if choice.index is not None and not max(index, 1) <= choice.index <= reach:
+            continue
+        if manifest is not None and not await _serves(source, manifest, choice, known):
+            continue
+        if choice.index is not None:
+            return Base(index, manifest, choice.index, known)
+        if choice.at_ms is not None:
+            # The empty state serves no time: nobody who names one means it.
+            if manifest is None and choice.at_ms < await first_command_ms(source, catalog):
+                break
+            await _refuse_gap(source, catalog, index, reach, choice.at_ms)
+        elif reach < bases[-1][0]:
+            raise RestoreRefused(
+                f"the state as of entry {bases[-1][0]} and later cannot be restored: "
+                f"{_told(known)}. What is older leads only to entry {reach}, as the archive has a "
+                f"gap there: ask for that with --index {reach}"
+            )
+        elif reach < catalog.end_index:
+            raise RestoreRefused(
+                f"the archive reached entry {catalog.end_index}, and its last objects are missing: "
+                f"entries {reach + 1} to {catalog.end_index} cannot be restored. What is left "
+                f"leads to entry {reach}: ask for that with --index {reach}"
+            )
+        return Base(index, manifest, reach, known)
+    refusal = f"cluster {source.cluster_id} cannot be restored to then"
+    if known:
+        raise RestoreRefused(f"{refusal}, because of damage: {_told(known)}")
+    raise RestoreRefused(f"{refusal}; it can be to {await told_ranges(source, catalog)}")
+
+
+async def check_time(source: ArchivedObjects, catalog: Catalog, at_ms: int, now_ms: int) -> None:
+    """Raises `RestoreRefused` for a time that is later than now and than all that is archived:
+    nobody means it."""
+    ranges = catalog.ranges()
+    last_ms = (await _times_of(source, catalog, ranges[-1]))[1] if ranges else None
+    if at_ms > max(now_ms, last_ms or 0):
+        raise RestoreRefused(
+            f"{told_time(at_ms)} has not come yet; cluster {source.cluster_id} can be restored to "
+            f"{await told_ranges(source, catalog)}"
+        )
+
+
+def check_not_seconds(at_ms: int) -> None:
+    """Raises `RestoreRefused` for a number that is a time of today only if it is in seconds."""
+    if 0 < at_ms < _SECONDS_BELOW:
+        raise RestoreRefused(
+            f"--at {at_ms} is {told_time(at_ms)}, in milliseconds since the epoch. In seconds it "
+            f"would be {told_time(at_ms * 1000)}: ask for --at {at_ms * 1000}, or give a date"
+        )
+
+
+async def told_ranges(source: ArchivedObjects, catalog: Catalog) -> str:
+    """What can be restored, for an operator. Raises `ColdError`."""
+    told: list[str] = []
+    for found in catalog.ranges():
+        times = await _times_of(source, catalog, found)
+        first, last = ("?" if time_ms is None else told_time(time_ms) for time_ms in times)
+        told.append(f"entries {max(found.first, 1)} to {found.last}, {first} to {last}")
+    return "; ".join(told) or "nothing"
+
+
+def told_time(time_ms: int) -> str:
+    """A log time for an operator; a number where no calendar goes so far."""
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+async def _times_of(
+    source: ArchivedObjects, catalog: Catalog, found: Range
+) -> tuple[int | None, int | None]:
+    """The log times of a range's first and last state, None where what tells is damaged."""
+    first_ms = last_ms = None
+    stored = next((one for one in catalog.manifests if one.log_index == found.first), None)
+    path = catalog.path(found.first)
+    with suppress(ObjectCorrupt, ObjectMissing):
+        if stored is not None:
+            first_ms = last_ms = (await source.manifest(stored)).of.time_ms
+        else:
+            first_ms = await first_command_ms(source, catalog)
+    if path:
+        last_ms = None
+        with suppress(ObjectCorrupt, ObjectMissing):
+            last_ms = (await source.head(path[-1])).last.time_ms
+    return first_ms, last_ms
+
+
+async def first_command_ms(source: ArchivedObjects, catalog: Catalog) -> int:
+    """The log time of the first command in a log that begins at entry 1. Raises `ColdError`."""
+    for segment in catalog.path(0):
+        head = await source.head(segment)
+        if head.first_time_ms or head.last.time_ms:
+            places = (place for _, place in placed_entries_of(await source.segment(segment)))
+            return next(place.time_ms for place in places if place.time_ms)
+    raise RestoreRefused(f"cluster {source.cluster_id} has nothing but its founding in the archive")
+
+
+def give_up(known: Mapping[str, str], name: str, error: Exception) -> dict[str, str]:
+    """Add to what is `known` that a snapshot is damaged, and tell the operator."""
+    log.error(
+        "A SNAPSHOT IN THE COLD STORE IS DAMAGED; an older state and the log are taken instead, "
+        "if there are any",
+        snapshot=name,
+        error=str(error),
+    )
+    return {**known, name: str(error)}
+
+
+async def _serves(
+    source: ArchivedObjects, stored: StoredManifest, choice: Choice, known: dict[str, str]
+) -> bool:
+    """Whether a snapshot is not known to be damaged, nor too new; adds to what is known."""
+    if stored.name in known:
+        return False
+    if choice.at_ms is None:
+        return True
+    try:
+        return (await source.manifest(stored)).of.time_ms <= choice.at_ms
+    except (ObjectCorrupt, ObjectMissing) as error:
+        known |= give_up(known, stored.name, error)
+        return False
+
+
+async def _refuse_gap(
+    source: ArchivedObjects, catalog: Catalog, base: int, reach: int, at_ms: int
+) -> None:
+    """Raises `RestoreRefused` when entries of before `at_ms` may be missing behind `reach`."""
+    later = [one for one in catalog.manifests if one.log_index > reach]
+    path = catalog.path(base)
+    if not (later or reach < catalog.end_index):
+        return
+    if path and (await source.head(path[-1])).last.time_ms > at_ms:
+        return
+    last = later[0].log_index if later else catalog.end_index
+    raise RestoreRefused(
+        f"the archive has a gap at that time: entries {reach + 1} to {last} are missing. "
+        f"Restore to entry {reach}" + (f", or to {last} and later" if later else "")
+    )
+
+
+def _told(known: Mapping[str, str]) -> str:
+    return "; ".join(f"{name} ({why})" for name, why in known.items())

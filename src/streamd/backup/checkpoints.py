@@ -1,0 +1,388 @@
+"""Snapshots of the state beside the archived log, so that a restore need not replay all of it;
+and removal of what is older than anybody wants to restore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+
+import structlog
+import trio
+from msgspec.structs import astuple
+
+from streamd.backup.archived_objects import ArchivedObjects, list_all
+from streamd.backup.history import Guard, History
+from streamd.blocking import RunBlocking
+from streamd.config import ColdConfig
+from streamd.group.committed_log import EntriesGone
+from streamd.group.group import Group
+from streamd.group.proposals import Unavailable
+from streamd.objectstore.catalog import Catalog, StoredManifest
+from streamd.objectstore.checkpoints import CheckpointOf, CheckpointWriter
+from streamd.objectstore.errors import ColdError, ColdUnavailable, ObjectCorrupt, ObjectMissing
+from streamd.objectstore.names import PIECES, cluster_folder, group_folder
+from streamd.objectstore.objects import MAX_PAGE
+from streamd.objectstore.segments import LogPlace, next_place
+from streamd.raft.messages import Entry
+from streamd.storage.raft_snapshots import SnapshotSource, SnapshotUnavailable
+from streamd.streams.model import ArchivedPlace
+from streamd.tiering.async_store import AsyncObjectStore
+from streamd.tiering.fence import Fence
+from streamd.tiering.tier import LeaderTerm
+
+log = structlog.get_logger("streamd.objectstore")
+
+# Of rows, before they are compressed.
+_PIECE_BYTES = 16 * 1024 * 1024
+_READ_BYTES = 1024 * 1024
+# How often it is asked whether a snapshot is due.
+ROUND_S = 5.0
+_ARCHIVE_TIMEOUT_S = 60.0
+# How often the store is asked what can be restored, besides when that is known to have changed.
+_LOOK_S = 900.0
+
+
+class ArchiveTarget:
+    """Where a node's group archives, and what that takes."""
+
+    def __init__(
+        self,
+        cold: AsyncObjectStore,
+        group: Group,
+        cluster_id: Callable[[], str],
+        run_blocking: RunBlocking,
+        group_id: int = 0,
+        former_cluster_id: Callable[[], str] = lambda: "",
+    ) -> None:
+        """The id of the cluster may come only when the node joins it."""
+        self.cold = cold
+        self.group = group
+        self.cluster_id = cluster_id
+        self.run_blocking = run_blocking
+        self.group_id = group_id
+        self.fence = Fence(cold, cluster_id, former_cluster_id, group.now_ms)
+        self.history = History(cold, group, lambda: self.objects, run=run_blocking)
+        self.guard = Guard(self.fence, self.history)
+        self._former_cluster_id = former_cluster_id
+        # What a snapshot waits for: a log that is archived up to there.
+        self.wanted_index = 0
+        # Held while objects are taken away for others that say the same, or for age. What was
+        # removed for age would come back in a segment that was merged of it meanwhile.
+        self.removing = trio.Lock()
+
+    def begins_anew(self, catalog: Catalog) -> bool:
+        """Whether nothing is archived here yet of what the state says to be: a recovered cluster's
+        archive begins where that of the former one ended, in a folder of its own."""
+        return bool(self._former_cluster_id()) and not catalog.last_index
+
+    @property
+    def folder(self) -> str:
+        return cluster_folder(self.cluster_id())
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Delete objects of the cluster's folder, each request after a fresh look.
+
+        Raises `ColdError`, `Unavailable`.
+        """
+        for start in range(0, len(names), MAX_PAGE):
+            await self.guard.check(deleting=True)
+            some = names[start : start + MAX_PAGE]
+            await self.cold.delete_now([self.folder + name for name in some])
+
+    @property
+    def objects(self) -> ArchivedObjects:
+        return ArchivedObjects(self.cold, self.cluster_id(), self.run_blocking, self.group_id)
+
+
+class Checkpointer:
+    """The leader's. What is known of the store is looked at anew when the lead changes."""
+
+    def __init__(self, target: ArchiveTarget, config: ColdConfig, *, random: Random) -> None:
+        self._target = target
+        self._group = target.group
+        self._random = random
+        self._interval_ms = config.snapshot_interval_minutes * 60_000
+        self._retention_ms = config.archive_retention_hours * 3_600_000
+        self._times: dict[str, int] = {}
+        # The newest snapshot's place, 0 when there is none; None before a look. And since when it
+        # is that, on Trio's clock.
+        self.newest: ArchivedPlace | None = None
+        self._newest_at = 0.0
+        self._lead: LeaderTerm | None = None
+        self._look_at = 0.0
+        # What is missing between two ranges of entries that can be restored; None before a look.
+        self.gaps: list[tuple[int, int]] | None = None
+        # Snapshots that turned out damaged, by name; and whether one is due, because without it
+        # what is newer could not be restored, or only with more of the log.
+        self.damaged: dict[str, str] = {}
+        self._is_hurt = False
+
+    # -- making -------------------------------------------------------------------------------
+
+    async def make_round(self, lead: LeaderTerm) -> float:
+        """Make a snapshot if one is due, and remove what is too old.
+
+        Raises `ColdError`, `StorageError`, `Unavailable`.
+        """
+        if lead is not self._lead:
+            self._lead, self.newest, self.gaps, self.damaged = lead, None, None, {}
+        is_lost = self._target.history.has_lost_end
+        if self.newest is None or trio.current_time() >= self._look_at or is_lost:
+            self._note_newest(await self._look())
+            # A deposed leader's last call may have brought back some of what was removed.
+            if await self.remove_old():
+                await self._look()
+        archived = self._group.state.header.archived
+        if self._is_due(archived):
+            try:
+                await self._make(archived)
+            except EntriesGone as gone:
+                raise Unavailable(str(gone)) from gone
+            await self.remove_old()
+            await self._look()
+        return ROUND_S
+
+    def _is_due(self, archived: ArchivedPlace) -> bool:
+        # In an idle cluster the newest one goes on being the state of now.
+        if self.newest is None or archived.index <= self.newest.index:
+            return False
+        if self._is_hurt:
+            return True
+        # Log time stands still for as long as a clock was ahead that is put right.
+        has_stood_ms = (trio.current_time() - self._newest_at) * 1000
+        age_ms = self._group.now_ms() - self.newest.time_ms
+        return max(age_ms, has_stood_ms) >= self._interval_ms
+
+    def _note_newest(self, place: ArchivedPlace) -> None:
+        if self.newest is None or place.index != self.newest.index:
+            self._newest_at = trio.current_time()
+        self.newest = place
+
+    async def begin_archive(self) -> ArchivedPlace:
+        """Make a snapshot that the archive can go on behind; returns its place.
+
+        Raises `ColdError`, `StorageError`.
+        """
+        async with self._source() as source:
+            meta = source.meta
+            place = LogPlace(meta.index, meta.term, meta.chain, source.log_ms)
+            await self._upload(source, place)
+        # What was there before it is another range from now on.
+        await self._look()
+        return ArchivedPlace(*astuple(place))
+
+    async def _look(self) -> ArchivedPlace:
+        """See what can be restored; returns the place of the newest snapshot."""
+        archived = self._group.state.header.archived
+        catalog = await self._target.objects.catalog()
+        newest = await self._newest_whole(catalog)
+        reach = max((found.last for found in catalog.ranges()), default=0)
+        # A recovered cluster's archive begins where that of the former one ended.
+        is_short = reach < archived.index and not self._target.begins_anew(catalog)
+        if is_short:
+            log.error(
+                "THE ARCHIVE HAS LOST ITS END, or [cold] names another place than before: a "
+                "snapshot of the state is made now, from which on all can be restored again",
+                place=self._target.cold.place,
+                archived=archived.index,
+                found=reach,
+            )
+        self.gaps = catalog.gaps()
+        if is_short and reach >= catalog.end_index:
+            self.gaps.append((reach + 1, archived.index))
+        is_newest_damaged = bool(catalog.manifests) and catalog.manifests[-1].name in self.damaged
+        self._is_hurt = is_short or is_newest_damaged
+        self._look_at = trio.current_time() + _LOOK_S
+        return newest
+
+    async def _newest_whole(self, catalog: Catalog) -> ArchivedPlace:
+        """The place of the newest snapshot that can be read, as far as its manifest tells."""
+        for stored in reversed(catalog.manifests):
+            try:
+                of = (await self._target.objects.manifest(stored)).of
+            except (ObjectCorrupt, ObjectMissing) as error:
+                self._note_damaged(stored, error)
+                continue
+            return ArchivedPlace(of.index, of.term, of.chain, of.time_ms)
+        return ArchivedPlace()
+
+    def _note_damaged(self, stored: StoredManifest, error: ColdError) -> None:
+        if stored.name not in self.damaged:
+            log.error(
+                "A SNAPSHOT IN THE COLD STORE IS DAMAGED, and is done without",
+                snapshot=stored.name,
+                error=str(error),
+            )
+        self.damaged[stored.name] = str(error)
+
+    async def _make(self, archived: ArchivedPlace) -> None:
+        async with self._source() as source:
+            place = await self._place_of(source, archived)
+            await self._upload(source, place, behind_archive=False)
+
+    @asynccontextmanager
+    async def _source(self) -> AsyncIterator[SnapshotSource]:
+        await self._group.flush()
+        try:
+            source = await self._group.open_snapshot(self._random.getrandbits(64), only_hot=True)
+        except SnapshotUnavailable as gone:
+            raise ColdUnavailable(str(gone)) from gone
+        try:
+            yield source
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._target.run_blocking(source.close)
+
+    async def _place_of(self, source: SnapshotSource, archived: ArchivedPlace) -> LogPlace:
+        """The snapshot's place in the chain of the archive, which need not be that of this
+        node's log."""
+        place = LogPlace(*astuple(archived))
+        while place.index < source.meta.index:
+            entries = await self._group.committed.behind(place.index, _READ_BYTES)
+            wanted = [entry for entry in entries if entry.index <= source.meta.index]
+            place = await self._target.run_blocking(_follow, place, self._target.group_id, wanted)
+        if place.index != source.meta.index:
+            raise EntriesGone(f"the state is as of entry {source.meta.index}, behind the archive")
+        return place
+
+    async def _upload(
+        self, source: SnapshotSource, place: LogPlace, *, behind_archive: bool = True
+    ) -> None:
+        """Put a snapshot: its pieces, then what makes them one.
+
+        Unless it is `behind_archive`, which will go on from it, the log is there up to it first:
+        what can be restored has no gap. Raises `ColdError`, `Unavailable`.
+        """
+        meta = source.meta
+        writer = CheckpointWriter(
+            CheckpointOf(
+                self._target.cluster_id(),
+                self._target.group_id,
+                place.index,
+                place.term,
+                place.chain,
+                place.time_ms,
+                meta.snapshot_id,
+                meta.configuration,
+            )
+        )
+        folder, put = self._target.folder, set()
+        async for rows in self._rows(source):
+            piece = await self._target.run_blocking(writer.piece, rows)
+            await self._target.cold.put_verified(folder + piece.name, piece.content)
+            put.add(folder + piece.name)
+        if not behind_archive:
+            await self._archived_through(place.index)
+        await self._target.fence.check(fresh=True)
+        await self._check_all_there(meta.index, put)
+        manifest = writer.manifest()
+        await self._target.cold.put_verified(folder + manifest.name, manifest.content)
+        self._note_newest(ArchivedPlace(*astuple(place)))
+        log.info("a snapshot of the state is in the cold store", index=meta.index, pieces=len(put))
+
+    async def _archived_through(self, index: int) -> None:
+        self._target.wanted_index = index
+        state = self._group.state
+        if not await self._group.wait_for(
+            lambda: state.header.archived.index >= index, _ARCHIVE_TIMEOUT_S
+        ):
+            raise Unavailable(f"the log is not archived up to entry {index}")
+
+    async def _rows(self, source: SnapshotSource) -> AsyncIterator[bytes]:
+        """The state's rows, a piece at a time."""
+        number, gathered, size = 0, list[bytes](), 0
+        while True:
+            try:
+                piece = await self._target.run_blocking(source.piece, number)
+            except SnapshotUnavailable as gone:
+                raise ColdUnavailable(str(gone)) from gone
+            gathered.append(piece.rows)
+            size += len(piece.rows)
+            if piece.is_last or size >= _PIECE_BYTES:
+                yield b"".join(gathered)
+                gathered, size = [], 0
+            if piece.is_last:
+                return
+            number += 1
+
+    async def _check_all_there(self, index: int, names: set[str]) -> None:
+        """A leader that was deposed long ago must not complete what its successor removed."""
+        prefix = f"{self._target.folder}{group_folder(PIECES, self._target.group_id)}{index:016x}-"
+        found = {info.name for info in await list_all(self._target.cold, prefix)}
+        if names - found:
+            raise ColdUnavailable("pieces of the snapshot were removed meanwhile")
+
+    # -- removing -----------------------------------------------------------------------------
+
+    async def remove_old(self) -> bool:
+        """Remove what lies before the oldest restore point that is kept; whether there was
+        anything. Raises `ColdError`.
+
+        That is the newest snapshot that is as old as the retention: from it on everything can be
+        restored. Removed in an order in which nothing that is left lacks what it needs.
+        """
+        async with self._target.removing:
+            return await self._remove_old()
+
+    async def _remove_old(self) -> bool:
+        catalog = await self._target.objects.catalog()
+        kept = await self._oldest_kept(catalog)
+        if kept is None:
+            return False
+        manifests = [one.name for one in catalog.manifests if one.log_index < kept.log_index]
+        pieces = [one.name for one in catalog.pieces if one.parsed.log_index < kept.log_index]
+        segments = [one.name for one in catalog.segments if one.parsed.last_index <= kept.log_index]
+        for names in (manifests, pieces, segments):
+            if names:
+                await self._target.delete(names)
+        if manifests:
+            log.info(
+                "old restore points were removed",
+                snapshots=len(manifests),
+                segments=len(segments),
+                oldest_index=kept.log_index,
+            )
+        return bool(manifests or pieces or segments)
+
+    async def _oldest_kept(self, catalog: Catalog) -> StoredManifest | None:
+        """The newest snapshot that is not younger than the retention; None when all are.
+
+        By the log's time, and by the store's own, in which it is as much older than what was
+        written last: a leader whose clock is far ahead must not remove all but what is new.
+        """
+        until_ms = self._group.now_ms() - self._retention_ms
+        stored_until_ms = catalog.newest_ms - self._retention_ms
+        there = {stored.name for stored in catalog.manifests}
+        self.damaged = {name: why for name, why in self.damaged.items() if name in there}
+        for stored in reversed(catalog.manifests):
+            if stored.modified_ms > stored_until_ms:
+                continue
+            try:
+                if await self._time_of(stored) <= until_ms:
+                    return stored
+            except (ObjectCorrupt, ObjectMissing) as error:
+                # It can be no restore point; an older one is kept instead of it.
+                self._note_damaged(stored, error)
+        return None
+
+    async def _time_of(self, stored: StoredManifest) -> int:
+        if stored.name not in self._times:
+            self._times[stored.name] = (await self._target.objects.manifest(stored)).of.time_ms
+        return self._times[stored.name]
+
+
+def _follow(place: LogPlace, group_id: int, entries: list[Entry]) -> LogPlace:
+    for entry in entries:
+        place = next_place(place, group_id, entry)
+    return place
+
+
+async def oldest_base(
+    cold: AsyncObjectStore, cluster_id: str, run_blocking: RunBlocking
+) -> int | None:
+    """The entry of the oldest state that a restore may begin with, 0 for the empty one; None when
+    nothing can be restored. Packs that died behind it are still needed. Raises `ColdError`."""
+    bases = (await ArchivedObjects(cold, cluster_id, run_blocking).catalog()).bases()
+    return bases[0] if bases else None

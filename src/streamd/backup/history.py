@@ -1,0 +1,274 @@
+"""Whether the archive in the store and the log of this node are one history.
+
+A node that was set back to an old copy of its data directory has a log that ends before the
+archive does, and then goes on with another history: what it deletes as unknown, others need. The
+same holds for the majority of a cluster. So a leader looks before it flushes, archives or deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec
+
+import structlog
+import trio
+from msgspec.structs import astuple
+
+from streamd.backup.archived_objects import ArchivedObjects
+from streamd.blocking import RunBlocking
+from streamd.group.committed_log import EntriesGone
+from streamd.group.group import Group
+from streamd.group.proposals import Unavailable
+from streamd.objectstore.catalog import Catalog, StoredSegment
+from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
+from streamd.objectstore.segments import LogPlace, next_place, placed_entries_of
+from streamd.raft.messages import Entry
+from streamd.streams.model import ArchivedPlace
+from streamd.tiering.async_store import AsyncObjectStore
+from streamd.tiering.fence import Fence
+
+log = structlog.get_logger("streamd.objectstore")
+
+# Tasks come round every second; one look in so long is enough for those that do not delete.
+_GOOD_FOR_S = 10.0
+# A new leader has applied the first entry of its own term by then, or soon.
+_APPLY_TIMEOUT_S = 5.0
+_READ_BYTES = 1024 * 1024
+
+P = ParamSpec("P")
+
+
+class SetBack(ColdError):
+    """The archive is not of this node's log, which was set back."""
+
+
+class _Found:
+    """Where the archive ends. `chain` is None where nothing readable tells it."""
+
+    def __init__(self, index: int, term: int = 0, chain: int | None = None) -> None:
+        self.index = index
+        self.term = term
+        self.chain = chain
+
+
+class History:
+    """Compares the end of the archive with the leader's log: index, term and chain.
+
+    The index alone would not do: a node that was set back and writes on gets past the end of the
+    archive with other entries. The whole archive is listed once in each term; from then on only
+    this node writes there, unless a copy of it runs elsewhere, and its pointer to the end shows.
+    """
+
+    def __init__(
+        self,
+        cold: AsyncObjectStore,
+        group: Group,
+        objects: Callable[[], ArchivedObjects],
+        *,
+        run: RunBlocking,
+    ) -> None:
+        self._cold = cold
+        self._group = group
+        self._objects = objects
+        self._run_blocking = run
+        self._lock = trio.Lock()
+        self._term = 0
+        self._looked_at = 0.0
+        self._is_known = False
+        # For operators: what is wrong, until another look finds that it is not any more.
+        self.problem: str | None = None
+        # Of the leader, from its first look on: whether the cluster's folder has any archive, and
+        # where the newest pointer to the end points.
+        self.has_archive = False
+        self.pointed_index = 0
+        # Whether the pointer that this leader put there is gone again.
+        self.has_lost_end = False
+
+    async def check(self, *, deleting: bool = False) -> None:
+        """Raises `SetBack`; `Unavailable` while that cannot be told, `ColdError`.
+
+        What was found is believed for some seconds, but by those that are `deleting`.
+        """
+        async with self._lock:
+            await self._begin_term()
+            is_stale = trio.current_time() - self._looked_at >= _GOOD_FOR_S
+            if deleting or is_stale or not self._is_known:
+                await self._look()
+        if self.problem is not None:
+            raise SetBack(self.problem)
+        if deleting and not self._is_known:
+            raise Unavailable("this log does not reach back to the end of the archive")
+
+    async def _begin_term(self) -> None:
+        """Forget what another term has shown, once an entry of this one is applied: then the state
+        has all that leaders before it committed, and so all that they archived."""
+        core, header = self._group.core, self._group.state.header
+        if not (self._group.leads and header.applied_term == core.term):
+            await self._group.wait_for(
+                lambda: self._group.leads and header.applied_term == core.term, _APPLY_TIMEOUT_S
+            )
+        if not (self._group.leads and header.applied_term == core.term):
+            raise Unavailable("this node does not lead, or only just")
+        if core.term != self._term:
+            self._term, self._is_known = core.term, False
+            self.problem, self.has_archive, self.pointed_index = None, False, 0
+            self.has_lost_end = False
+
+    async def _look(self) -> None:
+        objects, term = self._objects(), self._term
+        ends = await objects.ends()
+        is_lost = ends.end_index < self.pointed_index
+        is_ours = not is_lost and ends.end_index <= self.pointed_index
+        if self._is_known and self.problem is None and is_ours and self._agrees_with(ends):
+            # Nobody but this node has written since the whole was looked at.
+            self._looked_at = trio.current_time()
+            return
+        catalog = await objects.catalog()
+        found = await self._end_of(objects, catalog)
+        # A leader that was deposed, and does not know it, finds what its successor wrote.
+        await self._group.read_barrier()
+        if not self._group.leads or self._group.core.term != term:
+            raise Unavailable("the lead has changed")
+        is_same = await self._compare(objects, catalog, found)
+        self._is_known, self._looked_at = is_same is not None, trio.current_time()
+        self._note(None if is_same is not False else self._told(found))
+        self.has_lost_end = is_lost and catalog.end_index < self.pointed_index
+        self.has_archive = catalog.last_index > 0
+        self.pointed_index = catalog.end_index
+
+    def _agrees_with(self, ends: Catalog) -> bool:
+        """Whether the newest pointer is at the place that the cluster agreed on, or before it."""
+        archived = self._group.state.header.archived
+        return all(
+            one.parsed.log_index != archived.index
+            or (one.parsed.term, one.parsed.chain) == (archived.term, archived.chain)
+            for one in ends.ends
+        )
+
+    async def _end_of(self, objects: ArchivedObjects, catalog: Catalog) -> _Found:
+        """The last entry of which the archive speaks, and what it says of it."""
+        index = catalog.last_index
+        ends = [one.parsed for one in catalog.ends if one.parsed.log_index == index]
+        if ends:
+            return _Found(index, ends[0].term, ends[0].chain)
+        try:
+            for segment in catalog.segments:
+                if segment.parsed.last_index == index:
+                    last = (await objects.head(segment)).last
+                    return _Found(index, last.term, last.chain)
+        except (ObjectCorrupt, ObjectMissing):
+            pass
+        return _Found(index)
+
+    async def _compare(
+        self, objects: ArchivedObjects, catalog: Catalog, found: _Found
+    ) -> bool | None:
+        """Whether this log has the entry at the end of the archive; None when nothing tells."""
+        archived = self._group.state.header.archived
+        if found.index > self._group.committed.last_index:
+            return False
+        if found.chain is None or found.index < archived.index:
+            return True
+        try:
+            place = await self._place_at(archived, found.index)
+            return (place.term, place.chain) == (found.term, found.chain)
+        except EntriesGone:
+            return await self._compare_entries(objects, catalog, found.index)
+
+    async def _place_at(self, archived: ArchivedPlace, index: int) -> LogPlace:
+        """An entry's place in the chain of the archive. Raises `EntriesGone`."""
+        place = LogPlace(*astuple(archived))
+        while place.index < index:
+            entries = await self._group.committed.behind(place.index, _READ_BYTES)
+            wanted = [entry for entry in entries if entry.index <= index]
+            if not wanted:
+                raise EntriesGone(f"entry {place.index + 1} is not in the log")
+            place = await self._run_blocking(_follow, place, self._objects().group_id, wanted)
+        return place
+
+    async def _compare_entries(
+        self, objects: ArchivedObjects, catalog: Catalog, index: int
+    ) -> bool | None:
+        """The log begins after the archive's end that was agreed on: are the entries that both
+        have the same?"""
+        first = self._group.committed.first_index
+        segments = [one for one in catalog.segments if one.parsed.last_index == index]
+        if first > index or not segments:
+            return None
+        try:
+            archived = await self._entries_from(objects, segments[-1], first)
+        except (ObjectCorrupt, ObjectMissing):
+            return None
+        for entry in archived:
+            try:
+                own = await self._group.committed.behind(entry.index - 1, 1)
+            except EntriesGone:
+                return None
+            if not own:
+                return None
+            if own[0] != entry:
+                return False
+        return True
+
+    async def _entries_from(
+        self, objects: ArchivedObjects, segment: StoredSegment, first: int
+    ) -> list[Entry]:
+        content = await objects.segment(segment)
+        return await self._run_blocking(_entries, content, first)
+
+    def _told(self, found: _Found) -> str:
+        last, objects = self._group.committed.last_index, self._objects()
+        how = (
+            f"its log ends at entry {last}, before the archive's end at entry {found.index}"
+            if found.index > last
+            else f"its log has another entry {found.index} than the archive has at its end"
+        )
+        return (
+            f"this node was set back: {how} in {self._cold.place}, cluster {objects.cluster_id}. "
+            "Nothing is flushed, archived or deleted. Stop this node; 'streamd restore --cluster "
+            f"{objects.cluster_id}' into another directory brings back what is archived. To go on "
+            "from here without that instead: 'streamd recover --offline' makes this a new cluster"
+        )
+
+    def _note(self, problem: str | None) -> None:
+        if problem is not None and self.problem is None:
+            log.error("SET BACK: the archive has what this log has not", problem=problem)
+        if problem is None and self.problem is not None:
+            log.warning("the archive is of this log again; the cold tier goes on")
+        self.problem = problem
+
+
+class Guard:
+    """Asked before every round of writing to, or deleting from, the cluster's folder: whether
+    another cluster was restored from this one, and whether the archive is of this log."""
+
+    def __init__(self, fence: Fence, history: History) -> None:
+        self._fence = fence
+        self._history = history
+
+    async def check(self, *, deleting: bool = False) -> None:
+        """Raises `Fenced` or `SetBack`; `Unavailable`, `ColdError` when nobody can tell.
+
+        Those that are `deleting` ask before each request, and make that at once and once.
+        """
+        await self._history.check(deleting=deleting)
+        await self._fence.check(fresh=deleting)
+
+    def guarded(self, make_round: Callable[P, Awaitable[float]]) -> Callable[P, Awaitable[float]]:
+        """A round that is only made when nothing forbids it."""
+
+        async def make(*args: P.args, **kwargs: P.kwargs) -> float:
+            await self.check()
+            return await make_round(*args, **kwargs)
+
+        return make
+
+
+def _follow(place: LogPlace, group_id: int, entries: list[Entry]) -> LogPlace:
+    for entry in entries:
+        place = next_place(place, group_id, entry)
+    return place
+
+
+def _entries(content: bytes, first: int) -> list[Entry]:
+    return [entry for entry, _ in placed_entries_of(content) if entry.index >= first]

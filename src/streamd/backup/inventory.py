@@ -1,0 +1,370 @@
+"""What can be restored from a cold store, told from the store alone; and whether it is whole."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+import structlog
+
+from streamd.backup.archived_objects import ArchivedObjects, list_all
+from streamd.backup.base import RestoreRefused, first_command_ms
+from streamd.backup.restore import Progress, check_pack
+from streamd.blocking import RunBlocking
+from streamd.codec import UNDECODABLE, decode_batch
+from streamd.objectstore.catalog import Catalog, StoredManifest, StoredSegment
+from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing, StoreFaulty
+from streamd.objectstore.names import FENCE
+from streamd.objectstore.segments import (
+    LogPlace,
+    SegmentHead,
+    cluster_of_segment,
+    placed_entries_of,
+    read_segment_head,
+)
+from streamd.raft.messages import Entry, EntryKind
+from streamd.storage.raft_snapshots import whole_rows
+from streamd.streams import keys
+from streamd.streams.commands import FlushCold, MoveSlices
+from streamd.streams.model import Header, Pack
+from streamd.tiering.async_store import AsyncObjectStore
+
+log = structlog.get_logger("streamd.objectstore")
+
+_MAX_ATTEMPTS = 3
+# What is noted, and gone on from. A store that fails at an object, and where nothing else proves
+# that it gives others, may be in trouble itself; but it did answer.
+_DAMAGE = (ObjectCorrupt, ObjectMissing, StoreFaulty)
+
+_HEADER = msgspec.msgpack.Decoder(Header)
+# What an entry that makes a pack known has in it, so that others need not be decoded.
+_PACK_TAGS = (b"flush-cold", b"move-slices")
+_PACK = msgspec.msgpack.Decoder(Pack)
+
+
+class RestorePoint(msgspec.Struct, frozen=True):
+    """A snapshot of the state: as of which entry and log time (milliseconds since the epoch),
+    and the bytes of its pieces."""
+
+    index: int
+    time_ms: int
+    pieces: int
+    size: int
+
+
+class ArchivedRange(msgspec.Struct, frozen=True):
+    """Every state from that as of entry `first_index` to that as of `last_index`; the log times
+    of the two, None where the object that tells is damaged. State 0 is the empty one, and has the
+    time of the first command."""
+
+    first_index: int
+    first_time_ms: int | None
+    last_index: int
+    last_time_ms: int | None
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Entries that are missing between two ranges."""
+
+    first_index: int
+    last_index: int
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What the store has of one cluster. `damaged` tells of objects that cannot be read; of each
+    what is wrong. `end_index` is the entry that the archive must reach, where it says so."""
+
+    cluster_id: str
+    restore_points: list[RestorePoint]
+    ranges: list[ArchivedRange]
+    gaps: list[Gap]
+    segments: int
+    segment_bytes: int
+    fenced_by: list[str]
+    damaged: list[str] = []
+    end_index: int | None = None
+
+
+class Verified(msgspec.Struct):
+    """What was read of one cluster, and what is wrong with it, a sentence each.
+
+    `has_end` says whether it tells where it must end, so that a loss of its last objects shows.
+    """
+
+    cluster_id: str
+    segments: int = 0
+    entries: int = 0
+    snapshots: int = 0
+    packs: int = 0
+    size: int = 0
+    problems: list[str] = msgspec.field(default_factory=list)
+    has_end: bool = False
+
+
+async def look(cold: AsyncObjectStore, cluster_id: str, run_blocking: RunBlocking) -> Standing:
+    """How things stand with one cluster, which may merge and remove objects meanwhile.
+
+    Raises `ColdError`.
+    """
+    source = ArchivedObjects(cold, cluster_id, run_blocking)
+    for _ in range(_MAX_ATTEMPTS - 1):
+        with suppress(ObjectMissing):
+            return await _look(cold, source)
+    return await _look(cold, source)
+
+
+async def _look(cold: AsyncObjectStore, source: ArchivedObjects) -> Standing:
+    catalog = await source.catalog()
+    damaged: list[str] = []
+    points: list[RestorePoint] = []
+    for stored in catalog.manifests:
+        try:
+            manifest = await source.manifest(stored)
+        except (ObjectCorrupt, StoreFaulty) as error:
+            damaged.append(f"{stored.name}: {error}")
+            continue
+        size = sum(piece.size for piece in manifest.pieces)
+        points.append(
+            RestorePoint(stored.log_index, manifest.of.time_ms, len(manifest.pieces), size)
+        )
+    ranges = await _ranges(source, catalog, points, damaged)
+    fences = await list_all(cold, source.folder + FENCE)
+    return Standing(
+        source.cluster_id,
+        points,
+        ranges,
+        [Gap(first, last) for first, last in catalog.gaps()],
+        len(catalog.segments),
+        sum(segment.size for segment in catalog.segments),
+        [fence.name.removeprefix(source.folder + FENCE) for fence in fences],
+        damaged,
+        catalog.end_index or None,
+    )
+
+
+async def _ranges(
+    source: ArchivedObjects, catalog: Catalog, points: list[RestorePoint], damaged: list[str]
+) -> list[ArchivedRange]:
+    times = {point.index: point.time_ms for point in points}
+    found: list[ArchivedRange] = []
+    for first, last in catalog.ranges():
+        path = catalog.path(first)
+        first_ms = times.get(first)
+        if first_ms is None and not first:
+            with suppress(*_DAMAGE, RestoreRefused):
+                first_ms = await first_command_ms(source, catalog)
+        last_ms = first_ms
+        if path:
+            head = await _head(source, path[-1], damaged)
+            last_ms = None if head is None else head.last.time_ms
+        found.append(ArchivedRange(first, first_ms, last, last_ms))
+    return found
+
+
+async def _head(
+    source: ArchivedObjects, stored: StoredSegment, damaged: list[str]
+) -> SegmentHead | None:
+    try:
+        return await source.head(stored)
+    except (ObjectCorrupt, StoreFaulty) as error:
+        damaged.append(f"{stored.name}: {error}")
+        return None
+
+
+async def verify(
+    cold: AsyncObjectStore, cluster_id: str, run_blocking: RunBlocking, progress: Progress
+) -> Verified:
+    """Read everything that a restore of the cluster could need, and prove it.
+
+    A cluster that runs removes what is too old and merges segments. What it took away in the midst
+    of this is no damage, so all is read again then. Raises `ColdUnavailable`, and `ColdRefused`;
+    what is damaged or missing is noted.
+    """
+    for _ in range(_MAX_ATTEMPTS):
+        verification = _Verification(cold, cluster_id, run_blocking, progress)
+        found = await verification.run()
+        if not found.problems or not await verification.has_lost_objects():
+            break
+        log.info("the cluster removed objects meanwhile; verifying again", cluster=cluster_id)
+    return found
+
+
+class _Verification:
+    def __init__(
+        self, cold: AsyncObjectStore, cluster_id: str, run_blocking: RunBlocking, progress: Progress
+    ) -> None:
+        self._cold = cold
+        self._source = ArchivedObjects(cold, cluster_id, run_blocking)
+        self._run_blocking = run_blocking
+        self._progress = progress
+        self._found = Verified(cluster_id)
+        # Places that more than one object speaks of, and who spoke first.
+        self._places: dict[int, tuple[int, int, str]] = {}
+        self._packs: set[str] = set()
+        self._oldest_base = 0
+        self._names: set[str] = set()
+        # Whether anything was written by a version that points at the archive's end.
+        self._names_cluster = False
+
+    async def has_lost_objects(self) -> bool:
+        """Whether any that were there as this began are not any more."""
+        return not self._names <= (await self._source.catalog()).names()
+
+    async def run(self) -> Verified:
+        catalog = await self._source.catalog()
+        self._names = catalog.names()
+        found = self._found
+        self._oldest_base = min(catalog.bases(), default=0)
+        self._progress.stage("segments", sum(segment.size for segment in catalog.segments))
+        shared = {one.log_index for one in catalog.manifests}
+        shared |= {segment.parsed.first_index - 1 for segment in catalog.segments}
+        shared |= {segment.parsed.last_index for segment in catalog.segments}
+        shared |= {end.parsed.log_index for end in catalog.ends}
+        for segment in catalog.segments:
+            await self._segment(segment, shared)
+            found.segments += 1
+            found.size += segment.size
+            self._progress.advance(segment.size)
+        await self._ends(catalog)
+        present = {piece.name for piece in catalog.pieces}
+        self._progress.stage("snapshots", len(catalog.manifests))
+        for manifest in catalog.manifests:
+            await self._snapshot(manifest, present)
+            found.snapshots += 1
+            self._progress.advance(1)
+        self._progress.stage("packs", len(self._packs))
+        for name in sorted(self._packs):
+            await self._pack(name)
+            self._progress.advance(1)
+        for first, last in catalog.gaps():
+            self._problem(f"entries {first} to {last} are missing")
+        if not catalog.bases():
+            self._problem("there is no restore point")
+        return found
+
+    def _problem(self, text: str) -> None:
+        self._found.problems.append(text)
+
+    async def _segment(self, stored: StoredSegment, shared: set[int]) -> None:
+        try:
+            content = await self._source.segment(stored)
+            places, packs = await self._run_blocking(
+                _read_segment, content, shared, self._oldest_base
+            )
+            self._names_cluster |= cluster_of_segment(content) is not None
+        except _DAMAGE as error:
+            self._problem(f"{stored.name}: {error}")
+            return
+        self._packs |= packs
+        self._found.entries += places[-1].index - places[0].index
+        for place in places:
+            self._expect(place, stored.name)
+
+    def _expect(self, place: LogPlace, name: str) -> None:
+        """All objects that speak of an entry must mean the same one."""
+        if not place.index:
+            return
+        said = self._places.setdefault(place.index, (place.term, place.chain, name))
+        if said[:2] != (place.term, place.chain):
+            self._problem(f"entry {place.index} is another one in {name} than in {said[2]}")
+
+    async def _ends(self, catalog: Catalog) -> None:
+        """What the archive says of its end."""
+        self._found.has_end = bool(catalog.ends)
+        if self._names_cluster and not catalog.ends:
+            self._problem("the pointer to the archive's end is missing: it may have lost its end")
+        for stored in catalog.ends:
+            try:
+                self._expect((await self._source.end(stored)).place, stored.name)
+            except ObjectMissing:
+                continue  # a cluster that runs has removed an old one
+            except _DAMAGE as error:
+                self._problem(f"{stored.name}: {error}")
+
+    async def _snapshot(self, stored: StoredManifest, present: set[str]) -> None:
+        try:
+            manifest = await self._source.manifest(stored)
+            of = manifest.of
+            self._expect(LogPlace(of.index, of.term, of.chain, of.time_ms), stored.name)
+            rows = _Rows()
+            for number, piece in enumerate(manifest.pieces):
+                if manifest.piece_name(number) not in present:
+                    raise ObjectMissing(f"{manifest.piece_name(number)} is missing")
+                await self._run_blocking(rows.add, await self._source.rows(manifest, number))
+                self._found.size += piece.size
+            rows.end(of.index)
+            self._packs |= rows.packs
+        except _DAMAGE as error:
+            self._problem(f"{stored.name}: {error}")
+
+    async def _pack(self, name: str) -> None:
+        try:
+            self._found.size += await check_pack(self._cold, name)
+            self._found.packs += 1
+        except _DAMAGE as error:
+            self._problem(str(error))
+
+
+def _read_segment(
+    content: bytes, shared: set[int], oldest_base: int
+) -> tuple[list[LogPlace], set[str]]:
+    """The places of a segment that others speak of as well, its first and last among them; and
+    the packs that a state behind the oldest base can refer to by its entries."""
+    places, packs = [read_segment_head(content).previous], set[str]()
+    for entry, place in placed_entries_of(content):
+        if place.index in shared:
+            places.append(place)
+        if place.index > oldest_base:
+            packs |= _packs_taken_by(entry)
+    return places, packs
+
+
+def _packs_taken_by(entry: Entry) -> set[str]:
+    """The packs that an entry makes known to the state.
+
+    None of these is deleted while the state as of the entry can be restored, not even one of which
+    nothing was alive any more. One whose leader was none any more the state never took.
+    """
+    if entry.kind != EntryKind.COMMANDS or not any(tag in entry.payload for tag in _PACK_TAGS):
+        return set()
+    try:
+        commands = decode_batch(entry.payload).commands
+    except UNDECODABLE as error:
+        raise ObjectCorrupt(f"entry {entry.index} has a command that is not known") from error
+    return {
+        command.name
+        for command in commands
+        if isinstance(command, FlushCold | MoveSlices) and command.term == entry.term
+    }
+
+
+class _Rows:
+    """Looks at a snapshot's rows as they go by."""
+
+    def __init__(self) -> None:
+        self._begun = b""
+        self._applied_index: int | None = None
+        self.packs: set[str] = set()
+
+    def add(self, data: bytes) -> None:
+        """Look at more of them. Raises `ObjectCorrupt` for those that no state has."""
+        try:
+            self._add(data)
+        except UNDECODABLE as error:
+            raise ObjectCorrupt(f"a row is not one of a state: {error}") from error
+
+    def _add(self, data: bytes) -> None:
+        data = self._begun + data
+        used = 0
+        for key, value, end in whole_rows(data):
+            used = end
+            if key == keys.HEADER:
+                self._applied_index = _HEADER.decode(value).applied_index
+            elif key[:1] == keys.PACK and (pack := _PACK.decode(value)).live:
+                self.packs.add(pack.name)
+        self._begun = data[used:]
+
+    def end(self, index: int) -> None:
+        """Raises `ObjectCorrupt` unless the rows were whole, and of the state as of `index`."""
+        if self._begun or self._applied_index != index:
+            raise ObjectCorrupt(f"the rows are not those of the state as of entry {index}")

@@ -1,0 +1,101 @@
+"""Small segments of the archive, made into few large ones.
+
+A cluster with a little traffic archives a segment a second, so that little is ever at risk. Left
+like that, a week would be half a million objects, which take long to list and to fetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import structlog
+
+from streamd.backup.checkpoints import ArchiveTarget
+from streamd.objectstore.catalog import Catalog, StoredSegment
+from streamd.objectstore.errors import ColdUnavailable, ObjectCorrupt
+from streamd.objectstore.segments import SegmentWriter, placed_entries_of, read_segment_head
+from streamd.tiering.tier import LeaderTerm
+
+log = structlog.get_logger("streamd.objectstore")
+
+# What is not worth merging any more, and how much is merged into one, in bytes as stored.
+LARGE_BYTES = 4 * 1024 * 1024
+MERGED_BYTES = 8 * 1024 * 1024
+# How many it takes for being worth it.
+MIN_SEGMENTS = 16
+ROUND_S = 900.0
+
+
+class Merger:
+    """The leader's."""
+
+    def __init__(self, target: ArchiveTarget) -> None:
+        self._target = target
+
+    async def make_round(self, lead: LeaderTerm) -> float:
+        """Merge all there is to merge. Raises `ColdError`.
+
+        The parts go when the whole is there, and what is deleted is contained in it. Who has listed
+        the parts before, and misses them, lists again.
+        """
+        async with self._target.removing:
+            catalog = await self._target.objects.catalog()
+            for run in runs(catalog):
+                await self._merge(run, catalog)
+        return ROUND_S
+
+    async def _merge(self, run: Sequence[StoredSegment], catalog: Catalog) -> None:
+        target, objects = self._target, self._target.objects
+        merged: SegmentWriter | None = None
+        async for content in objects.segments(run):
+            merged = await target.run_blocking(_add, merged, content, target.cluster_id())
+        assert merged is not None
+        segment = await target.run_blocking(merged.finish)
+        await self._check_all_there(run)
+        await target.cold.put_verified(objects.folder + segment.name, segment.content)
+        first, last = run[0].parsed.first_index, merged.last.index
+        parts = [
+            part.name
+            for part in catalog.segments
+            if first <= part.parsed.first_index <= part.parsed.last_index <= last
+            and part.name != segment.name
+        ]
+        await target.delete(parts)
+        log.info("segments of the archive were merged", segments=len(parts), first=first, last=last)
+
+    async def _check_all_there(self, run: Sequence[StoredSegment]) -> None:
+        """A leader that was deposed long ago must not bring back what its successor removed: states
+        that need it would look restorable, and the packs of these may be gone."""
+        left = (await self._target.objects.catalog()).names()
+        if any(segment.name not in left for segment in run):
+            raise ColdUnavailable("segments that were merged were removed meanwhile")
+
+
+def runs(catalog: Catalog) -> Iterator[Sequence[StoredSegment]]:
+    """Segments that lead on from one another and are worth being one."""
+    for restorable in catalog.ranges():
+        run: list[StoredSegment] = []
+        size = 0
+        for segment in catalog.path(restorable.first):
+            if segment.size >= LARGE_BYTES or size + segment.size > MERGED_BYTES:
+                if len(run) >= MIN_SEGMENTS:
+                    yield run
+                run, size = [], 0
+            if segment.size < LARGE_BYTES:
+                run.append(segment)
+                size += segment.size
+        if len(run) >= MIN_SEGMENTS:
+            yield run
+
+
+def _add(merged: SegmentWriter | None, content: bytes, cluster_id: str) -> SegmentWriter:
+    """Add what a segment has beyond the end of those before. Raises `ObjectCorrupt`."""
+    head = read_segment_head(content)
+    if merged is None:
+        merged = SegmentWriter(head.group_id, head.previous, cluster_id)
+    for entry, place in placed_entries_of(content):
+        if entry.index > merged.last.index:
+            merged.add(entry)
+        if place.index == merged.last.index and place != merged.last:
+            raise ObjectCorrupt(f"entry {place.index} is another one in two log segments")
+    return merged

@@ -1,0 +1,473 @@
+"""A cluster restored from the cold store alone, to any entry or time that is archived.
+
+1. The plan is made and written down: which cluster, from which snapshot, how far. A data
+   directory with a plan is served by nobody. It is changed when the snapshot turns out damaged.
+2. The snapshot's rows become the state; the log behind it is replayed, proved by its chain.
+3. All packs that the state refers to are read and compared with their digests.
+4. A fence in the old cluster's folder stops its nodes from changing what the new cluster needs; a
+   restore that fails after all takes it back.
+5. The log begins behind the last entry replayed, with this node as the only voter of a new
+   cluster. The plan is removed.
+
+A step that a crash cut short is taken again, or gone on with, when the same is asked again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+from streamd.backup.archived_objects import ArchivedObjects, for_each
+from streamd.backup.base import (
+    Base,
+    Choice,
+    RestoreRefused,
+    check_time,
+    choose_base,
+    give_up,
+)
+from streamd.backup.clusters import choose_cluster
+from streamd.backup.replay import Replay, Wanted, become_another
+from streamd.backup.takeover import SETTLE_S, fence_off, missing_packs
+from streamd.blocking import RunBlocking
+from streamd.config import Config
+from streamd.objectstore.catalog import Catalog
+from streamd.objectstore.checkpoints import Manifest
+from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
+from streamd.objectstore.names import cluster_folder, cluster_of, parse_pack_name
+from streamd.objectstore.segments import LogPlace
+from streamd.raft.membership import encode_configuration
+from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
+from streamd.storage.data_dir import DataDir
+from streamd.storage.errors import StorageFailed
+from streamd.storage.files import read_checked, remove_durably, write_checked
+from streamd.storage.floor import Floor
+from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
+from streamd.storage.install import recover_install
+from streamd.storage.log_store import LogStore
+from streamd.storage.raft_snapshots import Piece, SnapshotMeta, piece_crc
+from streamd.storage.state_store import StateStore
+from streamd.streams.model import Pack
+from streamd.streams.packs import living_packs
+from streamd.streams.state import State
+from streamd.tiering.async_store import AsyncObjectStore
+from streamd.tiering.fence import FenceNote, remove_fence
+
+_DONE = "restored"
+# What there is before the plan is: a first try may have been cut off.
+_OURS = {"LOCK", "identity.json", "identity.json.new", "restore.new"}
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a data directory is being made of. `reached` is set when the state is there.
+
+    `given_up` are damaged snapshots, and what is wrong with each.
+    """
+
+    place: str
+    choice: Choice
+    former_cluster_id: str
+    base_index: int
+    manifest: str
+    until_index: int
+    reached: LogPlace | None = None
+    given_up: dict[str, str] = {}
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What there is now. `time_ms` is the log's time as of its last entry.
+
+    `given_up` are newer snapshots that it could have begun with, were they not damaged, and what
+    is wrong with each. `streams` is how many there are. `is_end_proved` says whether the archive
+    told where it must end; one that only older versions wrote does not.
+    """
+
+    cluster_id: str
+    former_cluster_id: str
+    last_index: int
+    last_term: int
+    time_ms: int
+    base_index: int
+    packs: int
+    given_up: dict[str, str] = {}
+    streams: int | None = None
+    is_end_proved: bool | None = None
+
+
+class _Done(msgspec.Struct, frozen=True):
+    """Kept in the directory, so that who asks again what was done is told the same."""
+
+    place: str
+    choice: Choice
+    restored: Restored
+
+
+class Progress(Protocol):
+    """Who shows how far it is."""
+
+    def stage(self, name: str, total: int) -> None:
+        """Hear that so much of something is to be done now."""
+
+    def advance(self, amount: int) -> None: ...
+
+
+async def restore(
+    cold: AsyncObjectStore,
+    config: Config,
+    choice: Choice,
+    *,
+    run_blocking: RunBlocking,
+    clock_ms: Callable[[], int],
+    progress: Progress,
+    fencing: bool = True,
+    settle_s: float = SETTLE_S,
+) -> Restored:
+    """Restore into `config.server.data_dir`, or go on with that.
+
+    With `fencing` the old cluster is fenced off once the new one is proved.
+
+    Raises `RestoreRefused`, `ColdError`, `StorageError`.
+    """
+    path = Path(config.server.data_dir)
+    earlier = await run_blocking(_check_usable, path)
+    if earlier is not None and (earlier.place, earlier.choice) == (cold.place, choice):
+        restored = earlier.restored
+        if fencing:
+            note = FenceNote(restored.cluster_id, clock_ms())
+            await fence_off(cold, restored.former_cluster_id, note, settle_s=settle_s)
+        return restored
+    if earlier is not None:
+        raise RestoreRefused(f"{path} holds another restore, which is finished")
+    data_dir = await run_blocking(_open, path, config)
+    try:
+        plan = await _plan(cold, data_dir, choice, run_blocking, clock_ms)
+        source = ArchivedObjects(cold, plan.former_cluster_id, run_blocking)
+        work = _Restoration(source, data_dir, plan, run_blocking, progress)
+        reached = plan.reached or await work.bring_state()
+        plan = work.plan
+        packs, streams = await work.verify_packs(cold)
+        restored = Restored(
+            data_dir.identity.cluster_id,
+            plan.former_cluster_id,
+            reached.index,
+            reached.term,
+            reached.time_ms,
+            plan.base_index,
+            len(packs),
+            plan.given_up,
+            streams,
+            work.has_end,
+        )
+        done = _Done(cold.place, choice, restored)
+        async with AsyncExitStack() as undoing:
+            if fencing:
+                undoing.push_async_exit(
+                    partial(_unless_done, cold, plan.former_cluster_id, data_dir)
+                )
+                note = FenceNote(restored.cluster_id, clock_ms())
+                await fence_off(cold, plan.former_cluster_id, note, settle_s=settle_s)
+                await _expect_all(cold, packs)
+            await run_blocking(_found_cluster, data_dir, config, reached, done)
+        return restored
+    finally:
+        data_dir.close()
+
+
+def _check_usable(path: Path) -> _Done | None:
+    """Only a new directory will do, or one with a restore under way; what was done there when
+    that is finished. Raises `RestoreRefused`, `StorageError`."""
+    if not path.exists() or (path / "restore").exists():
+        return None
+    if path.is_dir() and (done := read_checked(path / _DONE, _Done)) is not None:
+        return done
+    if not path.is_dir() or {file.name for file in path.iterdir()} - _OURS:
+        raise RestoreRefused(f"{path} is not empty: name a directory that is not there yet")
+    return None
+
+
+def _open(path: Path, config: Config) -> DataDir:
+    return DataDir.open(path, config.server.node_id, cluster_name=config.cluster.name or "")
+
+
+# -- the plan -----------------------------------------------------------------------------------
+
+
+async def _plan(
+    cold: AsyncObjectStore,
+    data_dir: DataDir,
+    choice: Choice,
+    run_blocking: RunBlocking,
+    clock_ms: Callable[[], int],
+) -> Plan:
+    """The plan that is there already, or one that is made and written down now."""
+    known = await run_blocking(read_checked, data_dir.restoring, Plan)
+    if known is not None:
+        if (known.place, known.choice) != (cold.place, choice):
+            raise RestoreRefused(
+                f"{data_dir.path} holds an unfinished restore of cluster "
+                f"{known.former_cluster_id} from {known.place}: ask for the same again, or name "
+                "another directory"
+            )
+        return known
+    cluster_id = await choose_cluster(cold, choice)
+    source = ArchivedObjects(cold, cluster_id, run_blocking)
+    catalog = await source.catalog()
+    if choice.at_ms is not None:
+        await check_time(source, catalog, choice.at_ms, clock_ms())
+    base = await choose_base(source, catalog, choice, {})
+    plan = _begin_with(base, Plan(cold.place, choice, cluster_id, 0, "", 0))
+    await run_blocking(write_checked, data_dir.restoring, plan)
+    return plan
+
+
+def _begin_with(base: Base, plan: Plan) -> Plan:
+    return replace(
+        plan,
+        base_index=base.index,
+        manifest="" if base.manifest is None else base.manifest.name,
+        until_index=base.until_index,
+        given_up=dict(base.given_up),
+    )
+
+
+# -- the work -----------------------------------------------------------------------------------
+
+
+class _Restoration:
+    def __init__(
+        self,
+        source: ArchivedObjects,
+        data_dir: DataDir,
+        plan: Plan,
+        run_blocking: RunBlocking,
+        progress: Progress,
+    ) -> None:
+        self._source = source
+        self._data_dir = data_dir
+        self.plan = plan
+        self._run_blocking = run_blocking
+        self._progress = progress
+        self.has_end: bool | None = None
+
+    async def bring_state(self) -> LogPlace:
+        """Have the state as of where the plan ends; returns that place."""
+        catalog = await self._source.catalog()
+        self.has_end = bool(catalog.ends)
+        begin = await self._bring_base(catalog)
+        store = await self._run_blocking(StateStore, self._data_dir.state)
+        try:
+            reached = await self._replay(store, catalog, begin)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._run_blocking(store.close)
+        done = replace(self.plan, reached=reached)
+        await self._run_blocking(write_checked, self._data_dir.restoring, done)
+        return reached
+
+    async def _bring_base(self, catalog: Catalog) -> LogPlace:
+        """Have a state to begin with, the planned one or an older one; returns its place."""
+        while self.plan.manifest:
+            try:
+                return await self._bring_snapshot(catalog)
+            except (ObjectCorrupt, ObjectMissing, SnapshotDamaged) as damage:
+                await self._begin_with_another(catalog, damage)
+        return LogPlace()
+
+    async def _begin_with_another(self, catalog: Catalog, damage: Exception) -> None:
+        """Give up the planned snapshot. Raises `RestoreRefused` when nothing else serves: then
+        all are tried again when the same is asked again, as they may have been repaired."""
+        await self._run_blocking(_forget_base, self._data_dir)
+        given_up = give_up(self.plan.given_up, self.plan.manifest, damage)
+        try:
+            base = await choose_base(self._source, catalog, self.plan.choice, given_up)
+        except RestoreRefused:
+            anew = replace(self.plan, given_up={})
+            await self._run_blocking(write_checked, self._data_dir.restoring, anew)
+            raise
+        self.plan = _begin_with(base, self.plan)
+        await self._run_blocking(write_checked, self._data_dir.restoring, self.plan)
+
+    async def _bring_snapshot(self, catalog: Catalog) -> LogPlace:
+        """Have the snapshot's rows as the state, unless they are it already."""
+        stored = next((one for one in catalog.manifests if one.name == self.plan.manifest), None)
+        if stored is None:
+            raise ObjectMissing(f"{self.plan.manifest} is gone")
+        manifest = await self._source.manifest(stored)
+        of = manifest.of
+        meta = SnapshotMeta(of.index, of.term, of.chain, of.configuration, of.snapshot_id)
+        await self._run_blocking(recover_install, self._data_dir)
+        if not self._data_dir.state.exists():
+            await self._receive(manifest, meta)
+            await self._run_blocking(write_checked, self._data_dir.install_marker, meta)
+            await self._run_blocking(recover_install, self._data_dir)
+        return LogPlace(of.index, of.term, of.chain, of.time_ms)
+
+    async def _receive(self, manifest: Manifest, meta: SnapshotMeta) -> None:
+        sink = SnapshotSink(self._data_dir.incoming)
+        try:
+            await self._fill(sink, manifest, meta)
+            await self._run_blocking(sink.finish)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._run_blocking(sink.close)
+
+    async def _fill(self, sink: SnapshotSink, manifest: Manifest, meta: SnapshotMeta) -> None:
+        """Put all pieces there that are not yet."""
+        sizes = [piece.rows_size for piece in manifest.pieces]
+        self._progress.stage("snapshot", sum(sizes))
+        wanted = await self._run_blocking(sink.begin, meta)
+        self._progress.advance(sum(sizes[:wanted]))
+        while not sink.is_complete:
+            rows = await self._source.rows(manifest, wanted)
+            is_last = wanted == len(sizes) - 1
+            crc = piece_crc(meta, wanted, rows, is_last)
+            wanted = await self._run_blocking(sink.take, Piece(wanted, crc, rows, is_last))
+            self._progress.advance(len(rows))
+
+    async def _replay(self, store: StateStore, catalog: Catalog, begin: LogPlace) -> LogPlace:
+        plan = self.plan
+        wanted = Wanted(plan.until_index, plan.choice.at_ms)
+        replay = await self._run_blocking(Replay, store, wanted, begin)
+        self._progress.stage("entries", plan.until_index - begin.index)
+        self._progress.advance(replay.place.index - begin.index)
+        while not replay.ended:
+            try:
+                await self._replay_along(replay, catalog)
+                break
+            except ObjectMissing:
+                # A cluster that goes on merges segments: the same entries are in others then.
+                before, catalog = catalog, await self._source.catalog()
+                is_gone = not before.names() <= catalog.names()
+                if not is_gone or catalog.reach(replay.place.index) < plan.until_index:
+                    raise
+        _expect_end(catalog, replay.place)
+        if replay.place.index < plan.until_index and not replay.ended:
+            raise RestoreRefused(
+                f"the archive ends at entry {replay.place.index}, before {plan.until_index}"
+            )
+        return replay.place
+
+    async def _replay_along(self, replay: Replay, catalog: Catalog) -> None:
+        """Replay the segments that lead on. Raises `ObjectMissing` where one of them is gone."""
+        path = catalog.path(replay.place.index, self.plan.until_index)
+        async for segment in self._source.segments(path):
+            before = replay.place.index
+            await self._run_blocking(replay.apply, segment)
+            self._progress.advance(replay.place.index - before)
+            if replay.ended:
+                return
+
+    async def verify_packs(self, cold: AsyncObjectStore) -> tuple[list[Pack], int]:
+        """Read every pack that the state refers to, and compare; returns them, and how many
+        streams there are. Raises `ObjectCorrupt`, `ObjectMissing`.
+        """
+        packs, streams = await self._run_blocking(_look_into, self._data_dir)
+        self._progress.stage("packs", len(packs))
+
+        async def check(pack: Pack) -> None:
+            await check_pack(cold, pack.name)
+            self._progress.advance(1)
+
+        await for_each(packs, check)
+        return packs, streams
+
+
+def _expect_end(catalog: Catalog, place: LogPlace) -> None:
+    """Raises `ObjectCorrupt` when the archive's end is another entry than the one replayed."""
+    for end in catalog.ends:
+        if end.parsed.log_index == place.index and (end.parsed.term, end.parsed.chain) != (
+            place.term,
+            place.chain,
+        ):
+            raise ObjectCorrupt(f"entry {place.index} is another one than {end.name} says")
+
+
+async def _unless_done(
+    cold: AsyncObjectStore,
+    former_cluster_id: str,
+    data_dir: DataDir,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
+) -> None:
+    """Take the fence back when the restore fails behind it: nobody needs it then."""
+    if error is None:
+        return
+    with trio.CancelScope(shield=True), suppress(ColdError):
+        await remove_fence(cold, former_cluster_id, data_dir.identity.cluster_id)
+
+
+async def _expect_all(cold: AsyncObjectStore, packs: list[Pack]) -> None:
+    """The old cluster may have gone on while these were read. Raises `ObjectMissing`."""
+    missing = await missing_packs(cold, (pack.name for pack in packs))
+    if missing:
+        raise ObjectMissing(f"the old cluster has deleted {missing[0]} meanwhile: stop its nodes")
+
+
+async def check_pack(cold: AsyncObjectStore, name: str) -> int:
+    """Read a whole pack; returns its size. Raises `ObjectCorrupt` when it is another than the one
+    that was put under that name, `ObjectMissing`, `ColdError`."""
+    cluster_id = cluster_of(name)
+    if cluster_id is None or not parse_pack_name(name.removeprefix(cluster_folder(cluster_id))):
+        raise ObjectCorrupt(f"{name!r} is referred to, which can be no pack")
+    digest, size = await cold.digest(name)
+    if not name.endswith(f"-{digest}.pack"):
+        raise ObjectCorrupt(f"{name} does not have the digest that it is named by")
+    return size
+
+
+def _forget_base(data_dir: DataDir) -> None:
+    """Remove what a snapshot has left, whichever it was. Raises `StorageFailed`."""
+    try:
+        data_dir.install_marker.unlink(missing_ok=True)
+        for directory in (data_dir.incoming, data_dir.state):
+            if directory.exists():
+                shutil.rmtree(directory)
+    except OSError as error:
+        raise StorageFailed(f"{data_dir.path} cannot be cleared: {error}") from error
+
+
+def _look_into(data_dir: DataDir) -> tuple[list[Pack], int]:
+    """The packs that a state's slices are in, and how many streams it has."""
+    store = StateStore(data_dir.state)
+    try:
+        return list(living_packs(store)), State(store).header.streams
+    finally:
+        store.close()
+
+
+def _found_cluster(data_dir: DataDir, config: Config, place: LogPlace, done: _Done) -> None:
+    """Have the log go on behind the state, with this node alone; then the directory is whole."""
+    store = StateStore(data_dir.state)
+    try:
+        become_another(store, data_dir.identity.cluster_id)
+    finally:
+        store.close()
+    LogStore.reset_closed(data_dir.log, data_dir.floor, Floor(place.index, place.term, place.chain))
+    server = config.server
+    advertised = server.advertise or server.listen
+    alone = Configuration(
+        voters=(server.node_id,),
+        addresses=((server.node_id, config.cluster.address, advertised),),
+    )
+    term = place.term + 1
+    entry = Entry(place.index + 1, term, EntryKind.CONFIGURATION, encode_configuration(alone))
+    log = LogStore.open(data_dir.log, data_dir.floor)
+    try:
+        log.append([entry], HardState(term))
+    finally:
+        log.close()
+    try:
+        write_checked(data_dir.path / _DONE, done)
+        remove_durably(data_dir.restoring)
+    except OSError as error:
+        raise StorageFailed(f"{data_dir.path} cannot be written: {error}") from error

@@ -1,0 +1,180 @@
+"""Storing the machine's changes behind the log, and keeping the log short behind them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.group.retention import Retention
+from streamd.storage.log_store import LogStore
+from streamd.storage.state_store import StateStore
+from streamd.streams.state import State
+
+# How much replayed or applied work may gather in memory before it is stored, and for how long.
+FLUSH_BYTES = 4 * 1024 * 1024
+FLUSH_INTERVAL_S = 0.2
+# Who reads the store waits for it; all of them together hurry it no more than this often.
+HURRIED_INTERVAL_S = 0.05
+MAX_UNSTORED_BYTES = 64 * 1024 * 1024
+# Parts of blobs are stored in smaller batches: a snapshot of 128 MiB should pass through memory,
+# not fill it.
+FLUSH_PARTS_BYTES = 1024 * 1024
+FLOOR_INTERVAL_S = 1.0
+# The log is cut each time this much was added, at the place it had grown to the time before.
+CHECKPOINT_BYTES = 32 * 1024 * 1024
+# For followers that are further behind it is kept longer, up to so many times as much.
+MAX_CHECKPOINTS_KEPT = 16
+
+
+class StateFlusher:
+    """Owns the state's store while the group runs.
+
+    What the log itself needs done is left for the log's writer to ask for (`next_duty`), which
+    does one thing at a time; `due` is called when there is something.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        store: StateStore,
+        log: LogStore,
+        retention: Retention,
+        *,
+        run_blocking: RunBlocking,
+        due: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._store = store
+        self._log = log
+        self._run_blocking = run_blocking
+        self._due = due
+        self._retention = retention
+        self._changed = trio.lowlevel.ParkingLot()
+        self._flushed = trio.lowlevel.ParkingLot()
+        self._flushed_at = -math.inf
+        self._awaited_index = 0
+        # Held by a flush, and by who replaces the state.
+        self.exclusive = trio.Lock()
+        self._log_bytes = 0
+        # Where the log may be cut, oldest first, about `CHECKPOINT_BYTES` of log apart.
+        self._checkpoints = deque([state.stored_index])
+        self._compact_through = 0
+        self._floor_due = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits to be stored that no more should be added."""
+        return self._state.unstored_bytes > MAX_UNSTORED_BYTES
+
+    @property
+    def has_room(self) -> bool:
+        """Whether so little waits to be stored that a part of a blob may be added."""
+        return not self._has_enough
+
+    @property
+    def _has_enough(self) -> bool:
+        """Whether so much waits to be stored that it is not worth waiting for more."""
+        state = self._state
+        return state.unstored_bytes >= FLUSH_BYTES or state.parts.size >= FLUSH_PARTS_BYTES
+
+    def changed(self) -> None:
+        """Hear that entries were applied."""
+        self._changed.unpark_all()
+
+    def log_grew(self, size: int) -> None:
+        """Hear that so many bytes were added to the log."""
+        self._log_bytes += size
+
+    def restarted(self, index: int) -> None:
+        """Hear that the state was replaced by one as of `index`."""
+        self._compact_through = 0
+        self._checkpoints = deque([index])
+        self._flushed.unpark_all()
+
+    async def run(self) -> None:
+        """Store changes a batch at a time until cancelled. Raises `StorageError`."""
+        floor_at = trio.current_time()
+        while True:
+            while not self._state.unstored:
+                await self._changed.park()
+            await self._gather()
+            await self.flush()
+            if trio.current_time() - floor_at >= FLOOR_INTERVAL_S:
+                floor_at = trio.current_time()
+                self._floor_due = True
+            if self._log_bytes >= CHECKPOINT_BYTES:
+                # What was added since the checkpoint before stays, for followers a little behind.
+                self._log_bytes = 0
+                self._pass_checkpoints()
+                self._checkpoints.append(self._state.stored_index)
+            self._due()
+
+    def _pass_checkpoints(self) -> None:
+        """Have the log cut at the last checkpoint behind which nobody needs it."""
+        retention = self._retention
+        followers, archive = retention.needed_behind(), retention.unarchived_behind()
+        max_unarchived = retention.max_unarchived_bytes // CHECKPOINT_BYTES
+        while self._checkpoints:
+            checkpoint, count = self._checkpoints[0], len(self._checkpoints)
+            if checkpoint > followers and count <= MAX_CHECKPOINTS_KEPT:
+                return
+            if checkpoint > archive and count <= max_unarchived:
+                return
+            retention.cut_through(checkpoint)
+            self._compact_through = self._checkpoints.popleft()
+
+    async def _gather(self) -> None:
+        """Let changes gather for a while, for less when somebody waits to read them stored."""
+        with trio.move_on_after(FLUSH_INTERVAL_S) as scope:
+            while not self._has_enough:
+                if self._awaited_index > self._state.stored_index:
+                    scope.deadline = min(scope.deadline, self._flushed_at + HURRIED_INTERVAL_S)
+                await self._changed.park()
+
+    async def stored(self, index: int) -> None:
+        """Return once the store has everything up to log entry `index`, which is applied.
+
+        However many wait and come again, they share flushes that keep their distance: each is a
+        synced write, and listing a bucket in a loop must not become one for every request.
+        """
+        while self._state.stored_index < index:
+            if index > self._awaited_index:
+                self._awaited_index = index
+                self._changed.unpark_all()
+            await self._flushed.park()
+
+    async def flush(self) -> None:
+        """Store all changes made so far, one flush after the other."""
+        async with self.exclusive:
+            items = self._state.begin_flush()
+            await self._run_blocking(self._store.write, items)
+            self._state.end_flush()
+            self._flushed_at = trio.current_time()
+            self._flushed.unpark_all()
+
+    async def compact(self) -> int:
+        """Store everything and have the whole log cut behind it, but not behind what is still to
+        be archived; returns the last entry cut."""
+        await self.flush()
+        archived = self._retention.unarchived_behind()
+        through = self._compact_through = int(min(self._state.stored_index, archived))
+        self._checkpoints = deque([through])
+        self._due()
+        return through
+
+    def next_duty(self) -> Callable[[], None] | None:
+        """Something that the log needs done, to be called once, on the log's thread, and done
+        before the next is asked for."""
+        if self._log.cut():
+            return self._log.remove_cut
+        if self._floor_due:
+            self._floor_due = False
+            return self._log.sync_floor
+        if self._compact_through:
+            through, self._compact_through = self._compact_through, 0
+            return lambda: self._log.begin_cut(through)
+        return None

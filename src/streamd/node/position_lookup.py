@@ -1,0 +1,88 @@
+"""Where forks are cut and snapshots stand: found in old records by the node that takes a request.
+
+The machine decides, but it cannot wait for bytes from the cold store. So what old records say of
+a position is looked up before and put into the command; records never change. What may have
+changed by the time the command takes effect is the stream as such, and then it is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from streamd.group.group import Group
+from streamd.group.proposals import Unavailable
+from streamd.node.reads import Reads
+from streamd.streams.chunks import OffsetMismatch
+from streamd.streams.commands import Command, Outcome, Result
+from streamd.streams.forks import find_anchor
+from streamd.streams.model import ForkRequest, Stream, Verdict, VerifiedPosition
+from streamd.streams.offsets import Position
+from streamd.streams.snapshots import find_boundary
+
+_TRIES = 5
+
+Find = Callable[[], Awaitable[VerifiedPosition]]
+
+
+class PositionLookup:
+    """Finds positions in streams, wherever their records are."""
+
+    def __init__(self, group: Group, reads: Reads) -> None:
+        self._group = group
+        self._reads = reads
+
+    async def propose(
+        self, make: Callable[[VerifiedPosition], Command], find: Find, size: int = 0
+    ) -> Outcome:
+        """Have a command take effect that was made of what `find` finds, again when that is stale.
+
+        Raises `Unavailable`, `OutcomeUnknown`, and a `ColdError` when the records cannot be had.
+        """
+        for _ in range(_TRIES):
+            outcome = await self._group.propose(make(await find()), size)
+            if outcome.result is not Result.STALE:
+                return outcome
+        raise Unavailable("the stream is made anew all the time")
+
+    async def of_fork(self, request: ForkRequest) -> VerifiedPosition:
+        """Where a fork leaves its source. Raises `Unavailable`, a `ColdError`."""
+        if request.offset is None:
+            return VerifiedPosition()
+        at = Position(*request.offset)
+        source = await self._stream(request.source, at)
+        if source is None:
+            return VerifiedPosition()
+        if at == source.tail:
+            if request.sub_offset:
+                return VerifiedPosition()
+            return VerifiedPosition(source.stream_id, Verdict.BOUNDARY, *at)
+        if at.record == source.records:
+            return VerifiedPosition(source.stream_id, Verdict.NO_BOUNDARY)
+        try:
+            chunk, limit = await self._reads.chunk_at(source, at.record)
+        except OffsetMismatch:
+            return VerifiedPosition()
+        return find_anchor(source, chunk, limit, at, request.sub_offset)
+
+    async def boundary(self, key: bytes, at: Position) -> VerifiedPosition:
+        """Whether a record of a stream begins at `at`. Raises `Unavailable`, a `ColdError`."""
+        stream = await self._stream(key, at)
+        if stream is None:
+            return VerifiedPosition()
+        if at.record == stream.records:
+            verdict = Verdict.BOUNDARY if at == stream.tail else Verdict.NO_BOUNDARY
+            return VerifiedPosition(stream.stream_id, verdict, *at)
+        try:
+            chunk, _ = await self._reads.chunk_at(stream, at.record)
+        except OffsetMismatch:
+            return VerifiedPosition()
+        return find_boundary(stream, chunk, at)
+
+    async def _stream(self, key: bytes, at: Position) -> Stream | None:
+        """The stream, if it has a record at `at` or ends there."""
+        if not self._group.may_read():
+            await self._group.read_barrier()
+        stream = await self._reads.stream(key)
+        if stream is None or not stream.earliest.record <= at.record <= stream.records:
+            return None
+        return stream

@@ -1,0 +1,184 @@
+"""What there is of one group's archive, told from the names of its objects.
+
+A state can be restored as of any entry that is reached from a base, which is a snapshot of the
+state, or the empty state before entry 1, by segments without a gap. Segments may overlap: a
+leader that was deposed may have written some that were never built upon. They hold the same
+entries, as only committed ones are archived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+from streamd.objectstore.names import (
+    EndName,
+    ManifestName,
+    PieceName,
+    SegmentName,
+    parse_end_name,
+    parse_manifest_name,
+    parse_piece_name,
+    parse_segment_name,
+)
+from streamd.objectstore.objects import ObjectInfo
+
+
+class StoredSegment(NamedTuple):
+    """A segment; `name` is the one below the cluster's folder, `size` is in bytes."""
+
+    name: str
+    parsed: SegmentName
+    size: int
+
+
+class StoredManifest(NamedTuple):
+    """A manifest; `modified_ms` is when it was written, by the store's own clock."""
+
+    name: str
+    parsed: ManifestName
+    size: int
+    modified_ms: int
+
+    @property
+    def log_index(self) -> int:
+        return self.parsed.log_index
+
+
+class StoredPiece(NamedTuple):
+    name: str
+    parsed: PieceName
+    size: int
+
+
+class StoredEnd(NamedTuple):
+    """A pointer to where the archive ended once; the newest tells where it must reach."""
+
+    name: str
+    parsed: EndName
+    size: int
+
+
+class Range(NamedTuple):
+    """Every state from that as of entry `first` to that as of entry `last` can be restored."""
+
+    first: int
+    last: int
+
+
+class Catalog:
+    """The archive of one group, each kind in the order of the log."""
+
+    def __init__(self, group_id: int, objects: Iterable[ObjectInfo]) -> None:
+        """`objects` have names below the cluster's folder; others than the archive's are left
+        out."""
+        self.segments: list[StoredSegment] = []
+        self.manifests: list[StoredManifest] = []
+        self.pieces: list[StoredPiece] = []
+        self.ends: list[StoredEnd] = []
+        # When the last of them was written, in milliseconds since the epoch by the store's clock.
+        self.newest_ms = 0
+        for name, size, modified_ms in objects:
+            self.newest_ms = max(self.newest_ms, modified_ms)
+            if (segment := parse_segment_name(name)) and segment.group_id == group_id:
+                self.segments.append(StoredSegment(name, segment, size))
+            elif (manifest := parse_manifest_name(name)) and manifest.group_id == group_id:
+                self.manifests.append(StoredManifest(name, manifest, size, modified_ms))
+            elif (piece := parse_piece_name(name)) and piece.group_id == group_id:
+                self.pieces.append(StoredPiece(name, piece, size))
+            elif (end := parse_end_name(name)) and end.group_id == group_id:
+                self.ends.append(StoredEnd(name, end, size))
+        self.segments.sort(key=lambda one: (one.parsed.first_index, one.parsed.last_index))
+        self.manifests.sort(key=lambda one: (one.parsed.log_index, one.parsed.snapshot_id))
+        self.ends.sort(key=lambda one: one.parsed.log_index)
+
+    def names(self) -> set[str]:
+        """Of all objects that hold something."""
+        return {one.name for kind in (self.segments, self.manifests, self.pieces) for one in kind}
+
+    @property
+    def end_index(self) -> int:
+        """The entry up to which the archive must reach; 0 where no pointer says so, as with an
+        archive that only older versions wrote."""
+        return self.ends[-1].parsed.log_index if self.ends else 0
+
+    @property
+    def last_index(self) -> int:
+        """The last entry of which anything here speaks."""
+        segments = (one.parsed.last_index for one in self.segments)
+        snapshots = (one.log_index for one in self.manifests)
+        return max(self.end_index, *segments, *snapshots, 0)
+
+    @property
+    def begins_at_nothing(self) -> bool:
+        """Whether the log is there from its first entry on, so that no snapshot is needed."""
+        return bool(self.segments) and self.segments[0].parsed.first_index == 1
+
+    def bases(self) -> list[int]:
+        """The entries, in order, as of which there is a state to begin with; 0 is the empty one."""
+        return sorted(
+            {*([0] if self.begins_at_nothing else []), *(m.log_index for m in self.manifests)}
+        )
+
+    def path(self, behind: int, until: int | None = None) -> list[StoredSegment]:
+        """Segments that lead on from entry `behind`, as far as they go or to entry `until`.
+
+        Each begins where the one before it ends, or earlier.
+        """
+        chosen: list[StoredSegment] = []
+        best: StoredSegment | None = None
+        at = behind
+        for segment in self.segments:
+            if best is not None and segment.parsed.first_index > at + 1:
+                chosen.append(best)
+                at, best = best.parsed.last_index, None
+            if segment.parsed.first_index > at + 1 or (until is not None and at >= until):
+                break
+            if segment.parsed.last_index > (best.parsed.last_index if best is not None else at):
+                best = segment
+        if best is not None and (until is None or at < until):
+            chosen.append(best)
+        return chosen
+
+    def reach(self, behind: int) -> int:
+        """The last entry that segments lead to from entry `behind`."""
+        path = self.path(behind)
+        return path[-1].parsed.last_index if path else behind
+
+    def ranges(self) -> list[Range]:
+        """What can be restored, in order; between two of them is a gap."""
+        found: list[Range] = []
+        for base in self.bases():
+            if not found or base > found[-1].last:
+                found.append(Range(base, self.reach(base)))
+        return found
+
+    @property
+    def is_without_gap(self) -> bool:
+        """Whether all segments, up to the last one, are reached from the first base, and the end
+        that the pointer names."""
+        last = max((one.parsed.last_index for one in self.segments), default=self.end_index)
+        last = max(last, self.end_index)
+        ranges = self.ranges()
+        return not last or (len(ranges) == 1 and ranges[0].last >= last)
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """The first and the last entry of what is missing, in order: between two ranges, and from
+        the last one to the end of the archive."""
+        ranges = self.ranges()
+        found = [(before.last + 1, behind.first) for before, behind in pairwise(ranges)]
+        if ranges and ranges[-1].last < self.end_index:
+            found.append((ranges[-1].last + 1, self.end_index))
+        return found
+
+
+def read_catalog(group_id: int, objects: Iterable[ObjectInfo], folder: str) -> Catalog:
+    """A catalog of objects that are listed with their full names; `folder` is the cluster's."""
+    return Catalog(
+        group_id,
+        (
+            ObjectInfo(info.name.removeprefix(folder), info.size, info.modified_ms)
+            for info in objects
+        ),
+    )

@@ -1,0 +1,45 @@
+"""Whether an object store does what the cold tier needs, found out by doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from streamd.objectstore.errors import ColdError, ColdRefused, ObjectCorrupt
+from streamd.objectstore.names import CHECKS
+from streamd.objectstore.objects import ObjectStore
+
+
+def check_object_store(store: ObjectStore, unique: str, begun: list[str] | None = None) -> None:
+    """Write, read, list and delete a small object. Blocks.
+
+    `unique` names this check among those of all nodes; `begun` gets the steps as they begin, for
+    who does not wait for the end. Raises the `ColdError` of the step that failed, its message
+    saying which: `ColdUnavailable` may pass, `ColdRefused` will not.
+    """
+    begun = [] if begun is None else begun
+    name = f"{CHECKS}{unique}"
+    content = f"streamd checks whether it can use this place: {unique}".encode()
+    with _step(store, begun, "written"):
+        store.put(name, content)
+    try:
+        with _step(store, begun, "read"):
+            if store.get(name, 0, len(content)) != content:
+                raise ObjectCorrupt("what was written is not what is read")
+            if store.get(name, 8, 6) != content[8:14]:
+                raise ColdRefused("it does not serve parts of objects (the Range header)")
+        with _step(store, begun, "listed"):
+            if name not in [found.name for found in store.page(name)]:
+                raise ColdRefused("what was written is not listed")
+    finally:
+        with _step(store, begun, "deleted from"):
+            store.delete([name])
+
+
+@contextmanager
+def _step(store: ObjectStore, begun: list[str], step: str) -> Iterator[None]:
+    begun.append(step)
+    try:
+        yield
+    except ColdError as error:
+        raise type(error)(f"{store.place} cannot be {step}: {error}") from error

@@ -1,0 +1,146 @@
+"""Snapshots of the state in the object store: pieces, and a manifest that makes them a whole.
+
+A piece is some of the state's rows, compressed; the manifest, written last, names all pieces with
+their digests and says what they are of. Pieces without a manifest are nothing, whatever wrote
+them was interrupted.
+
+::
+
+    piece      magic, version, number, size and CRC-32C of rows and body; zstd frame
+    manifest   magic, version, size and CRC-32C; the manifest
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import zstandard
+from crc32c import crc32c
+
+from streamd.codec import UNDECODABLE
+from streamd.objectstore.errors import ObjectCorrupt
+from streamd.objectstore.framing import Head
+from streamd.objectstore.names import (
+    NamedObject,
+    check_digest,
+    digest_of,
+    manifest_name,
+    piece_name,
+)
+from streamd.objectstore.objects import MAX_OBJECT_BYTES
+
+VERSION = 1
+# Of rows, before they are compressed.
+MAX_PIECE_BYTES = 32 * 1024 * 1024
+
+_PIECE = Head(b"SDSP", VERSION, "QQIIII", "a piece of a snapshot")
+_MANIFEST = Head(b"SDSM", VERSION, "II", "a snapshot's manifest")
+_LEVEL = 3
+
+
+class CheckpointOf(msgspec.Struct, frozen=True, array_like=True):
+    """What a snapshot is of: a group's log up to `index`.
+
+    `chain` is the log's checksum there, `time_ms` the log's time, in milliseconds since the
+    epoch. `snapshot_id` tells it from any other, also of the same index; `configuration` is the
+    membership as the state has it.
+    """
+
+    cluster_id: str
+    group_id: int
+    index: int
+    term: int
+    chain: int
+    time_ms: int
+    snapshot_id: int
+    configuration: bytes
+
+
+class PieceRef(msgspec.Struct, frozen=True, array_like=True):
+    """A piece's object: its digest, in hexadecimal, its size, and the size of the rows in it."""
+
+    digest: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    size: Annotated[int, msgspec.Meta(ge=0, le=MAX_OBJECT_BYTES)]
+    rows_size: Annotated[int, msgspec.Meta(ge=0, le=MAX_PIECE_BYTES)]
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True):
+    """A snapshot that is whole: its pieces in order."""
+
+    of: CheckpointOf
+    pieces: list[PieceRef]
+
+    def piece_name(self, number: int) -> str:
+        of = self.of
+        digest = self.pieces[number].digest
+        return piece_name(of.group_id, of.index, of.snapshot_id, number, digest)
+
+
+_MANIFEST_DECODER = msgspec.msgpack.Decoder(Manifest)
+
+
+class CheckpointWriter:
+    """Makes a snapshot's objects, one at a time; each is put before the next is asked for."""
+
+    def __init__(self, of: CheckpointOf) -> None:
+        self._of = of
+        self._pieces: list[PieceRef] = []
+
+    def piece(self, rows: bytes) -> NamedObject:
+        """The next piece, of whatever rows or parts of rows come next."""
+        if len(rows) > MAX_PIECE_BYTES:
+            raise ValueError(f"{len(rows)} bytes are too many for a piece")
+        number = len(self._pieces)
+        body = zstandard.ZstdCompressor(level=_LEVEL).compress(rows)
+        head = _PIECE.pack(
+            self._of.snapshot_id, number, len(rows), crc32c(rows), len(body), crc32c(body)
+        )
+        content = head + body
+        digest = digest_of(content)
+        self._pieces.append(PieceRef(digest, len(content), len(rows)))
+        of = self._of
+        return NamedObject(
+            piece_name(of.group_id, of.index, of.snapshot_id, number, digest), content
+        )
+
+    def manifest(self) -> NamedObject:
+        """What makes the pieces a snapshot, to be put when all of them are there."""
+        of = self._of
+        encoded = msgspec.msgpack.encode(Manifest(of, self._pieces))
+        content = _MANIFEST.pack(len(encoded), crc32c(encoded)) + encoded
+        name = manifest_name(of.group_id, of.index, of.snapshot_id, digest_of(content))
+        return NamedObject(name, content)
+
+
+def read_manifest(content: bytes) -> Manifest:
+    """Raises `ObjectCorrupt`, and `ColdRefused` for one of a later version."""
+    size, crc = _MANIFEST.unpack(content)
+    encoded = content[_MANIFEST.size :]
+    if len(encoded) != size or crc32c(encoded) != crc:
+        raise ObjectCorrupt("a snapshot's manifest is damaged")
+    try:
+        return _MANIFEST_DECODER.decode(encoded)
+    except UNDECODABLE as error:
+        raise ObjectCorrupt("a snapshot's manifest cannot be read") from error
+
+
+def read_piece(manifest: Manifest, number: int, content: bytes) -> bytes:
+    """The rows of a piece. Raises `ObjectCorrupt` when it is not the one that is meant."""
+    check_digest(manifest.piece_name(number), content)
+    snapshot_id, stored_number, rows_size, rows_crc, body_size, body_crc = _PIECE.unpack(content)
+    body = memoryview(content)[_PIECE.size :]
+    if (snapshot_id, stored_number) != (manifest.of.snapshot_id, number):
+        raise ObjectCorrupt("a piece of another snapshot, or another piece")
+    if len(body) != body_size or crc32c(body) != body_crc or rows_size > MAX_PIECE_BYTES:
+        raise ObjectCorrupt("a piece of a snapshot is damaged")
+    try:
+        # As much memory as the frame says is taken before any of it is read.
+        if zstandard.frame_content_size(body) != rows_size:
+            raise ObjectCorrupt("a piece of a snapshot holds more or less than it says")
+        rows = zstandard.ZstdDecompressor().decompress(body)
+    except zstandard.ZstdError as error:
+        raise ObjectCorrupt("a piece of a snapshot cannot be uncompressed") from error
+    if len(rows) != rows_size or crc32c(rows) != rows_crc:
+        raise ObjectCorrupt("a piece of a snapshot holds other rows than were put in")
+    return rows

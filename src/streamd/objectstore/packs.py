@@ -1,0 +1,223 @@
+"""Packs: slices of many streams in one immutable object.
+
+::
+
+    head     magic, version, group, term, number                          CRC-32C
+    slices   each: CRC-32C, stream id, length; the chunk as it is stored
+    footer   where each slice is and what it holds
+    end      the footer's length and CRC-32C, magic                       CRC-32C
+
+A slice can be read by itself with what a `SliceRef` says of it; a pack can be read by itself from
+its end. Every byte is under a checksum, and all of them under the digest in the pack's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from struct import Struct
+from typing import NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from streamd.codec import UNDECODABLE
+from streamd.objectstore.errors import ObjectCorrupt
+from streamd.objectstore.framing import Head
+from streamd.objectstore.names import pack_name
+from streamd.objectstore.objects import ObjectStore
+from streamd.streams.chunks import Chunk
+
+VERSION = 1
+
+_HEAD = Head(b"SDPK", VERSION, "IQQ", "a pack")
+_END = Head(b"SDPE", VERSION, "II", "a pack's end")
+_CHECKSUM = Struct(">I")
+_SLICE = Struct(">QI")
+_MAX_NUMBER = 2**63 - 1
+_SLICE_HEAD_BYTES = _CHECKSUM.size + _SLICE.size
+
+
+class SliceRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where in its pack a slice is, and what it holds: whole records of one stream id.
+
+    Records and bytes count from the stream's beginning; `offset` and `length` are those of the
+    slice in the pack, its head included, and `crc` the checksum it begins with. `digest` is that
+    of the chunk: what a replica compares with its own copy of the records before it lets go of it.
+    """
+
+    stream_id: int
+    start_record: int
+    start_byte: int
+    end_record: int
+    end_byte: int
+    offset: int
+    length: int
+    crc: int
+    digest: bytes
+
+    @classmethod
+    def of(
+        cls, stream_id: int, chunk: Chunk, offset: int, length: int, crc: int, digest: bytes
+    ) -> SliceRef:
+        return cls(
+            stream_id,
+            chunk.start_record,
+            chunk.start_byte,
+            chunk.end_record,
+            chunk.end_byte,
+            offset,
+            length,
+            crc,
+            digest,
+        )
+
+
+class Pack(NamedTuple):
+    """A pack to be put under its name, and what is in it."""
+
+    name: str
+    content: bytes
+    slices: list[SliceRef]
+
+
+class PackContents(NamedTuple):
+    """What a whole pack says of itself."""
+
+    group_id: int
+    term: int
+    number: int
+    slices: list[SliceRef]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_CHUNK_DECODER = msgspec.msgpack.Decoder(Chunk)
+_FOOTER_DECODER = msgspec.msgpack.Decoder(list[SliceRef])
+
+
+class PackWriter:
+    """Gathers slices; what is in memory is the pack itself, so its size is the caller's limit."""
+
+    def __init__(self, group_id: int, term: int, number: int) -> None:
+        self._place = (group_id, term, number)
+        self._slices: list[SliceRef] = []
+        self._parts: list[bytes] = []
+        self._digest = sha256()
+        self.size = 0
+        self._add(_HEAD.pack(*self._place))
+
+    def __len__(self) -> int:
+        return len(self._slices)
+
+    def add(self, stream_id: int, chunk: Chunk) -> SliceRef:
+        """Add a stored chunk behind those added before."""
+        content = _ENCODER.encode(chunk)
+        head = _SLICE.pack(stream_id, len(content))
+        crc = crc32c(content, crc32c(head))
+        length = _SLICE_HEAD_BYTES + len(content)
+        ref = SliceRef.of(stream_id, chunk, self.size, length, crc, chunk.digest())
+        self._add(_CHECKSUM.pack(crc) + head)
+        self._add(content)
+        self._slices.append(ref)
+        return ref
+
+    def finish(self) -> Pack:
+        """The pack, whole. Nothing may be added any more."""
+        footer = _ENCODER.encode(self._slices)
+        self._add(footer)
+        self._add(_END.pack(len(footer), crc32c(footer)))
+        name = pack_name(*self._place, self._digest.hexdigest())
+        return Pack(name, b"".join(self._parts), self._slices)
+
+    def _add(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._digest.update(part)
+        self.size += len(part)
+
+
+def decode_slice(ref: SliceRef, content: bytes | memoryview) -> Chunk:
+    """The chunk in the bytes of a pack from ``ref.offset`` to ``ref.offset + ref.length``.
+
+    Raises `ObjectCorrupt` when it is not, to the byte, what `ref` was made of.
+    """
+    if len(content) != ref.length or len(content) < _SLICE_HEAD_BYTES:
+        raise ObjectCorrupt(f"a slice has {len(content)} bytes instead of {ref.length}")
+    (stored_crc,) = _CHECKSUM.unpack_from(content)
+    stream_id, length = _SLICE.unpack_from(content, _CHECKSUM.size)
+    crc = crc32c(memoryview(content)[_CHECKSUM.size :])
+    if not crc == stored_crc == ref.crc:
+        raise ObjectCorrupt(f"a slice of stream {ref.stream_id} has a wrong checksum")
+    if length != len(content) - _SLICE_HEAD_BYTES:
+        raise ObjectCorrupt(f"a slice of stream {ref.stream_id} has a wrong length")
+    try:
+        chunk = _CHUNK_DECODER.decode(memoryview(content)[_SLICE_HEAD_BYTES:])
+    except UNDECODABLE as error:
+        raise ObjectCorrupt(f"a slice of stream {ref.stream_id} holds no chunk") from error
+    if not _has_a_place(chunk):
+        raise ObjectCorrupt(f"a slice of stream {ref.stream_id} holds records that cannot be")
+    found = SliceRef.of(stream_id, chunk, ref.offset, ref.length, crc, ref.digest)
+    if found != ref or sum(chunk.lengths) != len(chunk.data):
+        raise ObjectCorrupt(f"a slice holds {found} where {ref} was expected")
+    return chunk
+
+
+def _has_a_place(chunk: Chunk) -> bool:
+    """Whether a chunk's numbers are those of records; others cannot even be digested."""
+    least = min(chunk.start_record, chunk.start_byte, *chunk.lengths, *chunk.appends)
+    return least >= 0 and max(chunk.end_record, chunk.end_byte, *chunk.appends) <= _MAX_NUMBER
+
+
+def read_pack(content: bytes) -> PackContents:
+    """The index of a whole pack, which is checked for holding nothing else; slices are not.
+
+    Raises `ObjectCorrupt`, and `ColdRefused` for one of a later version.
+    """
+    group_id, term, number = _HEAD.unpack(content)
+    end_at = len(content) - _END.size
+    if end_at < _HEAD.size:
+        raise ObjectCorrupt("a pack is cut short")
+    footer_bytes, footer_crc = _END.unpack(content[end_at:])
+    footer = content[max(0, end_at - footer_bytes) : end_at]
+    if len(footer) != footer_bytes or crc32c(footer) != footer_crc:
+        raise ObjectCorrupt("a pack's footer is damaged")
+    try:
+        slices = _FOOTER_DECODER.decode(footer)
+    except UNDECODABLE as error:
+        raise ObjectCorrupt("a pack's footer cannot be read") from error
+    expected = _HEAD.size
+    for ref in slices:
+        if ref.offset != expected:
+            raise ObjectCorrupt("a pack's slices do not lie end to end")
+        expected += ref.length
+    if expected != end_at - footer_bytes:
+        raise ObjectCorrupt("a pack holds more or less than its footer says")
+    return PackContents(group_id, term, number, slices)
+
+
+def chunks_of(content: bytes) -> Iterator[tuple[SliceRef, Chunk]]:
+    """All slices of a whole pack, each checked, its digest included.
+
+    Raises as `read_pack` and `decode_slice` do.
+    """
+    for ref in read_pack(content).slices:
+        chunk = decode_slice(ref, content[ref.offset : ref.offset + ref.length])
+        if chunk.digest() != ref.digest:
+            raise ObjectCorrupt(f"a slice of stream {ref.stream_id} has a wrong digest")
+        yield ref, chunk
+
+
+def read_slices(store: ObjectStore, name: str, refs: Sequence[SliceRef]) -> list[Chunk]:
+    """The chunks of slices that lie end to end in a pack, read in one piece. Blocks.
+
+    Raises `ObjectCorrupt` when any of them is not what its reference was made of.
+    """
+    start = refs[0].offset
+    end = refs[-1].offset + refs[-1].length
+    content = memoryview(store.get(name, start, end - start))
+    try:
+        return [
+            decode_slice(ref, content[ref.offset - start : ref.offset - start + ref.length])
+            for ref in refs
+        ]
+    except ObjectCorrupt as error:
+        raise ObjectCorrupt(f"{name} in {store.place}: {error}") from error

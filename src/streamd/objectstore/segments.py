@@ -1,0 +1,242 @@
+"""Segments of the log archive: committed entries, end to end, compressed.
+
+::
+
+    head   magic, version, group; indexes, terms and log times of the first and last entry;
+           the checksum chain before the first and at the last; sizes and CRC-32C of the body
+    body   one zstd frame; of each entry: term, kind, chain, length, payload
+           a frame that zstd skips: the id of the cluster, and its length in one byte
+
+The chain is that of the log itself (`raft.chain`). Segments that follow one another are proved by
+it to be one log, so a verifier needs nothing but them. The head alone says which entries and
+which times a segment holds. Segments of older versions do not name their cluster; older versions
+read those that do, as they never look at what follows the entries.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from struct import Struct
+
+import msgspec
+import zstandard
+from crc32c import crc32c
+from msgspec.structs import astuple
+
+from streamd.codec import UNDECODABLE, time_of_batch
+from streamd.objectstore.errors import ColdRefused, ObjectCorrupt
+from streamd.objectstore.framing import Head
+from streamd.objectstore.names import NamedObject, digest_of, segment_name
+from streamd.objectstore.objects import MAX_OBJECT_BYTES
+from streamd.raft.chain import chain
+from streamd.raft.messages import Entry, EntryKind
+
+VERSION = 1
+# Of an entry's payload. With a cold store one request's body, and what lies around it, is less.
+MAX_ENTRY_BYTES = MAX_OBJECT_BYTES
+
+_PLACE = "QQIQ"
+_HEAD = Head(b"SDLG", VERSION, f"I{_PLACE}QQ{_PLACE}QQI", "a log segment")
+_ENTRY = Struct(">QBII")
+_LEVEL = 3
+# RFC 8878 section 3.1.2: frames of sixteen magic numbers are skipped by every reader.
+_SKIPPED = Struct("<II")
+_SKIPPED_MAGIC = 0x184D2A5C
+# What a reader of a damaged or hostile frame may be made to allocate.
+_MAX_WINDOW_BYTES = 8 * 1024 * 1024
+# As much memory as is asked for is taken before any of it is read.
+_READ_BYTES = 1024 * 1024
+
+
+class LogPlace(msgspec.Struct, frozen=True):
+    """An entry of the log: its index and term, the chain there, and the log's time as of it, in
+    milliseconds since the epoch. All 0 before the first entry."""
+
+    index: int = 0
+    term: int = 0
+    chain: int = 0
+    time_ms: int = 0
+
+
+def next_place(previous: LogPlace, group_id: int, entry: Entry) -> LogPlace:
+    """The place of the entry behind `previous`. Raises `ObjectCorrupt` for no commands where
+    there should be some."""
+    if entry.index != previous.index + 1:
+        raise ValueError(f"entry {entry.index} does not follow entry {previous.index}")
+    link = chain(previous.chain, group_id, entry)
+    return LogPlace(entry.index, entry.term, link, _time(entry, previous.time_ms))
+
+
+class SegmentHead(msgspec.Struct, frozen=True):
+    """What a segment says of itself. `previous` is the place before its first entry.
+
+    `first_time_ms` is the log's time as of its first entry. Sizes are those of the body, as it
+    is stored and as it was.
+    """
+
+    group_id: int
+    previous: LogPlace
+    first_term: int
+    first_time_ms: int
+    last: LogPlace
+    entries_size: int
+    body_size: int
+    body_crc: int
+
+    @property
+    def first_index(self) -> int:
+        return self.previous.index + 1
+
+
+HEAD_BYTES = _HEAD.size
+
+
+class SegmentWriter:
+    """Compresses entries as they come; only the compressed ones are in memory."""
+
+    def __init__(self, group_id: int, previous: LogPlace, cluster_id: str) -> None:
+        """`previous` is the place of the last entry archived before."""
+        self._group_id = group_id
+        self._cluster_id = cluster_id
+        self._previous = self.last = previous
+        self._first: LogPlace | None = None
+        self._compressor = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
+        self._parts: list[bytes] = []
+        self.entries_size = 0
+
+    def add(self, entry: Entry) -> None:
+        """Add the entry behind the last one.
+
+        Raises `ColdRefused` for one from before there was a cold store that is too large.
+        """
+        if len(entry.payload) > MAX_ENTRY_BYTES:
+            raise ColdRefused(
+                f"entry {entry.index} has {len(entry.payload)} bytes, more than an object may have"
+            )
+        place = next_place(self.last, self._group_id, entry)
+        head = _ENTRY.pack(entry.term, entry.kind, place.chain, len(entry.payload))
+        self._parts += [self._compressor.compress(head), self._compressor.compress(entry.payload)]
+        self.entries_size += len(head) + len(entry.payload)
+        self.last = place
+        self._first = self._first or self.last
+
+    def finish(self) -> NamedObject:
+        """The segment, which must not be empty. Nothing may be added any more."""
+        if self._first is None:
+            raise ValueError("a segment has at least one entry")
+        named = _cluster_frame(self._cluster_id)
+        body = b"".join([*self._parts, self._compressor.flush(), named])
+        head = _HEAD.pack(
+            self._group_id,
+            *astuple(self._previous),
+            self._first.term,
+            self._first.time_ms,
+            *astuple(self.last),
+            self.entries_size,
+            len(body),
+            crc32c(body),
+        )
+        content = head + body
+        name = segment_name(self._group_id, self._first.index, self.last.index, digest_of(content))
+        return NamedObject(name, content)
+
+
+def read_segment_head(content: bytes) -> SegmentHead:
+    """What a segment says of itself, of which `content` is at least the first `HEAD_BYTES`.
+
+    Raises `ObjectCorrupt`, and `ColdRefused` for one of a later version.
+    """
+    group_id, *fields = _HEAD.unpack(content)
+    previous, (first_term, first_time_ms) = LogPlace(*fields[:4]), fields[4:6]
+    head = SegmentHead(
+        group_id, previous, first_term, first_time_ms, LogPlace(*fields[6:10]), *fields[10:]
+    )
+    if head.last.index < head.first_index:
+        raise ObjectCorrupt("a log segment holds nothing")
+    return head
+
+
+def entries_of(content: bytes) -> Iterator[Entry]:
+    """The entries of a whole segment, in order; raises as `placed_entries_of` does."""
+    return (entry for entry, _ in placed_entries_of(content))
+
+
+def placed_entries_of(content: bytes) -> Iterator[tuple[Entry, LogPlace]]:
+    """The entries of a whole segment with their places, in order, each proved by the chain.
+
+    Uncompressed a piece at a time. Raises `ObjectCorrupt` at the first that is not what was
+    written, or `ColdRefused` for a segment of a later version.
+    """
+    head = read_segment_head(content)
+    body = memoryview(content)[HEAD_BYTES:]
+    if len(body) != head.body_size or crc32c(body) != head.body_crc:
+        raise ObjectCorrupt("a log segment has a damaged body")
+    place = head.previous
+    with _decompressor().stream_reader(io.BytesIO(body)) as reader:
+        source = _Exactly(reader, head.entries_size)
+        while place.index < head.last.index:
+            term, kind, stored_chain, length = _ENTRY.unpack(source.read(_ENTRY.size))
+            if length > MAX_ENTRY_BYTES:
+                raise ObjectCorrupt(f"an entry of a log segment says to have {length} bytes")
+            entry = Entry(place.index + 1, term, kind, source.read(length))
+            place = next_place(place, head.group_id, entry)
+            if place.chain != stored_chain:
+                raise ObjectCorrupt(f"entry {entry.index} of a log segment breaks the chain")
+            yield entry, place
+        if source.left or place != head.last:
+            raise ObjectCorrupt("a log segment does not end as its head says")
+
+
+def cluster_of_segment(content: bytes) -> str | None:
+    """The cluster that a whole segment names; None for one that an older version wrote."""
+    length = content[-1]
+    frame = content[-(_SKIPPED.size + length + 1) :]
+    try:
+        cluster_id = frame[_SKIPPED.size : -1].decode("ascii")
+    except UnicodeDecodeError:
+        return None
+    return cluster_id if frame == _cluster_frame(cluster_id) else None
+
+
+def _cluster_frame(cluster_id: str) -> bytes:
+    name = cluster_id.encode("ascii")
+    return _SKIPPED.pack(_SKIPPED_MAGIC, len(name) + 1) + name + bytes([len(name)])
+
+
+class _Exactly:
+    """Reads what was announced, no less and no more."""
+
+    def __init__(self, reader: zstandard.ZstdDecompressionReader, left: int) -> None:
+        self._reader = reader
+        self.left = left
+
+    def read(self, size: int) -> bytes:
+        parts: list[bytes] = []
+        if size > self.left:
+            raise ObjectCorrupt("a log segment is longer inside than its head says")
+        self.left -= size
+        while size:
+            try:
+                part = self._reader.read(min(size, _READ_BYTES))
+            except zstandard.ZstdError as error:
+                raise ObjectCorrupt(f"a log segment cannot be uncompressed: {error}") from error
+            if not part:
+                raise ObjectCorrupt("a log segment is shorter inside than its head says")
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    return zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+
+
+def _time(entry: Entry, before_ms: int) -> int:
+    """The log's time as of an entry; one that holds no commands leaves it as it was."""
+    if entry.kind != EntryKind.COMMANDS:
+        return before_ms
+    try:
+        return max(before_ms, time_of_batch(entry.payload))
+    except UNDECODABLE as error:
+        raise ObjectCorrupt(f"entry {entry.index} holds no commands: {error}") from error

@@ -1,0 +1,42 @@
+"""Whether a follower keeps up with its leader: only then are its clients well served.
+
+The leader's commit index as a heartbeat has it would not tell: it never exceeds what the follower
+is known to hold, so to a follower far behind everything it has looks like everything there is.
+"""
+
+from __future__ import annotations
+
+
+class LagTracker:
+    """True while what the leader's log held at some moment is applied an election timeout later.
+
+    Both are looked at when the time is over; under load there is always a little more to apply.
+    """
+
+    def __init__(self, patience_ticks: int) -> None:
+        self._patience_ticks = patience_ticks
+        self._told_index = 0
+        self._goal_index = 0
+        self._ticks_left = 0
+        self.value = False
+
+    def heard(self, last_index: int) -> None:
+        """A leader's log reaches up to `last_index`."""
+        self._told_index = last_index
+
+    def tick(self, applied_index: int) -> None:
+        """Let one tick pass; this node has applied up to `applied_index`."""
+        if not self._goal_index:
+            self._aim()
+        elif applied_index >= self._goal_index:
+            self.value = True
+            self._aim()
+        elif self._ticks_left > 1:
+            self._ticks_left -= 1
+        else:
+            self.value = False
+            self._aim()
+
+    def _aim(self) -> None:
+        self._goal_index = self._told_index
+        self._ticks_left = self._patience_ticks

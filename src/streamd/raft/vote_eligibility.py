@@ -1,0 +1,35 @@
+"""Whether a node may vote: not while its disk lacks entries that it once confirmed.
+
+A majority may owe a committed entry to that confirmation. Whoever is elected without the node's
+vote has the entry nevertheless, because some other node of that majority voted; so the node may
+follow any leader, and is as good as before once it holds what it lost.
+
+How much that was, its own notes say only about: the floor is a second old at times. But what it
+has confirmed is in the log of every later leader, and in that of the leader it confirmed it to;
+so it also has to reach the end of a leader's log, as of a moment after the loss. The leader's
+commit index would not do. It may count, for an entry behind it, a confirmation that is lost.
+"""
+
+from __future__ import annotations
+
+from streamd.raft.log import Log
+
+
+class VoteEligibility:
+    """`trusted_from_index` is where the log had been when it was last known to be whole."""
+
+    def __init__(self, may_vote: bool, trusted_from_index: int) -> None:
+        self.may_vote = may_vote
+        self._trusted_from_index = trusted_from_index
+        # None until a leader has told; that of a later leader may be shorter.
+        self._leader_last_index: int | None = None
+
+    def heard_leader(self, last_index: int) -> None:
+        """A leader's log reaches up to `last_index`."""
+        self._leader_last_index = last_index
+
+    def heard_commit(self, commit_index: int, log: Log) -> None:
+        """A leader has committed up to `commit_index`; what this node holds of it counts."""
+        if not self.may_vote and self._leader_last_index is not None:
+            reached = min(commit_index, log.commit_index, log.stable_index)
+            self.may_vote = reached >= max(self._trusted_from_index, self._leader_last_index)

@@ -1,0 +1,265 @@
+"""The cold store as the node uses it: calls in threads, tried again when that may help."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from copy import copy
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import TypeVar, TypeVarTuple
+
+import trio
+from crc32c import crc32c
+
+from streamd.blocking import RunBlocking
+from streamd.config import ColdConfig
+from streamd.objectstore.check import check_object_store
+from streamd.objectstore.errors import (
+    ColdError,
+    ColdRefused,
+    ColdUnavailable,
+    ObjectCorrupt,
+    ObjectMissing,
+    StoreFaulty,
+)
+from streamd.objectstore.fs import FsStore
+from streamd.objectstore.names import digest_of
+from streamd.objectstore.objects import MAX_PAGE, ObjectInfo, ObjectStore
+from streamd.objectstore.packs import SliceRef, read_slices
+from streamd.objectstore.s3 import S3Store
+from streamd.streams.chunks import Chunk
+from streamd.tiering.health import StoreHealth
+
+MAX_ATTEMPTS = 4
+FIRST_PAUSE_S = 0.1
+MAX_PAUSE_S = 3.0
+# How much of an object is in memory while its digest is made.
+_DIGEST_BYTES = 4 * 1024 * 1024
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+
+def open_object_store(config: ColdConfig, data_dir: Path) -> ObjectStore | None:
+    """The object store that the configuration names; below it each cluster has a folder.
+
+    None when there is none. Raises `ColdRefused` for what cannot work; nothing is asked yet.
+    """
+    if config.backend == "fs":
+        return FsStore(Path(config.fs_path) if config.fs_path else data_dir / "cold")
+    if config.backend == "s3":
+        assert config.s3_bucket is not None
+        prefix = config.s3_prefix.strip("/")
+        return S3Store(
+            bucket=config.s3_bucket,
+            region=config.s3_region,
+            endpoint=config.s3_endpoint,
+            access_key_id=config.s3_access_key_id,
+            secret_access_key=config.s3_secret_access_key,
+            session_token=config.s3_session_token,
+            ca_file=config.s3_ca,
+            prefix=f"{prefix}/" if prefix else "",
+            timeout_s=config.timeout_ms / 1000,
+            # Readers have as many requests as the node's own work.
+            connections=2 * config.max_requests,
+        )
+    return None
+
+
+class AsyncObjectStore:
+    """An object store without blocking. Calls raise as those of `ObjectStore` do.
+
+    What is unavailable is tried a few times with growing pauses, but not again once `timeout_s`
+    have passed. Whoever must not give up calls again. An object whose bytes the store fails to give
+    while it gives those of others is damaged: `ObjectCorrupt`.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        run_blocking: RunBlocking,
+        random: Random,
+        max_requests: int,
+        timeout_s: float = 30.0,
+    ) -> None:
+        self._store = store
+        self._run_blocking = run_blocking
+        self._random = random
+        self._max_requests = max_requests
+        self._limiter = trio.CapacityLimiter(max_requests)
+        self._serves_readers = False
+        self.timeout_s = timeout_s
+        self.health = StoreHealth(store.place)
+        # The last two objects that were read without an error.
+        self._read_lately: list[str] = []
+
+    def for_readers(self) -> AsyncObjectStore:
+        """The same store with as many requests of its own, so that readers and the node's own work
+        do not wait for each other; and a reader fails at once while the store is away."""
+        readers = copy(self)
+        readers._limiter = trio.CapacityLimiter(self._max_requests)
+        readers._serves_readers = True
+        return readers
+
+    @property
+    def place(self) -> str:
+        return self._store.place
+
+    async def put(self, name: str, content: bytes) -> None:
+        """Write an object, durably; it is there whole or not at all."""
+        await self._call(self._store.put, name, content)
+
+    async def put_verified(self, name: str, content: bytes) -> None:
+        """`put`, then read back all of it; before this returns nothing may build on the object.
+
+        Raises `ObjectCorrupt` when the store holds something else under that name.
+        """
+        await self.put(name, content)
+        wanted = await self._run_blocking(digest_of, content, limiter=self._limiter)
+        found, size = await self.digest(name)
+        if (found, size) != (wanted, len(content)):
+            raise ObjectCorrupt(f"{name} in {self.place} is not what was just written there")
+
+    async def get(self, name: str, offset: int, length: int, *, crc: int | None = None) -> bytes:
+        """Exactly `length` bytes from `offset` on; with `crc`, of that CRC-32C.
+
+        Bytes that are wrong are asked for once more, as they may have been damaged on their way.
+        Raises `ObjectMissing`, and `ObjectCorrupt` when they are wrong again.
+        """
+        return await self._read(name, _checked_get, self._store, name, offset, length, crc)
+
+    async def slices(self, pack: str, refs: Sequence[SliceRef]) -> list[Chunk]:
+        """The chunks of slices that lie end to end in a pack, read in one piece and checked.
+
+        Raises as `get` does.
+        """
+        return await self._read(pack, read_slices, self._store, pack, refs)
+
+    async def stat(self, name: str) -> ObjectInfo:
+        """Raises `ObjectMissing`."""
+        return await self._read(name, self._store.stat, name)
+
+    async def page(
+        self, prefix: str, *, after: str = "", limit: int = MAX_PAGE
+    ) -> list[ObjectInfo]:
+        """Up to `limit` objects in the order of their names; an empty page is the end."""
+        return await self._call(_page, self._store, prefix, after, limit)
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Delete objects; those that are not there are deleted already."""
+        for start in range(0, len(names), MAX_PAGE):
+            await self._call(self._store.delete, names[start : start + MAX_PAGE])
+
+    async def delete_now(self, names: Sequence[str]) -> None:
+        """Delete up to `MAX_PAGE` objects in one request that is made once: what allowed it may not
+        hold for a later attempt."""
+        assert len(names) <= MAX_PAGE
+        await self._run_blocking(self._store.delete, names, limiter=self._limiter)
+
+    async def digest(self, name: str) -> tuple[str, int]:
+        """The SHA-256 of an object as it is in the store, in hexadecimal, and its size."""
+        size = (await self.stat(name)).size
+        digest = hashlib.sha256()
+        for offset in range(0, size, _DIGEST_BYTES):
+            part = await self.get(name, offset, min(_DIGEST_BYTES, size - offset))
+            await self._run_blocking(digest.update, part, limiter=self._limiter)
+        return digest.hexdigest(), size
+
+    async def check(self, timeout_s: float = math.inf) -> None:
+        """Write, read, list and delete a small object, as the start of a node does.
+
+        The message of what is raised says which of these failed, and where; `ColdUnavailable` also
+        when not all of it was done in time. `run_blocking` must leave calls that are cancelled, or
+        this waits for the one that does not end.
+        """
+        unique = f"{self._random.getrandbits(64):016x}"
+        begun = ["reached"]
+        with trio.move_on_after(timeout_s):
+            await self._call(check_object_store, self._store, unique, begun)
+            return
+        raise ColdUnavailable(f"{self.place} cannot be {begun[-1]}: not within {timeout_s:g} s")
+
+    def close(self) -> None:
+        self._store.close()
+
+    async def _read(self, name: str, call: Callable[[*Args], T], *args: *Args) -> T:
+        """Read something of an object.
+
+        What reads wrong bytes may have met damage on the way: then once more. What the store fails
+        to give is damaged if it gives other objects.
+        """
+        try:
+            found = await self._call_twice(call, *args)
+        except StoreFaulty:
+            if not await self._gives_other_objects(name):
+                raise
+            try:
+                found = await self._call(call, *args)
+            except StoreFaulty as error:
+                raise ObjectCorrupt(f"{error}; but other objects can be read") from error
+        if name not in self._read_lately:
+            self._read_lately[:] = [*self._read_lately[-1:], name]
+        return found
+
+    async def _call_twice(self, call: Callable[[*Args], T], *args: *Args) -> T:
+        try:
+            return await self._call(call, *args)
+        except ObjectCorrupt:
+            self.health.retries += 1
+            return await self._call(call, *args)
+
+    async def _gives_other_objects(self, name: str) -> bool:
+        """Whether the store gives what is not this object: what was read lately, or what is written
+        now. Raises `ColdUnavailable` when it does not answer."""
+        for other in self._read_lately:
+            if other != name:
+                with suppress(ColdRefused, ObjectMissing, ObjectCorrupt, StoreFaulty):
+                    await self._call(self._store.get, other, 0, 1)
+                    return True
+        try:
+            await self.check()
+        except (ColdRefused, ObjectMissing, ObjectCorrupt, StoreFaulty):
+            return False
+        return True
+
+    async def _call(self, call: Callable[[*Args], T], *args: *Args) -> T:
+        begun_at, pause_s = trio.current_time(), FIRST_PAUSE_S
+        with self.health.admitting() if self._serves_readers else nullcontext():
+            for attempt in count(1):
+                try:
+                    found = await self._run_blocking(call, *args, limiter=self._limiter)
+                except ColdUnavailable as error:
+                    late = trio.current_time() + pause_s > begun_at + self.timeout_s
+                    if attempt == MAX_ATTEMPTS or late:
+                        if not isinstance(error, StoreFaulty):
+                            self.health.gave_up(begun_at, error)
+                        raise
+                except ColdError:
+                    self.health.answered()
+                    raise
+                else:
+                    self.health.answered()
+                    return found
+                self.health.retries += 1
+                # Between half and all of it, so that nodes do not come back in step.
+                await trio.sleep(pause_s * self._random.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+        raise AssertionError
+
+
+def _page(store: ObjectStore, prefix: str, after: str, limit: int) -> list[ObjectInfo]:
+    return store.page(prefix, after=after, limit=limit)
+
+
+def _checked_get(store: ObjectStore, name: str, offset: int, length: int, crc: int | None) -> bytes:
+    content = store.get(name, offset, length)
+    if crc is not None and crc32c(content) != crc:
+        raise ObjectCorrupt(
+            f"{name} in {store.place}, {length} bytes from {offset}: the checksum is wrong"
+        )
+    return content

@@ -1,0 +1,269 @@
+"""Packs of which little is alive, and small packs: what is alive moves together into new ones.
+
+Small packs come of slow writers, who are flushed for age. Some of about the same size are merged
+into one of a class above theirs, so a byte moves as often as there are classes, and of each class
+there are fewer packs than go into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from streamd.blocking import RunBlocking
+from streamd.group.group import Group
+from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing
+from streamd.objectstore.names import check_digest, cluster_folder
+from streamd.objectstore.objects import MAX_OBJECT_BYTES, MAX_PAGE
+from streamd.objectstore.packs import Pack as MadePack
+from streamd.objectstore.packs import PackWriter, SliceRef, decode_slice, read_pack
+from streamd.storage.state_store import StateStore
+from streamd.streams import keys
+from streamd.streams.commands import MovedSlice, MoveSlices
+from streamd.streams.model import ColdSlice, Pack
+from streamd.tiering.async_store import AsyncObjectStore
+from streamd.tiering.tier import LeaderTerm
+
+log = structlog.get_logger("streamd.objectstore")
+
+# Of its slices, below this share a pack is sparse.
+_SPARSE = 0.5
+# Below this share of what packs should have a pack is small.
+_SMALL = 0.25
+# So many small packs of one class make one of the next, which begins at so many times the size.
+_CLASS_BITS = 3
+_MERGED_AT_ONCE = 1 << _CLASS_BITS
+# What one command may move, about.
+_MAX_SLICES = 10_000
+# The footer of a pack with as many slices takes less than what is left here.
+_MAX_LIVING_BYTES = MAX_OBJECT_BYTES - 4 * 1024 * 1024
+# Packs remembered to be left alone.
+_MAX_REMEMBERED = 100_000
+
+_PACK = msgspec.msgpack.Decoder(Pack)
+_SLICE = msgspec.msgpack.Decoder(ColdSlice)
+
+Place = tuple[int, int]
+
+
+class _Found(NamedTuple):
+    """A pack of which something is alive."""
+
+    place: Place
+    pack: Pack
+
+    @property
+    def looks_sparse(self) -> bool:
+        return self.pack.live < self.pack.size * _SPARSE
+
+    @property
+    def size_class(self) -> int:
+        return self.pack.live.bit_length() // _CLASS_BITS
+
+
+class _Living(NamedTuple):
+    """A slice that is alive, where it is now and what it holds."""
+
+    place: Place
+    ref: SliceRef
+    content: bytes
+
+
+class Compaction:
+    """Moves what is alive, a new pack at a time; in memory are that and one old one."""
+
+    def __init__(
+        self,
+        group: Group,
+        store: StateStore,
+        cold: AsyncObjectStore,
+        *,
+        run_blocking: RunBlocking,
+        cluster_id: Callable[[], str],
+        group_id: int,
+        pack_bytes: int,
+    ) -> None:
+        self._group = group
+        self._store = store
+        self._cold = cold
+        self._run_blocking = run_blocking
+        self._cluster_id = cluster_id
+        self._group_id = group_id
+        self._pack_bytes = pack_bytes
+        # How much was alive of packs that turned out not to be sparse, though their footers make
+        # them look so; and of those that cannot be read, or have too many slices to be merged.
+        self._dense = _Remembered()
+        self._left = _Remembered()
+        self._start: bytes | None = keys.PACK
+        self._merge_start: bytes | None = keys.PACK
+        # Small packs met since the beginning, by class.
+        self._small: dict[int, list[_Found]] = {}
+
+    async def begin(self) -> None:
+        """Begin with the first pack again. Raises `StorageError`."""
+        self._start = self._merge_start = keys.PACK
+        self._small.clear()
+        # What was moved must not be found where it was.
+        await self._group.stored()
+
+    async def move_some(self, lead: LeaderTerm) -> int:
+        """Make one new pack of sparse ones; returns of how many, 0 when there are no more.
+
+        Raises `ColdError`, `Unavailable`, `OutcomeUnknown`.
+        """
+        living: list[_Living] = []
+        emptied = 0
+        while self._start is not None and self._has_room(living):
+            packs, following = await self._run_blocking(_living_packs, self._store, self._start)
+            for one in packs:
+                if one.looks_sparse and one not in self._dense and one not in self._left:
+                    if not self._has_room(living, one.pack.live):
+                        # It is the first of the next pack. Looked at again for this one, which
+                        # may still be smaller than packs should be, it would never fit.
+                        await self._move(lead, living)
+                        return emptied
+                    found = await self._sparse(one)
+                    living += found
+                    emptied += bool(found)
+                self._start = keys.pack_key(*one.place) + b"\0"
+            self._start = following
+        if living:
+            await self._move(lead, living)
+        return emptied
+
+    async def merge_some(self, lead: LeaderTerm) -> int:
+        """Make one new pack of small ones; returns of how many, 0 when there are no more.
+
+        Raises `ColdError`, `Unavailable`, `OutcomeUnknown`.
+        """
+        while self._merge_start is not None:
+            packs, following = await self._run_blocking(
+                _living_packs, self._store, self._merge_start
+            )
+            for one in packs:
+                self._merge_start = keys.pack_key(*one.place) + b"\0"
+                together = self._gather_small(one)
+                merged = await self._merge(lead, together) if together else 0
+                if merged:
+                    return merged
+            self._merge_start = following
+        return 0
+
+    def _has_room(self, living: Sequence[_Living], more: int = 0) -> bool:
+        size = sum(one.ref.length for one in living)
+        if living and size + more > _MAX_LIVING_BYTES:
+            return False
+        return size < self._pack_bytes and len(living) < _MAX_SLICES
+
+    async def _sparse(self, one: _Found) -> list[_Living]:
+        """The living slices of a pack; none when it is not sparse after all."""
+        living, total = await self._living(one)
+        if living and sum(found.ref.length for found in living) >= _SPARSE * total:
+            self._dense.add(one)
+            return []
+        return living
+
+    def _gather_small(self, one: _Found) -> list[_Found]:
+        """Note a small pack; those of its class once they are enough for one of the next."""
+        is_to_be_moved = one.looks_sparse and one not in self._dense
+        if one.pack.live >= self._pack_bytes * _SMALL or is_to_be_moved or one in self._left:
+            return []
+        alike = self._small.setdefault(one.size_class, [])
+        alike.append(one)
+        size = sum(small.pack.live for small in alike)
+        if len(alike) < _MERGED_AT_ONCE and size < self._pack_bytes:
+            return []
+        return self._small.pop(one.size_class)
+
+    async def _merge(self, lead: LeaderTerm, small: Sequence[_Found]) -> int:
+        """Merge packs, those that can be; returns of how many there is one now."""
+        living: list[_Living] = []
+        merged = 0
+        for one in small:
+            found, _ = await self._living(one)
+            if 2 * len(found) > _MAX_SLICES:
+                self._left.add(one)
+            elif found and len(living) + len(found) <= _MAX_SLICES:
+                living += found
+                merged += 1
+        if merged < 2:
+            return 0
+        await self._move(lead, living)
+        return merged
+
+    async def _living(self, one: _Found) -> tuple[list[_Living], int]:
+        """The living slices of a pack, and the bytes of all; none where it cannot be read."""
+        try:
+            content = await self._cold.get(one.pack.name, 0, one.pack.size)
+            return await self._run_blocking(_pick, self._store, one, content)
+        except (ObjectMissing, ObjectCorrupt) as error:
+            log.error("a pack cannot be compacted", pack=one.pack.name, error=str(error))
+            self._left.add(one)
+            return [], 0
+
+    async def _move(self, lead: LeaderTerm, living: Sequence[_Living]) -> None:
+        with lead.pack() as number:
+            writer = PackWriter(self._group_id, lead.term, number)
+            pack, moved = await self._run_blocking(_write, writer, living)
+            name = cluster_folder(self._cluster_id()) + pack.name
+            await self._cold.put_verified(name, pack.content)
+            command = MoveSlices(lead.term, number, name, len(pack.content), moved)
+            await self._group.propose(command, 64 * len(moved))
+
+
+class _Remembered:
+    """Packs by how much was alive of them: another look at one is of use when that has changed."""
+
+    def __init__(self) -> None:
+        self._live: dict[Place, int] = {}
+
+    def __contains__(self, one: _Found) -> bool:
+        return self._live.get(one.place) == one.pack.live
+
+    def add(self, one: _Found) -> None:
+        if len(self._live) >= _MAX_REMEMBERED:
+            self._live.clear()
+        self._live[one.place] = one.pack.live
+
+
+def _living_packs(store: StateStore, start: bytes) -> tuple[list[_Found], bytes | None]:
+    """Packs among the next rows of which something is alive, and where to go on. Blocks."""
+    rows = store.scan(start, bytes([keys.PACK[0] + 1]), limit=MAX_PAGE)
+    packs = [_Found(keys.place_in(key[1:]), _PACK.decode(value)) for key, value in rows]
+    following = rows[-1][0] + b"\0" if len(rows) == MAX_PAGE else None
+    return [one for one in packs if one.pack.live], following
+
+
+def _pick(store: StateStore, one: _Found, content: bytes) -> tuple[list[_Living], int]:
+    """The slices of a whole pack to which rows refer, and the bytes of all slices. Blocks.
+
+    Raises `ObjectCorrupt`.
+    """
+    check_digest(one.pack.name, content)
+    refs = read_pack(content).slices
+    rows = store.get_many([keys.slice_key(ref.stream_id, ref.end_record) for ref in refs])
+    living = [
+        _Living(one.place, ref, content[ref.offset : ref.offset + ref.length])
+        for ref, row in zip(refs, rows, strict=True)
+        if row is not None and _is_there(_SLICE.decode(row), one.place, ref)
+    ]
+    return living, sum(ref.length for ref in refs)
+
+
+def _is_there(row: ColdSlice, place: Place, ref: SliceRef) -> bool:
+    return (row.term, row.number, row.offset) == (*place, ref.offset)
+
+
+def _write(writer: PackWriter, living: Sequence[_Living]) -> tuple[MadePack, list[MovedSlice]]:
+    """The new pack, and what is where in it. Raises `ObjectCorrupt`."""
+    moved: list[MovedSlice] = []
+    # What follows one another in a stream is then read at once.
+    for old in sorted(living, key=lambda one: (one.ref.stream_id, one.ref.end_record)):
+        ref = writer.add(old.ref.stream_id, decode_slice(old.ref, old.content))
+        moved.append(
+            MovedSlice(ref.stream_id, ref.end_record, *old.place, ref.offset, ref.length, ref.crc)
+        )
+    return writer.finish(), moved

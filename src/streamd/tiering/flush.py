@@ -1,0 +1,338 @@
+"""The leader's flusher: bytes that are old enough, or many enough, go to the cold store in packs.
+
+Whatever breaks off between two steps costs nothing but an object to which nobody refers: the next
+round begins where the state says that the cold store's records end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+import structlog
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.config import ColdConfig
+from streamd.group.group import Group
+from streamd.objectstore.objects import MAX_OBJECT_BYTES
+from streamd.objectstore.packs import PackWriter, SliceRef
+from streamd.storage.state_store import StateStore
+from streamd.streams import keys
+from streamd.streams.chunks import Chunk, gathered
+from streamd.streams.commands import FlushCold, NewSlice, Result
+from streamd.streams.model import Blob, Stream
+from streamd.streams.offsets import Position
+from streamd.streams.reading import read_stored
+from streamd.streams.tables import KeyValue
+from streamd.tiering.async_store import AsyncObjectStore
+from streamd.tiering.tier import LeaderTerm
+
+log = structlog.get_logger("streamd.objectstore")
+
+GROUP_ID = 0
+# Of a stream as much as this, about, goes into one slice: what a reader gets at once, and what is
+# checked as a whole.
+SLICE_BYTES = 1024 * 1024
+# How many slices one command brings, so that it holds up the loop for some milliseconds only.
+MAX_SLICES = 1_000
+_LOOK_EVERY_S = 0.5
+# The footer and the end of a pack with as many slices take less than what is left here.
+_PACK_MAX_BYTES = MAX_OBJECT_BYTES - 1024 * 1024
+# What the length of a record, or of an append, takes at most besides its bytes; and what a slice
+# takes at most besides these: its head, two positions, and the lengths of two lists and the bytes.
+_MAX_LENGTH_BYTES = 5
+_MAX_HEAD_BYTES = 64
+# What a slice takes of the log entry, about.
+_COMMAND_BYTES = 160
+
+_STREAM_DECODER = msgspec.msgpack.Decoder(Stream)
+_BLOB_DECODER = msgspec.msgpack.Decoder(Blob)
+
+
+class Stuck(NamedTuple):
+    """Whose next records, at `at`, no object can hold, and how many bytes stay hot for that."""
+
+    stream_id: int
+    at: Position
+    left_bytes: int
+
+
+class Gathered(NamedTuple):
+    """A pack to be put, and what the log is to be told of it. `is_full` when there may be more.
+
+    `stuck` are owners that were passed over.
+    """
+
+    name: str
+    content: bytes
+    slices: list[NewSlice]
+    is_full: bool
+    stuck: dict[bytes, Stuck]
+
+
+class Flusher:
+    """Moves what is hot to the cold store, oldest first, a pack at a time."""
+
+    def __init__(
+        self,
+        group: Group,
+        store: StateStore,
+        cold: AsyncObjectStore,
+        config: ColdConfig,
+        folder: Callable[[], str],
+        *,
+        run_blocking: RunBlocking,
+    ) -> None:
+        self._group = group
+        self._store = store
+        self._cold = cold
+        self._pack_bytes = config.pack_bytes
+        self._flush_after_ms = config.flush_after_ms
+        self._folder = folder
+        self._run_blocking = run_blocking
+        # What was found to be the oldest, and since when, on Trio's clock.
+        self._oldest_ms: int | None = None
+        self._oldest_at = 0.0
+        self._asked = 0
+        # Found on the way, and not read again and again. Each is as large as an object, so there
+        # are no more than fit below the hot limit.
+        self._stuck: dict[bytes, Stuck] = {}
+        # For operators: how often all that was hot was flushed because somebody asked for it;
+        # what was flushed by this node, and when last, in log time.
+        self.passes = 0
+        self.packs = 0
+        self.bytes = 0
+        self.flushed_ms: int | None = None
+
+    def ask(self) -> int:
+        """Have all flushed that is hot now, however young; that is done when `passes` has reached
+        the number returned."""
+        self._asked += 1
+        return self._asked
+
+    @property
+    def stuck_bytes(self) -> int:
+        """How much is hot that can never be flushed, as far as this node has met it."""
+        return sum(stuck.left_bytes for stuck in self._stuck.values())
+
+    async def round(self, lead: LeaderTerm) -> float:
+        """Flush a pack if one is due. Raises a `ColdError`, `Unavailable`, `OutcomeUnknown`."""
+        asked = self._asked
+        until_ms = await self._due_until_ms(asked)
+        if until_ms is None:
+            return min(_LOOK_EVERY_S, self._flush_after_ms / 4000)
+        # Rows that a flush of ours has changed must be in the store before they are read again.
+        await self._group.stored()
+        with lead.pack() as number:
+            found = await self._run_blocking(
+                gather_pack,
+                self._store,
+                until_ms,
+                self._pack_bytes,
+                lead.term,
+                number,
+                self._stuck,
+            )
+            self._pass_over(found)
+            if not found.slices:
+                self.passes = asked
+                return _LOOK_EVERY_S
+            is_taken = await self._put(lead.term, number, found)
+        if is_taken and not found.is_full:
+            self.passes = asked
+        return 0.0
+
+    async def _due_until_ms(self, asked: int) -> int | None:
+        """What is hot since this log time or before is to be flushed; None while nothing is."""
+        header = self._group.state.header
+        if not header.hot_bytes:
+            self.passes = asked
+            return None
+        now_ms = self._group.now_ms()
+        if asked > self.passes or header.hot_bytes - self.stuck_bytes >= self._pack_bytes:
+            return now_ms
+        oldest = await self._run_blocking(_oldest_ms, self._store, self._stuck)
+        if oldest is None:
+            return None
+        if now_ms - oldest >= self._flush_after_ms:
+            # Not what was written just now: a busy stream would be cut into small slices.
+            return now_ms - self._flush_after_ms // 2
+        # Log time stands still for as long as a clock was ahead that is put right.
+        if oldest != self._oldest_ms:
+            self._oldest_ms, self._oldest_at = oldest, trio.current_time()
+        has_waited_ms = (trio.current_time() - self._oldest_at) * 1000
+        return oldest if has_waited_ms >= self._flush_after_ms else None
+
+    def _pass_over(self, found: Gathered) -> None:
+        """Remember what cannot be flushed, and tell of it once."""
+        for owner, stuck in found.stuck.items():
+            before = self._stuck.get(owner)
+            if before is None or before.at != stuck.at:
+                log.error(
+                    "a record is larger than an object may be: its stream's bytes stay hot",
+                    stream=stuck.stream_id,
+                    record=stuck.at.record,
+                    bytes=stuck.left_bytes,
+                )
+        # A look that ended early has not seen them all.
+        self._stuck = {**self._stuck, **found.stuck} if found.is_full else found.stuck
+
+    async def _put(self, term: int, number: int, found: Gathered) -> bool:
+        """Put a pack and have the log refer to it; False when another leads by now."""
+        name = f"{self._folder()}/{found.name}"
+        await self._cold.put_verified(name, found.content)
+        size = len(found.content)
+        command = FlushCold(term, number, name, size, found.slices)
+        outcome = await self._group.propose(command, len(found.slices) * _COMMAND_BYTES)
+        if outcome.result is Result.STALE:
+            log.info("a pack came too late: the lead has changed", pack=name)
+            return False
+        self.packs += 1
+        self.bytes += size
+        self.flushed_ms = self._group.now_ms()
+        return True
+
+
+def _oldest_ms(store: StateStore, stuck: Mapping[bytes, Stuck]) -> int | None:
+    """Since when something has been hot at most that can be flushed. Blocks."""
+    rows = store.scan(keys.HOT, bytes([keys.HOT[0] + 1]), limit=len(stuck) + 1)
+    found = (keys.parse_hot(key) for key, _ in rows)
+    return next((hot_ms for hot_ms, owner in found if owner not in stuck), None)
+
+
+def gather_pack(
+    store: KeyValue,
+    until_ms: int,
+    pack_bytes: int,
+    term: int,
+    number: int,
+    known: Mapping[bytes, Stuck] = MappingProxyType({}),
+) -> Gathered:
+    """A pack of what is stored and hot since `until_ms` or before, oldest first. Blocks.
+
+    What does not fit into a pack of `pack_bytes` gets one of its own, as long as an object can
+    hold that. `known` to be stuck is passed over without being read.
+    """
+    writer = PackWriter(GROUP_ID, term, number)
+    slices: list[NewSlice] = []
+    stuck: dict[bytes, Stuck] = {}
+    is_full = False
+    for hot in _hot_owners(store, until_ms):
+        before = known.get(hot.owner)
+        if before is not None and (before.stream_id, before.at) == (hot.stream_id, hot.at):
+            stuck[hot.owner] = hot.stuck_at(hot.at)
+            continue
+        for chunk in _chunks(store, hot):
+            if slices and not _fits(writer, chunk, pack_bytes):
+                is_full = True
+                break
+            ref = writer.add(hot.stream_id, chunk)
+            if writer.size > _PACK_MAX_BYTES:
+                writer = PackWriter(GROUP_ID, term, number)
+                stuck[hot.owner] = hot.stuck_at(Position(chunk.start_record, chunk.start_byte))
+                break
+            slices.append(_new_slice(hot.owner, ref))
+            is_full = writer.size >= pack_bytes or len(slices) >= MAX_SLICES
+            if is_full:
+                break
+        if is_full:
+            break
+    pack = writer.finish()
+    return Gathered(pack.name, pack.content, slices, is_full, stuck)
+
+
+def _fits(writer: PackWriter, chunk: Chunk, pack_bytes: int) -> bool:
+    """Whether a chunk may join others: small ones always, so that packs come near their size."""
+    lengths = len(chunk.lengths) + len(chunk.appends)
+    size = chunk.size + _MAX_LENGTH_BYTES * lengths + _MAX_HEAD_BYTES
+    return chunk.size < pack_bytes and writer.size + size <= _PACK_MAX_BYTES
+
+
+def _new_slice(owner: bytes, ref: SliceRef) -> NewSlice:
+    return NewSlice(
+        owner,
+        ref.stream_id,
+        ref.start_record,
+        ref.start_byte,
+        ref.end_record,
+        ref.end_byte,
+        ref.offset,
+        ref.length,
+        ref.crc,
+        ref.digest,
+    )
+
+
+class _Hot(NamedTuple):
+    """A stream, or a blob, of whose `size` bytes those from `at` on are hot."""
+
+    owner: bytes
+    stream_id: int
+    at: Position
+    size: int
+
+    def stuck_at(self, at: Position) -> Stuck:
+        return Stuck(self.stream_id, at, self.size - at.byte)
+
+
+def _hot_owners(store: KeyValue, until_ms: int) -> Iterator[_Hot]:
+    """Who has had hot bytes since `until_ms` or before, oldest first."""
+    start, stop = keys.HOT, keys.hot_key(until_ms + 1, b"")
+    while rows := store.scan(start, stop, limit=MAX_SLICES):
+        for key, _ in rows:
+            _, owner = keys.parse_hot(key)
+            hot = _hot_owner(store, owner)
+            if hot is not None:
+                yield hot
+        start = rows[-1][0] + b"\0"
+
+
+def _hot_owner(store: KeyValue, owner: bytes) -> _Hot | None:
+    blob_key = keys.blob_in_owner(owner)
+    if blob_key is not None:
+        raw = store.get(keys.BLOB + blob_key)
+        if raw is None:
+            return None
+        blob = _BLOB_DECODER.decode(raw)
+        return _Hot(owner, int.from_bytes(blob_key, "big"), blob.cold, blob.size)
+    raw = store.get(keys.STREAM + owner)
+    if raw is None:
+        return None
+    stream = _STREAM_DECODER.decode(raw)
+    return _Hot(owner, stream.stream_id, stream.cold, stream.size)
+
+
+def _chunks(store: KeyValue, hot: _Hot) -> Iterator[Chunk]:
+    """What is hot of a stream or blob, a slice's worth at a time."""
+    if keys.blob_in_owner(hot.owner) is not None:
+        return _parts(store, hot)
+    return _records(store, hot)
+
+
+def _records(store: KeyValue, hot: _Hot) -> Iterator[Chunk]:
+    at = hot.at
+    while chunks := read_stored(store, hot.stream_id, at.record, max_bytes=SLICE_BYTES):
+        # What was read last may be large: it is better off alone.
+        if len(chunks) > 1 and sum(chunk.size for chunk in chunks) > 2 * SLICE_BYTES:
+            chunks.pop()
+        chunk = gathered(chunks, at.record, chunks[-1].end_record)
+        if chunk is None or chunk.start_byte != at.byte:
+            log.error("a stream's records are not where they should be", stream=hot.stream_id)
+            return
+        yield chunk
+        at = Position(chunk.end_record, chunk.end_byte)
+
+
+def _parts(store: KeyValue, hot: _Hot) -> Iterator[Chunk]:
+    """A blob's parts, each a record."""
+    at, stop = hot.at, keys.id_range(keys.BLOB_PART, hot.stream_id)[1]
+    while rows := store.scan(
+        keys.part_key(hot.stream_id, at.record), stop, limit=MAX_SLICES, max_bytes=SLICE_BYTES
+    ):
+        parts = [value for _, value in rows]
+        chunk = Chunk(at.record, at.byte, [len(part) for part in parts], [], b"".join(parts))
+        yield chunk
+        at = Position(chunk.end_record, chunk.end_byte)

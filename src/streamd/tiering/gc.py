@@ -1,0 +1,315 @@
+"""What nothing needs any more leaves the cold store. By the leader, a little at a time.
+
+Slices of removed and trimmed streams go by a command, since all replicas have their rows. So a
+pack may have nothing alive in it; its object goes when no state that can still be restored or is
+on its way to a follower refers to it, and then its row. Each step may be done twice, or by two
+leaders that do not know of each other: nothing that is dead comes alive again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence, Set
+from typing import NamedTuple
+
+import msgspec
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.config import ColdConfig
+from streamd.group.group import Group
+from streamd.group.pins import Pins
+from streamd.objectstore.names import (
+    LOG,
+    PACKS,
+    SNAPSHOTS,
+    cluster_folder,
+    group_folder,
+    parse_manifest_name,
+    parse_pack_name,
+    parse_segment_name,
+)
+from streamd.objectstore.objects import MAX_PAGE
+from streamd.storage.state_store import StateStore
+from streamd.streams import keys
+from streamd.streams.commands import DropSlices, ForgetPacks
+from streamd.streams.model import Pack
+from streamd.tiering.async_store import AsyncObjectStore
+from streamd.tiering.compaction import Compaction
+from streamd.tiering.fence import Guard
+from streamd.tiering.slice_cache import SliceCache
+from streamd.tiering.tier import LeaderTerm, PeriodicTask
+
+# Between looks at all names in the store. Orphans come of crashes and changed leaders.
+ORPHANS_INTERVAL_S = 3600.0
+_SLICES_PER_COMMAND = 1000
+_PACKS_PER_COMMAND = 100
+# Notes, and dead packs, remembered until their grace is over; the others wait.
+_MAX_REMEMBERED = 100_000
+
+_PACK = msgspec.msgpack.Decoder(Pack)
+
+Place = tuple[int, int]
+
+
+class Removed(msgspec.Struct):
+    """What a round removed, or moved on."""
+
+    dropped_slices: int = 0
+    deleted_packs: int = 0
+    deleted_bytes: int = 0
+    compacted_packs: int = 0
+    deleted_orphans: int = 0
+
+
+class _Dead(NamedTuple):
+    place: Place
+    pack: Pack
+
+
+class ColdGc:
+    """Rounds of removal while this node leads."""
+
+    def __init__(
+        self,
+        group: Group,
+        store: StateStore,
+        cold: AsyncObjectStore,
+        reads: SliceCache,
+        pins: Pins,
+        guard: Guard,
+        config: ColdConfig,
+        cluster_id: Callable[[], str],
+        *,
+        run_blocking: RunBlocking,
+        group_id: int = 0,
+    ) -> None:
+        """Only in the cluster's own folder is anything ever deleted; its id may come only when the
+        node joins it."""
+        self._group = group
+        self._store = store
+        self._cold = cold
+        self._reads = reads
+        self._pins = pins
+        self._guard = guard
+        self._run_blocking = run_blocking
+        self._cluster_id = cluster_id
+        self._folder = ""
+        self._group_id = group_id
+        self._interval_s = config.gc_interval_ms / 1000
+        self._grace_s = config.gc_grace_ms / 1000
+        self._compaction = Compaction(
+            group,
+            store,
+            cold,
+            run_blocking=run_blocking,
+            cluster_id=cluster_id,
+            group_id=group_id,
+            pack_bytes=config.pack_bytes,
+        )
+        self._lead: LeaderTerm | None = None
+        # When a note, or that a pack is dead, was first seen by this leader, on Trio's clock: log
+        # time follows a clock of the wall, which may jump.
+        self._noted_at: dict[bytes, float] = {}
+        self._dead_at: dict[Place, float] = {}
+        self._orphans_at = -math.inf
+        # The round that looks for orphans whatever the time.
+        self._whole_round = 0
+        self.task = PeriodicTask("garbage", self._make_round)
+        # For operators: rounds begun, and the last one that ended; what it does, and did.
+        self.begun = 0
+        self.ended = 0
+        self.doing = "nothing"
+        self.last = Removed()
+        self.total = Removed()
+
+    def want_round(self) -> int:
+        """Have the next round be a whole one, orphans included; `ended` reaches the number that is
+        returned when it has been made."""
+        # One that is under way may have passed by what is meant.
+        self._whole_round = self.begun + 1
+        return self._whole_round
+
+    async def _make_round(self, lead: LeaderTerm) -> float:
+        """Remove what can go now.
+
+        Raises `ColdError`, and `Unavailable` or `OutcomeUnknown` when this node leads no more.
+        """
+        if lead is not self._lead:
+            self._lead, self._folder = lead, cluster_folder(self._cluster_id())
+            self._noted_at, self._dead_at, self._orphans_at = {}, {}, -math.inf
+        self.begun += 1
+        number, removed = self.begun, Removed()
+        steps = (
+            ("slices", self._drop_slices),
+            ("dead packs", self._delete_dead),
+            ("sparse and small packs", self._compact),
+            ("orphans", self._delete_orphans),
+        )
+        try:
+            await self._guard.check(deleting=True)
+            for self.doing, step in steps:
+                await step(lead, removed)
+        finally:
+            self.doing = "nothing"
+            for name in Removed.__struct_fields__:
+                setattr(self.total, name, getattr(self.total, name) + getattr(removed, name))
+        self.ended, self.last = number, removed
+        return self._interval_s
+
+    # -- slices -------------------------------------------------------------------------------
+
+    async def _drop_slices(self, lead: LeaderTerm, removed: Removed) -> None:
+        """Propose that slices go which notes speak of: nobody new can come to read them, and
+        whoever did has had the grace period to end."""
+        seen: dict[bytes, float] = {}
+        now = trio.current_time()
+        for letter in (keys.GARBAGE, keys.TRIM):
+            start: bytes | None = letter
+            while start is not None and len(seen) < _MAX_REMEMBERED:
+                notes, start = await self._run_blocking(_notes, self._store, start)
+                for note in notes:
+                    seen[note] = self._noted_at.get(note, now)
+                    if now - seen[note] >= self._grace_s:
+                        await self._drop_noted(note, removed)
+        self._noted_at = seen
+
+    async def _drop_noted(self, note: bytes, removed: Removed) -> None:
+        stream_id, after = keys.parse_id(note[:9]), 0
+        while True:
+            ends = await self._run_blocking(_slices, self._store, note, stream_id, after)
+            if not ends or stream_id in self._pins.held():
+                return
+            await self._group.propose(DropSlices(stream_id, ends), 8 * len(ends))
+            removed.dropped_slices += len(ends)
+            after = ends[-1]
+
+    # -- dead packs ---------------------------------------------------------------------------
+
+    async def _delete_dead(self, lead: LeaderTerm, removed: Removed) -> None:
+        floor: float | None = None
+        start: bytes | None = keys.PACK
+        seen: dict[Place, float] = {}
+        now = trio.current_time()
+        while start is not None and len(seen) < _MAX_REMEMBERED:
+            dead, start = await self._run_blocking(_dead_packs, self._store, start)
+            seen |= {one.place: self._dead_at.get(one.place, now) for one in dead}
+            due = [one for one in dead if now - seen[one.place] >= self._grace_s]
+            if not due:
+                continue
+            if floor is None:
+                floor = min(await self._restorable_from(), self._group.retention.needed_behind())
+            going = [one for one in due if one.pack.dead_index <= floor]
+            for first in range(0, len(going), _PACKS_PER_COMMAND):
+                await self._delete_packs(going[first : first + _PACKS_PER_COMMAND], removed)
+        self._dead_at = seen
+
+    async def _restorable_from(self) -> int:
+        """The first log index that the archive can restore: what was dead there is never read.
+
+        That is where its oldest snapshot is, unless it has the log from the first entry on. Where
+        nothing is archived yet it is not known, and nothing may go.
+        """
+        segments = group_folder(self._folder + LOG, self._group_id)
+        for found in await self._cold.page(segments, limit=1):
+            segment = parse_segment_name(found.name.removeprefix(self._folder))
+            if segment is None or segment.first_index == 1:
+                return 0
+        snapshots = group_folder(self._folder + SNAPSHOTS, self._group_id)
+        for found in await self._cold.page(snapshots, limit=1):
+            manifest = parse_manifest_name(found.name.removeprefix(self._folder))
+            return manifest.log_index if manifest is not None else 0
+        return 0
+
+    async def _delete_packs(self, dead: Sequence[_Dead], removed: Removed) -> None:
+        """Objects first: should this end in between, their rows still tell of them."""
+        own = [one.pack for one in dead if one.pack.name.startswith(self._folder)]
+        await self._guard.check(deleting=True)
+        await self._cold.delete_now([pack.name for pack in own])
+        for one in dead:
+            self._reads.forget(one.pack.name)
+        await self._group.propose(ForgetPacks([one.place for one in dead]), 16 * len(dead))
+        removed.deleted_packs += len(own)
+        removed.deleted_bytes += sum(pack.size for pack in own)
+
+    # -- sparse and small packs ---------------------------------------------------------------
+
+    async def _compact(self, lead: LeaderTerm, removed: Removed) -> None:
+        await self._compaction.begin()
+        while moved := await self._compaction.move_some(lead):
+            removed.compacted_packs += moved
+        while merged := await self._compaction.merge_some(lead):
+            removed.compacted_packs += merged
+
+    # -- orphans ------------------------------------------------------------------------------
+
+    async def _delete_orphans(self, lead: LeaderTerm, removed: Removed) -> None:
+        """Delete packs that no row speaks of and none ever will.
+
+        A pack of a lower term than that of an entry that is applied here is one for ever, however
+        stale this node is; of its own term, one that nobody is at work on.
+        """
+        rested_s = trio.current_time() - self._orphans_at
+        is_asked_for = self.ended < self._whole_round <= self.begun
+        if rested_s < ORPHANS_INTERVAL_S and not is_asked_for:
+            return
+        if self._group.state.header.applied_term != lead.term:
+            return
+        after, folder = "", group_folder(self._folder + PACKS, self._group_id)
+        while page := await self._cold.page(folder, after=after, limit=MAX_PAGE):
+            # First this, then the rows: what ends in between leaves a row.
+            under_way = frozenset(lead.under_way)
+            await self._group.stored()
+            names = [found.name for found in page]
+            orphans = await self._run_blocking(
+                _orphans, self._store, self._folder, names, lead.term, under_way
+            )
+            if orphans:
+                await self._guard.check(deleting=True)
+                await self._cold.delete_now(orphans)
+            removed.deleted_orphans += len(orphans)
+            after = names[-1]
+        self._orphans_at = trio.current_time()
+
+
+def _notes(store: StateStore, start: bytes) -> tuple[list[bytes], bytes | None]:
+    """Notes of one kind from `start` on, and where to go on. Blocks."""
+    rows = store.scan(start, bytes([start[0] + 1]), limit=MAX_PAGE)
+    return [note for note, _ in rows], rows[-1][0] + b"\0" if len(rows) == MAX_PAGE else None
+
+
+def _slices(store: StateStore, note: bytes, stream_id: int, after: int) -> list[int]:
+    """The end records of slices that a note speaks of, behind the record `after`. Blocks."""
+    of_trim = note[:1] == keys.TRIM
+    _, stop = keys.trimmed_slices(note) if of_trim else keys.id_range(keys.SLICE, stream_id)
+    start = keys.slice_key(stream_id, after + 1)
+    rows = store.scan(start, stop, limit=_SLICES_PER_COMMAND) if start < stop else []
+    return [keys.parse_number(row) for row, _ in rows]
+
+
+def _dead_packs(store: StateStore, start: bytes) -> tuple[list[_Dead], bytes | None]:
+    """Dead packs among the next rows, and where to go on. Blocks."""
+    rows = store.scan(start, bytes([keys.PACK[0] + 1]), limit=MAX_PAGE)
+    packs = [_Dead(keys.place_in(key[1:]), _PACK.decode(value)) for key, value in rows]
+    following = rows[-1][0] + b"\0" if len(rows) == MAX_PAGE else None
+    return [one for one in packs if not one.pack.live], following
+
+
+def _orphans(
+    store: StateStore, folder: str, names: Iterable[str], term: int, under_way: Set[int]
+) -> list[str]:
+    """Those of the packs that have no row, and will have none. Blocks."""
+    found = [(name, parse_pack_name(name.removeprefix(folder))) for name in names]
+    old = [
+        (name, place)
+        for name, place in found
+        if place is not None
+        and (place.term < term or (place.term == term and place.number not in under_way))
+    ]
+    rows = store.get_many([keys.pack_key(place.term, place.number) for _, place in old])
+    return [
+        name
+        for (name, _), row in zip(old, rows, strict=True)
+        # A row may speak of another object of that number, of a leader that died over this one.
+        if row is None or _PACK.decode(row).name != name
+    ]

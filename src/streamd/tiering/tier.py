@@ -1,0 +1,189 @@
+"""The cold tier of a node: what it does for itself, and what it does for all while it leads.
+
+Every task works in rounds. A round that fails because of the store, or for want of a leader, is
+made again after a growing pause; what a task has done stays done, whoever leads next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Generic, ParamSpec
+
+import structlog
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.config import ColdConfig, ConfigError
+from streamd.group.group import Group
+from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.objectstore.errors import ColdError, ColdRefused, ColdUnavailable
+from streamd.tiering.async_store import AsyncObjectStore, open_object_store
+from streamd.tiering.cold_reader import ColdReader
+from streamd.tiering.slice_cache import SliceCache
+
+log = structlog.get_logger("streamd.objectstore")
+
+_FIRST_PAUSE_S = 0.5
+_MAX_PAUSE_S = 15.0
+
+P = ParamSpec("P")
+
+
+async def open_cold(
+    config: ColdConfig, data_dir: Path, *, run_blocking: RunBlocking, random: Random
+) -> AsyncObjectStore | None:
+    """The cold store of the configuration, tried out; None when there is none.
+
+    One that does not answer within `timeout_ms` may yet: that is a warning. Raises `ConfigError`
+    for one that will never do. `run_blocking` should leave calls that are cancelled: what hangs
+    must not hold up a node that ends.
+    """
+    try:
+        store = await run_blocking(open_object_store, config, data_dir)
+        if store is None:
+            return None
+        cold = AsyncObjectStore(
+            store,
+            run_blocking=run_blocking,
+            random=random,
+            max_requests=config.max_requests,
+            timeout_s=config.timeout_ms / 1000,
+        )
+        await cold.check(config.timeout_ms / 1000)
+    except ColdUnavailable as error:
+        log.warning("the cold store does not answer; old bytes stay here", error=str(error))
+    except ColdError as error:
+        raise ConfigError(f"cold: {error}") from error
+    return cold
+
+
+class LeaderTerm:
+    """A node's time as leader of one term, within which it numbers its packs."""
+
+    def __init__(self, term: int) -> None:
+        self.term = term
+        self._next_number = 0
+        # Numbers of packs to which the log may yet come to refer.
+        self.under_way: set[int] = set()
+
+    @contextmanager
+    def pack(self) -> Iterator[int]:
+        """Number a pack that is written, and made known to the log, inside."""
+        number = self._next_number
+        self._next_number += 1
+        self.under_way.add(number)
+        try:
+            yield number
+        except OutcomeUnknown:
+            raise  # it stays under way for as long as this term lasts
+        except BaseException:
+            self.under_way.discard(number)
+            raise
+        self.under_way.discard(number)
+
+
+class PeriodicTask(Generic[P]):
+    """A task in rounds. `make_round` does what there is to do, and returns after how many
+    seconds it should be called again."""
+
+    def __init__(self, name: str, make_round: Callable[P, Awaitable[float]]) -> None:
+        self.name = name
+        self._make_round = make_round
+        self._hurried = trio.Event()
+        # For operators: why the last round failed, and when one last did not, on Trio's clock.
+        self.error: str | None = None
+        self._kind: type[ColdError] | None = None
+        self.failures = 0
+        self.done_at: float | None = None
+
+    def run_now(self) -> None:
+        """Have the next round begin now."""
+        self._hurried.set()
+
+    async def run(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Make rounds until cancelled. Raises `StorageError`."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            self._hurried = trio.Event()
+            try:
+                wait_s = await self._make_round(*args, **kwargs)
+                self._went_well()
+                pause_s = _FIRST_PAUSE_S
+            except (Unavailable, OutcomeUnknown) as error:
+                log.info("a round of the cold tier is made again", task=self.name, why=str(error))
+                wait_s = _FIRST_PAUSE_S
+            except ColdError as error:
+                self._failed(error)
+                wait_s, pause_s = pause_s, min(2 * pause_s, _MAX_PAUSE_S)
+            with trio.move_on_after(wait_s):
+                await self._hurried.wait()
+
+    def _went_well(self) -> None:
+        if self.error is not None:
+            log.info("the cold tier goes on", task=self.name)
+        self.error, self._kind, self.done_at = None, None, trio.current_time()
+
+    def _failed(self, error: ColdError) -> None:
+        self.failures += 1
+        # Messages name objects, of which each round has another.
+        if type(error) is not self._kind:
+            say = log.error if isinstance(error, ColdRefused) else log.warning
+            say("the cold tier cannot go on", task=self.name, error=str(error))
+        self.error, self._kind = str(error), type(error)
+
+
+class ColdTier:
+    """Owns a node's use of the cold store."""
+
+    def __init__(
+        self,
+        group: Group,
+        cold: AsyncObjectStore,
+        reads: SliceCache,
+        records: ColdReader,
+        *,
+        node_tasks: list[PeriodicTask[[]]],
+        leader_tasks: list[PeriodicTask[[LeaderTerm]]],
+    ) -> None:
+        self.cold = cold
+        self.reads = reads
+        self.records = records
+        self.node_tasks = node_tasks
+        self.leader_tasks = leader_tasks
+        # While this node leads.
+        self.lead: LeaderTerm | None = None
+        self._group = group
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises `StorageError`."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.records.run)
+            for task in self.node_tasks:
+                nursery.start_soon(task.run)
+            while True:
+                if self._group.leads:
+                    await self._lead(LeaderTerm(self._group.core.term))
+                else:
+                    await self._group.role_changed()
+
+    def run_now(self) -> None:
+        """Have the leader's tasks look now at what there is to do."""
+        for task in self.leader_tasks:
+            task.run_now()
+
+    async def _lead(self, lead: LeaderTerm) -> None:
+        """Do the leader's work for as long as this node leads in this term."""
+        core = self._group.core
+        self.lead = lead
+        try:
+            async with trio.open_nursery() as nursery:
+                for task in self.leader_tasks:
+                    nursery.start_soon(task.run, lead)
+                while self._group.leads and core.term == lead.term:
+                    await self._group.role_changed()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.lead = None

@@ -1,0 +1,96 @@
+"""A cluster that is gone, its store, and the commands that an operator has for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from streamd.codec import time_of_batch
+from streamd.config import ColdConfig
+from streamd.raft.messages import Entry, EntryKind
+from streamd.tiering.async_store import AsyncObjectStore
+from tests.support.archived import (
+    Said,
+    cold_in,
+    state_after,
+)
+from tests.support.flaky_store import FlakyStore
+
+MINUTE_MS = 60_000
+# Nothing is flushed, so that a state's rows say all.
+UNFLUSHED = ColdConfig(
+    backend="fs", flush_after_ms=10**9, snapshot_interval_minutes=10, archive_retention_hours=1000
+)
+
+
+class History(NamedTuple):
+    """A cluster that is gone: its log as it was, and what is archived of it."""
+
+    place: Path
+    cluster_id: str
+    entries: list[Entry]
+    archived_index: int
+
+    def cold(self) -> tuple[AsyncObjectStore, FlakyStore]:
+        return cold_in(self.place)
+
+    def as_of(self, index: int) -> Said:
+        return state_after(self.entries[:index])
+
+    def times(self) -> list[int]:
+        """Log time as of each entry, from the first on."""
+        found, now_ms = [], 0
+        for entry in self.entries:
+            if entry.kind == EntryKind.COMMANDS:
+                now_ms = max(now_ms, time_of_batch(entry.payload))
+            found.append(now_ms)
+        return found
+
+
+class Ran(NamedTuple):
+    exit_code: int
+    stdout: str
+    output: str
+
+
+async def streamd(*arguments: str) -> Ran:
+    """The command, as an operator runs it."""
+    found = await trio.run_process(
+        [sys.executable, "-m", "streamd", *arguments],
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+    )
+    told = found.stdout.decode()
+    return Ran(found.returncode, told, told + found.stderr.decode())
+
+
+def files_in(place: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in place.rglob("*") if file.is_file()}
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+class Copy(NamedTuple):
+    """The history's store, for a test to spoil."""
+
+    path: Path
+    cluster_id: str
+
+    def objects(self, kind: str) -> list[Path]:
+        return sorted((self.path / self.cluster_id / kind / "00000000").iterdir())
+
+    async def is_found_damaged(self) -> bool:
+        found = await streamd("backup", "verify", "--from", f"fs:{self.path}")
+        return found.exit_code == 1 and "DAMAGE" in found.output
+
+    async def restore(self, new: Path, *choice: str) -> Ran:
+        place = ("--from", f"fs:{self.path}", "--data-dir", str(new), "--no-fence")
+        return await streamd("restore", *place, *choice)

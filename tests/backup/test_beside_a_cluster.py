@@ -1,0 +1,139 @@
+"""A restore, or a look, beside a cluster that goes on removing and merging objects."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from streamd.backup.inventory import look, verify
+from streamd.blocking import in_thread
+from streamd.objectstore.objects import MAX_PAGE, ObjectInfo
+from streamd.objectstore.segments import SegmentWriter, entries_of, read_segment_head
+from streamd.tiering.async_store import AsyncObjectStore
+from tests.backup.history import (
+    History,
+)
+from tests.support.archived import (
+    Quiet,
+    restored,
+    state_in,
+)
+from tests.support.flaky_store import FlakyStore
+
+
+async def test_what_a_cluster_removes_while_it_is_verified_is_not_missed(
+    tmp_path: Path, history: History
+) -> None:
+    shutil.copytree(history.place, tmp_path / "cold")
+
+    class Ageing(FlakyStore):
+        def get(self, name: str, offset: int, length: int) -> bytes:
+            """Before anything is read, the log up to the first snapshot is removed for age."""
+            through = min(path.name[:16] for path in (tmp_path / "cold").rglob("*.manifest"))
+            for segment in list((tmp_path / "cold").rglob("*.segment")):
+                _, last = segment.name.split("-")[:2]
+                if last <= through:
+                    segment.unlink()
+                    removed.append(segment.name)
+            return super().get(name, offset, length)
+
+    removed: list[str] = []
+    store = Ageing(tmp_path / "cold")
+    cold = AsyncObjectStore(store, run_blocking=in_thread, random=Random(1), max_requests=4)
+    found = await verify(cold, history.cluster_id, in_thread, Quiet())
+    assert removed
+    assert found.problems == []
+    assert 0 < found.entries < history.archived_index
+
+
+def merge_segments(folder: Path) -> None:
+    """Make all segments of a log one, as a cluster that goes on does it."""
+    cluster_id = folder.parent.parent.name
+    parts = sorted(folder.glob("*.segment"))
+    writer = None
+    for part in parts:
+        content = part.read_bytes()
+        writer = writer or SegmentWriter(0, read_segment_head(content).previous, cluster_id)
+        for entry in entries_of(content):
+            if entry.index > writer.last.index:
+                writer.add(entry)
+    assert writer is not None
+    merged = writer.finish()
+    (folder / merged.name.rpartition("/")[2]).write_bytes(merged.content)
+    for part in parts:
+        part.unlink()
+
+
+class Merging(FlakyStore):
+    """A store in which the segments are merged by a cluster that goes on, when told to."""
+
+    def __init__(self, history: History, root: Path) -> None:
+        shutil.copytree(history.place, root)
+        super().__init__(root)
+        self.folder = root / history.cluster_id / "log" / "00000000"
+        self.before_page = self.before_get = -1
+
+    def page(self, prefix: str, *, after: str = "", limit: int = MAX_PAGE) -> list[ObjectInfo]:
+        if after.endswith(".segment"):
+            self.before_page -= 1
+            if self.before_page == 0:
+                merge_segments(self.folder)
+        return super().page(prefix, after=after, limit=min(limit, 3))
+
+    def get(self, name: str, offset: int, length: int) -> bytes:
+        if name.endswith(".segment"):
+            self.before_get -= 1
+            if self.before_get == 0:
+                merge_segments(self.folder)
+        return super().get(name, offset, length)
+
+
+@pytest.fixture
+def merging(tmp_path: Path, history: History) -> tuple[AsyncObjectStore, Merging]:
+    store = Merging(history, tmp_path / "cold")
+    return AsyncObjectStore(store, run_blocking=in_thread, random=Random(1), max_requests=1), store
+
+
+async def test_segments_that_are_merged_while_they_are_listed_are_not_missed(
+    history: History, merging: tuple[AsyncObjectStore, Merging]
+) -> None:
+    cold, store = merging
+    store.before_page = 2
+    standing = await look(cold, history.cluster_id, in_thread)
+    assert [one.last_index for one in standing.ranges] == [history.archived_index]
+
+
+async def test_a_restore_ends_no_earlier_for_segments_that_are_merged_while_they_are_listed(
+    tmp_path: Path, history: History, merging: tuple[AsyncObjectStore, Merging]
+) -> None:
+    cold, store = merging
+    store.before_page = 2
+    done = await restored(cold, tmp_path / "new", fencing=False)
+    assert done.last_index == history.archived_index
+    assert state_in(tmp_path / "new") == history.as_of(history.archived_index)
+
+
+async def test_segments_that_are_merged_while_they_are_read_are_not_missed(
+    history: History, merging: tuple[AsyncObjectStore, Merging]
+) -> None:
+    cold, store = merging
+    store.before_get = 1
+    standing = await look(cold, history.cluster_id, in_thread)
+    assert [one.last_index for one in standing.ranges] == [history.archived_index]
+
+
+@pytest.mark.parametrize("before_get", [1, 2, 3])
+async def test_a_restore_beside_a_cluster_that_merges_segments_goes_on_with_the_merged_ones(
+    tmp_path: Path, history: History, merging: tuple[AsyncObjectStore, Merging], before_get: int
+) -> None:
+    cold, store = merging
+    for file in store.folder.parent.parent.glob("snapshots/*/*"):
+        file.unlink()
+    store.before_get = before_get
+    done = await restored(cold, tmp_path / "new", fencing=False)
+    assert store.before_get <= 0
+    assert done.last_index == history.archived_index
+    assert state_in(tmp_path / "new") == history.as_of(history.archived_index)

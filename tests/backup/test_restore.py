@@ -1,0 +1,121 @@
+"""A cluster restored from the cold store alone, as of any entry or time that is archived."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from streamd.backup.archived_objects import ArchivedObjects, list_all
+from streamd.backup.base import Choice, RestoreRefused
+from streamd.blocking import in_thread
+from tests.backup.history import (
+    MINUTE_MS,
+    UNFLUSHED,
+    History,
+)
+from tests.backup.test_archive import archived
+from tests.support.archived import (
+    NOW_MS,
+    restored,
+    state_in,
+)
+from tests.support.nodes import append_to, read_all, running_node
+
+
+async def test_all_that_is_archived_is_there(tmp_path: Path, history: History) -> None:
+    cold, _ = history.cold()
+    done = await restored(cold, tmp_path / "new", fencing=False)
+    assert done.last_index == history.archived_index
+    assert done.former_cluster_id == history.cluster_id != done.cluster_id
+    assert state_in(tmp_path / "new") == history.as_of(done.last_index)
+
+
+async def test_any_entry_can_be_gone_back_to(tmp_path: Path, history: History) -> None:
+    cold, _ = history.cold()
+    for index in [1, 2, *range(3, history.archived_index, 9), history.archived_index]:
+        done = await restored(cold, tmp_path / f"{index}", Choice(index=index), fencing=False)
+        assert done.last_index == index
+        assert state_in(tmp_path / f"{index}") == history.as_of(index)
+
+
+async def test_any_time_can_be_gone_back_to(tmp_path: Path, history: History) -> None:
+    cold, _ = history.cold()
+    times = history.times()[: history.archived_index]
+    for minute in (0, 4, 9, 20, 21, 28):
+        for at_ms in (NOW_MS + minute * MINUTE_MS - 1, NOW_MS + minute * MINUTE_MS):
+            index = sum(time_ms <= at_ms for time_ms in times)
+            new = tmp_path / f"{at_ms}"
+            if at_ms < NOW_MS:
+                with pytest.raises(RestoreRefused, match=f"entries 1 to {history.archived_index}"):
+                    await restored(cold, new, Choice(at_ms=at_ms), fencing=False)
+                continue
+            done = await restored(cold, new, Choice(at_ms=at_ms), fencing=False)
+            assert (done.last_index, done.time_ms <= at_ms) == (index, True)
+            assert state_in(new) == history.as_of(index)
+
+
+async def test_a_restore_begins_at_the_newest_snapshot_that_serves(
+    tmp_path: Path, history: History
+) -> None:
+    cold, _ = history.cold()
+    source = ArchivedObjects(cold, history.cluster_id, in_thread)
+    first, *_, last = [one.log_index for one in (await source.catalog()).manifests]
+    bases = []
+    for index in (first - 1, first, last - 1, last, last + 1):
+        done = await restored(cold, tmp_path / f"{index}", Choice(index=index), fencing=False)
+        bases.append(done.base_index)
+    assert bases[0] == 0
+    assert bases[1:3] != [first, last]
+    assert bases[3:] == [last, last]
+
+
+async def test_the_restored_node_serves_and_is_archived_itself(
+    tmp_path: Path, history: History
+) -> None:
+    cold, _ = history.cold()
+    done = await restored(cold, tmp_path / "new", fencing=False)
+    async with running_node(tmp_path / "new", cold=cold, cold_config=UNFLUSHED) as node:
+        text = await read_all(node, "a")
+        assert text == b"".join(b"minute %d;" % minute for minute in range(30))
+        await append_to(node, "a", b"and on")
+        await archived(node)
+        assert node.archive is not None
+        assert node.archive.report()["gaps"] == []
+        names = [one.name for one in await list_all(cold, done.cluster_id)]
+        assert any(".manifest" in name for name in names)
+    again = await restored(
+        cold, tmp_path / "again", Choice(cluster_id=done.cluster_id), fencing=False
+    )
+    async with running_node(tmp_path / "again") as node:
+        assert await read_all(node, "a") == text + b"and on"
+    shutil.rmtree(history.place / done.cluster_id)
+    assert again.former_cluster_id == done.cluster_id
+
+
+# -- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [10**6, -1])
+async def test_an_entry_that_is_not_archived_is_refused(
+    tmp_path: Path, history: History, index: int
+) -> None:
+    cold, _ = history.cold()
+    with pytest.raises(RestoreRefused, match=f"entries 1 to {history.archived_index}"):
+        await restored(cold, tmp_path / "new", Choice(index=index), fencing=False)
+
+
+async def test_a_directory_with_anything_in_it_is_refused(tmp_path: Path, history: History) -> None:
+    cold, _ = history.cold()
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RestoreRefused, match="not empty"):
+        await restored(cold, tmp_path, fencing=False)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+async def test_an_unknown_cluster_is_refused(tmp_path: Path, history: History) -> None:
+    cold, _ = history.cold()
+    with pytest.raises(RestoreRefused, match="has nothing of cluster"):
+        await restored(cold, tmp_path / "new", Choice(cluster_id="b" * 8), fencing=False)

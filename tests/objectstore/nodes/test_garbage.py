@@ -1,0 +1,78 @@
+"""What is removed from the store, and what is not."""
+
+from __future__ import annotations
+
+import http.client
+
+from minio import Minio
+
+from tests.objectstore.nodes.conftest import Make
+from tests.objectstore.nodes.ledger import TEXT, Ledger, ask, read_whole
+from tests.objectstore.nodes.running import PREFIX, ColdServer, command, wait_until
+from tests.support.minio import MinioServer
+
+
+def packs_in(client: Minio, bucket: str) -> set[str]:
+    found = client.list_objects(bucket, PREFIX, recursive=True)
+    return {str(one.object_name) for one in found if "/packs/" in str(one.object_name)}
+
+
+def pass_rounds(server: ColdServer, count: int = 5) -> None:
+    """Let removal come round some times, with its grace period in between."""
+    for _ in range(count):
+        done = command(server.url, "gc")
+        assert done.returncode == 0, done.stderr
+
+
+def request(server: ColdServer, method: str, path: str, **headers: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    status, _, _ = ask(connection, method, path, {**TEXT, **named})
+    connection.close()
+    return status
+
+
+def whole(server: ColdServer, path: str) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    content, _ = read_whole(connection, path)
+    connection.close()
+    return content
+
+
+def test_a_fork_keeps_what_it_reads_of_a_deleted_stream(
+    make: Make, minio: MinioServer, bucket: str
+) -> None:
+    with make() as server:
+        server.ledger.write(server.port, 60)
+        server.wait_drained()
+        path = next(iter(server.ledger.streams))
+        content = whole(server, path)
+        fork = "/v1/stream/ledger/fork"
+        assert request(server, "PUT", fork, Stream_Forked_From=path) == 201
+        server.ledger.delete(server.port, path)
+        server.wait_only_cold()
+        pass_rounds(server)
+        assert whole(server, fork) == content
+        # Everything goes with the last who can read it; what is alive of its packs moves on.
+        assert request(server, "DELETE", fork) == 204
+        for other in list(server.ledger.streams):
+            server.ledger.delete(server.port, other)
+
+        server.ledger = Ledger(bucket="later")
+        before = packs_in(minio.client(), bucket)
+        # Restore points go when there are newer ones, for which something has to happen.
+        server.keep_writing_until(lambda: not before & packs_in(minio.client(), bucket))
+
+
+def test_what_can_still_be_restored_is_kept(make: Make, minio: MinioServer, bucket: str) -> None:
+    with make(archive_retention_hours=1) as server:
+        server.ledger.write(server.port, 60)
+        server.wait_drained()
+        for path in list(server.ledger.streams):
+            server.ledger.delete(server.port, path)
+        wait_until(lambda: server.look()["dead_packs"] > 0, "a pack is dead")
+        before = packs_in(minio.client(), bucket)
+        pass_rounds(server)
+        assert server.look()["dead_packs"] > 0
+        assert before
+        assert packs_in(minio.client(), bucket) >= before

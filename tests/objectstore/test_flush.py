@@ -1,0 +1,128 @@
+"""Records of any size: what an object can hold is flushed, and what none can holds up nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from streamd.config import ColdConfig
+from streamd.node.cold_status import report
+from streamd.node.node import Node
+from streamd.objectstore.objects import MAX_OBJECT_BYTES
+from streamd.objectstore.packs import read_pack
+from streamd.tiering import flush
+from tests.backup.test_archive import a_round
+from tests.support.archived import cold_in
+from tests.support.nodes import append, append_to, create, read_all, running_node, wait_until
+
+MIB = 1024 * 1024
+SETTINGS = ColdConfig(
+    backend="fs", pack_bytes=MIB, flush_after_ms=100, hot_keep_bytes=1, cache_bytes=1
+)
+
+
+async def only_cold(node: Node, hot_bytes: int = 0) -> None:
+    """Wait until all but so much is in the cold store, and nothing of it in memory."""
+    await wait_until(lambda: node.group.state.header.hot_bytes == hot_bytes)
+    await wait_until(lambda: node.evictor.held_bytes == 0)
+    node.group.state.tails.__init__(MIB)  # type: ignore[misc]
+
+
+async def test_a_record_larger_than_a_pack_gets_one_of_its_own(tmp_path: Path) -> None:
+    cold, _ = cold_in(tmp_path / "cold")
+    bodies = {"before": b"b" * 100_000, "large": b"l" * 40 * MIB, "behind": b"c" * 100_000}
+    async with running_node(tmp_path / "data", cold=cold, cold_config=SETTINGS) as node:
+        for name, body in bodies.items():
+            await node.group.propose(create(name))
+            await append_to(node, name, body)
+        await only_cold(node)
+        for name, body in bodies.items():
+            assert await read_all(node, name) == body
+    packs = [path.read_bytes() for path in (tmp_path / "cold").rglob("*.pack")]
+    [large] = [pack for pack in packs if len(pack) > 40 * MIB]
+    assert len(read_pack(large).slices) == 1
+
+
+async def test_small_messages_take_more_than_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flush, "_PACK_MAX_BYTES", 100_000)
+    cold, _ = cold_in(tmp_path / "cold")
+    # Both are gathered for one pack, and it is by the lengths only that they do not fit.
+    settings = msgspec.structs.replace(SETTINGS, pack_bytes=64 * 1024, flush_after_ms=100_000)
+    numbers = b"[" + b"1," * 15_000 + b"1]"
+    async with running_node(tmp_path / "data", cold=cold, cold_config=settings) as node:
+        await node.group.propose(create("bytes"))
+        await append_to(node, "bytes", b"x" * 60_000)
+        await node.group.propose(create("numbers", content_type="application/json"))
+        await node.group.propose(append("numbers", numbers, "application/json"), len(numbers))
+        node.flusher.ask()
+        await only_cold(node)
+        assert not node.flusher.stuck_bytes
+    sizes = [path.stat().st_size for path in (tmp_path / "cold").rglob("*.pack")]
+    assert len(sizes) == 2
+    assert sum(sizes) > 100_000
+
+
+async def test_a_pack_holds_what_is_said_of_it_however_close_it_comes_to_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold, _ = cold_in(tmp_path / "cold")
+    settings = msgspec.structs.replace(SETTINGS, pack_bytes=64 * 1024, flush_after_ms=10**9)
+    async with running_node(tmp_path / "data", cold=cold, cold_config=settings) as node:
+        for name in ("first", "second"):
+            await node.group.propose(create(name))
+            await append_to(node, name, b"x" * 30_000)
+        await node.group.flush()
+        counts = set()
+        for limit in range(60_000, 60_300):
+            monkeypatch.setattr(flush, "_PACK_MAX_BYTES", limit)
+            now_ms = node.group.now_ms()
+            found = flush.gather_pack(node.stores.state, now_ms, settings.pack_bytes, 1, 1)
+            assert [(one.stream_id, one.offset) for one in found.slices] == [
+                (ref.stream_id, ref.offset) for ref in read_pack(found.content).slices
+            ]
+            assert not found.stuck
+            counts.add(len(found.slices))
+        assert counts == {1, 2}
+
+
+async def test_a_record_that_no_object_can_hold_stops_no_other_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert flush._PACK_MAX_BYTES < MAX_OBJECT_BYTES
+    monkeypatch.setattr(flush, "_PACK_MAX_BYTES", 2 * MIB)
+    cold, _ = cold_in(tmp_path / "cold")
+    large = b"x" * 2 * MIB
+    # Nothing is flushed for its age, however long the writing takes.
+    settings = msgspec.structs.replace(SETTINGS, flush_after_ms=10**9)
+    async with running_node(tmp_path / "data", cold=cold, cold_config=settings) as node:
+        for name in ("large", "other"):
+            await node.group.propose(create(name))
+        await append_to(node, "large", b"small")
+        node.flusher.ask()
+        await only_cold(node)
+        await append_to(node, "large", large)
+        await append_to(node, "other", b"first")
+        node.flusher.ask()
+        await only_cold(node, len(large))
+        assert node.flusher.stuck_bytes == len(large)
+        reported = await report(node)
+        assert reported is not None
+        assert reported["flush"]["stuck_bytes"] == len(large)  # type: ignore[index]
+        # It is no reason to flush what is young: for that nothing is due now.
+        packs = node.flusher.packs
+        await append_to(node, "large", b"behind")
+        for number in range(20):
+            await append_to(node, "other", b"%05d" % number)
+        await a_round(node, "flush")
+        assert node.flusher.packs == packs
+        node.flusher.ask()
+        await only_cold(node, len(large) + len(b"behind"))
+        assert node.flusher.packs == packs + 1
+        assert await read_all(node, "large") == b"small" + large + b"behind"
+        assert await read_all(node, "other") == b"first" + b"".join(b"%05d" % n for n in range(20))
+        told = capfd.readouterr().out.count("larger than an object may be")
+        assert told == 1

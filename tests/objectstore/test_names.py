@@ -1,0 +1,55 @@
+"""Names sort as what they name does, and other names are nobody's."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamd.objectstore import names
+from streamd.objectstore.objects import check_name
+
+numbers = st.integers(0, 2**32 - 1)
+long_numbers = st.integers(0, 2**64 - 1)
+digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
+
+
+@given(digests, numbers, long_numbers, long_numbers, numbers)
+def test_a_name_says_what_it_was_made_of(
+    digest: str, group_id: int, one: int, two: int, number: int
+) -> None:
+    pack = names.pack_name(group_id, one, number, digest)
+    segment = names.segment_name(group_id, one, two, digest)
+    piece = names.piece_name(group_id, one, two, number, digest)
+    manifest = names.manifest_name(group_id, one, two, digest)
+    assert names.parse_pack_name(pack) == (digest, group_id, one, number)
+    assert names.parse_segment_name(segment) == (digest, group_id, one, two)
+    assert names.parse_piece_name(piece) == (digest, group_id, one, two, number)
+    assert names.parse_manifest_name(manifest) == (digest, group_id, one, two)
+    for name in (pack, segment, piece, manifest):
+        assert check_name(name) == name
+
+
+@given(digests, digests, st.tuples(long_numbers, long_numbers), st.tuples(long_numbers, numbers))
+def test_segments_sort_by_their_first_entry(
+    one: str, other: str, first: tuple[int, int], second: tuple[int, int]
+) -> None:
+    ordered = names.segment_name(0, *first, one) < names.segment_name(0, *second, other)
+    if first[0] != second[0]:
+        assert ordered == (first[0] < second[0])
+
+
+@pytest.mark.parametrize(
+    "name", ["", "packs/", "packs/x.pack", "log/00000000/1-2-abc.segment", "checks/1", "README"]
+)
+def test_what_is_called_otherwise_is_not_ours(name: str) -> None:
+    assert names.parse_pack_name(name) is None
+    assert names.parse_segment_name(name) is None
+    assert names.parse_piece_name(name) is None
+    assert names.parse_manifest_name(name) is None
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", "../a", "a/..", ".tmp/a", "a b", "ä"])
+def test_a_name_that_some_store_could_not_hold_is_a_bug(name: str) -> None:
+    with pytest.raises(ValueError, match="no name for an object"):
+        check_name(name)

@@ -1,0 +1,51 @@
+"""Whether a follower says that it keeps up with its leader."""
+
+from __future__ import annotations
+
+from streamd.raft.lag import LagTracker
+
+PATIENCE = 4
+
+
+def ticks(lag: LagTracker, applied_index: int, count: int) -> list[bool]:
+    said = []
+    for _ in range(count):
+        lag.tick(applied_index)
+        said.append(lag.value)
+    return said
+
+
+def test_without_a_word_from_a_leader_nobody_is_known_to_keep_up() -> None:
+    assert ticks(LagTracker(PATIENCE), 100, 10) == [False] * 10
+
+
+def test_who_has_applied_what_the_leader_had_keeps_up() -> None:
+    lag = LagTracker(PATIENCE)
+    lag.heard(10)
+    assert ticks(lag, 10, 3) == [False, True, True]
+
+
+def test_being_an_election_timeout_late_is_not_keeping_up() -> None:
+    lag = LagTracker(PATIENCE)
+    lag.heard(10)
+    ticks(lag, 10, 2)
+    lag.heard(20)
+    assert ticks(lag, 10, 1 + PATIENCE) == [True] * PATIENCE + [False]
+    assert ticks(lag, 20, 1) == [True]
+
+
+def test_under_load_there_is_always_more_to_apply_and_that_is_no_fault() -> None:
+    lag = LagTracker(PATIENCE)
+    for last_index in range(10, 1000, 10):
+        lag.heard(last_index)
+        lag.tick(last_index - 10)
+    assert lag.value
+
+
+def test_a_slow_follower_of_a_growing_log_does_not_keep_up() -> None:
+    lag = LagTracker(PATIENCE)
+    said = []
+    for tick in range(100):
+        lag.heard(100 * tick)
+        said += ticks(lag, tick, 1)
+    assert not any(said)

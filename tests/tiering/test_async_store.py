@@ -1,0 +1,167 @@
+"""The cold store without blocking: patient where it helps, never with wrong bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+from crc32c import crc32c
+
+from streamd.blocking import in_thread
+from streamd.config import ColdConfig
+from streamd.objectstore.errors import ColdRefused, ColdUnavailable, ObjectCorrupt, ObjectMissing
+from streamd.objectstore.fs import FsStore
+from streamd.objectstore.names import digest_of
+from streamd.objectstore.objects import MAX_PAGE
+from streamd.tiering import async_store
+from streamd.tiering.async_store import MAX_ATTEMPTS, AsyncObjectStore, open_object_store
+from tests.support.flaky_store import FlakyStore
+
+CONTENT = bytes(range(256)) * 100
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FlakyStore:
+    return FlakyStore(tmp_path)
+
+
+@pytest.fixture
+def cold(store: FlakyStore) -> AsyncObjectStore:
+    return AsyncObjectStore(store, run_blocking=in_thread, random=Random(1), max_requests=2)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_store, "FIRST_PAUSE_S", 0.001)
+
+
+async def test_what_is_unavailable_for_a_moment_is_not_noticed(
+    cold: AsyncObjectStore, store: FlakyStore
+) -> None:
+    store.failures = [ColdUnavailable("busy")] * (MAX_ATTEMPTS - 1)
+    await cold.put("a", CONTENT)
+    assert store.calls == MAX_ATTEMPTS
+    assert cold.health.retries == MAX_ATTEMPTS - 1
+    assert await cold.get("a", 5, 10, crc=crc32c(CONTENT[5:15])) == CONTENT[5:15]
+
+
+async def test_attempts_are_counted_and_then_the_caller_is_told(
+    cold: AsyncObjectStore, store: FlakyStore
+) -> None:
+    store.failures = [ColdUnavailable("away")] * 100
+    with pytest.raises(ColdUnavailable, match="away"):
+        await cold.put("a", CONTENT)
+    assert store.calls == MAX_ATTEMPTS
+
+
+@pytest.mark.parametrize("error", [ColdRefused("denied"), ObjectMissing("gone")])
+async def test_what_will_not_get_better_is_not_tried_again(
+    error: Exception, cold: AsyncObjectStore, store: FlakyStore
+) -> None:
+    store.failures = [error]
+    with pytest.raises(type(error)):
+        await cold.get("a", 0, 1)
+    assert store.calls == 1
+
+
+async def test_bytes_damaged_on_their_way_are_read_again(
+    cold: AsyncObjectStore, store: FlakyStore
+) -> None:
+    await cold.put("a", CONTENT)
+    store.damaged_reads = 1
+    assert await cold.get("a", 0, 100, crc=crc32c(CONTENT[:100])) == CONTENT[:100]
+    assert cold.health.retries == 1
+
+
+async def test_bytes_damaged_where_they_lie_are_never_returned(
+    cold: AsyncObjectStore, store: FlakyStore
+) -> None:
+    await cold.put("a", CONTENT)
+    store.damaged_reads = 100
+    with pytest.raises(ObjectCorrupt, match=r"a in the directory .* the checksum is wrong"):
+        await cold.get("a", 0, 100, crc=crc32c(CONTENT[:100]))
+
+
+async def test_an_object_that_has_become_shorter_is_damaged(
+    cold: AsyncObjectStore, tmp_path: Path
+) -> None:
+    await cold.put("a", CONTENT)
+    (tmp_path / "a").write_bytes(CONTENT[:50])
+    with pytest.raises(ObjectCorrupt, match="ends before 100"):
+        await cold.get("a", 0, 100, crc=0)
+
+
+async def test_the_digest_is_that_of_what_is_in_the_store(
+    cold: AsyncObjectStore, tmp_path: Path
+) -> None:
+    await cold.put("a", CONTENT)
+    assert await cold.digest("a") == (digest_of(CONTENT), len(CONTENT))
+    (tmp_path / "a").write_bytes(b"something else")
+    assert await cold.digest("a") == (digest_of(b"something else"), 14)
+
+
+async def test_what_was_put_is_read_back_before_it_counts(
+    cold: AsyncObjectStore, store: FlakyStore
+) -> None:
+    await cold.put_verified("a", CONTENT)
+    store.damaged_reads = 1
+    with pytest.raises(ObjectCorrupt, match="not what was just written"):
+        await cold.put_verified("a", CONTENT)
+
+
+async def test_any_number_of_objects_is_deleted_in_pages(
+    cold: AsyncObjectStore, store: FlakyStore
+) -> None:
+    for name in ("a", "b"):
+        await cold.put(name, b"x")
+    before = store.calls
+    await cold.delete(["a", *(f"never-{number}" for number in range(MAX_PAGE)), "b"])
+    assert store.calls == before + 2
+    assert await cold.page("") == []
+
+
+async def test_no_more_calls_are_under_way_than_allowed(tmp_path: Path) -> None:
+    under_way: list[int] = []
+    most = 0
+
+    class Slow(FsStore):
+        def put(self, name: str, content: bytes) -> None:
+            nonlocal most
+            under_way.append(1)
+            most = max(most, len(under_way))
+            super().put(name, content)
+            under_way.pop()
+
+    cold = AsyncObjectStore(
+        Slow(tmp_path), run_blocking=in_thread, random=Random(1), max_requests=2
+    )
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(cold.put, f"o/{number}", CONTENT)
+    assert most <= 2
+    assert len(await cold.page("o/")) == 20
+
+
+async def test_the_check_says_what_does_not_work(cold: AsyncObjectStore, store: FlakyStore) -> None:
+    await cold.check()
+    store.failures = [ColdRefused("nobody may")]
+    with pytest.raises(ColdRefused, match=r"the directory .* cannot be written: nobody may"):
+        await cold.check()
+    assert await cold.page("") == []
+
+
+def test_the_configuration_says_where_objects_go(tmp_path: Path) -> None:
+    inside = open_object_store(ColdConfig(backend="fs"), tmp_path)
+    assert inside is not None
+    inside.put("c1/a", b"x")
+    assert (tmp_path / "cold" / "c1" / "a").exists()
+    elsewhere = open_object_store(ColdConfig(backend="fs", fs_path="/cold"), tmp_path)
+    assert elsewhere is not None
+    assert elsewhere.place == "the directory /cold"
+    s3 = ColdConfig(backend="s3", s3_bucket="b-1", s3_prefix="dev/", s3_endpoint="http://h:9000")
+    at_s3 = open_object_store(s3, tmp_path)
+    assert at_s3 is not None
+    assert at_s3.place == "the bucket b-1/dev/ at http://h:9000"
+    assert open_object_store(ColdConfig(), tmp_path) is None

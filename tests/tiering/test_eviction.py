@@ -1,0 +1,103 @@
+"""What a node lets go of is, to the byte, what the cold store has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from streamd.group.reclaim import reclaim_some
+from streamd.storage.state_store import StateStore
+from streamd.streams import keys
+from streamd.streams.chunks import Chunk
+from streamd.streams.model import ColdSlice
+from streamd.tiering.eviction import Place, Step, drop_some
+
+STREAM_ID = 7
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StateStore]:
+    store = StateStore(tmp_path / "state")
+    yield store
+    store.close()
+
+
+def holds(store: StateStore, *borders: int, data: bytes) -> None:
+    """Have records of a byte each, in chunks that end at these borders."""
+    rows, start = [], 0
+    for end in borders:
+        chunk = Chunk(start, start, [1] * (end - start), [], data[start:end])
+        rows.append((keys.chunk_key(STREAM_ID, end), msgspec.msgpack.encode(chunk)))
+        start = end
+    store.write(rows)
+
+
+def stored_cold(store: StateStore, start: int, end: int, data: bytes) -> None:
+    """Have a slice of these records in the cold store."""
+    chunk = Chunk(start, start, [1] * (end - start), [], data[start:end])
+    row = ColdSlice(start, start, end, 1, 1, 0, 1, 0, chunk.digest())
+    store.write([(keys.slice_key(STREAM_ID, end), msgspec.msgpack.encode(row))])
+
+
+def trimmed(store: StateStore, record: int) -> None:
+    store.write([(keys.trim_key(STREAM_ID, record), b"")])
+    reclaim_some(store, keys.TRIM, set())
+
+
+def drop_all(store: StateStore) -> list[Step]:
+    steps, place = [], Place()
+    while place.letter == keys.CHUNK:
+        step = drop_some(store, place)
+        steps.append(step)
+        assert step.place is not None
+        place = step.place
+    return steps
+
+
+def ends(store: StateStore) -> list[int]:
+    """Where the chunks end that are here."""
+    rows = store.scan(*keys.id_range(keys.CHUNK, STREAM_ID), limit=100)
+    return [keys.parse_number(key) for key, _ in rows]
+
+
+def test_a_slice_that_is_trimmed_in_part_is_compared_before_the_rest_is_dropped(
+    store: StateStore,
+) -> None:
+    holds(store, 2, 4, 6, 8, data=b"abcdefgh")
+    stored_cold(store, 0, 2, b"ab")
+    stored_cold(store, 2, 8, b"abcdefgX")
+    trimmed(store, 5)
+    assert sum(step.differing for step in drop_all(store)) == 1
+    assert ends(store) == [4, 6, 8]
+
+
+def test_what_is_trimmed_in_part_and_the_same_is_dropped_all_of_it(store: StateStore) -> None:
+    holds(store, 2, 4, 6, 8, data=b"abcdefgh")
+    stored_cold(store, 2, 8, b"abcdefgh")
+    trimmed(store, 5)
+    assert ends(store) == [4, 6, 8]
+    assert sum(step.dropped for step in drop_all(store)) == 6
+    assert ends(store) == []
+
+
+def test_what_is_trimmed_and_in_no_slice_with_what_is_not_goes_at_once(store: StateStore) -> None:
+    holds(store, 2, 4, 6, 8, data=b"abcdefgh")
+    stored_cold(store, 0, 4, b"abcd")
+    stored_cold(store, 4, 8, b"abcdefgh")
+    trimmed(store, 4)
+    assert ends(store) == [6, 8]
+
+
+def test_what_a_compared_slice_has_left_of_a_chunk_is_dropped_with_the_next_one(
+    store: StateStore,
+) -> None:
+    holds(store, 3, 7, data=b"abcdefgh")
+    stored_cold(store, 0, 5, b"abcde")
+    assert drop_all(store)[0].dropped == 3
+    stored_cold(store, 5, 8, b"abcdefgh")
+    holds(store, 3, 7, 8, data=b"abcdefgh")
+    store.write([(keys.chunk_key(STREAM_ID, 3), None)])
+    assert sum(step.dropped for step in drop_all(store)) == 5
