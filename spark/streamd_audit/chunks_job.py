@@ -37,6 +37,8 @@ from streamd_audit.frames import findings_frame, shaped
 from streamd_audit.listing import listing_findings
 from streamd_audit.replay.whole import plans_of, replayed
 from streamd_audit.runner import run
+from streamd_audit.sources.packs import PacksSource
+from streamd_audit.sources.state import StateSource
 from streamd_audit.states import State, listed_states, manifest_findings, manifests_of, states_of
 
 # Of missing packs that are looked for once more.
@@ -46,9 +48,7 @@ _LOOKED_FOR = 10_000
 def chunks_job(context: Context) -> Judged:
     """Every reference of every state there is, and of the log after the newest one."""
     # Listed before anything else is: what is put meanwhile is no orphan.
-    listed = context.source("streamd_packs", "object string, size long").persist(
-        StorageLevel.DISK_ONLY
-    )
+    listed = context.source(PacksSource, "object string, size long").persist(StorageLevel.DISK_ONLY)
     listed.count()
     states = states_of(context)
     newest = {state.group: state for state in states}
@@ -229,7 +229,7 @@ def _before_log(context: Context) -> DataFrame | None:
     for group, plan in plans_of(context).items():
         if plan.before is not None:
             columns = "`group` int, kind string, stream_id bigint, records bigint, problem string"
-            rows = context.source("streamd_state", columns, index=str(plan.before))
+            rows = context.source(StateSource, columns, index=str(plan.before))
             rows = rows.where((F.col("kind") == "stream") & (F.col("group") == group))
             frames.append(rows.select("group", "stream_id", F.col("records").alias("end_byte")))
     return reduce(DataFrame.unionByName, frames) if frames else None

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
+from streamd_audit.arrow import map_in_arrow
 from streamd_audit.listing import Listing, look_through
 from streamd_audit.names import is_cluster
 from streamd_audit.options import NotRun, Options
+from streamd_audit.sources.source import BucketReader, BucketSource
 from streamd_audit.store import Store, open_store
 
 T = TypeVar("T")
@@ -65,11 +70,35 @@ class Context:
         """What the folder holds, listed to its end. Raises `StoreFailed`."""
         return look_through(self.store, self.cluster)
 
-    def source(self, name: str, schema: str | None = None, **more: str) -> DataFrame:
-        """A data source of the bucket; only the columns of `schema` are decoded."""
-        options = {**self.options.of_sources(), "cluster": self.cluster, **more}
-        reader = self.spark.read.format(name).options(**options)
-        return (reader if schema is None else reader.schema(schema)).load()
+    def source(
+        self, kind: type[BucketSource], schema: str, *, parts: int | None = None, **more: str
+    ) -> DataFrame:
+        """The rows of a data source, of which only the columns of `schema` are decoded, in so many
+        `parts`, or in as many as the source plans."""
+        reader, tasks = self._planned(kind, schema, more)
+        count = len(tasks)
+
+        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column("id").to_pylist():
+                    yield from reader.read(tasks[number])
+
+        numbers = self.spark.range(0, count, 1, max(1, min(parts or count, count)))
+        return map_in_arrow(numbers, read, schema)
+
+    def rows(self, kind: type[BucketSource], schema: str, **more: str) -> list[dict[str, Any]]:
+        """The rows of a data source of which there are few, read here and now."""
+        reader, tasks = self._planned(kind, schema, more)
+        return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+
+    def _planned(
+        self, kind: type[BucketSource], schema: str, more: Mapping[str, str]
+    ) -> tuple[BucketReader, Sequence[InputPartition]]:
+        """Spark would start a Python worker for each step of this, for each query anew."""
+        source = kind({**self.options.of_sources(), "cluster": self.cluster, **more})
+        reader = source.reader(cast(StructType, StructType.fromDDL(schema)))
+        assert isinstance(reader, BucketReader)
+        return reader, reader.partitions()
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
         """What `make` made when it was asked for first: a frame that is decoded or shuffled once

@@ -36,6 +36,8 @@ from streamd_audit.names import EndName, parse, split
 from streamd_audit.replay.whole import Span, log_of, plans_of, replayed, spans_of, told_of
 from streamd_audit.runner import run
 from streamd_audit.segments import check_cluster
+from streamd_audit.sources.log import LogSource
+from streamd_audit.sources.segments import SegmentsSource
 from streamd_audit.states import states_of
 from streamd_audit.watermark import Watermark
 
@@ -145,7 +147,7 @@ def _of_segments(context: Context) -> list[Finding]:
         .limit(_MOST_PLACES)
         .collect()
     )
-    heads = context.source("streamd_segments", _SEGMENTS_DDL)
+    heads = context.source(SegmentsSource, _SEGMENTS_DDL)
     found = list(_told_by_problems(cluster, damaged))
     ordered = heads.repartition(1).sortWithinPartitions("group", "first_index", "last_index")
     rows = map_in_arrow(ordered, _joints, _JOINTS_DDL).limit(_MOST_PLACES).collect()
@@ -298,7 +300,7 @@ def _disagreements(context: Context, overlaps: Sequence[Row]) -> list[Finding]:
         "`group` int, index long, term long, chain long, object string, position int, "
         "problem string"
     )
-    every = context.source("streamd_log", columns, overlaps="true").where(
+    every = context.source(LogSource, columns, overlaps="true").where(
         inside & (f.col("position") == 0)
     )
     mine = log_of(context).where(inside & (f.col("position") == 0))

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
-from streamd_audit import sources
 from streamd_audit.context import Context, Judged
 from streamd_audit.failures import told_in_a_line
 from streamd_audit.findings import FINDINGS_ARROW, Finding, findings_batch
@@ -55,7 +54,6 @@ def _run(jobs: Mapping[str, Job], options: Options) -> int:
     spark = spark_session("audit", options.master)
     # What fails reaches us as an exception; Spark's own account of it is a hundred lines.
     spark.sparkContext.setLogLevel("OFF")
-    sources.register(spark)
     for attempts_left in reversed(range(_ATTEMPTS)):
         context = Context(spark, options)
         context.since, mark = begins_after(options, context.cluster)

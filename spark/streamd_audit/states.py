@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-
-from pyspark.sql import Row
+from typing import Any
 
 from streamd_audit.context import Context
 from streamd_audit.findings import Finding, damage_kind, finding
 from streamd_audit.names import PIECES, SNAPSHOTS, ManifestName, parse, split
+from streamd_audit.sources.manifests import ManifestsSource
 
 _COLUMNS = (
     "object string, `group` int, index bigint, snapshot_id string, term bigint, chain bigint, "
@@ -44,11 +44,9 @@ def states_of(context: Context) -> Sequence[State]:
     )
 
 
-def manifests_of(context: Context) -> list[Row]:
+def manifests_of(context: Context) -> list[dict[str, Any]]:
     """A row of `_COLUMNS` for each manifest, readable or not."""
-    return context.shared(
-        "manifests", lambda: context.source("streamd_manifests", _COLUMNS).collect()
-    )
+    return context.shared("manifests", lambda: context.rows(ManifestsSource, _COLUMNS))
 
 
 def manifest_findings(context: Context) -> list[Finding]:

@@ -24,6 +24,7 @@ from streamd_audit.findings import (
 )
 from streamd_audit.frames import arrow_schema, findings_frame
 from streamd_audit.rows import Row, read_row
+from streamd_audit.sources.state import StateSource
 from streamd_audit.states import State
 
 SAID_DDL = (
@@ -43,7 +44,7 @@ def state_rows(context: Context, newest: Mapping[int, State]) -> DataFrame:
     for state in newest.values():
         is_newest = is_newest | F.col("object").startswith(state.pieces(context.cluster))
     rows = (
-        context.source("streamd_state", _STATE_COLUMNS, every="true")
+        context.source(StateSource, _STATE_COLUMNS, every="true")
         .withColumn("is_newest", is_newest)
         .where(
             F.col("kind").isin(*_OF_EVERY_STATE) | F.col("is_newest") | F.col("problem").isNotNull()

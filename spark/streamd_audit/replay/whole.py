@@ -17,6 +17,8 @@ from streamd_audit.errors import Damaged
 from streamd_audit.options import NotRun
 from streamd_audit.replay.distribute import Plan, Replayed, replay
 from streamd_audit.rows import Header, read_row
+from streamd_audit.sources.log import LogSource
+from streamd_audit.sources.state import StateSource
 from streamd_audit.states import State, states_of
 from streamd_audit.watermark import base_index
 
@@ -44,16 +46,16 @@ def log_of(context: Context) -> DataFrame:
     """The log that is judged, each entry once, with digests in the place of records."""
 
     def read() -> DataFrame:
-        log = context.source("streamd_log", _LOG_DDL)
+        spark = context.spark
+        tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        # Each job that looks at the log pays for each of its partitions, however small.
+        parts = max(tasks, 2 * spark.sparkContext.defaultParallelism)
+        log = context.source(LogSource, _LOG_DDL, parts=parts)
         if context.since is not None:
             # From the state on that the replay begins with.
             known = [state.index for state in states_of(context) if state.index <= context.since]
             if known:
                 log = log.where(f.col("index").isNull() | (f.col("index") > max(known)))
-        spark = context.spark
-        tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        # Each job that looks at the log pays for each of its partitions, however small.
-        log = log.coalesce(max(tasks, 2 * spark.sparkContext.defaultParallelism))
         log = log.persist(StorageLevel.DISK_ONLY)
         # By all tasks at once; whoever takes the first rows of it has it read a task at a time.
         log.count()
@@ -169,7 +171,7 @@ def states_at(
         meant = meant | ((f.col("group") == group) & f.col("index").isin(*there))
     if not indexes:
         return None
-    rows = context.source("streamd_state", _STATE_DDL, every="true")
+    rows = context.source(StateSource, _STATE_DDL, every="true")
     return rows.where(f.col("index").isin(*indexes)).where(meant)
 
 
