@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import outcome
+import pytest
 import trio
 import trio.testing
 
 from streamd.group.proposals import (
     OutcomeUnknown,
     Proposal,
+    Unavailable,
     decode_answers,
     decode_proposals,
     encode_answers,
@@ -47,7 +50,7 @@ async def test_each_of_several_writers_is_told_that_theirs_was_given_up() -> Non
     assert len(set(map(id, told))) == 3, "an error that two tasks raise gathers the traces of both"
 
 
-def test_conditions_and_what_became_of_them_travel_between_nodes() -> None:
+def test_commands_with_conditions_travel_between_nodes() -> None:
     condition = IfMatch((Version(7, 1, 2, True), Version(8, 0, 0, False)))
     commands: list[Command] = [
         Append(b"b\0s", "text/plain", b"x", [1], if_match=condition),
@@ -57,12 +60,60 @@ def test_conditions_and_what_became_of_them_travel_between_nodes() -> None:
     sent = [Proposal(command, 1, 0.0) for command in commands]
     received = decode_proposals(encode_proposals(sent), 0.0)
     assert [proposal.command for proposal in received] == commands
-    refused = Outcome(Result.PRECONDITION_FAILED, Position(3, 4), True, incarnation=7)
-    [answer] = decode_answers(encode_answers([outcome.Value(refused)]))
-    told = answer.unwrap()
-    assert (told.result, told.tail, told.closed, told.incarnation) == (
-        Result.PRECONDITION_FAILED,
-        Position(3, 4),
-        True,
-        7,
+
+
+def test_every_field_of_an_outcome_reaches_the_node_that_forwarded_the_command() -> None:
+    """Also a field that is added one day: a client at a follower must see what one at the leader
+    sees."""
+    others = {bool: True, str: "text/plain", int: 42, Position: Position(3, 4)}
+    fields = msgspec.structs.fields(Outcome)[1:]
+    found = Outcome(Result.APPENDED, *[others[type(field.default)] for field in fields])
+    assert all(getattr(found, field.name) != field.default for field in fields)
+    [answer] = decode_answers(encode_answers([outcome.Value(found)]))
+    assert answer.unwrap() == found
+
+
+# As a release with log format 0 wrote and reads them: such nodes forward commands without sessions.
+_FORMER_OUTCOME = (
+    b"\x9b\xc0\xc2\xa8appended\x92\x03\t\xc3\xaatext/plain\x01\x02\x03\x92\x01\x02\x07"
+)
+_FORMER_DEFAULTS = b"\xc0\x92\x00\x00\xc2\xa0\x00\x00\x00\x92\x00\x00\x00"
+_FORMER_UNAVAILABLE = b"\x9b\xa2no\xc2" + _FORMER_DEFAULTS
+_FORMER_UNKNOWN = b"\x9b\xa2hm\xc3" + _FORMER_DEFAULTS
+
+
+def test_answers_of_an_earlier_release_are_understood() -> None:
+    payload = b"\x93" + _FORMER_OUTCOME + _FORMER_UNAVAILABLE + _FORMER_UNKNOWN
+    found, refused, unknown = decode_answers(payload)
+    assert found.unwrap() == Outcome(
+        Result.APPENDED, Position(3, 9), True, "text/plain", 1, 2, 3, Position(1, 2), 7
     )
+    with pytest.raises(Unavailable, match="no"):
+        refused.unwrap()
+    with pytest.raises(OutcomeUnknown, match="hm"):
+        unknown.unwrap()
+
+
+def test_an_earlier_release_understands_the_answers() -> None:
+    class FormerAnswer(msgspec.Struct, array_like=True):
+        refusal: str | None = None
+        unknown: bool = False
+        result: Result | None = None
+
+    [found, *_] = decode_answers(b"\x91" + _FORMER_OUTCOME)
+    assert encode_answers([found]) == b"\x91" + _FORMER_OUTCOME
+    errors: list[outcome.Outcome[Outcome]] = [
+        outcome.Error(Unavailable("no")),
+        outcome.Error(OutcomeUnknown("hm")),
+    ]
+    answers = msgspec.msgpack.decode(encode_answers(errors), type=list[FormerAnswer])
+    assert answers == [FormerAnswer("no", False), FormerAnswer("hm", True)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [[], [None], [None, False], [None, False, None], [None, False, "heard-of-nowhere"], [1, False]],
+)
+def test_a_malformed_answer_is_refused(answer: list[object]) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_answers(msgspec.msgpack.encode([answer]))

@@ -28,7 +28,6 @@ from streamd.streams.commands import (
     Result,
     Scrubbed,
 )
-from streamd.streams.offsets import Position
 
 
 class Unavailable(Exception):
@@ -113,63 +112,9 @@ def fail_all(waiting: Iterable[Awaited[Any]], error: Unavailable | OutcomeUnknow
         one.settle(outcome.Error(type(error)(*error.args)))
 
 
-class _Answer(msgspec.Struct, array_like=True):
-    """What became of one forwarded command; `unknown` is None where there is an outcome."""
-
-    refusal: str | None = None
-    unknown: bool = False
-    result: Result | None = None
-    tail: tuple[int, int] = (0, 0)
-    closed: bool = False
-    content_type: str = ""
-    epoch: int = 0
-    seq: int = 0
-    incarnation: int = 0
-    earliest: tuple[int, int] = (0, 0)
-    upload_id: int = 0
-
-    @classmethod
-    def of(cls, settled: Settled) -> _Answer:
-        if isinstance(settled, outcome.Error):
-            unknown = isinstance(settled.error, OutcomeUnknown)
-            return cls(str(settled.error), unknown)
-        value = settled.unwrap()
-        return cls(
-            None,
-            False,
-            value.result,
-            (value.tail.record, value.tail.byte),
-            value.closed,
-            value.content_type,
-            value.epoch,
-            value.seq,
-            value.incarnation,
-            (value.earliest.record, value.earliest.byte),
-            value.upload_id,
-        )
-
-    def settled(self) -> Settled:
-        if self.result is None:
-            kind = OutcomeUnknown if self.unknown else Unavailable
-            return outcome.Error(kind(self.refusal or ""))
-        return outcome.Value(
-            Outcome(
-                self.result,
-                Position(*self.tail),
-                self.closed,
-                self.content_type,
-                self.epoch,
-                self.seq,
-                self.incarnation,
-                Position(*self.earliest),
-                self.upload_id,
-            )
-        )
-
-
 _ENCODER = msgspec.msgpack.Encoder()
 _COMMANDS = msgspec.msgpack.Decoder(list[tuple[Command, int]])
-_ANSWERS = msgspec.msgpack.Decoder(list[_Answer])
+_ANSWERS = msgspec.msgpack.Decoder(list[list[Any]])
 
 
 def encode_proposals(proposals: Sequence[Proposal]) -> bytes:
@@ -208,13 +153,30 @@ def refusals_of(proposals: Sequence[Proposal]) -> list[Settled | None]:
 
 
 def encode_answers(settled: Sequence[Settled]) -> bytes:
-    """What became of the commands, in their order."""
-    return _ENCODER.encode([_Answer.of(one) for one in settled])
+    """What became of the commands, in their order.
+
+    An answer is an array: the text of an error or nil, whether that error leaves the outcome
+    unknown, and, where there is no error, the fields of the `Outcome`.
+    """
+    return _ENCODER.encode([_answer(one) for one in settled])
+
+
+def _answer(settled: Settled) -> tuple[Any, ...]:
+    if isinstance(settled, outcome.Error):
+        return str(settled.error), isinstance(settled.error, OutcomeUnknown)
+    return None, False, *msgspec.structs.astuple(settled.unwrap())
 
 
 def decode_answers(payload: bytes) -> list[Settled]:
     """Raises one of `UNDECODABLE`."""
-    return [answer.settled() for answer in _ANSWERS.decode(payload)]
+    return [_settled(answer) for answer in _ANSWERS.decode(payload)]
+
+
+def _settled(answer: list[Any]) -> Settled:
+    error, is_unknown = msgspec.convert(answer[:2], tuple[str | None, bool])
+    if error is not None:
+        return outcome.Error((OutcomeUnknown if is_unknown else Unavailable)(error))
+    return outcome.Value(msgspec.convert(answer[2:], Outcome))
 
 
 def take_answers(proposals: Sequence[Proposal], payload: bytes) -> None:
