@@ -1,7 +1,8 @@
-"""Have this checkout's server write a history, and keep its data directory as a release's.
+"""Make this checkout's server write a history, and keep its data directory as a release's.
 
 Run as a program, with the name of the release. The server is killed in the middle of its work: what
-a later version has to open is not always what was tidied up.
+a later version has to open is not always what was tidied up. Three nodes of a cluster are recorded
+as well: only they have other nodes' packages in their logs, and sessions in their states.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import httpx
 
+from tests.jepsen_like.cluster_processes import ClusterProcesses
 from tests.support.server_process import ServerProcess
 
 HERE = Path(__file__).parent
@@ -37,6 +39,7 @@ _STREAMS = (
     ("demo/snapshots", "application/json"),
     ("other/window", "text/plain"),
 )
+CLUSTER_STREAMS = ("demo/one", "demo/two")
 PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "3"}
 _DEADLINE_S = 60.0
 
@@ -159,5 +162,54 @@ def record(name: str) -> None:
         (HERE / f"{name}.json").write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
 
 
+def record_cluster(name: str) -> None:
+    """Every node takes writes, so that those of the followers travel in packages; a state is
+    stored and the log cut in between, so that a restart needs both."""
+    with tempfile.TemporaryDirectory() as scratch:
+        with recorded_cluster(Path(scratch)) as cluster:
+            for client in _clients(cluster):
+                with client:
+                    _write_through(client, 20)
+            status, answer = cluster.leader().post("/cluster/snapshot")
+            assert status == 200, answer
+            for client in _clients(cluster):
+                with client:
+                    _write_through(client, 5)
+                    told = {stream: content_of(client, stream) for stream in CLUSTER_STREAMS}
+            for node in cluster.nodes.values():
+                node.kill()
+        with tarfile.open(HERE / f"{name}.cluster.tar.xz", "w:xz") as archive:
+            for node_id in cluster.nodes:
+                archive.add(Path(scratch) / f"node{node_id}", arcname=f"node{node_id}")
+        text = json.dumps(told, indent=1, sort_keys=True) + "\n"
+        (HERE / f"{name}.cluster.json").write_text(text)
+
+
+def recorded_cluster(directory: Path) -> ClusterProcesses:
+    """Nodes at the addresses of peers that stand in the recorded logs; nothing else uses these."""
+    cluster = ClusterProcesses(directory, proxied=False)
+    addresses = {node_id: f"127.94.19.{node_id}:4447" for node_id in cluster.nodes}
+    for node_id, node in cluster.nodes.items():
+        node.environment["STREAMD_CLUSTER_LISTEN"] = addresses[node_id]
+        node.environment["STREAMD_CLUSTER_ROUTES"] = ",".join(addresses.values())
+    return cluster
+
+
+def _clients(cluster: ClusterProcesses) -> list[httpx.Client]:
+    return [httpx.Client(base_url=node.url, timeout=_DEADLINE_S) for node in cluster.nodes.values()]
+
+
+def _write_through(client: httpx.Client, rounds: int) -> None:
+    for bucket in {stream.partition("/")[0] for stream in CLUSTER_STREAMS}:
+        assert client.put(f"/{bucket}").status_code in (201, 409)
+    for stream in CLUSTER_STREAMS:
+        answer = client.put(f"/{stream}", headers={"Content-Type": "text/plain"})
+        assert answer.status_code in (200, 201), answer.text
+    for number in range(rounds):
+        for stream in CLUSTER_STREAMS:
+            _post(client, stream, "text/plain", f"{number} through {client.base_url.port}\n")
+
+
 if __name__ == "__main__":
     record(sys.argv[1])
+    record_cluster(sys.argv[1])

@@ -14,10 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.releases.record import CONFIG, HERE, PRODUCER, content_of
+from tests.releases.record import CONFIG, HERE, PRODUCER, content_of, recorded_cluster
 from tests.support.server_process import ServerProcess
 
-RELEASES = sorted(file.stem for file in HERE.glob("*.json"))
+CLUSTERS = sorted(file.name.removesuffix(".cluster.json") for file in HERE.glob("*.cluster.json"))
+RELEASES = sorted({file.name.partition(".")[0] for file in HERE.glob("*.json")})
 
 
 @pytest.fixture(params=RELEASES)
@@ -64,6 +65,27 @@ def streamd(*arguments: str) -> str:
 
 def test_there_are_releases_to_open() -> None:
     assert RELEASES
+    assert CLUSTERS
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_cluster_finds_itself_again_and_goes_on(tmp_path: Path, name: str) -> None:
+    """Its logs hold packages of followers, its states the sessions they were sent in."""
+    with tarfile.open(HERE / f"{name}.cluster.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    told = json.loads((HERE / f"{name}.cluster.json").read_text())
+    with recorded_cluster(tmp_path) as cluster:
+        for node in cluster.nodes.values():
+            with httpx.Client(base_url=node.url, timeout=60) as client:
+                assert {stream: content_of(client, stream) for stream in told} == told
+                for stream in told:
+                    answer = client.post(
+                        f"/{stream}", content="more", headers={"Content-Type": "text/plain"}
+                    )
+                    assert answer.status_code == 204
+                now = {stream: content_of(client, stream) for stream in told}
+            assert [now[stream]["size"] - told[stream]["size"] for stream in told] == [4, 4]
+            told = now
 
 
 def test_every_stream_holds_what_it_held(
