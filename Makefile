@@ -69,6 +69,7 @@ verify: $(READY) ## Check style and types; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_tidy.py
 
 fix: $(READY) ## Mend what can be mended by itself
 	$(BIN)/ruff check --fix .
