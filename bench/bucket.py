@@ -27,7 +27,7 @@ from streamd.objectstore.ends import ArchiveEnd, make_end
 from streamd.objectstore.names import NamedObject, cluster_folder
 from streamd.objectstore.objects import ObjectStore
 from streamd.objectstore.packs import PackWriter
-from streamd.objectstore.segments import LogPlace, SegmentWriter
+from streamd.objectstore.segments import SegmentWriter
 from streamd.raft.membership import bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.hot_rows import HotRows
@@ -37,7 +37,7 @@ from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.commands import Append, Archived, Command, Create, FlushCold, NewSlice
 from streamd.streams.machine import Machine
-from streamd.streams.model import ArchivedPlace, ProducerStamp, Settings
+from streamd.streams.model import LogPosition, ProducerStamp, Settings
 from streamd.streams.state import State
 
 MIB = 1024 * 1024
@@ -136,7 +136,7 @@ class _Cluster:
         self._state = State(self._rows)
         self._machine = Machine(self._state)
         self._configuration = bootstrap_entry([1])
-        self._place = LogPlace()
+        self._place = LogPosition()
         self._now_ms = _BEGIN_MS
         self._segment = SegmentWriter(GROUP_ID, self._place, cluster_id)
         self._hot: dict[bytes, _Appended] = {}
@@ -164,7 +164,7 @@ class _Cluster:
         self._archive()
         self._store_state(drop_chunks=False)
         self._put_snapshot()
-        archived = LogPlace(*astuple(self._state.header.archived))
+        archived = self._state.header.archived
         self._put(make_end(ArchiveEnd(self._cluster_id, GROUP_ID, archived)))
         return Written(self._cluster_id, self._place.index, self._record_bytes, self._packs)
 
@@ -229,7 +229,7 @@ class _Cluster:
         place = self._segment.last
         self._segment = SegmentWriter(GROUP_ID, place, self._cluster_id)
         behind = self._state.header.archived
-        self._commit(Archived(_TERM, behind, ArchivedPlace(*astuple(place))))
+        self._commit(Archived(_TERM, behind, place))
 
     def _put_snapshot(self) -> None:
         """Of the state as of the last entry, with the log up to it in the archive."""

@@ -21,7 +21,7 @@ from streamd.node.node import Node
 from streamd.objectstore.errors import ColdUnavailable
 from streamd.objectstore.segments import entries_of
 from streamd.raft.messages import Entry
-from streamd.streams.model import ArchivedPlace
+from streamd.streams.model import LogPosition
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import FenceNote, put_fence
 from streamd.tiering.tier import PeriodicTask
@@ -329,9 +329,9 @@ async def test_a_member_archives_for_a_leader_what_it_has(
         await append_to(node, "a", b"y")
         behind = node.group.state.header.archived
         answer = await node.archive_for(msgspec.msgpack.encode(behind))
-        assert msgspec.msgpack.decode(answer, type=ArchivedPlace).index > behind.index
+        assert msgspec.msgpack.decode(answer, type=LogPosition).index > behind.index
         await node.group.compact()
-        nothing = msgspec.msgpack.encode(ArchivedPlace())
+        nothing = msgspec.msgpack.encode(LogPosition())
         assert await node.archive_for(nothing) == nothing
         with pytest.raises(Unavailable):
             await node.archive_for(b"\xc1")

@@ -6,11 +6,15 @@ import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from streamd.backup.archived_objects import ArchivedObjects, list_all
 from streamd.backup.base import Choice, RestoreRefused
+from streamd.backup.restore import Plan
 from streamd.blocking import in_thread
+from streamd.objectstore.segments import named_fields
+from streamd.streams.model import LogPosition
 from tests.backup.history import (
     MINUTE_MS,
     UNFLUSHED,
@@ -31,6 +35,19 @@ async def test_all_that_is_archived_is_there(tmp_path: Path, history: History) -
     assert done.last_index == history.archived_index
     assert done.former_cluster_id == history.cluster_id != done.cluster_id
     assert state_in(tmp_path / "new") == history.as_of(done.last_index)
+
+
+def test_an_unfinished_restore_of_an_earlier_version_can_be_gone_on_with() -> None:
+    plan = (
+        b"\x88\xa5place\xb3the directory /cold"
+        b"\xa6choice\x83\xaacluster_id\xc0\xa5index\xc0\xa5at_ms\xc0"
+        b"\xb1former_cluster_id\xa3old\xaabase_index\x07\xa8manifest\xa1m\xabuntil_index\x09"
+        b"\xa7reached\x84\xa5index\x09\xa4term\x02\xa5chainM\xa7time_ms\xcd\x03\xe8\xa8given_up\x80"
+    )
+    reached = named_fields(LogPosition(9, 2, 77, 1000))
+    expected = Plan("the directory /cold", Choice(), "old", 7, "m", 9, reached, {})
+    assert msgspec.msgpack.decode(plan, type=Plan) == expected
+    assert msgspec.msgpack.encode(expected) == plan
 
 
 async def test_any_entry_can_be_gone_back_to(tmp_path: Path, history: History) -> None:

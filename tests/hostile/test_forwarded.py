@@ -35,8 +35,8 @@ from streamd.streams.commands import (
     Touch,
 )
 from streamd.streams.model import (
-    ArchivedPlace,
     ForkRequest,
+    LogPosition,
     ProducerStamp,
     Scrub,
     Settings,
@@ -163,7 +163,7 @@ def test_only_the_leader_makes_commands_of_its_own_state(
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await all_ready(machines)
         term, index = leader.node.group.core.term, leader.node.group.core.last_index
-        archived = Archived(term, ArchivedPlace(), ArchivedPlace(index))
+        archived = Archived(term, LogPosition(), LogPosition(index))
         payload = _encoded(
             FlushCold(term, 1, "p", 1, []),
             archived,

@@ -20,7 +20,7 @@ from streamd.objectstore.names import check_digest, parse_segment_name
 from streamd.objectstore.segments import (
     HEAD_BYTES,
     MAX_ENTRY_BYTES,
-    LogPlace,
+    LogPosition,
     SegmentWriter,
     cluster_of_segment,
     entries_of,
@@ -32,7 +32,7 @@ from streamd.streams.commands import Append
 from streamd.streams.content import MAX_MESSAGES, split_body
 from tests.objectstore.damage import cut, flipped
 
-BEGINNING = LogPlace()
+BEGINNING = LogPosition()
 CLUSTER = "7d0c3a52-0f6e-4f3c-9d0a-2b7f1f0c6a11"
 
 
@@ -55,7 +55,7 @@ def _log(first_index: int, count: int, random: Random) -> list[Entry]:
     return entries
 
 
-def _segment(entries: list[Entry], previous: LogPlace = BEGINNING) -> SegmentWriter:
+def _segment(entries: list[Entry], previous: LogPosition = BEGINNING) -> SegmentWriter:
     writer = SegmentWriter(0, previous, CLUSTER)
     for entry in entries:
         writer.add(entry)
@@ -67,7 +67,7 @@ def test_what_is_put_in_comes_out_in_order(
     index: int, count: int, link: int, random: Random
 ) -> None:
     entries = _log(index + 1, count, random)
-    segment = _segment(entries, LogPlace(index, 1, link, 500)).finish()
+    segment = _segment(entries, LogPosition(index, 1, link, 500)).finish()
     assert list(entries_of(segment.content)) == entries
 
 
@@ -77,7 +77,7 @@ def test_the_head_alone_says_which_entries_and_times_it_holds() -> None:
         Entry(5, 2, EntryKind.COMMANDS, _batch(1_700, b"b")),
         Entry(6, 3, EntryKind.NOOP, b""),
     ]
-    previous = LogPlace(3, 1, 77, 900)
+    previous = LogPosition(3, 1, 77, 900)
     segment = _segment(entries, previous).finish()
     head = read_segment_head(segment.content[:HEAD_BYTES])
     assert head.previous == previous
@@ -90,7 +90,7 @@ def test_the_head_alone_says_which_entries_and_times_it_holds() -> None:
 
 
 def test_an_entry_without_commands_has_the_time_of_those_before_it() -> None:
-    segment = _segment([Entry(1, 1, EntryKind.NOOP, b"")], LogPlace(0, 0, 0, 123)).finish()
+    segment = _segment([Entry(1, 1, EntryKind.NOOP, b"")], LogPosition(0, 0, 0, 123)).finish()
     head = read_segment_head(segment.content)
     assert (head.first_time_ms, head.last.time_ms) == (123, 123)
 
@@ -133,7 +133,7 @@ def test_the_head_of_one_segment_on_the_body_of_another_is_noticed() -> None:
 
 def test_a_segment_whose_previous_place_is_another_breaks_the_chain() -> None:
     entries = _log(1, 4, Random(7))
-    segment = _segment(entries, LogPlace(0, 0, 1, 0)).finish().content
+    segment = _segment(entries, LogPosition(0, 0, 1, 0)).finish().content
     assert read_segment_head(segment).last != _segment(entries).last
 
 

@@ -22,14 +22,15 @@ from streamd.objectstore.ends import ArchiveEnd, make_end, read_end
 from streamd.objectstore.errors import ColdError
 from streamd.objectstore.names import NamedObject
 from streamd.objectstore.segments import (
-    LogPlace,
     SegmentWriter,
     cluster_of_segment,
-    placed_entries_of,
+    named_fields,
+    read_entries,
 )
 from streamd.raft.membership import bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.chunks import Chunk
+from streamd.streams.model import LogPosition
 from streamd_audit import ends, names, packs, segments, snapshots
 from streamd_audit.errors import CHAIN, CONTRADICTION, Damaged
 from streamd_audit.framing import check_digest
@@ -70,7 +71,7 @@ def a_log() -> list[Entry]:
 
 
 def a_segment() -> NamedObject:
-    writer = SegmentWriter(3, LogPlace(), CLUSTER)
+    writer = SegmentWriter(3, LogPosition(), CLUSTER)
     for entry in a_log()[:5]:
         writer.add(entry)
     return writer.finish()
@@ -79,7 +80,7 @@ def a_segment() -> NamedObject:
 def server_segment(content: bytes) -> Any:
     entries = [
         (entry.index, entry.term, int(entry.kind), place.chain, place.time_ms, entry.payload)
-        for entry, place in placed_entries_of(content)
+        for entry, place in read_entries(content)
     ]
     return entries, cluster_of_segment(content)
 
@@ -160,7 +161,12 @@ def audit_piece(content: bytes) -> Any:
 
 
 def an_end() -> NamedObject:
-    return make_end(ArchiveEnd(CLUSTER, 3, LogPlace(5, 2, 0x1234, NOW_MS)))
+    return make_end(ArchiveEnd(CLUSTER, 3, LogPosition(5, 2, 0x1234, NOW_MS)))
+
+
+def server_end(content: bytes) -> Any:
+    end = read_end(content)
+    return plain((end.cluster_id, end.group_id, named_fields(end.position)))
 
 
 FORMATS = {
@@ -174,7 +180,7 @@ FORMATS = {
     ),
     "end": Format(
         an_end,
-        lambda content: plain(read_end(content)),
+        server_end,
         lambda content: plain(ends.read_end(content)),
     ),
 }

@@ -390,10 +390,10 @@ def end_of_another_log(scene: Scene) -> Expected:
     folder = scene.folder
     name = folder.names("ends")[-1]
     end = ends.read_end(folder.objects[name])
-    place = replace(end.place, chain=end.place.chain ^ 1)
-    made = ends.make_end(replace(end, place=place))
+    position = replace(end.position, chain=end.position.chain ^ 1)
+    made = ends.make_end(replace(end, position=position))
     folder.replace(name, made.name, made.content)
-    return Expected("end_off_log", index=end.place.index)
+    return Expected("end_off_log", index=end.position.index)
 
 
 @LOG.add()

@@ -28,9 +28,9 @@ from streamd.streams.commands import (
     Touch,
 )
 from streamd.streams.model import (
-    ArchivedPlace,
     ForkRequest,
     IfMatch,
+    LogPosition,
     ProducerStamp,
     Scrub,
     Settings,
@@ -66,7 +66,7 @@ COMMANDS: list[Command] = [
     DropSlices(7, [3, 9]),
     MoveSlices(2, 2, "c/packs/2.pack", 100, [MovedSlice(7, 3, 2, 1, 30, 60, 5)]),
     ForgetPacks([(2, 1), (2, 2)]),
-    Archived(2, ArchivedPlace(), ArchivedPlace(5, 2, 0xE0000001, NOW_MS), True),
+    Archived(2, LogPosition(), LogPosition(5, 2, 0xE0000001, NOW_MS), True),
     RenewIncarnations(2**40),
     Scrubbed(2, _SCRUB),
     OpenSession(2, 2**62, 17),

@@ -36,9 +36,8 @@ from streamd.objectstore.names import (
 )
 from streamd.objectstore.packs import PackWriter, SliceRef, chunks_of, read_pack
 from streamd.objectstore.segments import (
-    LogPlace,
     SegmentWriter,
-    placed_entries_of,
+    read_entries,
     read_segment_head,
 )
 from streamd.raft.messages import Entry, EntryKind
@@ -46,7 +45,7 @@ from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.commands import Archived, Command, FlushCold, MoveSlices, NewSlice
-from streamd.streams.model import ArchivedPlace, ColdSlice, Header, Pack, Stream
+from streamd.streams.model import ColdSlice, Header, LogPosition, Pack, Stream
 
 Rows = dict[bytes, bytes]
 
@@ -101,7 +100,7 @@ class Folder:
         return self.names("log")
 
     def entries(self, name: str) -> list[Entry]:
-        return [entry for entry, _ in placed_entries_of(self.objects[name])]
+        return [entry for entry, _ in read_entries(self.objects[name])]
 
     def log(self) -> list[Entry]:
         return [entry for name in self.segments() for entry in self.entries(name)]
@@ -127,7 +126,7 @@ class Folder:
     def forge_log(self, changes: Mapping[int, Entry]) -> None:
         """Put other entries in the place of some, and make everything good again that speaks of
         the chain: segments, `Archived` commands, pointers to the end, manifests and states."""
-        places = {0: LogPlace()}
+        places = {0: LogPosition()}
         for name in self.segments():
             head = read_segment_head(self.objects[name])
             writer = SegmentWriter(head.group_id, places[head.previous.index], self.cluster_id)
@@ -139,7 +138,7 @@ class Folder:
             self.replace(name, made.name, made.content)
         for name in self.names("ends"):
             end = read_end(self.objects[name])
-            made = make_end(replace(end, place=places[end.place.index]))
+            made = make_end(replace(end, position=places[end.position.index]))
             self.replace(name, made.name, made.content)
         for name in self.names("snapshots"):
             self._forge_state(name, lambda of, rows: _move_state(of, rows, places))
@@ -306,7 +305,7 @@ def raw_segment(
     """The content of a segment in the place of another, whose sizes and CRC-32C hold, whatever its
     entries are. `chains` are the values stored with them: by default those that the segment has."""
     head = read_segment_head(folder.objects[name])
-    stored = chains or [place.chain for _, place in placed_entries_of(folder.objects[name])]
+    stored = chains or [place.chain for _, place in read_entries(folder.objects[name])]
     parts = []
     for entry, link in zip(entries, stored, strict=False):
         parts.append(segments._ENTRY.pack(entry.term, entry.kind, link, len(entry.payload)))
@@ -347,7 +346,7 @@ def flaw(folder: Folder) -> str | None:
                 read_pack(content)
                 list(chunks_of(content))
             elif parse_segment_name(local):
-                list(placed_entries_of(content))
+                list(read_entries(content))
             elif parse_manifest_name(local):
                 read_manifest(content)
             elif parse_end_name(local):
@@ -373,7 +372,7 @@ def _parses(local: str) -> bool:
     return any(parse(local) for parse in parsers)
 
 
-def _point_anew(entry: Entry, places: Mapping[int, LogPlace]) -> Entry:
+def _point_anew(entry: Entry, places: Mapping[int, LogPosition]) -> Entry:
     """An entry whose `Archived` commands name the places that there are."""
     if entry.kind != EntryKind.COMMANDS:
         return entry
@@ -386,8 +385,8 @@ def _point_anew(entry: Entry, places: Mapping[int, LogPlace]) -> Entry:
     commands: list[Command] = [
         replace(
             command,
-            behind=_archived(places[command.behind.index]),
-            place=_archived(places[command.place.index]),
+            previous=places[command.previous.index],
+            position=places[command.position.index],
         )
         if isinstance(command, Archived)
         else command
@@ -395,10 +394,6 @@ def _point_anew(entry: Entry, places: Mapping[int, LogPlace]) -> Entry:
     ]
     payload = encode_batch(Batch(batch.now_ms, commands, batch.packages))
     return replace(entry, payload=payload)
-
-
-def _archived(place: LogPlace) -> ArchivedPlace:
-    return ArchivedPlace(*astuple(place))
 
 
 def regrouped(folder: Folder, group_id: int) -> Folder:
@@ -413,7 +408,7 @@ def regrouped(folder: Folder, group_id: int) -> Folder:
             pack.add(stream_id, chunk)
         made = pack.finish()
         renamed[name] = found.put(made.name, made.content)
-    places = {0: LogPlace()}
+    places = {0: LogPosition()}
     for name in folder.segments():
         head = read_segment_head(folder.objects[name])
         segment = SegmentWriter(group_id, places[head.previous.index], folder.cluster_id)
@@ -424,7 +419,7 @@ def regrouped(folder: Folder, group_id: int) -> Folder:
         found.put(*segment.finish())
     for name in folder.names("ends"):
         end = read_end(folder.objects[name])
-        found.put(*make_end(replace(end, group_id=group_id, place=places[end.place.index])))
+        found.put(*make_end(replace(end, group_id=group_id, position=places[end.position.index])))
     for name in folder.manifests():
         rows = folder.rows(name)
         of = _move_state(folder.manifest(name).of, rows, places)
@@ -462,9 +457,9 @@ def _put_state(folder: Folder, of: CheckpointOf, rows: Rows) -> str:
     return folder.put(*writer.manifest())
 
 
-def _move_state(of: CheckpointOf, rows: Rows, places: Mapping[int, LogPlace]) -> CheckpointOf:
+def _move_state(of: CheckpointOf, rows: Rows, places: Mapping[int, LogPosition]) -> CheckpointOf:
     header = msgspec.msgpack.decode(rows[keys.HEADER], type=Header)
-    edit_row(rows, keys.HEADER, Header, archived=_archived(places[header.archived.index]))
+    edit_row(rows, keys.HEADER, Header, archived=places[header.archived.index])
     place = places[of.index]
     return replace(of, chain=place.chain, term=place.term, time_ms=place.time_ms)
 

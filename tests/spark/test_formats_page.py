@@ -94,7 +94,7 @@ def test_the_state_is_the_one_described() -> None:
 def test_the_pointer_and_the_fence_are_the_ones_described() -> None:
     end = ends.read_end(example("end"))
     assert end == ends.ArchiveEnd(CLUSTER, 0, segments.Place(4, 2, 0xE1201B05, NOW_MS + 5))
-    assert read_end(example("end")).place.index == 4
+    assert read_end(example("end")).position.index == 4
     (text,) = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
     assert msgspec.to_builtins(ends.read_fence(text.encode())) == json.loads(text)
 

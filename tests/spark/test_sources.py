@@ -15,7 +15,7 @@ from pyspark.sql.types import Row
 from streamd.codec import decode_batch
 from streamd.objectstore.names import parse_segment_name
 from streamd.objectstore.packs import chunks_of
-from streamd.objectstore.segments import placed_entries_of
+from streamd.objectstore.segments import read_entries
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams import keys
 from streamd_audit.sources import SOURCES, register
@@ -66,7 +66,7 @@ def archived(read: Reads) -> dict[int, Entry]:
     return {
         entry.index: entry
         for content in read.objects("log/").values()
-        for entry, _ in placed_entries_of(content)
+        for entry, _ in read_entries(content)
     }
 
 

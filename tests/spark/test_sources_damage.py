@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streamd.objectstore.segments import SegmentWriter, placed_entries_of, read_segment_head
+from streamd.objectstore.segments import SegmentWriter, read_entries, read_segment_head
 from streamd_audit.errors import Damaged, StoreFailed
 from streamd_audit.names import SegmentName, parse, split
 from streamd_audit.sources import BadOption
@@ -118,7 +118,7 @@ def merged(rich: Clean) -> tuple[dict[str, bytes | None], str]:
     head = read_segment_head(found[some[0]])
     writer = SegmentWriter(head.group_id, head.previous, rich.cluster_id)
     for name in some:
-        for entry, _ in placed_entries_of(found[name]):
+        for entry, _ in read_entries(found[name]):
             writer.add(entry)
     whole = writer.finish()
     name = f"{rich.cluster_id}/{whole.name}"

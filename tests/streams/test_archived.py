@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from streamd.streams.commands import Archived, Result
-from streamd.streams.model import ArchivedPlace
+from streamd.streams.model import LogPosition
 from tests.streams.driver import Driver
 
-NOTHING = ArchivedPlace()
+NOTHING = LogPosition()
 TERM = 1
 
 
@@ -21,8 +21,8 @@ def driver() -> Driver:
     return driver
 
 
-def _place(index: int) -> ArchivedPlace:
-    return ArchivedPlace(index, TERM, 7 * index, 1_000)
+def _place(index: int) -> LogPosition:
+    return LogPosition(index, TERM, 7 * index, 1_000)
 
 
 def test_the_archive_goes_on_from_where_it_ended(driver: Driver) -> None:
@@ -39,7 +39,7 @@ def test_the_archive_goes_on_from_where_it_ended(driver: Driver) -> None:
         Archived(TERM + 1, _place(4), _place(9)),
         Archived(TERM - 1, _place(4), _place(9)),
         Archived(TERM, NOTHING, _place(9)),
-        Archived(TERM, ArchivedPlace(4, TERM, 1, 1_000), _place(9)),
+        Archived(TERM, LogPosition(4, TERM, 1, 1_000), _place(9)),
         Archived(TERM, _place(4), _place(4)),
         Archived(TERM, _place(4), _place(3)),
         Archived(TERM, _place(4), _place(12)),

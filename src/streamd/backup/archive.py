@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 import trio
-from msgspec.structs import astuple
 
 from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
 from streamd.codec import UNDECODABLE, decode_batch
@@ -22,10 +21,10 @@ from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.objectstore.ends import ArchiveEnd, make_end
 from streamd.objectstore.errors import ColdError
 from streamd.objectstore.names import ENDS, group_folder, parse_end_name
-from streamd.objectstore.segments import LogPlace, SegmentWriter
+from streamd.objectstore.segments import SegmentWriter
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.commands import Archived
-from streamd.streams.model import ArchivedPlace
+from streamd.streams.model import LogPosition
 from streamd.tiering.tier import LeaderTerm
 
 log = structlog.get_logger("streamd.objectstore")
@@ -44,7 +43,7 @@ _POINTERS_KEPT = 8
 # An entry of nothing but `Archived` is not larger than this.
 _SMALL_BYTES = 512
 
-_PLACE = msgspec.msgpack.Decoder(ArchivedPlace)
+_POSITION = msgspec.msgpack.Decoder(LogPosition)
 
 AskMember = Callable[[int, bytes], Awaitable[bytes]]
 
@@ -72,7 +71,7 @@ class Archive:
         retention.max_unarchived_bytes = config.log_limit_bytes
 
     @property
-    def archived(self) -> ArchivedPlace:
+    def archived(self) -> LogPosition:
         """How far all nodes agree that the log is archived."""
         return self._group.state.header.archived
 
@@ -99,8 +98,8 @@ class Archive:
             until = self.target.wanted_index
             if until <= archived.index:
                 return False
-        place, size = await self._write_segment(archived, until)
-        return await self._agree(lead, archived, place) and size >= SEGMENT_BYTES
+        position, size = await self._write_segment(archived, until)
+        return await self._agree(lead, archived, position) and size >= SEGMENT_BYTES
 
     async def _is_worth_it(self, index: int) -> bool:
         """Whether anything happened behind entry `index` but archiving. Otherwise an idle cluster
@@ -112,14 +111,14 @@ class Archive:
 
     async def _write_segment(
         self,
-        behind: ArchivedPlace,
+        behind: LogPosition,
         until: int | None = None,
         max_bytes: int = SEGMENT_BYTES,
-    ) -> tuple[ArchivedPlace, int]:
-        """Put a segment of what this node has behind that place, or has up to entry `until`;
+    ) -> tuple[LogPosition, int]:
+        """Put a segment of what this node has behind that position, or has up to entry `until`;
         where it ends, and the size of its entries. Raises `EntriesGone`, `ColdError`."""
         target = self.target
-        writer = SegmentWriter(target.group_id, LogPlace(*astuple(behind)), target.cluster_id())
+        writer = SegmentWriter(target.group_id, behind, target.cluster_id())
         while writer.entries_size < max_bytes:
             entries = await self._group.committed.behind(writer.last.index, READ_BYTES)
             if until is not None:
@@ -131,16 +130,16 @@ class Archive:
             return behind, 0
         segment = await self.target.run_blocking(writer.finish)
         await self.target.cold.put_verified(self.target.folder + segment.name, segment.content)
-        return ArchivedPlace(*astuple(writer.last)), writer.entries_size
+        return writer.last, writer.entries_size
 
     async def _agree(
-        self, lead: LeaderTerm, behind: ArchivedPlace, place: ArchivedPlace, *, anew: bool = False
+        self, lead: LeaderTerm, behind: LogPosition, position: LogPosition, *, anew: bool = False
     ) -> bool:
         """Have all nodes know how far the archive goes; whether that is so now."""
-        if place.index > behind.index:
-            command = Archived(lead.term, behind, place, anew)
+        if position.index > behind.index:
+            command = Archived(lead.term, behind, position, anew)
             await self._group.propose(command)
-        if self.archived != place:
+        if self.archived != position:
             return False
         await self._point_at_end()
         return True
@@ -153,8 +152,7 @@ class Archive:
         archived, history, target = self.archived, self.target.history, self.target
         if archived.index <= history.pointed_index:
             return
-        place = LogPlace(*astuple(archived))
-        end = make_end(ArchiveEnd(target.cluster_id(), target.group_id, place))
+        end = make_end(ArchiveEnd(target.cluster_id(), target.group_id, archived))
         await target.cold.put(target.folder + end.name, end.content)
         history.pointed_index = archived.index
         self._pointed += 1
@@ -172,60 +170,60 @@ class Archive:
     # -- what this node does not have ---------------------------------------------------------
 
     async def archive_for(self, payload: bytes) -> bytes:
-        """Archive for the leader what this node has behind a place, and answer where that ends.
+        """Archive for the leader what this node has behind a position, and answer where that ends.
 
         Raises `Unavailable` when it cannot be done now.
         """
         try:
-            behind = _PLACE.decode(payload)
+            behind = _POSITION.decode(payload)
             await self.target.fence.check()
-            place, _ = await self._write_segment(behind, max_bytes=_FOR_OTHERS_BYTES)
+            position, _ = await self._write_segment(behind, max_bytes=_FOR_OTHERS_BYTES)
         except EntriesGone:
-            place = behind
+            position = behind
         except (ColdError, *UNDECODABLE) as error:
             raise Unavailable(str(error)) from error
-        return msgspec.msgpack.encode(place)
+        return msgspec.msgpack.encode(position)
 
-    async def _bridge(self, lead: LeaderTerm, archived: ArchivedPlace) -> bool:
+    async def _bridge(self, lead: LeaderTerm, archived: LogPosition) -> bool:
         """This node's log begins too late: others may have what is missing, or nobody has."""
         others = self._group.core.configuration.members() - {self._group.core.node_id}
         silent = False
         for member in sorted(others):
             try:
-                place = await self._ask(member, archived)
+                position = await self._ask(member, archived)
             except (Unavailable, OutcomeUnknown) as error:
                 log.info("a member cannot archive for the leader", member=member, error=str(error))
                 silent = True
                 continue
-            if place.index > archived.index:
-                return await self._agree(lead, archived, place)
+            if position.index > archived.index:
+                return await self._agree(lead, archived, position)
         now = trio.current_time()
         self._missed_since = self._missed_since or now
         if silent and now - self._missed_since < PATIENCE_S:
             return False
         return await self._begin_anew(lead, archived)
 
-    async def _ask(self, member: int, archived: ArchivedPlace) -> ArchivedPlace:
+    async def _ask(self, member: int, archived: LogPosition) -> LogPosition:
         assert self._ask_member is not None, "a node by itself has no other members"
         answer = await self._ask_member(member, msgspec.msgpack.encode(archived))
         try:
-            return _PLACE.decode(answer)
+            return _POSITION.decode(answer)
         except UNDECODABLE as error:
             raise Unavailable(f"not the end of an archive: {error}") from error
 
-    async def _begin_anew(self, lead: LeaderTerm, archived: ArchivedPlace) -> bool:
+    async def _begin_anew(self, lead: LeaderTerm, archived: LogPosition) -> bool:
         """Nobody has the next entries: go on behind a snapshot of the state."""
-        place = await self._snapshots.begin_archive()
+        position = await self._snapshots.begin_archive()
         if archived.index:
             log.error(
                 "the archive has a gap: no node has the entries any more; it begins anew behind a "
                 "snapshot of the state",
                 first_missing=archived.index + 1,
-                begins_behind=place.index,
+                begins_behind=position.index,
             )
         else:
-            log.info("the archive begins behind a snapshot of the state", index=place.index)
-        return await self._agree(lead, archived, place, anew=True)
+            log.info("the archive begins behind a snapshot of the state", index=position.index)
+        return await self._agree(lead, archived, position, anew=True)
 
     # -- for those who look at it -------------------------------------------------------------
 
@@ -269,7 +267,7 @@ class Archive:
         return cut if cut > self.archived.index else 0
 
     @property
-    def newest_snapshot(self) -> ArchivedPlace | None:
+    def newest_snapshot(self) -> LogPosition | None:
         """Of the state; None where `gaps` are not known, or there is no snapshot yet."""
         newest = self._snapshots.newest if self._group.leads else None
         return newest if newest is not None and newest.index else None

@@ -111,8 +111,8 @@ class ArchivedObjects:
 
     async def end(self, stored: StoredEnd) -> ArchiveEnd:
         end, named = read_end(await self.whole(stored.name, stored.size)), stored.parsed
-        place = end.place
-        said = (end.cluster_id, end.group_id, place.index, place.term, place.chain)
+        position = end.position
+        said = (end.cluster_id, end.group_id, position.index, position.term, position.chain)
         if said != (self.cluster_id, named.group_id, named.log_index, named.term, named.chain):
             raise ObjectCorrupt(f"{stored.name} is the end of another archive: {said}")
         return end

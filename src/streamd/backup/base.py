@@ -16,7 +16,7 @@ import structlog
 from streamd.backup.archived_objects import ArchivedObjects
 from streamd.objectstore.catalog import Catalog, Range, StoredManifest
 from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing
-from streamd.objectstore.segments import placed_entries_of
+from streamd.objectstore.segments import read_entries
 
 log = structlog.get_logger("streamd.objectstore")
 
@@ -157,8 +157,8 @@ async def first_command_ms(source: ArchivedObjects, catalog: Catalog) -> int:
     for segment in catalog.path(0):
         head = await source.head(segment)
         if head.first_time_ms or head.last.time_ms:
-            places = (place for _, place in placed_entries_of(await source.segment(segment)))
-            return next(place.time_ms for place in places if place.time_ms)
+            positions = (position for _, position in read_entries(await source.segment(segment)))
+            return next(position.time_ms for position in positions if position.time_ms)
     raise RestoreRefused(f"cluster {source.cluster_id} has nothing but its founding in the archive")
 
 

@@ -10,7 +10,6 @@ from random import Random
 
 import structlog
 import trio
-from msgspec.structs import astuple
 
 from streamd.backup.archived_objects import ArchivedObjects, list_all
 from streamd.backup.history import Guard, History
@@ -24,10 +23,8 @@ from streamd.objectstore.checkpoints import CheckpointOf, CheckpointWriter
 from streamd.objectstore.errors import ColdError, ColdUnavailable, ObjectCorrupt, ObjectMissing
 from streamd.objectstore.names import PIECES, cluster_folder, group_folder
 from streamd.objectstore.objects import MAX_PAGE
-from streamd.objectstore.segments import LogPlace, next_place
-from streamd.raft.messages import Entry
 from streamd.storage.raft_snapshots import SnapshotSource, SnapshotUnavailable
-from streamd.streams.model import ArchivedPlace
+from streamd.streams.model import LogPosition
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import Fence
 from streamd.tiering.tier import LeaderTerm
@@ -106,9 +103,9 @@ class Checkpointer:
         self._interval_ms = config.snapshot_interval_minutes * 60_000
         self._retention_ms = config.archive_retention_hours * 3_600_000
         self._times: dict[str, int] = {}
-        # The newest snapshot's place, 0 when there is none; None before a look. And since when it
-        # is that, on Trio's clock.
-        self.newest: ArchivedPlace | None = None
+        # The newest checkpoint's position, 0 when there is none; None before a look. And since
+        # when it is that, on Trio's clock.
+        self.newest: LogPosition | None = None
         self._newest_at = 0.0
         self._lead: LeaderTerm | None = None
         self._look_at = 0.0
@@ -144,7 +141,7 @@ class Checkpointer:
             await self._look()
         return ROUND_S
 
-    def _is_due(self, archived: ArchivedPlace) -> bool:
+    def _is_due(self, archived: LogPosition) -> bool:
         # In an idle cluster the newest one goes on being the state of now.
         if self.newest is None or archived.index <= self.newest.index:
             return False
@@ -155,26 +152,26 @@ class Checkpointer:
         age_ms = self._group.now_ms() - self.newest.time_ms
         return max(age_ms, has_stood_ms) >= self._interval_ms
 
-    def _note_newest(self, place: ArchivedPlace) -> None:
-        if self.newest is None or place.index != self.newest.index:
+    def _note_newest(self, position: LogPosition) -> None:
+        if self.newest is None or position.index != self.newest.index:
             self._newest_at = trio.current_time()
-        self.newest = place
+        self.newest = position
 
-    async def begin_archive(self) -> ArchivedPlace:
-        """Make a snapshot that the archive can go on behind; returns its place.
+    async def begin_archive(self) -> LogPosition:
+        """Make a snapshot that the archive can go on behind; returns its position.
 
         Raises `ColdError`, `StorageError`.
         """
         async with self._source() as source:
             meta = source.meta
-            place = LogPlace(meta.index, meta.term, meta.chain, source.log_ms)
-            await self._upload(source, place)
+            position = LogPosition(meta.index, meta.term, meta.chain, source.log_ms)
+            await self._upload(source, position)
         # What was there before it is another range from now on.
         await self._look()
-        return ArchivedPlace(*astuple(place))
+        return position
 
-    async def _look(self) -> ArchivedPlace:
-        """See what can be restored; returns the place of the newest snapshot."""
+    async def _look(self) -> LogPosition:
+        """See what can be restored; returns the position of the newest snapshot."""
         archived = self._group.state.header.archived
         catalog = await self._target.objects.catalog()
         newest = await self._newest_whole(catalog)
@@ -197,16 +194,16 @@ class Checkpointer:
         self._look_at = trio.current_time() + _LOOK_S
         return newest
 
-    async def _newest_whole(self, catalog: Catalog) -> ArchivedPlace:
-        """The place of the newest snapshot that can be read, as far as its manifest tells."""
+    async def _newest_whole(self, catalog: Catalog) -> LogPosition:
+        """The position of the newest snapshot that can be read, as far as its manifest tells."""
         for stored in reversed(catalog.manifests):
             try:
                 of = (await self._target.objects.manifest(stored)).of
             except (ObjectCorrupt, ObjectMissing) as error:
                 self._note_damaged(stored, error)
                 continue
-            return ArchivedPlace(of.index, of.term, of.chain, of.time_ms)
-        return ArchivedPlace()
+            return of.position
+        return LogPosition()
 
     def _note_damaged(self, stored: StoredManifest, error: ColdError) -> None:
         if stored.name not in self.damaged:
@@ -217,10 +214,10 @@ class Checkpointer:
             )
         self.damaged[stored.name] = str(error)
 
-    async def _make(self, archived: ArchivedPlace) -> None:
+    async def _make(self, archived: LogPosition) -> None:
         async with self._source() as source:
-            place = await self._place_of(source, archived)
-            await self._upload(source, place, behind_archive=False)
+            position = await self._target.history.position_at(source.meta.index, archived)
+            await self._upload(source, position, behind_archive=False)
 
     @asynccontextmanager
     async def _source(self) -> AsyncIterator[SnapshotSource]:
@@ -235,20 +232,8 @@ class Checkpointer:
             with trio.CancelScope(shield=True):
                 await self._target.run_blocking(source.close)
 
-    async def _place_of(self, source: SnapshotSource, archived: ArchivedPlace) -> LogPlace:
-        """The snapshot's place in the chain of the archive, which need not be that of this
-        node's log."""
-        place = LogPlace(*astuple(archived))
-        while place.index < source.meta.index:
-            entries = await self._group.committed.behind(place.index, _READ_BYTES)
-            wanted = [entry for entry in entries if entry.index <= source.meta.index]
-            place = await self._target.run_blocking(_follow, place, self._target.group_id, wanted)
-        if place.index != source.meta.index:
-            raise EntriesGone(f"the state is as of entry {source.meta.index}, behind the archive")
-        return place
-
     async def _upload(
-        self, source: SnapshotSource, place: LogPlace, *, behind_archive: bool = True
+        self, source: SnapshotSource, position: LogPosition, *, behind_archive: bool = True
     ) -> None:
         """Put a snapshot: its pieces, then what makes them one.
 
@@ -260,10 +245,10 @@ class Checkpointer:
             CheckpointOf(
                 self._target.cluster_id(),
                 self._target.group_id,
-                place.index,
-                place.term,
-                place.chain,
-                place.time_ms,
+                position.index,
+                position.term,
+                position.chain,
+                position.time_ms,
                 meta.snapshot_id,
                 meta.configuration,
             )
@@ -274,12 +259,12 @@ class Checkpointer:
             await self._target.cold.put_verified(folder + piece.name, piece.content)
             put.add(folder + piece.name)
         if not behind_archive:
-            await self._archived_through(place.index)
+            await self._archived_through(position.index)
         await self._target.fence.check(fresh=True)
         await self._check_all_there(meta.index, put)
         manifest = writer.manifest()
         await self._target.cold.put_verified(folder + manifest.name, manifest.content)
-        self._note_newest(ArchivedPlace(*astuple(place)))
+        self._note_newest(position)
         log.info("a snapshot of the state is in the cold store", index=meta.index, pieces=len(put))
 
     async def _archived_through(self, index: int) -> None:
@@ -371,12 +356,6 @@ class Checkpointer:
         if stored.name not in self._times:
             self._times[stored.name] = (await self._target.objects.manifest(stored)).of.time_ms
         return self._times[stored.name]
-
-
-def _follow(place: LogPlace, group_id: int, entries: list[Entry]) -> LogPlace:
-    for entry in entries:
-        place = next_place(place, group_id, entry)
-    return place
 
 
 async def oldest_base(

@@ -12,7 +12,6 @@ from typing import ParamSpec
 
 import structlog
 import trio
-from msgspec.structs import astuple
 
 from streamd.backup.archived_objects import ArchivedObjects
 from streamd.blocking import RunBlocking
@@ -21,9 +20,9 @@ from streamd.group.group import Group
 from streamd.group.proposals import Unavailable
 from streamd.objectstore.catalog import Catalog, StoredSegment
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
-from streamd.objectstore.segments import LogPlace, next_place, placed_entries_of
+from streamd.objectstore.segments import position_after, read_entries
 from streamd.raft.messages import Entry
-from streamd.streams.model import ArchivedPlace
+from streamd.streams.model import LogPosition
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import Fence
 
@@ -137,7 +136,7 @@ class History:
         self.pointed_index = catalog.end_index
 
     def _agrees_with(self, ends: Catalog) -> bool:
-        """Whether the newest pointer is at the place that the cluster agreed on, or before it."""
+        """Whether the newest pointer is at the position that all agreed on, or before it."""
         archived = self._group.state.header.archived
         return all(
             one.parsed.log_index != archived.index
@@ -170,21 +169,25 @@ class History:
         if found.chain is None or found.index < archived.index:
             return True
         try:
-            place = await self._place_at(archived, found.index)
-            return (place.term, place.chain) == (found.term, found.chain)
+            position = await self.position_at(found.index, archived)
+            return (position.term, position.chain) == (found.term, found.chain)
         except EntriesGone:
             return await self._compare_entries(objects, catalog, found.index)
 
-    async def _place_at(self, archived: ArchivedPlace, index: int) -> LogPlace:
-        """An entry's place in the chain of the archive. Raises `EntriesGone`."""
-        place = LogPlace(*astuple(archived))
-        while place.index < index:
-            entries = await self._group.committed.behind(place.index, _READ_BYTES)
+    async def position_at(self, index: int, archived: LogPosition) -> LogPosition:
+        """The position of entry `index`, at or after `archived`, in the archive's chain, which
+        need not be the chain of this node's log. Raises `EntriesGone`."""
+        position = archived
+        while position.index < index:
+            entries = await self._group.committed.behind(position.index, _READ_BYTES)
             wanted = [entry for entry in entries if entry.index <= index]
             if not wanted:
-                raise EntriesGone(f"entry {place.index + 1} is not in the log")
-            place = await self._run_blocking(_follow, place, self._objects().group_id, wanted)
-        return place
+                raise EntriesGone(f"entry {position.index + 1} is not in the log")
+            group_id = self._objects().group_id
+            position = await self._run_blocking(position_after, position, group_id, wanted)
+        if position.index > index:
+            raise EntriesGone(f"entry {index} lies before entry {position.index}, archived already")
+        return position
 
     async def _compare_entries(
         self, objects: ArchivedObjects, catalog: Catalog, index: int
@@ -264,11 +267,5 @@ class Guard:
         return make
 
 
-def _follow(place: LogPlace, group_id: int, entries: list[Entry]) -> LogPlace:
-    for entry in entries:
-        place = next_place(place, group_id, entry)
-    return place
-
-
 def _entries(content: bytes, first: int) -> list[Entry]:
-    return [entry for entry, _ in placed_entries_of(content) if entry.index >= first]
+    return [entry for entry, _ in read_entries(content) if entry.index >= first]

@@ -16,17 +16,16 @@ from streamd.objectstore.catalog import Catalog, StoredManifest, StoredSegment
 from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing, StoreFaulty
 from streamd.objectstore.names import FENCE
 from streamd.objectstore.segments import (
-    LogPlace,
     SegmentHead,
     cluster_of_segment,
-    placed_entries_of,
+    read_entries,
     read_segment_head,
 )
 from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import keys
 from streamd.streams.commands import FlushCold, MoveSlices
-from streamd.streams.model import Header, Pack
+from streamd.streams.model import Header, LogPosition, Pack
 from streamd.tiering.async_store import AsyncObjectStore
 
 log = structlog.get_logger("streamd.objectstore")
@@ -199,7 +198,7 @@ class _Verification:
         self._progress = progress
         self._found = Verified(cluster_id)
         # Places that more than one object speaks of, and who spoke first.
-        self._places: dict[int, tuple[int, int, str]] = {}
+        self._positions: dict[int, tuple[int, int, str]] = {}
         self._packs: set[str] = set()
         self._oldest_base = 0
         self._names: set[str] = set()
@@ -248,7 +247,7 @@ class _Verification:
     async def _segment(self, stored: StoredSegment, shared: set[int]) -> None:
         try:
             content = await self._source.segment(stored)
-            places, packs = await self._run_blocking(
+            positions, packs = await self._run_blocking(
                 _read_segment, content, shared, self._oldest_base
             )
             self._names_cluster |= cluster_of_segment(content) is not None
@@ -256,17 +255,17 @@ class _Verification:
             self._problem(f"{stored.name}: {error}")
             return
         self._packs |= packs
-        self._found.entries += places[-1].index - places[0].index
-        for place in places:
-            self._expect(place, stored.name)
+        self._found.entries += positions[-1].index - positions[0].index
+        for position in positions:
+            self._expect(position, stored.name)
 
-    def _expect(self, place: LogPlace, name: str) -> None:
+    def _expect(self, position: LogPosition, name: str) -> None:
         """All objects that speak of an entry must mean the same one."""
-        if not place.index:
+        if not position.index:
             return
-        said = self._places.setdefault(place.index, (place.term, place.chain, name))
-        if said[:2] != (place.term, place.chain):
-            self._problem(f"entry {place.index} is another one in {name} than in {said[2]}")
+        said = self._positions.setdefault(position.index, (position.term, position.chain, name))
+        if said[:2] != (position.term, position.chain):
+            self._problem(f"entry {position.index} is another one in {name} than in {said[2]}")
 
     async def _ends(self, catalog: Catalog) -> None:
         """What the archive says of its end."""
@@ -275,7 +274,7 @@ class _Verification:
             self._problem("the pointer to the archive's end is missing: it may have lost its end")
         for stored in catalog.ends:
             try:
-                self._expect((await self._source.end(stored)).place, stored.name)
+                self._expect((await self._source.end(stored)).position, stored.name)
             except ObjectMissing:
                 continue  # a cluster that runs has removed an old one
             except _DAMAGE as error:
@@ -285,7 +284,7 @@ class _Verification:
         try:
             manifest = await self._source.manifest(stored)
             of = manifest.of
-            self._expect(LogPlace(of.index, of.term, of.chain, of.time_ms), stored.name)
+            self._expect(of.position, stored.name)
             rows = _Rows()
             for number, piece in enumerate(manifest.pieces):
                 if manifest.piece_name(number) not in present:
@@ -307,16 +306,16 @@ class _Verification:
 
 def _read_segment(
     content: bytes, shared: set[int], oldest_base: int
-) -> tuple[list[LogPlace], set[str]]:
-    """The places of a segment that others speak of as well, its first and last among them; and
+) -> tuple[list[LogPosition], set[str]]:
+    """The positions of a segment that others speak of as well, its first and last among them; and
     the packs that a state behind the oldest base can refer to by its entries."""
-    places, packs = [read_segment_head(content).previous], set[str]()
-    for entry, place in placed_entries_of(content):
-        if place.index in shared:
-            places.append(place)
-        if place.index > oldest_base:
+    positions, packs = [read_segment_head(content).previous], set[str]()
+    for entry, position in read_entries(content):
+        if position.index in shared:
+            positions.append(position)
+        if position.index > oldest_base:
             packs |= _packs_taken_by(entry)
-    return places, packs
+    return positions, packs
 
 
 def _packs_taken_by(entry: Entry) -> set[str]:

@@ -13,7 +13,7 @@ import structlog
 from streamd.backup.checkpoints import ArchiveTarget
 from streamd.objectstore.catalog import Catalog, StoredSegment
 from streamd.objectstore.errors import ColdUnavailable, ObjectCorrupt
-from streamd.objectstore.segments import SegmentWriter, placed_entries_of, read_segment_head
+from streamd.objectstore.segments import SegmentWriter, read_entries, read_segment_head
 from streamd.tiering.tier import LeaderTerm
 
 log = structlog.get_logger("streamd.objectstore")
@@ -93,9 +93,9 @@ def _add(merged: SegmentWriter | None, content: bytes, cluster_id: str) -> Segme
     head = read_segment_head(content)
     if merged is None:
         merged = SegmentWriter(head.group_id, head.previous, cluster_id)
-    for entry, place in placed_entries_of(content):
+    for entry, position in read_entries(content):
         if entry.index > merged.last.index:
             merged.add(entry)
-        if place.index == merged.last.index and place != merged.last:
-            raise ObjectCorrupt(f"entry {place.index} is another one in two log segments")
+        if position.index == merged.last.index and position != merged.last:
+            raise ObjectCorrupt(f"entry {position.index} is another one in two log segments")
     return merged

@@ -8,18 +8,23 @@ import msgspec
 
 from streamd.codec import UNDECODABLE, decode_batch
 from streamd.objectstore.errors import ObjectCorrupt
-from streamd.objectstore.segments import LogPlace, placed_entries_of, read_segment_head
+from streamd.objectstore.segments import (
+    PositionFields,
+    named_fields,
+    read_entries,
+    read_segment_head,
+)
 from streamd.raft.membership import departed
 from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.state_store import StateStore
 from streamd.streams.etags import incarnation_base
 from streamd.streams.machine import Machine
-from streamd.streams.model import ArchivedPlace, Scrub
+from streamd.streams.model import LogPosition, Scrub
 from streamd.streams.state import State
 
 # Sorts before every key of the state, and is removed before the state is used.
 _PROGRESS_KEY = b"\0replayed"
-_PLACE_DECODER = msgspec.msgpack.Decoder(LogPlace)
+_PROGRESS_DECODER = msgspec.msgpack.Decoder(PositionFields)
 _FLUSH_BYTES = 8 * 1024 * 1024
 # Nobody reads meanwhile; but small streams' chunks are joined only while their ends are here.
 _TAIL_LIMIT_BYTES = 32 * 1024 * 1024
@@ -40,20 +45,20 @@ class Replay:
     raises `StorageError` when the disk does not do its part.
     """
 
-    def __init__(self, store: StateStore, wanted: Wanted, begin: LogPlace) -> None:
+    def __init__(self, store: StateStore, wanted: Wanted, begin: LogPosition) -> None:
         """`begin` is what the state in the store is as of, unless a replay has begun already."""
         self._store = store
         self._wanted = wanted
         self._state = State(store, tail_limit_bytes=_TAIL_LIMIT_BYTES)
         self._machine = Machine(self._state)
         raw = store.get(_PROGRESS_KEY)
-        self.place = begin if raw is None else _PLACE_DECODER.decode(raw)
-        if self._state.header.applied_index != self.place.index:
+        self.position = begin if raw is None else LogPosition(**_PROGRESS_DECODER.decode(raw))
+        if self._state.header.applied_index != self.position.index:
             raise ObjectCorrupt(
                 f"the state is as of entry {self._state.header.applied_index}, but the snapshot "
-                f"was announced as of {self.place.index}"
+                f"was announced as of {self.position.index}"
             )
-        self.ended = self.place.index >= wanted.last_index
+        self.ended = self.position.index >= wanted.last_index
 
     def apply(self, segment: bytes) -> None:
         """Replay what a segment adds to the state, and store it.
@@ -61,38 +66,38 @@ class Replay:
         Raises `ObjectCorrupt` when it is damaged, or is not of the log that was replayed so far.
         """
         head = read_segment_head(segment)
-        if not head.previous.index <= self.place.index < head.last.index:
-            raise ObjectCorrupt(f"a log segment leads nowhere from entry {self.place.index}")
+        if not head.previous.index <= self.position.index < head.last.index:
+            raise ObjectCorrupt(f"a log segment leads nowhere from entry {self.position.index}")
         self._expect_here(head.previous)
-        for entry, place in placed_entries_of(segment):
-            if entry.index <= self.place.index:
-                self._expect_here(place)
+        for entry, position in read_entries(segment):
+            if entry.index <= self.position.index:
+                self._expect_here(position)
                 continue
-            if self._is_beyond(place):
+            if self._is_beyond(position):
                 self.ended = True
                 break
             self._apply(entry)
-            self.place = place
+            self.position = position
             if self._state.unstored_bytes >= _FLUSH_BYTES:
                 self._flush()
-        self.ended = self.ended or self.place.index >= self._wanted.last_index
+        self.ended = self.ended or self.position.index >= self._wanted.last_index
         self._flush()
 
-    def _expect_here(self, place: LogPlace) -> None:
+    def _expect_here(self, position: LogPosition) -> None:
         """What a segment says of the entry reached must be what led there."""
-        if place.index == self.place.index and (place.term, place.chain) != (
-            self.place.term,
-            self.place.chain,
+        if position.index == self.position.index and (position.term, position.chain) != (
+            self.position.term,
+            self.position.chain,
         ):
             raise ObjectCorrupt(
-                f"a log segment continues another log: entry {place.index} there is not the one "
+                f"a log segment continues another log: entry {position.index} there is not the one "
                 "that was replayed"
             )
 
-    def _is_beyond(self, place: LogPlace) -> bool:
+    def _is_beyond(self, position: LogPosition) -> bool:
         at_ms = self._wanted.at_ms
-        return place.index > self._wanted.last_index or (
-            at_ms is not None and place.time_ms > at_ms
+        return position.index > self._wanted.last_index or (
+            at_ms is not None and position.time_ms > at_ms
         )
 
     def _apply(self, entry: Entry) -> None:
@@ -117,8 +122,8 @@ class Replay:
         if not self._state.unstored:
             return
         items = self._state.begin_flush()
-        place = msgspec.msgpack.encode(self.place)
-        self._store.write([*items, (_PROGRESS_KEY, place)])
+        progress = msgspec.msgpack.encode(named_fields(self.position))
+        self._store.write([*items, (_PROGRESS_KEY, progress)])
         self._state.end_flush()
 
 
@@ -129,7 +134,7 @@ def become_another(store: StateStore, cluster_id: str) -> None:
     its offsets: ETags of that time must match nothing.
     """
     state = State(store)
-    state.header.archived = ArchivedPlace()
+    state.header.archived = LogPosition()
     state.header.scrub = Scrub()
     state.header.incarnation_base = incarnation_base(cluster_id)
     store.write([*state.begin_flush(), (_PROGRESS_KEY, None)])

@@ -44,7 +44,7 @@ from streamd.objectstore.catalog import Catalog
 from streamd.objectstore.checkpoints import Manifest
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
 from streamd.objectstore.names import cluster_folder, cluster_of, parse_pack_name
-from streamd.objectstore.segments import LogPlace
+from streamd.objectstore.segments import PositionFields, named_fields
 from streamd.raft.membership import encode_configuration
 from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
 from streamd.storage.data_dir import DataDir
@@ -56,7 +56,7 @@ from streamd.storage.install import recover_install
 from streamd.storage.log_store import LogStore
 from streamd.storage.raft_snapshots import Piece, SnapshotMeta, piece_crc
 from streamd.storage.state_store import StateStore
-from streamd.streams.model import Pack
+from streamd.streams.model import LogPosition, Pack
 from streamd.streams.packs import living_packs
 from streamd.streams.state import State
 from streamd.tiering.async_store import AsyncObjectStore
@@ -79,7 +79,7 @@ class Plan(msgspec.Struct, frozen=True):
     base_index: int
     manifest: str
     until_index: int
-    reached: LogPlace | None = None
+    reached: PositionFields | None = None
     given_up: dict[str, str] = {}
 
 
@@ -152,7 +152,7 @@ async def restore(
         plan = await _plan(cold, data_dir, choice, run_blocking, clock_ms)
         source = ArchivedObjects(cold, plan.former_cluster_id, run_blocking)
         work = _Restoration(source, data_dir, plan, run_blocking, progress)
-        reached = plan.reached or await work.bring_state()
+        reached = LogPosition(**plan.reached) if plan.reached else await work.bring_state()
         plan = work.plan
         packs, streams = await work.verify_packs(cold)
         restored = Restored(
@@ -258,8 +258,8 @@ class _Restoration:
         self._progress = progress
         self.has_end: bool | None = None
 
-    async def bring_state(self) -> LogPlace:
-        """Have the state as of where the plan ends; returns that place."""
+    async def bring_state(self) -> LogPosition:
+        """Have the state as of where the plan ends; returns that position."""
         catalog = await self._source.catalog()
         self.has_end = bool(catalog.ends)
         begin = await self._bring_base(catalog)
@@ -269,18 +269,18 @@ class _Restoration:
         finally:
             with trio.CancelScope(shield=True):
                 await self._run_blocking(store.close)
-        done = replace(self.plan, reached=reached)
+        done = replace(self.plan, reached=named_fields(reached))
         await self._run_blocking(write_checked, self._data_dir.restoring, done)
         return reached
 
-    async def _bring_base(self, catalog: Catalog) -> LogPlace:
-        """Have a state to begin with, the planned one or an older one; returns its place."""
+    async def _bring_base(self, catalog: Catalog) -> LogPosition:
+        """Have a state to begin with, the planned one or an older one; returns its position."""
         while self.plan.manifest:
             try:
                 return await self._bring_snapshot(catalog)
             except (ObjectCorrupt, ObjectMissing, SnapshotDamaged) as damage:
                 await self._begin_with_another(catalog, damage)
-        return LogPlace()
+        return LogPosition()
 
     async def _begin_with_another(self, catalog: Catalog, damage: Exception) -> None:
         """Give up the planned snapshot. Raises `RestoreRefused` when nothing else serves: then
@@ -296,7 +296,7 @@ class _Restoration:
         self.plan = _begin_with(base, self.plan)
         await self._run_blocking(write_checked, self._data_dir.restoring, self.plan)
 
-    async def _bring_snapshot(self, catalog: Catalog) -> LogPlace:
+    async def _bring_snapshot(self, catalog: Catalog) -> LogPosition:
         """Have the snapshot's rows as the state, unless they are it already."""
         stored = next((one for one in catalog.manifests if one.name == self.plan.manifest), None)
         if stored is None:
@@ -309,7 +309,7 @@ class _Restoration:
             await self._receive(manifest, meta)
             await self._run_blocking(write_checked, self._data_dir.install_marker, meta)
             await self._run_blocking(recover_install, self._data_dir)
-        return LogPlace(of.index, of.term, of.chain, of.time_ms)
+        return of.position
 
     async def _receive(self, manifest: Manifest, meta: SnapshotMeta) -> None:
         sink = SnapshotSink(self._data_dir.incoming)
@@ -333,12 +333,12 @@ class _Restoration:
             wanted = await self._run_blocking(sink.take, Piece(wanted, crc, rows, is_last))
             self._progress.advance(len(rows))
 
-    async def _replay(self, store: StateStore, catalog: Catalog, begin: LogPlace) -> LogPlace:
+    async def _replay(self, store: StateStore, catalog: Catalog, begin: LogPosition) -> LogPosition:
         plan = self.plan
         wanted = Wanted(plan.until_index, plan.choice.at_ms)
         replay = await self._run_blocking(Replay, store, wanted, begin)
         self._progress.stage("entries", plan.until_index - begin.index)
-        self._progress.advance(replay.place.index - begin.index)
+        self._progress.advance(replay.position.index - begin.index)
         while not replay.ended:
             try:
                 await self._replay_along(replay, catalog)
@@ -347,22 +347,22 @@ class _Restoration:
                 # A cluster that goes on merges segments: the same entries are in others then.
                 before, catalog = catalog, await self._source.catalog()
                 is_gone = not before.names() <= catalog.names()
-                if not is_gone or catalog.reach(replay.place.index) < plan.until_index:
+                if not is_gone or catalog.reach(replay.position.index) < plan.until_index:
                     raise
-        _expect_end(catalog, replay.place)
-        if replay.place.index < plan.until_index and not replay.ended:
+        _expect_end(catalog, replay.position)
+        if replay.position.index < plan.until_index and not replay.ended:
             raise RestoreRefused(
-                f"the archive ends at entry {replay.place.index}, before {plan.until_index}"
+                f"the archive ends at entry {replay.position.index}, before {plan.until_index}"
             )
-        return replay.place
+        return replay.position
 
     async def _replay_along(self, replay: Replay, catalog: Catalog) -> None:
         """Replay the segments that lead on. Raises `ObjectMissing` where one of them is gone."""
-        path = catalog.path(replay.place.index, self.plan.until_index)
+        path = catalog.path(replay.position.index, self.plan.until_index)
         async for segment in self._source.segments(path):
-            before = replay.place.index
+            before = replay.position.index
             await self._run_blocking(replay.apply, segment)
-            self._progress.advance(replay.place.index - before)
+            self._progress.advance(replay.position.index - before)
             if replay.ended:
                 return
 
@@ -381,14 +381,14 @@ class _Restoration:
         return packs, streams
 
 
-def _expect_end(catalog: Catalog, place: LogPlace) -> None:
+def _expect_end(catalog: Catalog, position: LogPosition) -> None:
     """Raises `ObjectCorrupt` when the archive's end is another entry than the one replayed."""
     for end in catalog.ends:
-        if end.parsed.log_index == place.index and (end.parsed.term, end.parsed.chain) != (
-            place.term,
-            place.chain,
+        if end.parsed.log_index == position.index and (end.parsed.term, end.parsed.chain) != (
+            position.term,
+            position.chain,
         ):
-            raise ObjectCorrupt(f"entry {place.index} is another one than {end.name} says")
+            raise ObjectCorrupt(f"entry {position.index} is another one than {end.name} says")
 
 
 async def _unless_done(
@@ -445,22 +445,24 @@ def _look_into(data_dir: DataDir) -> tuple[list[Pack], int]:
         store.close()
 
 
-def _found_cluster(data_dir: DataDir, config: Config, place: LogPlace, done: _Done) -> None:
+def _found_cluster(data_dir: DataDir, config: Config, position: LogPosition, done: _Done) -> None:
     """Have the log go on behind the state, with this node alone; then the directory is whole."""
     store = StateStore(data_dir.state)
     try:
         become_another(store, data_dir.identity.cluster_id)
     finally:
         store.close()
-    LogStore.reset_closed(data_dir.log, data_dir.floor, Floor(place.index, place.term, place.chain))
+    LogStore.reset_closed(
+        data_dir.log, data_dir.floor, Floor(position.index, position.term, position.chain)
+    )
     server = config.server
     advertised = server.advertise or server.listen
     alone = Configuration(
         voters=(server.node_id,),
         addresses=((server.node_id, config.cluster.address, advertised),),
     )
-    term = place.term + 1
-    entry = Entry(place.index + 1, term, EntryKind.CONFIGURATION, encode_configuration(alone))
+    term = position.term + 1
+    entry = Entry(position.index + 1, term, EntryKind.CONFIGURATION, encode_configuration(alone))
     log = LogStore.open(data_dir.log, data_dir.floor)
     try:
         log.append([entry], HardState(term))

@@ -29,6 +29,7 @@ from streamd.objectstore.names import (
     piece_name,
 )
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
+from streamd.streams.model import LogPosition
 
 VERSION = 1
 # Of rows, before they are compressed.
@@ -55,6 +56,11 @@ class CheckpointOf(msgspec.Struct, frozen=True, array_like=True):
     time_ms: int
     snapshot_id: int
     configuration: bytes
+
+    @property
+    def position(self) -> LogPosition:
+        """The last entry that the state has applied."""
+        return LogPosition(self.index, self.term, self.chain, self.time_ms)
 
 
 class PieceRef(msgspec.Struct, frozen=True, array_like=True):

@@ -19,28 +19,29 @@ from streamd.codec import UNDECODABLE
 from streamd.objectstore.errors import ObjectCorrupt
 from streamd.objectstore.framing import Head
 from streamd.objectstore.names import NamedObject, digest_of, end_name
-from streamd.objectstore.segments import LogPlace
+from streamd.objectstore.segments import PositionFields, named_fields
+from streamd.streams.model import LogPosition
 
 VERSION = 1
 _HEAD = Head(b"SDLE", VERSION, "II", "the end of an archive")
 
 
-class ArchiveEnd(msgspec.Struct, frozen=True, array_like=True):
-    """The archive of a cluster's group reaches `place`."""
+class ArchiveEnd(msgspec.Struct, frozen=True):
+    """The archive of a cluster's group reaches `position`."""
 
     cluster_id: str
     group_id: int
-    place: LogPlace
+    position: LogPosition
 
 
-_DECODER = msgspec.msgpack.Decoder(ArchiveEnd)
+_DECODER = msgspec.msgpack.Decoder(tuple[str, int, PositionFields])
 
 
 def make_end(end: ArchiveEnd) -> NamedObject:
-    encoded = msgspec.msgpack.encode(end)
+    at = end.position
+    encoded = msgspec.msgpack.encode((end.cluster_id, end.group_id, named_fields(at)))
     content = _HEAD.pack(len(encoded), crc32c(encoded)) + encoded
-    place = end.place
-    name = end_name(end.group_id, place.index, place.term, place.chain, digest_of(content))
+    name = end_name(end.group_id, at.index, at.term, at.chain, digest_of(content))
     return NamedObject(name, content)
 
 
@@ -51,6 +52,7 @@ def read_end(content: bytes) -> ArchiveEnd:
     if len(encoded) != size or crc32c(encoded) != crc:
         raise ObjectCorrupt("the end of an archive is damaged")
     try:
-        return _DECODER.decode(encoded)
+        cluster_id, group_id, position = _DECODER.decode(encoded)
     except UNDECODABLE as error:
         raise ObjectCorrupt("the end of an archive cannot be read") from error
+    return ArchiveEnd(cluster_id, group_id, LogPosition(**position))

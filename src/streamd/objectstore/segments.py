@@ -16,8 +16,9 @@ read those that do, as they never look at what follows the entries.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
+from typing import TypedDict
 
 import msgspec
 import zstandard
@@ -31,6 +32,7 @@ from streamd.objectstore.names import NamedObject, digest_of, segment_name
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.raft.chain import chain
 from streamd.raft.messages import Entry, EntryKind
+from streamd.streams.model import LogPosition
 
 VERSION = 1
 # Of an entry's payload. With a cold store one request's body, and what lies around it, is less.
@@ -49,37 +51,55 @@ _MAX_WINDOW_BYTES = 8 * 1024 * 1024
 _READ_BYTES = 1024 * 1024
 
 
-class LogPlace(msgspec.Struct, frozen=True):
-    """An entry of the log: its index and term, the chain there, and the log's time as of it, in
-    milliseconds since the epoch. All 0 before the first entry."""
+class PositionFields(TypedDict, total=False):
+    """A `LogPosition` with named fields, as the ends of archives and unfinished restores have it.
+    A field that is not there is 0."""
 
-    index: int = 0
-    term: int = 0
-    chain: int = 0
-    time_ms: int = 0
+    index: int
+    term: int
+    chain: int
+    time_ms: int
 
 
-def next_place(previous: LogPlace, group_id: int, entry: Entry) -> LogPlace:
-    """The place of the entry behind `previous`. Raises `ObjectCorrupt` for no commands where
-    there should be some."""
+def named_fields(position: LogPosition) -> PositionFields:
+    return PositionFields(
+        index=position.index,
+        term=position.term,
+        chain=position.chain,
+        time_ms=position.time_ms,
+    )
+
+
+def next_position(previous: LogPosition, group_id: int, entry: Entry) -> LogPosition:
+    """The position of `entry`, which follows `previous`.
+
+    Raises `ObjectCorrupt` when the entry should hold commands and does not.
+    """
     if entry.index != previous.index + 1:
         raise ValueError(f"entry {entry.index} does not follow entry {previous.index}")
     link = chain(previous.chain, group_id, entry)
-    return LogPlace(entry.index, entry.term, link, _time(entry, previous.time_ms))
+    return LogPosition(entry.index, entry.term, link, _time(entry, previous.time_ms))
+
+
+def position_after(previous: LogPosition, group_id: int, entries: Sequence[Entry]) -> LogPosition:
+    """The position of the last of the entries that follow `previous`; raises as `next_position`."""
+    for entry in entries:
+        previous = next_position(previous, group_id, entry)
+    return previous
 
 
 class SegmentHead(msgspec.Struct, frozen=True):
-    """What a segment says of itself. `previous` is the place before its first entry.
+    """What a segment says of itself. `previous` is the position before its first entry.
 
     `first_time_ms` is the log's time as of its first entry. Sizes are those of the body, as it
     is stored and as it was.
     """
 
     group_id: int
-    previous: LogPlace
+    previous: LogPosition
     first_term: int
     first_time_ms: int
-    last: LogPlace
+    last: LogPosition
     entries_size: int
     body_size: int
     body_crc: int
@@ -95,12 +115,12 @@ HEAD_BYTES = _HEAD.size
 class SegmentWriter:
     """Compresses entries as they come; only the compressed ones are in memory."""
 
-    def __init__(self, group_id: int, previous: LogPlace, cluster_id: str) -> None:
-        """`previous` is the place of the last entry archived before."""
+    def __init__(self, group_id: int, previous: LogPosition, cluster_id: str) -> None:
+        """`previous` is the position of the last entry archived before."""
         self._group_id = group_id
         self._cluster_id = cluster_id
         self._previous = self.last = previous
-        self._first: LogPlace | None = None
+        self._first: LogPosition | None = None
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
         self._parts: list[bytes] = []
         self.entries_size = 0
@@ -114,11 +134,11 @@ class SegmentWriter:
             raise ColdRefused(
                 f"entry {entry.index} has {len(entry.payload)} bytes, more than an object may have"
             )
-        place = next_place(self.last, self._group_id, entry)
-        head = _ENTRY.pack(entry.term, entry.kind, place.chain, len(entry.payload))
+        position = next_position(self.last, self._group_id, entry)
+        head = _ENTRY.pack(entry.term, entry.kind, position.chain, len(entry.payload))
         self._parts += [self._compressor.compress(head), self._compressor.compress(entry.payload)]
         self.entries_size += len(head) + len(entry.payload)
-        self.last = place
+        self.last = position
         self._first = self._first or self.last
 
     def finish(self) -> NamedObject:
@@ -148,9 +168,9 @@ def read_segment_head(content: bytes) -> SegmentHead:
     Raises `ObjectCorrupt`, and `ColdRefused` for one of a later version.
     """
     group_id, *fields = _HEAD.unpack(content)
-    previous, (first_term, first_time_ms) = LogPlace(*fields[:4]), fields[4:6]
+    previous, (first_term, first_time_ms) = LogPosition(*fields[:4]), fields[4:6]
     head = SegmentHead(
-        group_id, previous, first_term, first_time_ms, LogPlace(*fields[6:10]), *fields[10:]
+        group_id, previous, first_term, first_time_ms, LogPosition(*fields[6:10]), *fields[10:]
     )
     if head.last.index < head.first_index:
         raise ObjectCorrupt("a log segment holds nothing")
@@ -158,12 +178,12 @@ def read_segment_head(content: bytes) -> SegmentHead:
 
 
 def entries_of(content: bytes) -> Iterator[Entry]:
-    """The entries of a whole segment, in order; raises as `placed_entries_of` does."""
-    return (entry for entry, _ in placed_entries_of(content))
+    """The entries of a whole segment, in order; raises as `read_entries` does."""
+    return (entry for entry, _ in read_entries(content))
 
 
-def placed_entries_of(content: bytes) -> Iterator[tuple[Entry, LogPlace]]:
-    """The entries of a whole segment with their places, in order, each proved by the chain.
+def read_entries(content: bytes) -> Iterator[tuple[Entry, LogPosition]]:
+    """The entries of a whole segment with their positions, in order, each proved by the chain.
 
     Uncompressed a piece at a time. Raises `ObjectCorrupt` at the first that is not what was
     written, or `ColdRefused` for a segment of a later version.
@@ -172,19 +192,19 @@ def placed_entries_of(content: bytes) -> Iterator[tuple[Entry, LogPlace]]:
     body = memoryview(content)[HEAD_BYTES:]
     if len(body) != head.body_size or crc32c(body) != head.body_crc:
         raise ObjectCorrupt("a log segment has a damaged body")
-    place = head.previous
+    position = head.previous
     with _decompressor().stream_reader(io.BytesIO(body)) as reader:
         source = _Exactly(reader, head.entries_size)
-        while place.index < head.last.index:
+        while position.index < head.last.index:
             term, kind, stored_chain, length = _ENTRY.unpack(source.read(_ENTRY.size))
             if length > MAX_ENTRY_BYTES:
                 raise ObjectCorrupt(f"an entry of a log segment says to have {length} bytes")
-            entry = Entry(place.index + 1, term, kind, source.read(length))
-            place = next_place(place, head.group_id, entry)
-            if place.chain != stored_chain:
+            entry = Entry(position.index + 1, term, kind, source.read(length))
+            position = next_position(position, head.group_id, entry)
+            if position.chain != stored_chain:
                 raise ObjectCorrupt(f"entry {entry.index} of a log segment breaks the chain")
-            yield entry, place
-        if source.left or place != head.last:
+            yield entry, position
+        if source.left or position != head.last:
             raise ObjectCorrupt("a log segment does not end as its head says")
 
 

@@ -12,8 +12,8 @@ from typing import Annotated
 import msgspec
 
 from streamd.streams.model import (
-    ArchivedPlace,
     IfMatch,
+    LogPosition,
     ProducerStamp,
     Scrub,
     Settings,
@@ -200,16 +200,16 @@ class ForgetPacks(msgspec.Struct, frozen=True, array_like=True, tag="forget-pack
 
 
 class Archived(msgspec.Struct, frozen=True, array_like=True, tag="archived"):
-    """The log is in the archive up to `place`, proposed by the leader of `term`.
+    """The leader of `term` has archived the log up to `position`.
 
-    `behind` is the end of the archive that this goes on from. With `anew` there is a gap before
-    `place`: the archive goes on behind a snapshot of the state as of that entry.
+    `previous` was the end of the archive before. With `has_gap` entries between the two are
+    missing: the archive goes on after a checkpoint of the state at `position`.
     """
 
     term: int
-    behind: ArchivedPlace
-    place: ArchivedPlace
-    anew: bool = False
+    previous: LogPosition
+    position: LogPosition
+    has_gap: bool = False
 
 
 class Scrubbed(msgspec.Struct, frozen=True, array_like=True, tag="scrubbed"):

@@ -282,12 +282,12 @@ class Pack(msgspec.Struct, array_like=True, gc=False):
     dead_ms: int = 0
 
 
-class ArchivedPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The last log entry that is in the cold store's archive: its index and term, the chain of
-    checksums there, and the log's time as of it, in milliseconds since the epoch.
+class LogPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An entry of the archived log: its index and term, the chain of checksums up to it, and the
+    log's time as of it, in milliseconds since the epoch. All 0 before the first entry.
 
-    The chain is the archive's own, from its beginning on: a node's log that once began anew
-    behind a state has another. All 0 before anything is archived.
+    The chain is the archive's own, from its first entry on. A node whose log begins after a Raft
+    snapshot has another chain.
     """
 
     index: int = 0
@@ -358,6 +358,6 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     hot_bytes: int = 0
     flushed_bytes: int = 0
     cold_bytes: int = 0
-    archived: ArchivedPlace = ArchivedPlace()
+    archived: LogPosition = LogPosition()
     incarnation_base: int = 0
     scrub: Scrub = Scrub()

@@ -67,10 +67,10 @@ def forget(state: State, command: ForgetPacks) -> Outcome:
 def archive(state: State, command: Archived, index: int, term: int) -> Outcome:
     """Note how far the log is archived: of this entry's leader, from where it was, and forward."""
     header = state.header
-    forward = header.archived.index < command.place.index < index
-    if command.term != term or command.behind != header.archived or not forward:
+    forward = header.archived.index < command.position.index < index
+    if command.term != term or command.previous != header.archived or not forward:
         return Outcome(Result.STALE)
-    header.archived = command.place
+    header.archived = command.position
     return Outcome(Result.DONE)
 
 
