@@ -16,6 +16,16 @@ from pathlib import Path
 CLEAN, FINDINGS, NOT_RUN = 0, 1, 2
 # ``--since last``: after what the audit before this one, with the same ``--out``, has judged.
 LAST = "last"
+_OF_SOURCES = (
+    "store",
+    "cluster",
+    "endpoint",
+    "access_key",
+    "secret_key",
+    "session_token",
+    "region",
+    "ca_file",
+)
 
 
 class NotRun(Exception):
@@ -27,7 +37,7 @@ class Options:
     """Of every job. `since` is a log index, `LAST`, or None for everything.
 
     None of the store's access options means the environment's: ``AWS_ENDPOINT_URL``,
-    ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION``.
+    ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``AWS_REGION``.
     """
 
     store: str
@@ -38,13 +48,14 @@ class Options:
     endpoint: str | None = None
     access_key: str | None = None
     secret_key: str | None = None
+    session_token: str | None = None
     region: str | None = None
+    ca_file: str | None = None
     master: str | None = None
 
     def of_sources(self) -> dict[str, str]:
         """What the data sources are told, for ``spark.read.format(…).options(**…)``."""
-        names = ("store", "cluster", "endpoint", "access_key", "secret_key", "region")
-        given = {name: getattr(self, name) for name in names}
+        given = {name: getattr(self, name) for name in _OF_SOURCES}
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -63,6 +74,8 @@ def parser(description: str, *, needs_out: bool = False) -> argparse.ArgumentPar
     add("--region", help="default: AWS_REGION")
     add("--access-key", help="default: AWS_ACCESS_KEY_ID")
     add("--secret-key", help="default: AWS_SECRET_ACCESS_KEY, which other users cannot see")
+    add("--session-token", help="of temporary credentials (default: AWS_SESSION_TOKEN)")
+    add("--ca-file", metavar="FILE", help="the CAs (PEM) to trust for S3, not the system's")
     add("--master", help="of Spark (default: what spark-submit names, or all cores here)")
     return found
 

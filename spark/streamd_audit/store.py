@@ -10,6 +10,7 @@ with an object that its disk has damaged.
 from __future__ import annotations
 
 import os
+import ssl
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -44,6 +45,7 @@ OPTIONS = ("endpoint", "access_key", "secret_key", "session_token", "region", "c
 _READ_BYTES = 1024 * 1024
 _DEFAULT_ENDPOINT = "https://s3.amazonaws.com"
 _DEFAULT_REGION = "us-east-1"
+_TOKEN = "AWS_SESSION_TOKEN"
 # What does not get better by itself, by the store's own code.
 _REFUSALS = {
     "AccessDenied": "the credentials do not allow it",
@@ -255,13 +257,15 @@ class S3Store:
         if "://" not in endpoint:
             endpoint = f"https://{endpoint}"
         url = urlsplit(endpoint)
+        ca_file = options.get("ca_file")
+        _check_ca_file(ca_file)
         self._pool = urllib3.PoolManager(
             num_pools=2,
             maxsize=8,
             retries=False,
             timeout=urllib3.Timeout(total=TIMEOUT_S),
             cert_reqs="CERT_REQUIRED",
-            ca_certs=options.get("ca_file"),
+            ca_certs=ca_file,
         )
         try:
             self._client = Minio(
@@ -432,10 +436,24 @@ def _receive(response: urllib3.BaseHTTPResponse, size: int) -> bytes:
     return b"".join(parts)
 
 
+def _check_ca_file(ca_file: str | None) -> None:
+    """Raises `StoreFailed` if it has no certificates: a connection would fail again and again."""
+    if ca_file is not None:
+        try:
+            ssl.create_default_context(cafile=ca_file)
+        except OSError as error:
+            raise StoreFailed(f"the CA file {ca_file} cannot be used: {error}") from error
+
+
 def _credentials(options: Mapping[str, str], pool: urllib3.PoolManager) -> Provider:
-    key, secret = options.get("access_key"), options.get("secret_key")
+    """What is given comes before the environment, each by itself: a secret is better kept there."""
+    key, token = options.get("access_key"), options.get("session_token")
+    if not key:
+        # A token belongs to its key.
+        key, token = os.environ.get("AWS_ACCESS_KEY_ID"), token or os.environ.get(_TOKEN)
+    secret = options.get("secret_key") or os.environ.get("AWS_SECRET_ACCESS_KEY")
     if key and secret:
-        return StaticProvider(key, secret, options.get("session_token"))
+        return StaticProvider(key, secret, token)
     return _UsualPlaces([EnvAWSProvider(), AWSConfigProvider(), IamAwsProvider(http_client=pool)])
 
 
