@@ -13,7 +13,7 @@ import pytest
 
 from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.errors import StorageError
-from streamd.storage.log_store import LogStore
+from streamd.storage.log_storage import open_log
 from streamd.storage.state_store import StateStore
 from tests.sim.runtime import run_virtually
 from tests.sim.torn_pages import torn
@@ -32,7 +32,7 @@ def _play(tmp_path: Path) -> Play:
 def tear(machine: Machine, random: Random) -> None:
     """Leave of a write to log and state, which nobody heard of, what a loss of power may."""
     copy = copy_in_use(machine.path, machine.path.with_suffix(".copy"))
-    log = LogStore.open(copy / "log", copy / "floor", alone=False)
+    log = open_log(copy / "log", copy / "floor", alone=False)
     state = StateStore(copy / "state")
     before = copy_in_use(copy, machine.path.with_suffix(".before"))
     hard_state = log.hard_state

@@ -18,11 +18,11 @@ from streamd.cluster.recovery import recover_alone
 from streamd.codec import Batch, encode_batch
 from streamd.config import ClusterConfig, Config, ServerConfig
 from streamd.group.stores import Stores, open_core
+from streamd.raft.chain import ChainPosition
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind, HardState
 from streamd.storage.errors import NothingToRecover, RecoveryUnfinished
 from streamd.storage.files import write_checked
-from streamd.storage.floor import Floor
 from streamd.streams.commands import Result
 from streamd.streams.model import IfMatch
 from streamd.streams.state import State
@@ -112,7 +112,7 @@ def start(data: Path) -> tuple[tuple[int, ...], bool]:
 def test_a_recovery_killed_at_any_step_is_not_begun_or_done_or_a_start_tells_to_repeat_it(
     survivor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_checked(survivor / "lost", Floor(3))
+    write_checked(survivor / "lost", ChainPosition(3))
     images = images_of_a_recovery(survivor, tmp_path / "images", monkeypatch)
     unfinished = [image for image in images if is_unfinished(image)]
     assert 4 < len(unfinished) < len(images)
@@ -127,7 +127,7 @@ def test_a_recovery_killed_at_any_step_is_not_begun_or_done_or_a_start_tells_to_
 def test_a_killed_recovery_is_finished_by_another_that_tells_what_the_first_would_have(
     survivor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_checked(survivor / "lost", Floor(3))
+    write_checked(survivor / "lost", ChainPosition(3))
     former = Stores.open(survivor, 1, CLUSTER)
     former.close()
     for image in images_of_a_recovery(survivor, tmp_path / "images", monkeypatch):

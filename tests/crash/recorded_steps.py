@@ -21,9 +21,10 @@ from streamd.config import ClusterConfig
 from streamd.group.stores import Stores
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind, HardState
-from streamd.storage import salvage, state_store
+from streamd.storage import leveldb_log, state_store
 from streamd.streams import keys
 from streamd.streams.model import Header
+from tests.storage.images import compact
 
 STEPS = 60
 PEERS = ClusterConfig(name="torn", listen="127.0.0.1:1", bootstrap_node_id=1)
@@ -173,7 +174,7 @@ class Script:
         through = now.base_index = self._random.randint(now.base_index, now.applied_index)
 
         def cut(stores: Stores) -> Stores:
-            stores.log.compact(through)
+            compact(stores.log, through)
             return stores
 
         return cut
@@ -188,7 +189,7 @@ class Script:
 
 
 def small_buffers() -> None:
-    salvage._WRITE_BUFFER_BYTES = state_store._WRITE_BUFFER_BYTES = _BUFFER_BYTES
+    leveldb_log._WRITE_BUFFER_BYTES = state_store._WRITE_BUFFER_BYTES = _BUFFER_BYTES
 
 
 def main(directory: Path, seed: int, *, with_peers: bool) -> None:

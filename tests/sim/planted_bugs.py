@@ -19,11 +19,12 @@ from streamd.group.group import Group
 from streamd.group.packages import OwnPackage, OwnPackages
 from streamd.group.proposals import OutcomeUnknown, Unavailable, fail_all
 from streamd.group.state_flusher import StateFlusher
+from streamd.raft.chain import ChainPosition
 from streamd.raft.core import Ready
 from streamd.raft.messages import Entry, HardState
-from streamd.storage import install, leveldb, log_store, tears, wal
+from streamd.storage import install, leveldb, tears, wal
 from streamd.storage.binding import plyvel
-from streamd.storage.floor import Floor
+from streamd.storage.log_evidence import LogEvidence
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
@@ -77,8 +78,8 @@ def writes_are_acknowledged_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
     real = LogStore.append
 
     def append(self: LogStore, entries: Sequence[Entry], hard_state: HardState | None) -> None:
-        if not isinstance(self._db, _Unsynced):
-            self._db = _Unsynced(self._db)
+        if not isinstance(self._engine._db, _Unsynced):
+            self._engine._db = _Unsynced(self._engine._db)
         real(self, entries, hard_state)
 
     patch.setattr(LogStore, "append", append)
@@ -125,8 +126,8 @@ def errors_of_the_disk_are_ignored(patch: pytest.MonkeyPatch) -> None:
                 batch.write = careless
                 return batch
 
-        if not isinstance(self._db, Careless):
-            self._db = Careless(self._db)
+        if not isinstance(self._engine._db, Careless):
+            self._engine._db = Careless(self._engine._db)
         real(self, entries, hard_state)
 
     patch.setattr(LogStore, "append", append)
@@ -202,8 +203,8 @@ def damage_is_taken_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
 @bug(Focus({Faults.damage_log: 1, Faults.keep_the_only_copy_damaged: 1}))
 def log_that_was_cut_is_held_against_nothing(patch: pytest.MonkeyPatch) -> None:
     """Neither the floor nor the state tells that there had been more."""
-    patch.setattr(log_store, "read_floor", lambda _: Floor())
-    patch.setattr(log_store, "note_lost", lambda *_: None)
+    patch.setattr(LogEvidence, "floor", lambda _: ChainPosition())
+    patch.setattr(LogEvidence, "note_lost", lambda *_: None)
 
 
 # -- snapshots --------------------------------------------------------------------------------
@@ -230,11 +231,9 @@ def snapshot_is_installed_beside_the_state_in_memory(patch: pytest.MonkeyPatch) 
 
 @bug(Focus({Faults.crash_behind_install: 1}, mean_pause_s=2.0))
 def snapshot_leaves_the_log_as_it_is(patch: pytest.MonkeyPatch) -> None:
-    def reset(self: LogStore, index: int, term: int, chain: int) -> None:
-        real(self, index, term, chain)
-        batch = self._db.write_batch(sync=True)
-        self._rows.put_base(batch, Floor())
-        batch.write()
+    def reset(self: LogStore, position: ChainPosition) -> None:
+        real(self, position)
+        self._engine.write(base=ChainPosition())
 
     real = LogStore.reset
     patch.setattr(LogStore, "reset", reset)

@@ -18,7 +18,7 @@ from streamd.node.node import Node
 from streamd.raft.core import Core, Role
 from streamd.raft.invariants import Checker, InvariantBroken
 from streamd.raft.messages import HardState, Message
-from streamd.storage.log_store import LogStore
+from streamd.storage.log_storage import LogStorage
 from streamd.streams.commands import Command, Outcome
 from streamd.streams.sessions import PackageStamp
 
@@ -41,7 +41,7 @@ class _Held:
     """What a node's disk holds, as its log knows it: nothing before it was synced."""
 
     def __init__(self) -> None:
-        self.log: LogStore | None = None
+        self.log: LogStorage | None = None
 
     @property
     def hard_state(self) -> HardState:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streamd.raft.messages import Entry, EntryKind, HardState
+from streamd.storage.log_storage import LogStorage
 from streamd.storage.log_store import LogStore
 from tests.support.directories import copy_in_use
 
@@ -21,7 +22,7 @@ def open_log(directory: Path, *, alone: bool = True) -> LogStore:
     return LogStore.open(directory / "log", directory / "floor", alone=alone)
 
 
-def fill(log: LogStore, count: int, *, term: int = 1) -> list[Entry]:
+def fill(log: LogStorage, count: int, *, term: int = 1) -> list[Entry]:
     """Append `count` entries, one synced write each."""
     made = [entry(log.last_index + 1 + i, term) for i in range(count)]
     for each in made:
@@ -29,10 +30,17 @@ def fill(log: LogStore, count: int, *, term: int = 1) -> list[Entry]:
     return made
 
 
-def read_all(log: LogStore) -> Sequence[Entry]:
+def read_all(log: LogStorage) -> Sequence[Entry]:
     if log.last_index < log.first_index:
         return []
     return log.entries(log.first_index, log.last_index + 1, 1 << 30)
+
+
+def compact(log: LogStorage, through_index: int) -> None:
+    """Cut the log, with no reader beside."""
+    log.begin_cut(through_index)
+    if log.cut():
+        log.remove_cut()
 
 
 def copy_of(directory: Path, to: Path) -> Path:

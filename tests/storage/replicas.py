@@ -9,7 +9,7 @@ import msgspec
 
 from streamd.storage.data_dir import DataDir
 from streamd.storage.install import recover_install
-from streamd.storage.log_store import LogStore
+from streamd.storage.log_storage import open_log
 from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
@@ -25,7 +25,7 @@ class Replica:
     def __init__(self, path: Path, *, alone: bool = False) -> None:
         self.dir = DataDir.open(path, node_id=1)
         self.recovered: SnapshotMeta | None = recover_install(self.dir)
-        self.log = LogStore.open(self.dir.log, self.dir.floor, alone=alone)
+        self.log = open_log(self.dir.log, self.dir.floor, alone=alone)
         self.state = StateStore(self.dir.state)
         self.log.fit_to_state(self.header.applied_index, self.header.applied_term)
 

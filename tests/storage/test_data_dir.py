@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from streamd.raft.chain import ChainPosition
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import DataDirInUse, IdentityMismatch, LogCorrupt, StorageFailed
 from streamd.storage.files import read_checked, write_checked, write_durably
-from streamd.storage.floor import Floor, read_floor, write_floor
+from streamd.storage.log_evidence import LogEvidence
 
 
 def test_the_first_use_makes_the_directory_and_its_identity(tmp_path: Path) -> None:
@@ -74,9 +75,9 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 
 
 def test_a_floor_comes_back_as_written_and_is_zero_without_a_file(tmp_path: Path) -> None:
-    assert read_floor(tmp_path / "floor") == Floor()
-    write_floor(tmp_path / "floor", Floor(12, 3, 0xDEADBEEF))
-    assert read_floor(tmp_path / "floor") == Floor(12, 3, 0xDEADBEEF)
+    assert LogEvidence(tmp_path / "floor").floor() == ChainPosition()
+    LogEvidence(tmp_path / "floor").note_floor(ChainPosition(12, 3, 0xDEADBEEF))
+    assert LogEvidence(tmp_path / "floor").floor() == ChainPosition(12, 3, 0xDEADBEEF)
 
 
 # -- membership of a cluster ----------------------------------------------------------------------
@@ -130,17 +131,17 @@ def test_an_identity_written_before_clusters_had_names_is_read(tmp_path: Path) -
 
 def test_a_checked_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "file"
-    assert read_checked(file, Floor) is None
-    write_checked(file, Floor(12, 3, 4))
-    assert read_checked(file, Floor) == Floor(12, 3, 4)
+    assert read_checked(file, ChainPosition) is None
+    write_checked(file, ChainPosition(12, 3, 4))
+    assert read_checked(file, ChainPosition) == ChainPosition(12, 3, 4)
     whole = file.read_bytes()
     for place in range(len(whole)):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(LogCorrupt, match="damaged"):
-            read_checked(file, Floor)
+            read_checked(file, ChainPosition)
         file.write_bytes(whole[:place])
         with pytest.raises(LogCorrupt, match="damaged"):
-            read_checked(file, Floor)
+            read_checked(file, ChainPosition)
 
 
 def test_a_file_is_written_whole_where_the_system_takes_a_part_at_a_time(

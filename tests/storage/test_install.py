@@ -10,12 +10,13 @@ from threading import Event, Thread
 
 import pytest
 
+from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import HardState
 from streamd.storage import files
 from streamd.storage.errors import StorageError, StorageFailed
-from streamd.storage.floor import Floor, write_floor
 from streamd.storage.incoming import SnapshotSink
 from streamd.storage.install import install, recover_install
+from streamd.storage.log_evidence import LogEvidence
 from streamd.storage.raft_snapshots import SnapshotMeta
 from streamd.storage.state_store import StateStore
 from tests.storage.images import copy_of, entry, fill
@@ -57,7 +58,7 @@ def behind(path: Path) -> Replica:
 def assert_installed(replica: Replica, sender: Replica) -> None:
     assert replica.state.scan(*ALL, limit=9999) == sender.state.scan(*ALL, limit=9999)
     log = replica.log
-    assert (log.first_index, log.last_index, log.place(30)) == (31, 30, sender.log.place(30))
+    assert (log.first_index, log.last_index, log.position(30)) == (31, 30, sender.log.position(30))
     assert log.hard_state == HardState(5, 3)
     assert log.lost_below is None
     assert not replica.dir.install_marker.exists()
@@ -201,15 +202,17 @@ def test_a_power_cut_at_any_step_of_the_recovery_is_recovered_from(
         again.close()
 
 
-@pytest.mark.parametrize("floor", [Floor(), Floor(40, 2, 0xBAD), Floor(30, 4, 0xBAD)])
+@pytest.mark.parametrize(
+    "floor", [ChainPosition(), ChainPosition(40, 2, 0xBAD), ChainPosition(30, 4, 0xBAD)]
+)
 def test_the_floor_of_the_old_log_is_nothing_to_a_marked_installation(
-    floor: Floor, sender: Replica, tmp_path: Path
+    floor: ChainPosition, sender: Replica, tmp_path: Path
 ) -> None:
     replica = behind(tmp_path / "receiver")
     meta = receive(sender, replica)
     replica.close()
     files.write_checked(replica.dir.install_marker, meta)
-    write_floor(replica.dir.floor, floor)
+    LogEvidence(replica.dir.floor).note_floor(floor)
     again = Replica(tmp_path / "receiver", alone=True)
     assert_installed(again, sender)
     again.close()

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import HardState
-from streamd.storage.errors import LogBelowFloor, LogCorrupt, StateBehindLog, StorageError
-from streamd.storage.floor import Floor, write_floor
+from streamd.storage.errors import LogBelowFloor, LogCorrupt, StateLagsLog, StorageError
+from streamd.storage.log_evidence import LogEvidence
+from streamd.storage.log_storage import reset_log
 from streamd.storage.log_store import LogStore
-from tests.storage.images import copy_of, entry, fill, open_log, read_all
+from tests.storage.images import compact, copy_of, entry, fill, open_log, read_all
 from tests.support.directories import copy_in_use
 
 HARD_STATE = HardState(3, 2)
@@ -130,7 +132,7 @@ def test_a_damaged_table_is_left_behind_with_what_was_in_it(tmp_path: Path) -> N
     assert log.lost_below is not None
     assert log.lost_below.index <= 30, "no index is believed that is read from a damaged block"
     fill(log, 40, term=4)
-    log.compact(left + 20)
+    compact(log, left + 20)
     log.close()
     assert (image / "log.damaged" / table.name).read_bytes() == bytes(content)
 
@@ -138,7 +140,7 @@ def test_a_damaged_table_is_left_behind_with_what_was_in_it(tmp_path: Path) -> N
 def test_entries_seen_behind_the_damage_count_as_lost(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 9)
-    log._db.delete(log._rows.key(5))
+    log._engine.write(removed=[5])
     log._floor = log._last  # as if the floor had last been written long ago
     log.close()
     again = open_log(tmp_path, alone=False)
@@ -239,7 +241,7 @@ def test_a_log_from_before_votes_had_a_file_gets_one(tmp_path: Path) -> None:
 def test_a_log_that_reaches_the_state_is_left_as_it_is(tmp_path: Path) -> None:
     log = open_log(tmp_path, alone=False)
     fill(log, 9)
-    log.compact(3)
+    compact(log, 3)
     log.fit_to_state(3, 1)
     log.fit_to_state(9, 1)
     assert (log.first_index, log.last_index, log.lost_below) == (4, 9, None)
@@ -272,8 +274,8 @@ def test_a_single_voter_refuses_a_log_behind_its_state(tmp_path: Path) -> None:
 def test_a_gap_between_state_and_log_is_refused(alone: bool, tmp_path: Path) -> None:
     log = open_log(tmp_path, alone=alone)
     fill(log, 9)
-    log.compact(5)
-    with pytest.raises(StateBehindLog, match="the state ends at entry 4"):
+    compact(log, 5)
+    with pytest.raises(StateLagsLog, match="the state ends at entry 4"):
         log.fit_to_state(4, 1)
     log.close()
 
@@ -286,10 +288,10 @@ def test_a_reset_log_is_empty_behind_the_given_entry(index: int, tmp_path: Path)
     log = open_log(tmp_path)
     fill(log, 9)
     log.sync_floor()
-    log.reset(index, 7, 0xABCD)
+    log.reset(ChainPosition(index, 7, 0xABCD))
     for _ in range(2):
         assert (log.first_index, log.last_index, log.term(index)) == (index + 1, index, 7)
-        assert log.place(index).chain == 0xABCD
+        assert log.position(index).chain == 0xABCD
         assert log.hard_state == HardState(1, 1)
         log.close()
         log = open_log(tmp_path)
@@ -305,8 +307,8 @@ def test_a_closed_log_is_reset_whatever_its_floor_says(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 9)
     log.close()
-    write_floor(tmp_path / "floor", Floor(99, 9, 9))
-    LogStore.reset_closed(tmp_path / "log", tmp_path / "floor", Floor(40, 3, 1))
+    LogEvidence(tmp_path / "floor").note_floor(ChainPosition(99, 9, 9))
+    reset_log(tmp_path / "log", tmp_path / "floor", index=40, term=3, chain=1)
     again = open_log(tmp_path)
     assert (again.first_index, again.last_index, again.term(40)) == (41, 40, 3)
     again.close()

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from streamd.raft.messages import Entry, HardState
 from streamd.storage import log_store
 from streamd.storage.errors import LogBelowFloor, LogCorrupt, StorageError, StorageFailed
-from tests.storage.images import entry, fill, open_log, read_all
+from tests.storage.images import compact, entry, fill, open_log, read_all
 from tests.support.directories import copy_in_use
 
 
@@ -108,9 +109,9 @@ def test_how_much_lies_behind_an_entry_is_known_for_what_is_in_memory(tmp_path: 
     log = open_log(tmp_path)
     entries = [entry(index, payload=b"x" * index) for index in range(1, 5)]
     log.append(entries, None)
-    assert [log.size_behind(index) for index in range(5)] == [10, 9, 7, 4, 0]
-    log.compact(2)
-    assert log.size_behind(2) == 7
+    assert [log.size_after(index) for index in range(5)] == [10, 9, 7, 4, 0]
+    compact(log, 2)
+    assert log.size_after(2) == 7
     log.close()
 
 
@@ -122,7 +123,7 @@ def test_how_much_lies_behind_an_entry_is_estimated_for_what_is_on_disk(tmp_path
         log.append([entry(index, payload=payload)], None)
     log.close()
     again = open_log(tmp_path)
-    behind = [again.size_behind(index) for index in (0, 20, 39, 40)]
+    behind = [again.size_after(index) for index in (0, 20, 39, 40)]
     assert behind[2:] == [size, 0]
     assert behind == sorted(behind, reverse=True)
     assert behind[0] > behind[1] >= 20 * size
@@ -132,8 +133,8 @@ def test_how_much_lies_behind_an_entry_is_estimated_for_what_is_on_disk(tmp_path
 def test_a_compacted_log_begins_behind_what_was_cut(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     entries = fill(log, 4) + fill(log, 4, term=3)
-    log.compact(5)
-    log.compact(2)
+    compact(log, 5)
+    compact(log, 2)
     for reader in (log, _reopened(log, tmp_path)):
         assert (reader.first_index, reader.last_index) == (6, 8)
         assert reader.term(5) == 3
@@ -146,7 +147,7 @@ def test_a_compacted_log_begins_behind_what_was_cut(tmp_path: Path) -> None:
 def test_a_log_may_be_cut_to_its_end(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 3)
-    log.compact(3)
+    compact(log, 3)
     again = _reopened(log, tmp_path)
     assert (again.first_index, again.last_index) == (4, 3)
     assert again.term(3) == 1
@@ -241,8 +242,7 @@ def _restore(image: Path, file: Path, content: bytes) -> None:
 def test_an_entry_taken_out_of_the_middle_breaks_the_chain(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 9)
-    key = log._rows.key(5)
-    log._db.delete(key)
+    log._engine.write(removed=[5])
     log.close()
     with pytest.raises(LogCorrupt, match="entry 5"):
         open_log(tmp_path)
@@ -251,10 +251,8 @@ def test_an_entry_taken_out_of_the_middle_breaks_the_chain(tmp_path: Path) -> No
 def test_an_entry_changed_with_a_valid_database_checksum_breaks_the_chain(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 9)
-    key = log._rows.key(5)
-    stored = bytearray(log._db.get(key))
-    stored[-1] ^= 1
-    log._db.put(key, bytes(stored))
+    ((stored, position),) = log._engine.rows(5, 6)
+    log._engine.write(entries=[(replace(stored, payload=b"another"), position)])
     log.close()
     with pytest.raises(LogCorrupt, match="entry 5"):
         open_log(tmp_path)
@@ -275,9 +273,9 @@ def test_another_log_under_the_same_floor_is_refused(tmp_path: Path) -> None:
 def test_a_state_ahead_of_the_log_shows_that_the_log_lost_entries(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 5)
-    log.check_applied(5)
+    log.fit_to_state(5, 1)
     with pytest.raises(LogBelowFloor, match="ends at entry 5"):
-        log.check_applied(6)
+        log.fit_to_state(6, 1)
     log.close()
 
 

@@ -13,12 +13,11 @@ from typing import NamedTuple, TypeVar
 
 import pytest
 
+from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import HardState
 from streamd.storage.errors import StorageFailed
 from streamd.storage.files import read_checked
-from streamd.storage.floor import Floor
 from streamd.storage.install import install
-from streamd.storage.log_store import LogStore
 from tests.sim.persisting import PersistPoints
 from tests.storage.images import entry, fill, open_log
 from tests.storage.replicas import Replica
@@ -109,23 +108,23 @@ def test_a_log_that_ends_before_the_state_notes_its_loss_and_how_much_before_it_
 ) -> None:
     """Noted afterwards, a crash in between leaves an empty log whose node votes; noted without the
     index, the node trusts itself again too soon."""
-    lost: list[Floor | None] = []
-    notes = Notes(lambda: lost.append(read_checked(tmp_path / "lost", Floor)))
+    lost: list[ChainPosition | None] = []
+    notes = Notes(lambda: lost.append(read_checked(tmp_path / "lost", ChainPosition)))
     log = open_log(tmp_path, alone=False)
     fill(log, 5)
     log.close()
     with noted(notes):
-        log = LogStore.open(tmp_path / "log", tmp_path / "floor", alone=False)
+        log = open_log(tmp_path, alone=False)
         notes.steps.clear()
         lost.clear()
         log.fit_to_state(9, 1)
         assert notes.steps[0] == "lost"
         assert Batch("log", True) in notes.steps
         emptied = len(lost) - notes.steps[::-1].index(Batch("log", True)) - 1
-        assert lost[emptied] == Floor(9)
+        assert lost[emptied] == ChainPosition(9)
         log.close()
     again = open_log(tmp_path, alone=False)
-    assert again.lost_below == Floor(9)
+    assert again.lost_below == ChainPosition(9)
     again.close()
 
 
@@ -137,11 +136,11 @@ def test_a_loss_is_noted_before_the_damaged_log_is_replaced(tmp_path: Path) -> N
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     notes = Notes()
     with noted(notes):
-        log = LogStore.open(tmp_path / "log", tmp_path / "floor", alone=False)
+        log = open_log(tmp_path, alone=False)
         log.close()
     names = [step for step in notes.steps if isinstance(step, str)]
     assert names.index("lost") < names.index("log.damaged") < names.index("log")
-    assert read_checked(tmp_path / "lost", Floor) == Floor(30)
+    assert read_checked(tmp_path / "lost", ChainPosition) == ChainPosition(30)
 
 
 def test_the_state_before_an_installation_is_there_until_the_marker_is_gone(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_what_arrives_is_what_was_stored(sender: Replica, tmp_path: Path) -> Non
 
 def test_a_snapshot_says_of_which_entry_it_is(sender: Replica) -> None:
     source = sender.snapshot(snapshot_id=2**64 - 1)
-    place = sender.log.place(45)
+    place = sender.log.position(45)
     assert source.meta == SnapshotMeta(45, place.term, place.chain, sender.configuration, 2**64 - 1)
     source.close()
 

@@ -13,8 +13,7 @@ from crc32c import crc32c
 
 from streamd.raft.messages import HardState
 from streamd.storage.errors import LogBelowFloor, LogCorrupt
-from streamd.storage.log_rows import LogRows
-from streamd.storage.salvage import open_log_database
+from streamd.storage.leveldb_log import LevelDBLog
 from streamd.storage.state_store import StateStore
 from streamd.storage.wal import BLOCK_BYTES
 from tests.storage.images import entry, fill, open_log, read_all
@@ -149,12 +148,12 @@ def test_a_flipped_bit_in_the_last_write_is_damage(tmp_path: Path) -> None:
 def two_file_log(tmp_path: Path) -> tuple[Path, Path, Path]:
     """A database that has begun a second log and still needs the first."""
     live = tmp_path / "live"
-    db = open_log_database(live)
-    rows = LogRows(db, 0, "")
+    log = LevelDBLog(live, 0)
+    db = log._db
     head, tag, lengths = 7 + 12, 1, 1 + 3
-    to_the_block = BLOCK_BYTES - head - tag - lengths - len(rows.key(1))
-    db.put(rows.key(1), b"\x5a" * to_the_block, sync=True)
-    db.put(rows.key(2), b"the second", sync=True)
+    to_the_block = BLOCK_BYTES - head - tag - lengths - len(log._key(1))
+    db.put(log._key(1), b"\x5a" * to_the_block, sync=True)
+    db.put(log._key(2), b"the second", sync=True)
     image = copy_in_use(live, tmp_path / "image")
     db.close()
     older = newest(image)
@@ -168,23 +167,23 @@ def two_file_log(tmp_path: Path) -> tuple[Path, Path, Path]:
 def test_two_logs_are_read_one_after_the_other(tmp_path: Path) -> None:
     image, _, newer = two_file_log(tmp_path)
     newer.write_bytes(newer.read_bytes() + b"torn")
-    db = open_log_database(image)
-    assert db.get(LogRows(db, 0, "").key(2)) == b"the second"
-    db.close()
+    log = LevelDBLog(image, 0)
+    assert log._db.get(log._key(2)) == b"the second"
+    log.close()
 
 
 def test_an_older_log_is_never_torn(tmp_path: Path) -> None:
     image, older, _ = two_file_log(tmp_path)
     older.write_bytes(older.read_bytes()[:-5000])
     with pytest.raises(LogCorrupt, match=older.name):
-        open_log_database(image)
+        LevelDBLog(image, 0)
 
 
 def test_a_log_that_is_missing_before_another_is_noticed(tmp_path: Path) -> None:
     image, older, newer = two_file_log(tmp_path)
     older.unlink()
     with pytest.raises(LogCorrupt, match=newer.name):
-        open_log_database(image)
+        LevelDBLog(image, 0)
 
 
 def test_the_first_block_of_a_new_log_may_be_what_another_database_had_there(
@@ -199,7 +198,7 @@ def test_the_first_block_of_a_new_log_may_be_what_another_database_had_there(
     image, _, newer = two_file_log(tmp_path)
     for block in (old_block, newest(tmp_path / "other", "*.ldb").read_bytes()):
         newer.write_bytes(block)
-        open_log_database(copy_in_use(image, tmp_path / block[:9].hex())).close()
+        LevelDBLog(copy_in_use(image, tmp_path / block[:9].hex()), 0).close()
 
 
 # -- the manifest ---------------------------------------------------------------------------------
@@ -210,9 +209,9 @@ def test_a_torn_manifest_is_cut_off(tmp_path: Path) -> None:
     whole = manifest.read_bytes()
     for torn in (whole[: start + 9], whole[:start] + bytes(len(whole) - start)):
         manifest.write_bytes(torn)
-        db = open_log_database(copy_in_use(image, tmp_path / f"torn{len(torn)}"))
-        assert len(list(db.iterator(include_value=False))) == 9
-        db.close()
+        log = LevelDBLog(copy_in_use(image, tmp_path / f"torn{len(torn)}"), 0)
+        assert len(list(log._db.iterator(include_value=False))) == 9
+        log.close()
 
 
 def test_a_manifest_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
@@ -223,17 +222,17 @@ def test_a_manifest_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
         copy = copy_in_use(image, tmp_path / f"flipped{place}")
         (copy / manifest.name).write_bytes(content)
         with pytest.raises(LogCorrupt, match="MANIFEST"):
-            open_log_database(copy)
+            LevelDBLog(copy, 0)
 
 
 def manifest_image(tmp_path: Path) -> tuple[Path, Path, int]:
     """A database whose manifest has just heard of a new table, that table's log still there; the
     manifest, and where what it heard begins."""
     live = tmp_path / "live"
-    db = open_log_database(live)
-    rows = LogRows(db, 0, "")
+    log = LevelDBLog(live, 0)
+    db = log._db
     for index in range(9):
-        db.put(rows.key(index), b"x", sync=True)
+        db.put(log._key(index), b"x", sync=True)
     image = copy_in_use(live, tmp_path / "image")
     start = newest(live, "MANIFEST-*").stat().st_size
     db.compact_range()
@@ -246,14 +245,14 @@ def manifest_image(tmp_path: Path) -> tuple[Path, Path, int]:
 
 def test_a_write_that_failed_is_not_missed_though_the_manifest_counts_it(tmp_path: Path) -> None:
     """LevelDB counts it; a table that is finished at that moment takes the count along."""
-    db = open_log_database(tmp_path / "live")
-    rows = LogRows(db, 0, "")
-    db.put(rows.key(1), b"the first", sync=True)
+    log = LevelDBLog(tmp_path / "live", 0)
+    db = log._db
+    db.put(log._key(1), b"the first", sync=True)
     image = copy_in_use(tmp_path / "live", tmp_path / "image")
     db.close()
     count_batches(newest(image, "MANIFEST-*"), last_sequence=2)
-    again = open_log_database(image)
-    assert again.get(rows.key(1)) == b"the first"
+    again = LevelDBLog(image, 0)
+    assert again._db.get(log._key(1)) == b"the first"
     again.close()
 
 

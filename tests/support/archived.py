@@ -15,7 +15,7 @@ from streamd.blocking import in_thread
 from streamd.codec import decode_batch
 from streamd.config import ColdConfig, Config, ServerConfig
 from streamd.raft.messages import Entry, EntryKind
-from streamd.storage.log_store import LogStore
+from streamd.storage.log_storage import open_log
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
@@ -81,7 +81,7 @@ def said_by(store: KeyValue) -> Said:
 
 def log_of(data_dir: Path) -> list[Entry]:
     """The whole log of a stopped node."""
-    log = LogStore.open(data_dir / "log", data_dir / "floor", alone=False)
+    log = open_log(data_dir / "log", data_dir / "floor", alone=False)
     try:
         return [
             log.entries(index, index + 1, 1)[0]

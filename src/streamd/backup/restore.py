@@ -50,10 +50,9 @@ from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageFailed
 from streamd.storage.files import read_checked, remove_durably, write_checked
-from streamd.storage.floor import Floor
 from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
 from streamd.storage.install import recover_install
-from streamd.storage.log_store import LogStore
+from streamd.storage.log_storage import open_log, reset_log
 from streamd.storage.raft_snapshots import Piece, SnapshotMeta, piece_crc
 from streamd.storage.state_store import StateStore
 from streamd.streams.model import LogPosition, Pack
@@ -452,8 +451,12 @@ def _found_cluster(data_dir: DataDir, config: Config, position: LogPosition, don
         become_another(store, data_dir.identity.cluster_id)
     finally:
         store.close()
-    LogStore.reset_closed(
-        data_dir.log, data_dir.floor, Floor(position.index, position.term, position.chain)
+    reset_log(
+        data_dir.log,
+        data_dir.floor,
+        index=position.index,
+        term=position.term,
+        chain=position.chain,
     )
     server = config.server
     advertised = server.advertise or server.listen
@@ -463,7 +466,7 @@ def _found_cluster(data_dir: DataDir, config: Config, position: LogPosition, don
     )
     term = position.term + 1
     entry = Entry(position.index + 1, term, EntryKind.CONFIGURATION, encode_configuration(alone))
-    log = LogStore.open(data_dir.log, data_dir.floor)
+    log = open_log(data_dir.log, data_dir.floor)
     try:
         log.append([entry], HardState(term))
     finally:

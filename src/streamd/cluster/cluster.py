@@ -22,7 +22,7 @@ from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
 from streamd.raft.messages import AppendRequest, Configuration, EntryKind, Message
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageError
-from streamd.storage.log_store import LogStore
+from streamd.storage.log_storage import LogStorage
 from streamd.transport import Credentials, Hello, Limits, Network, PeerConnection, Transport
 from streamd.transport import errors as transport_errors
 from streamd.transport.hello import encode_hello, parse_hello
@@ -89,7 +89,7 @@ class Cluster:
         self,
         config: ClusterConfig,
         data_dir: DataDir,
-        log_store: LogStore,
+        log_store: LogStorage,
         *,
         client_address: str,
         max_body_bytes: int,

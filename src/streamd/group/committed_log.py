@@ -7,7 +7,7 @@ import trio
 from streamd.blocking import RunBlocking
 from streamd.raft.core import Core
 from streamd.raft.messages import Entry
-from streamd.storage.log_store import LogStore
+from streamd.storage.log_storage import LogStorage
 
 
 class EntriesGone(Exception):
@@ -20,7 +20,7 @@ class CommittedLog:
 
     def __init__(
         self,
-        log: LogStore,
+        log: LogStorage,
         core: Core,
         *,
         run_blocking: RunBlocking,
@@ -45,7 +45,7 @@ class CommittedLog:
 
         Raises `StorageFailed`.
         """
-        return self._log.size_behind(max(index, self._log.first_index - 1))
+        return self._log.size_after(max(index, self._log.first_index - 1))
 
     async def behind(self, index: int, max_bytes: int) -> list[Entry]:
         """Applied entries behind entry `index`, none when there are none, else as many as

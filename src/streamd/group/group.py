@@ -58,7 +58,7 @@ from streamd.raft.membership import decode_configuration, departed
 from streamd.raft.messages import AppendRequest, Configuration, Entry, EntryKind, Message
 from streamd.storage.data_dir import DataDir
 from streamd.storage.install import install
-from streamd.storage.log_store import LogStore
+from streamd.storage.log_storage import LogStorage
 from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
 from streamd.streams.checks import are_of_clients
@@ -87,7 +87,7 @@ class Group:
     def __init__(
         self,
         core: Core,
-        log: LogStore,
+        log: LogStorage,
         machine: Machine,
         store: StateStore,
         data_dir: DataDir,

@@ -10,7 +10,7 @@ import trio
 
 from streamd.blocking import RunBlocking
 from streamd.group.retention import Retention
-from streamd.storage.log_store import LogStore
+from streamd.storage.log_storage import LogStorage
 from streamd.storage.state_store import StateStore
 from streamd.streams.state import State
 
@@ -41,7 +41,7 @@ class StateFlusher:
         self,
         state: State,
         store: StateStore,
-        log: LogStore,
+        log: LogStorage,
         retention: Retention,
         *,
         run_blocking: RunBlocking,

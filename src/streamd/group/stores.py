@@ -16,12 +16,12 @@ from streamd.storage.errors import (
     LogCorrupt,
     RecoveryUnfinished,
     RestoreUnfinished,
-    StateBehindLog,
+    StateLagsLog,
     StorageError,
 )
 from streamd.storage.incoming import check_installed
 from streamd.storage.install import recover_install
-from streamd.storage.log_store import LogStore
+from streamd.storage.log_storage import LogStorage, open_log
 from streamd.storage.state_store import StateStore
 from streamd.streams.state import State
 
@@ -31,7 +31,7 @@ log = structlog.get_logger("streamd.storage")
 class Stores:
     """The open stores of a data directory."""
 
-    def __init__(self, data_dir: DataDir, log_store: LogStore, state_store: StateStore) -> None:
+    def __init__(self, data_dir: DataDir, log_store: LogStorage, state_store: StateStore) -> None:
         self.data_dir = data_dir
         self.log = log_store
         self.state = state_store
@@ -54,7 +54,7 @@ class Stores:
         name = cluster.name if cluster is not None else None
         joining = cluster is not None and name is not None and node_id != cluster.bootstrap_node_id
         data_dir = DataDir.open(path, node_id, cluster_name=name or "", joining=joining)
-        log_store = None
+        log_store: LogStorage | None = None
         try:
             if data_dir.restoring.exists():
                 raise RestoreUnfinished(
@@ -67,12 +67,12 @@ class Stores:
                     "--offline' again, and it is"
                 )
             recover_install(data_dir)
-            log_store = LogStore.open(data_dir.log, data_dir.floor, alone=name is None)
+            log_store = open_log(data_dir.log, data_dir.floor, alone=name is None)
             if name is None and log_store.last_index == 0:
                 log_store.append([bootstrap_entry([node_id])], BOOTSTRAP_HARD_STATE)
             try:
                 state_store = _open_state(data_dir, log_store)
-            except (LogCorrupt, StateBehindLog) as damage:
+            except (LogCorrupt, StateLagsLog) as damage:
                 has_leader = name is not None and not recovering
                 if log_store.first_index > 1 and not has_leader:
                     raise
@@ -96,8 +96,8 @@ class Stores:
                 self.data_dir.close()
 
 
-def _open_state(data_dir: DataDir, log_store: LogStore) -> StateStore:
-    """Raises `LogCorrupt`, `StateBehindLog` when the log cannot make up for what it lacks."""
+def _open_state(data_dir: DataDir, log_store: LogStorage) -> StateStore:
+    """Raises `LogCorrupt`, `StateLagsLog` when the log cannot make up for what it lacks."""
     state_store = StateStore(data_dir.state)
     try:
         check_installed(state_store)
@@ -108,7 +108,7 @@ def _open_state(data_dir: DataDir, log_store: LogStore) -> StateStore:
     return state_store
 
 
-def _make_up_for(damage: StorageError, data_dir: DataDir, log_store: LogStore) -> LogStore:
+def _make_up_for(damage: StorageError, data_dir: DataDir, log_store: LogStorage) -> LogStorage:
     """Set a damaged state aside. The log makes it again if that reaches back to its beginning.
 
     Otherwise a leader has to send a snapshot. It does so to a node without a log; so the log is

@@ -66,7 +66,7 @@ def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
 def _behind_bytes(node: Node, peer: PeerStatus) -> int:
     """About how many bytes of entries a follower lacks; those of the log only, when some that it
     lacks are gone from there and a snapshot will replace them."""
-    return node.stores.log.size_behind(max(peer.match_index, node.group.core.first_index - 1))
+    return node.stores.log.size_after(max(peer.match_index, node.group.core.first_index - 1))
 
 
 def _last_contact_ms(node: Node, peer: PeerStatus) -> int:

@@ -40,7 +40,7 @@ class EntryCache:
             skip = lo - self._entries[0].index
             return fitting((self._entries[skip + i] for i in range(hi - lo)), max_bytes)
 
-    def size_behind(self, index: int) -> tuple[int, int]:
+    def size_after(self, index: int) -> tuple[int, int]:
         """The size in bytes of the entries in memory behind `index`, and the index of the first
         of them, which is `index + 1` when they are all there."""
         with self._lock:

@@ -23,7 +23,7 @@ class LogBelowFloor(StorageError):
     """The log ends before an entry that was known to be on disk."""
 
 
-class StateBehindLog(StorageError):
+class StateLagsLog(StorageError):
     """Entries that the state has not seen are no longer in the log."""
 
 

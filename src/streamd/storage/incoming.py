@@ -16,7 +16,7 @@ from streamd.codec import UNDECODABLE
 from streamd.storage.binding import plyvel
 from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError
 from streamd.storage.files import sync_directory
-from streamd.storage.leveldb import FailStop
+from streamd.storage.leveldb import LevelDBFailStop
 from streamd.storage.raft_snapshots import Piece, SnapshotMeta, piece_crc, put_rows
 from streamd.storage.state_store import StateStore, open_state_database
 from streamd.streams import keys
@@ -55,7 +55,7 @@ class SnapshotSink:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._fail_stop = FailStop(directory)
+        self._fail_stop = LevelDBFailStop(directory)
         self._db: plyvel.DB | None = None
         self._progress: _Progress | None = None
         # The beginning of a row that is larger than a piece.

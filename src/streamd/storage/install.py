@@ -14,6 +14,7 @@ import shutil
 
 import structlog
 
+from streamd.raft.chain import ChainPosition
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageFailed
 from streamd.storage.files import (
@@ -22,15 +23,16 @@ from streamd.storage.files import (
     rename_durably,
     write_checked,
 )
-from streamd.storage.floor import Floor
-from streamd.storage.log_store import LogStore
+from streamd.storage.log_storage import LogStorage, reset_log
 from streamd.storage.raft_snapshots import SnapshotMeta
 from streamd.storage.state_store import StateStore
 
 log = structlog.get_logger("streamd.storage")
 
 
-def install(data_dir: DataDir, log_store: LogStore, state: StateStore, meta: SnapshotMeta) -> None:
+def install(
+    data_dir: DataDir, log_store: LogStorage, state: StateStore, meta: SnapshotMeta
+) -> None:
     """Install what `SnapshotSink.finish` left, into the open stores. Blocks.
 
     On the log's thread, with no flush of the state under way. Not for a snapshot whose last
@@ -44,7 +46,7 @@ def install(data_dir: DataDir, log_store: LogStore, state: StateStore, meta: Sna
     try:
         write_checked(data_dir.install_marker, meta)
         state.swap(lambda: _swap_directories(data_dir))
-        log_store.reset(meta.index, meta.term, meta.chain)
+        log_store.reset(ChainPosition(meta.index, meta.term, meta.chain))
         _clean_up(data_dir)
     except OSError as error:
         raise StorageFailed(f"{data_dir.path}: the snapshot is not installed: {error}") from error
@@ -60,8 +62,9 @@ def recover_install(data_dir: DataDir) -> SnapshotMeta | None:
         meta = read_checked(data_dir.install_marker, SnapshotMeta)
         if meta is not None:
             _swap_directories(data_dir)
-            place = Floor(meta.index, meta.term, meta.chain)
-            LogStore.reset_closed(data_dir.log, data_dir.floor, place)
+            reset_log(
+                data_dir.log, data_dir.floor, index=meta.index, term=meta.term, chain=meta.chain
+            )
             log.info("the snapshot's installation was completed", index=meta.index, term=meta.term)
         if meta is not None or data_dir.state_old.exists():
             _clean_up(data_dir)

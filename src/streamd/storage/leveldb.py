@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 from streamd.storage.binding import plyvel
-from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError, StorageFailed
+from streamd.storage.errors import RESTORE_HINT, StorageFailed
+from streamd.storage.fail_stop import FailStop, corrupt, failed
 from streamd.storage.files import sync_directory
 from streamd.storage.tears import IsKey, cut_torn_tails
 
@@ -52,7 +52,7 @@ def open_database(
         sync_directory(directory.parent)
         return db
     except plyvel.CorruptionError as error:
-        raise LogCorrupt(f"{directory} is corrupt: {_text(error)}. {RESTORE_HINT}") from error
+        raise corrupt(directory, _text(error)) from error
     except (plyvel.Error, OSError) as error:
         # LevelDB reports a missing or damaged MANIFEST or CURRENT as an invalid argument.
         raise StorageFailed(
@@ -79,36 +79,22 @@ def _refuse_orphans(directory: Path) -> None:
         raise StorageFailed(f"{directory} has data but no CURRENT file. {RESTORE_HINT}")
 
 
-class FailStop:
-    """Turns the first error of a store into the last thing it ever does."""
+@contextmanager
+def translated(directory: Path) -> Iterator[None]:
+    """Raises `LogCorrupt` or `StorageFailed` in place of LevelDB's errors."""
+    try:
+        yield
+    except plyvel.CorruptionError as error:
+        raise corrupt(directory, _text(error)) from error
+    except plyvel.Error as error:
+        raise failed(directory, _text(error)) from error
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._failure: StorageError | None = None
 
-    @property
-    def failed(self) -> bool:
-        return self._failure is not None
-
-    def fail(self, error: StorageError) -> NoReturn:
-        """Raise `error`, and ever after."""
-        self._failure = error
-        raise error
+class LevelDBFailStop(FailStop):
+    """A `FailStop` for calls that use LevelDB directly."""
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
-        """Run one storage call. Raises `StorageFailed` or `LogCorrupt`, and ever after."""
-        if self._failure is not None:
-            raise self._failure
-        try:
+        """Run one call. Raises `StorageFailed` or `LogCorrupt`."""
+        with super().guarding(), translated(self._directory):
             yield
-        except plyvel.CorruptionError as error:
-            what = _text(error)
-            self._failure = LogCorrupt(f"{self._directory} is corrupt: {what}. {RESTORE_HINT}")
-            raise self._failure from error
-        except (plyvel.Error, OSError) as error:
-            self._failure = StorageFailed(
-                f"{self._directory}: {_text(error)}. Nothing was acknowledged after this; free or "
-                "repair the disk, then start again."
-            )
-            raise self._failure from error

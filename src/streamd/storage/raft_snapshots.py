@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from streamd.storage.binding import plyvel
 from streamd.storage.hot_rows import HotRows, View
-from streamd.storage.log_store import LogStore
+from streamd.storage.log_storage import LogStorage
 from streamd.storage.state_store import StateStore, ViewGone
 from streamd.streams import keys
 from streamd.streams.model import Header
@@ -73,7 +73,7 @@ class SnapshotSource:
 
     @classmethod
     def open(
-        cls, state: StateStore, log: LogStore, snapshot_id: int, only_hot: bool = False
+        cls, state: StateStore, log: LogStorage, snapshot_id: int, only_hot: bool = False
     ) -> SnapshotSource:
         """The state as it is stored now. Close it: until then its old rows take up disk.
 
@@ -88,7 +88,7 @@ class SnapshotSource:
             if raw is None:
                 raise SnapshotUnavailable("nothing is stored yet")
             header = _HEADER_DECODER.decode(raw)
-            place = log.place(header.applied_index)
+            place = log.position(header.applied_index)
             meta = SnapshotMeta(
                 place.index, place.term, place.chain, header.configuration, snapshot_id
             )

@@ -1,8 +1,8 @@
 """What a node with peers does about a damaged log: keep what is proved, and say what is lost.
 
-The kept entries go into a fresh database, because LevelDB would trip over the damaged tables
-again; the damaged log is kept beside it for whoever wants to know what happened. Everything lost
-is still with the other nodes, as long as this one claims nothing that it no longer has.
+The kept entries go into a new database, because LevelDB would trip over the damaged tables again;
+the damaged log stays beside it for an investigation. The other nodes still hold everything lost,
+as long as this one claims nothing that it no longer has.
 """
 
 from __future__ import annotations
@@ -11,62 +11,26 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-import structlog
-
-from streamd.raft.messages import HardState
-from streamd.storage.binding import plyvel
+from streamd.raft.chain import ChainPosition
+from streamd.raft.messages import Entry, HardState
 from streamd.storage.errors import LogCorrupt, StorageError, StorageFailed
-from streamd.storage.files import read_checked, rename_durably, sync_directory, write_checked
-from streamd.storage.floor import Floor, read_floor, write_floor
-from streamd.storage.leveldb import open_database
-from streamd.storage.log_rows import LogRows, is_log_key
+from streamd.storage.files import rename_durably, sync_directory
+from streamd.storage.log_engine import MAX_INDEX, LogEngine, open_engine, proved
+from streamd.storage.log_evidence import LogEvidence
 
-# The log is written in order, so its tables hardly overlap and a larger buffer saves no sorting.
-# It would be filled, twice over, by one snapshot that an application publishes.
-_WRITE_BUFFER_BYTES = 2 * 1024 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
-
-log = structlog.get_logger("streamd.storage")
 
 
 class LogFiles:
-    """Where a log's database is, and the files that prove it."""
+    """Where a log's rows are, the evidence beside them, and the directories of a salvage."""
 
-    def __init__(self, directory: Path, floor: Path) -> None:
+    def __init__(self, directory: Path, floor_file: Path) -> None:
         self.directory = directory
-        self.floor = floor
-        self.vote = floor.with_name("vote")
-        self.lost = floor.with_name("lost")
+        self.evidence = LogEvidence(floor_file)
         # The log as it was found, the copy that LevelDB may repair, and what is kept of it.
         self.damaged = directory.with_name(directory.name + ".damaged")
         self.copy = directory.with_name(directory.name + ".copy")
         self.kept = directory.with_name(directory.name + ".kept")
-
-
-def open_log_database(directory: Path, *, paranoid: bool = True) -> plyvel.DB:
-    """Raises `LogCorrupt` or `StorageFailed`."""
-    return open_database(
-        directory,
-        write_buffer_size=_WRITE_BUFFER_BYTES,
-        compression=None,
-        paranoid=paranoid,
-        is_key=is_log_key,
-    )
-
-
-def note_lost(files: LogFiles, through_index: int, why: str, last: Floor) -> Floor:
-    """Write down that entries up to `through_index` were here once. Raises `OSError`."""
-    before = read_checked(files.lost, Floor) or Floor()
-    lost = max(before, Floor(through_index), key=lambda floor: floor.index)
-    write_checked(files.lost, lost)
-    log.error(
-        "the log has lost entries; until the leader has restored them this node does not vote",
-        why=why,
-        log=str(files.directory),
-        log_ends_at=last.index,
-        lost_through=lost.index,
-    )
-    return lost
 
 
 def finish_salvage(files: LogFiles) -> None:
@@ -88,18 +52,22 @@ def salvage(files: LogFiles, group_id: int, damage: StorageError) -> None:
     Raises `damage` again when not even that is safe: the last vote must be known, and the log
     must be the one that the floor was written for. Raises `StorageFailed`.
     """
+    evidence = files.evidence
     try:
-        hard_state = read_checked(files.vote, HardState)
+        hard_state = evidence.vote()
         if hard_state is None:
             raise damage
-        floor = _floor_or_none(files)
+        try:
+            floor = evidence.floor()
+        except LogCorrupt:
+            floor = ChainPosition()
         for leftover in (files.copy, files.kept):
             shutil.rmtree(leftover, ignore_errors=True)
         shutil.copytree(files.directory, files.copy, ignore=shutil.ignore_patterns("LOCK"))
         last, highest_index = _keep_proved(files, group_id, hard_state, floor, damage)
         shutil.rmtree(files.copy)
-        note_lost(files, max(floor.index, highest_index, last.index), str(damage), last)
-        write_floor(files.floor, last)
+        evidence.note_lost(max(floor.index, highest_index, last.index), str(damage), last)
+        evidence.note_floor(last)
         move_aside(files)
         rename_durably(files.kept, files.directory)
     except OSError as error:
@@ -107,37 +75,32 @@ def salvage(files: LogFiles, group_id: int, damage: StorageError) -> None:
 
 
 def move_aside(files: LogFiles) -> None:
-    """Keep a log for whoever wants to know, in place of an earlier one. Raises `OSError`."""
+    """Keep a log for an investigation, in place of an earlier one. Raises `OSError`."""
     if files.damaged.exists():
         shutil.rmtree(files.damaged)
     rename_durably(files.directory, files.damaged)
 
 
-def _floor_or_none(files: LogFiles) -> Floor:
-    try:
-        return read_floor(files.floor)
-    except LogCorrupt:
-        return Floor()
-
-
 def _keep_proved(
-    files: LogFiles, group_id: int, hard_state: HardState, floor: Floor, damage: StorageError
-) -> tuple[Floor, int]:
-    """Make the database of what is kept. Returns its end, and the highest index ever seen."""
+    files: LogFiles,
+    group_id: int,
+    hard_state: HardState,
+    floor: ChainPosition,
+    damage: StorageError,
+) -> tuple[ChainPosition, int]:
+    """Make the log of what is kept. Returns its end, and the highest index ever seen."""
     try:
-        found = open_log_database(files.copy, paranoid=False)
+        found = open_engine(files.copy, group_id, paranoid=False)
     except StorageError:
         raise damage from None
-    kept = open_log_database(files.kept)
+    kept = open_engine(files.kept, group_id)
     try:
-        source = LogRows(found, group_id, str(files.copy))
-        target = LogRows(kept, group_id, str(files.kept))
-        last = _copy(source, kept, target, hard_state, floor)
+        last = _copy(found, kept, group_id, hard_state, floor)
         if last is None:
             raise damage
         highest_index = last.index
-        with suppress(plyvel.Error):
-            for index in source.indexes(last.index + 1):
+        with suppress(StorageError):
+            for index in found.indexes(last.index + 1, MAX_INDEX):
                 highest_index = index
     finally:
         kept.close()
@@ -147,33 +110,27 @@ def _keep_proved(
 
 
 def _copy(
-    source: LogRows,
-    kept: plyvel.DB,
-    target: LogRows,
-    hard_state: HardState,
-    floor: Floor,
-) -> Floor | None:
-    """Copy entries as long as each proves to be the one that was written behind the last.
+    found: LogEngine, kept: LogEngine, group_id: int, hard_state: HardState, floor: ChainPosition
+) -> ChainPosition | None:
+    """Copy entries as long as each proves to be the one that was written after the last.
 
-    None when they are another log's than the one the floor was written for.
+    None when they are of another log than the one that the floor was written for.
     """
-    last = Floor()
-    with suppress(plyvel.CorruptionError):
-        last = source.base()
-    batch = kept.write_batch(sync=True)
-    target.put_hard_state(batch, hard_state)
-    target.put_base(batch, last)
+    last = ChainPosition()
+    with suppress(LogCorrupt):
+        last = found.base()
+    kept.write(hard_state=hard_state, base=last)
+    batch: list[tuple[Entry, ChainPosition]] = []
     size = 0
-    with suppress(LogCorrupt, plyvel.CorruptionError):
-        for entry, place in source.following(last):
-            if place.index == floor.index and place != floor:
+    with suppress(LogCorrupt):
+        for entry, position in proved(found, group_id, last):
+            if position.index == floor.index and position != floor:
                 return None
-            target.put_entry(batch, last, entry)
-            last = place
+            batch.append((entry, position))
+            last = position
             size += len(entry.payload)
             if size >= _BATCH_BYTES:
-                batch.write()
-                batch = kept.write_batch(sync=True)
-                size = 0
-    batch.write()
+                kept.write(entries=batch)
+                batch, size = [], 0
+    kept.write(entries=batch)
     return last

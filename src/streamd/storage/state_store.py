@@ -15,8 +15,7 @@ from pathlib import Path
 from threading import Condition, Lock
 
 from streamd.storage.binding import plyvel
-from streamd.storage.errors import StorageError
-from streamd.storage.leveldb import FailStop, open_database
+from streamd.storage.leveldb import LevelDBFailStop, open_database
 
 # What passes through fills it twice over; flushes sort and merge well before LevelDB does.
 _WRITE_BUFFER_BYTES = 4 * 1024 * 1024
@@ -44,7 +43,7 @@ class StateStore:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._fail_stop = FailStop(directory)
+        self._fail_stop = LevelDBFailStop(directory)
         self._calls = 0
         self._swapping = False
         self._views: set[StateView] = set()
@@ -164,8 +163,6 @@ class StateStore:
                 self._db.close()
                 replace()
                 self._db = open_state_database(self._directory)
-            except StorageError as error:
-                self._fail_stop.fail(error)
             finally:
                 self._swapping = False
                 self._changed.notify_all()

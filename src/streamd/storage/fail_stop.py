@@ -1,0 +1,49 @@
+"""A store's first error is the last thing that it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError, StorageFailed
+
+
+class FailStop:
+    """Runs the calls of one store, and repeats its first error for every later call."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._failure: StorageError | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a call has failed."""
+        return self._failure is not None
+
+    @contextmanager
+    def guarding(self) -> Iterator[None]:
+        """Run one call. Raises its `StorageError`, or `StorageFailed` for an `OSError`."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except StorageError as error:
+            self._failure = error
+            raise
+        except OSError as error:
+            self._failure = failed(self._directory, str(error))
+            raise self._failure from error
+
+
+def failed(directory: Path, what: str) -> StorageFailed:
+    """The error for a read or write that the disk refused."""
+    return StorageFailed(
+        f"{directory}: {what}. Nothing was acknowledged after this; free or repair the disk, "
+        "then start again."
+    )
+
+
+def corrupt(directory: Path, what: str) -> LogCorrupt:
+    """The error for stored bytes that are not the ones written."""
+    return LogCorrupt(f"{directory} is corrupt: {what}. {RESTORE_HINT}")

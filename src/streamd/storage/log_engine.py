@@ -1,0 +1,91 @@
+"""What a log store needs of the engine that keeps its rows.
+
+The engine stores what it is given and says when the disk fails. Whether the rows are the ones
+that were written, and whether any are missing, the `LogStore` decides from the chain of checksums
+and the evidence beside the log, so a new engine inherits both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from streamd.raft.chain import ChainPosition
+from streamd.raft.messages import Entry, HardState
+from streamd.storage.errors import RESTORE_HINT, LogCorrupt
+from streamd.storage.leveldb_log import LevelDBLog
+
+MAX_INDEX = 2**64 - 1
+
+
+class LogEngine(Protocol):
+    """The rows of one log. Every call blocks and raises `StorageFailed` or `LogCorrupt`.
+
+    One thread writes; another may read beside it.
+    """
+
+    @property
+    def directory(self) -> Path:
+        """Where the rows are, for error messages."""
+
+    def hard_state(self) -> HardState:
+        """The hard state last written; the default one without any."""
+
+    def base(self) -> ChainPosition:
+        """The last entry removed from the log's beginning; index 0 without any."""
+
+    def position(self, index: int) -> ChainPosition | None:
+        """The position that entry `index` was written with; None without such an entry."""
+
+    def rows(self, lo: int, hi: int) -> Iterator[tuple[Entry, ChainPosition]]:
+        """The entries there are from `lo` to before `hi`, in order, as they were written."""
+
+    def indexes(self, lo: int, hi: int) -> Iterator[int]:
+        """The indexes of the entries from `lo` to before `hi`, whatever is in them."""
+
+    def stored_size(self, lo: int, hi: int) -> int:
+        """About how many bytes on disk the entries from `lo` to before `hi` take."""
+
+    def write(
+        self,
+        *,
+        removed: Iterable[int] = (),
+        entries: Iterable[tuple[Entry, ChainPosition]] = (),
+        hard_state: HardState | None = None,
+        base: ChainPosition | None = None,
+    ) -> None:
+        """Remove entries, then put entries, hard state and base: all or nothing, and synced."""
+
+    def close(self) -> None:
+        """Release the directory; a repetition does nothing."""
+
+
+def open_engine(directory: Path, group_id: int, *, paranoid: bool = True) -> LogEngine:
+    """Open or create the rows of a group's log: the one place that names an engine.
+
+    Not `paranoid`, it opens damaged rows with what can be read of them, and may delete the rest.
+    Raises `LogCorrupt`, `StorageFailed`.
+    """
+    return LevelDBLog(directory, group_id, paranoid=paranoid)
+
+
+def proved(
+    engine: LogEngine, group_id: int, last: ChainPosition, hi: int = MAX_INDEX
+) -> Iterator[tuple[Entry, ChainPosition]]:
+    """Entries after `last` to before `hi`, or to the end, each proved by the one before it.
+
+    Raises `LogCorrupt` at the first that is missing or not the one that was written.
+    """
+    for entry, stored in engine.rows(last.index + 1, hi):
+        missing = last.index + 1
+        if entry.index != missing or (last := last.next(group_id, entry)) != stored:
+            raise LogCorrupt(
+                f"entry {missing} of the log in {engine.directory} is missing or damaged. "
+                f"{RESTORE_HINT}"
+            )
+        yield entry, last
+    if hi != MAX_INDEX and last.index + 1 < hi:
+        raise LogCorrupt(
+            f"entry {last.index + 1} of the log in {engine.directory} is missing. {RESTORE_HINT}"
+        )
