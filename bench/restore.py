@@ -25,17 +25,16 @@ import msgspec
 import trio
 
 from bench.store import ObjectStore as MinioStore
+from streamd.app import App, Environment
 from streamd.blocking import in_thread
-from streamd.config import ColdConfig
+from streamd.config import ColdConfig, Config
 from streamd.group.stores import Stores
-from streamd.http.live import Hub
-from streamd.metrics import Metrics
-from streamd.node.node import Node, wall_clock_ms
+from streamd.node.node import Node
 from streamd.objectstore.objects import ObjectStore
 from streamd.streams.commands import Append, Create
 from streamd.streams.keys import stream_key
 from streamd.streams.model import Settings
-from streamd.tiering.async_store import AsyncObjectStore, open_object_store
+from streamd.tiering.async_store import open_object_store
 
 STREAMS = 1_000
 MESSAGE_BYTES = 100
@@ -53,25 +52,11 @@ class Restoration(NamedTuple):
 
 async def live(base: Path, config: ColdConfig, messages: int) -> int:
     """Have a node take the messages; returns the last entry with one of them in it, archived."""
-    object_store = open_object_store(config, base)
-    assert object_store is not None
-    cold = AsyncObjectStore(
-        object_store, run_blocking=in_thread, random=Random(1), max_requests=config.max_requests
-    )
     stores = await in_thread(Stores.open, base / "data", 1)
     try:
-        node = Node(
-            stores,
-            run_blocking=in_thread,
-            clock_ms=wall_clock_ms,
-            random=Random(1),
-            audience=Hub(wall_clock_ms, 1),
-            metrics=Metrics(),
-            cold=cold,
-            cold_config=config,
-        )
-        async with node.running():
-            return await _fill(node, messages)
+        app = App(Config(cold=config), stores, Environment(random=Random(1)))
+        async with app.running():
+            return await _fill(app.node, messages)
     finally:
         stores.close()
 

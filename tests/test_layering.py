@@ -27,6 +27,7 @@ LAYERS = (
     {"backup"},
     {"node"},
     {"http"},
+    {"app"},
     {"commands", "client"},
     {"spark"},
     {"cli"},

@@ -77,8 +77,8 @@ def serve(
     import trio
 
     from streamd.cluster.cluster import FormationError
+    from streamd.commands.serve import serve as serve_node
     from streamd.config import ConfigError, load
-    from streamd.http.server import serve as serve_node
     from streamd.logs import set_up_logging
     from streamd.malloc import share_one_heap
     from streamd.privacy import keep_private

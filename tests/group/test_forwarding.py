@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import trio
 
+from streamd.config import ServerConfig
 from streamd.group.proposals import (
     OutcomeUnknown,
     Proposal,
@@ -141,7 +142,7 @@ def test_the_largest_body_that_is_allowed_reaches_the_leader(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 65 * 1024 * 1024
-    monkeypatch.setattr(Machine, "max_body_bytes", size)
+    monkeypatch.setattr(Machine, "server", ServerConfig(max_body_bytes=size))
 
     async def scenario(machines: Machines) -> None:
         _, second, _ = await begin(machines)

@@ -111,7 +111,7 @@ async def test_a_caller_that_gives_up_harms_nobody(tmp_path: Path) -> None:
 
 async def test_writers_are_answered_before_live_readers_are_told(tmp_path: Path) -> None:
     witness = Witness()
-    async with running_node(tmp_path, audience=witness) as node:
+    async with running_node(tmp_path, listener=witness) as node:
         await node.group.propose(create("a"))
         await append_to(node, "a", b"news")
         assert not witness.told
@@ -123,7 +123,7 @@ async def test_writers_are_answered_before_live_readers_are_told(tmp_path: Path)
 async def test_without_an_audience_changes_are_not_kept(tmp_path: Path) -> None:
     witness = Witness()
     witness.present = False
-    async with running_node(tmp_path, audience=witness) as node:
+    async with running_node(tmp_path, listener=witness) as node:
         await node.group.propose(create("a"))
         await append_to(node, "a", b"news")
         assert not node.group.machine.changes

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import TypeVar, TypeVarTuple
 
 import msgspec
@@ -20,10 +19,8 @@ from streamd.group.pins import Pins
 from streamd.group.read_index import ReadIndex
 from streamd.group.reclaim import reclaim_some
 from streamd.group.retention import Retention
-from streamd.group.stores import Stores
 from streamd.http.live import Reader
-from streamd.metrics import Metrics
-from streamd.node.node import Node, wall_clock_ms
+from streamd.node.node import Node
 from streamd.raft.core import ReadState
 from streamd.streams import keys
 from streamd.streams.commands import Delete, Result
@@ -32,7 +29,6 @@ from tests.raft.cluster import lone_leader
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
 from tests.support.nodes import (
-    Witness,
     append,
     append_to,
     create,
@@ -83,7 +79,6 @@ async def test_a_row_that_was_read_before_a_flush_does_not_replace_what_the_flus
     """The row is read, then a newer one is stored and leaves memory, then the first is there."""
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
-    stores = await in_thread(Stores.open, tmp_path, 1)
     row = keys.STREAM + key("a")
     overtaken = False
 
@@ -96,25 +91,14 @@ async def test_a_row_that_was_read_before_a_flush_does_not_replace_what_the_flus
             overtaken = True
             stream = msgspec.msgpack.decode(result[row], type=Stream)
             stream.closed = True
-            stores.state.write([(row, msgspec.msgpack.encode(stream))])
+            node.stores.state.write([(row, msgspec.msgpack.encode(stream))])
             await node.group.flush()
         return result
 
-    node = Node(
-        stores,
-        run_blocking=run_blocking,
-        clock_ms=wall_clock_ms,
-        random=Random(1),
-        audience=Witness(),
-        metrics=Metrics(),
-    )
-    try:
-        async with node.running():
-            outcome = await append_to(node, "a", b"x")
-            assert overtaken
-            assert outcome.result is Result.STREAM_CLOSED
-    finally:
-        stores.close()
+    async with running_node(tmp_path, run_blocking=run_blocking) as node:
+        outcome = await append_to(node, "a", b"x")
+        assert overtaken
+        assert outcome.result is Result.STREAM_CLOSED
 
 
 # --- what is kept for those who still need it
@@ -303,11 +287,11 @@ def test_live_readers_look_again_once_a_snapshot_is_installed(play: Play) -> Non
         stream = await follower.node.reads.stream(key("a"))
         assert stream is not None
         reader = Reader(stream.stream_id, stream.tail)
-        follower.hub.add(reader)
+        follower.app.hub.add(reader)
         machines.heal()
         await wait_until(lambda: follower.calls["install"] == 1)
         await wait_until(lambda: reader.news)
-        assert not follower.hub.present
+        assert not follower.app.hub.present
 
     play(scenario)
 

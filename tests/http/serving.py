@@ -14,24 +14,14 @@ from typing import Any, NamedTuple
 import httpx
 import trio
 
-from streamd.blocking import in_thread, in_thread_or_left
-from streamd.config import ColdConfig, ServerConfig
+from streamd.app import App, Environment
+from streamd.blocking import in_thread
+from streamd.config import ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
-from streamd.http.application import StreamApplication
-from streamd.http.asgi import AsgiApplication
-from streamd.http.asgi_bridge import call_asgi
 from streamd.http.front_door import FrontDoor
-from streamd.http.hypercorn_server import HypercornHttp2
 from streamd.http.listeners import listen, server_ssl_context
-from streamd.http.live import Hub
-from streamd.http.messages import Request, Response
-from streamd.http.ops import create_ops_app
-from streamd.http.service import Service
 from streamd.http.shares import Shares
-from streamd.metrics import Metrics
-from streamd.node import cold_status, status
-from streamd.node.node import Node, wall_clock_ms
-from streamd.tiering.tier import open_cold
+from streamd.node.node import wall_clock_ms
 from tests.support.wire import EventStream, checked_async_client, chunk_size
 
 # How long anything here may take before the test fails: far more than it ever needs.
@@ -187,23 +177,14 @@ class Clock:
 class Serving:
     """What a test sees of the server it talks to."""
 
-    def __init__(
-        self,
-        port: int,
-        url: str,
-        clock: Clock,
-        node: Node,
-        door: FrontDoor,
-        hub: Hub,
-        service: Service,
-    ) -> None:
+    def __init__(self, port: int, url: str, clock: Clock, app: App, door: FrontDoor) -> None:
         self.port = port
         self.clock = clock
         self.url = url
-        self.node = node
+        self.node = app.node
         self.door = door
-        self.hub = hub
-        self.service = service
+        self.hub = app.hub
+        self.service = app.service
 
     @property
     def connections(self) -> int:
@@ -263,62 +244,27 @@ async def serving(
     **server_settings: Any,
 ) -> AsyncIterator[Serving]:
     """Serve as `streamd serve` does, on a port of the system's choice, until the block ends."""
-    config = ServerConfig(data_dir=str(tmp_path / "data"), **server_settings)
-    stores = await in_thread(Stores.open, Path(config.data_dir), config.node_id)
+    server = ServerConfig(data_dir=str(tmp_path / "data"), **server_settings)
+    config = Config(server=server, cold=cold or ColdConfig())
+    stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id)
     failure: Exception | None = None
-    cold = cold or ColdConfig()
-    store = None
+    clock = Clock()
+    app = App(config, stores, Environment(clock_ms=clock.now_ms, random=Random(1)))
     try:
-        store = await open_cold(
-            cold, stores.data_dir.path, run_blocking=in_thread_or_left, random=Random(2)
-        )
-        metrics, random, clock = Metrics(), Random(1), Clock()
-        hub = Hub(clock.now_ms, config.max_live_readers)
-        hub.export(metrics)
-        node = Node(
-            stores,
-            run_blocking=in_thread,
-            clock_ms=clock.now_ms,
-            random=random,
-            audience=hub,
-            metrics=metrics,
-            cold=store,
-            cold_config=cold,
-        )
-        status.export(node, metrics)
-        cold_status.export(node, metrics)
-        async with node.running(), trio.open_nursery() as nursery:
-            service = Service(node, hub, config, metrics, clock.now_ms, random)
-            application = _application(service, node, metrics)
-            http2 = None
-            if config.http == "hypercorn":
-                http2 = HypercornHttp2(AsgiApplication(application, config), config)
-            door = FrontDoor(application, config, metrics, http2=http2)
-            metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
+        async with app.running(), trio.open_nursery() as nursery:
+            door = app.front_door()
             listeners = listen("127.0.0.1", 0)
             port = listeners[0].getsockname()[1]
-            ssl_context = ssl_context or server_ssl_context(config)
+            ssl_context = ssl_context or server_ssl_context(server)
             nursery.start_soon(door.serve, listeners, ssl_context)
             scheme, host = ("http", "127.0.0.1") if ssl_context is None else ("https", "localhost")
             try:
-                url = f"{scheme}://{host}:{port}"
-                yield Serving(port, url, clock, node, door, hub, service)
+                yield Serving(port, f"{scheme}://{host}:{port}", clock, app, door)
             except Exception as error:
                 failure = error  # A failed assertion is clearer outside of exception groups.
             nursery.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
-            if store is not None:
-                await in_thread(store.close)
             await in_thread(stores.close)
     if failure is not None:
         raise failure
-
-
-def _application(service: Service, node: Node, metrics: Metrics) -> StreamApplication:
-    app = create_ops_app(metrics, node)
-
-    async def ops(request: Request) -> Response:
-        return await call_asgi(app, request)
-
-    return StreamApplication(service, ops)

@@ -117,7 +117,7 @@ def raised_errors() -> set[tuple[int, str]]:
             elif name == "_error":
                 found.add((given[2], given[0]))
     for name, given in calls(ast.parse(ADMINISTRATION.read_text())):
-        if name == "RequestRejected":
+        if name == "AdminRefused":
             found.add((STATUS.get(given[0], 409), given[0]))
     return {error for error in found if isinstance(error[0], int) and isinstance(error[1], str)}
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from random import Random
 from typing import TypeVar, TypeVarTuple
 
 import trio
 
+from streamd.app import App, Environment
 from streamd.cluster.cluster import Cluster
-from streamd.config import ClusterConfig, ServerConfig
+from streamd.config import ClusterConfig, ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
 from streamd.http.application import StreamApplication
 from streamd.http.live import Hub
-from streamd.http.messages import Request, Response, error_response
-from streamd.http.service import Service
-from streamd.metrics import Metrics
+from streamd.http.messages import Request, Response
 from streamd.node.node import Node
 from streamd.raft.messages import Message
 from streamd.storage.errors import StorageError
@@ -49,7 +48,7 @@ class ConnectionLost(Exception):
     """The node went away with the request."""
 
 
-class _Audience(Hub):
+class _CountingHub(Hub):
     """The live readers, who are told when a snapshot was installed."""
 
     def __init__(self, clock_ms: Callable[[], int], counted: Counter[str]) -> None:
@@ -120,11 +119,17 @@ class Host:
         self._watch = watch
         self._store = store
         watch.add_machine(node_id)
-        self._config = ClusterConfig(
+        address = address_of(node_id)
+        cluster = ClusterConfig(
             name="sim",
-            listen=address_of(node_id),
+            listen=address,
             bootstrap_node_id=founders[0],
             routes=[address_of(founder) for founder in founders],
+        )
+        self._config = Config(
+            server=ServerConfig(advertise=address, max_body_bytes=1024 * 1024),
+            cluster=cluster,
+            cold=ColdConfig() if store is None else store.config,
         )
 
     @property
@@ -171,7 +176,7 @@ class Host:
         stores = None
         try:
             with life.scope:
-                stores = self._now(life, Stores.open, life.path, self.node_id, self._config)
+                stores = self._now(life, Stores.open, life.path, self.node_id, self._config.cluster)
                 if stores is not None:
                     await self._run(life, stores)
             if stores is not None and not life.is_dead:
@@ -208,45 +213,32 @@ class Host:
             return None
 
     async def _run(self, life: Life, stores: Stores) -> None:
-        async with self._cluster(life, stores) as cluster:
-            metrics = Metrics()
-            hub = _Audience(self.clock_ms, self._counted)
-
-            def make_node() -> Node:
-                return Node(
-                    stores,
-                    run_blocking=self._run_blocking(life),
-                    clock_ms=self.clock_ms,
-                    random=Random(self._random.getrandbits(64)),
-                    audience=hub,
-                    metrics=metrics,
-                    cluster=cluster,
-                    timing=self._config,
-                    cold=self._cold(life),
-                    cold_config=None if self._store is None else self._store.config,
-                )
-
-            node = self._now(life, make_node)
-            if node is None:
-                return
-            self._freeze_ticks(node)
-            self._watch.follow(node, is_damaged=self.disk.is_damaged)
-            service = Service(
-                node, hub, ServerConfig(), metrics, self.clock_ms, Random(self.node_id)
-            )
-            try:
-                async with node.running(), trio.open_nursery() as nursery:
-                    life.node = node
-                    life.application = StreamApplication(service, _no_ops)
-                    await life.stop.wait()
-                    self._count_cold()
-                    life.node = life.application = None
-                    nursery.cancel_scope.cancel()
-            finally:
-                self._counted["packages resent"] += metrics.packages_resent
-                self._counted["sessions opened"] += metrics.sessions_opened
-                # As a server does before it lets go of the stores.
-                life.end_requests()
+        environment = Environment(
+            clock_ms=self.clock_ms,
+            random=Random(self._random.getrandbits(64)),
+            run_blocking=self._run_blocking(life),
+            network=Port(self._network, self.node_id),
+            cold=self._cold(life),
+        )
+        hub = _CountingHub(self.clock_ms, self._counted)
+        app = App(self._config, stores, environment, hub=hub)
+        assert app.cluster is not None
+        self._count_forwards(app.cluster)
+        self._sort_messages(app.cluster)
+        try:
+            async with app.running(), trio.open_nursery() as nursery:
+                self._freeze_ticks(app.node)
+                self._watch.follow(app.node, is_damaged=self.disk.is_damaged)
+                life.node, life.application = app.node, app.application
+                await life.stop.wait()
+                self._count_cold()
+                life.node = life.application = None
+                nursery.cancel_scope.cancel()
+        finally:
+            self._counted["packages resent"] += app.metrics.packages_resent
+            self._counted["sessions opened"] += app.metrics.sessions_opened
+            # As a server does before it lets go of the stores.
+            life.end_requests()
 
     def _cold(self, life: Life) -> AsyncObjectStore | None:
         if self._store is None:
@@ -261,27 +253,6 @@ class Host:
     def _count_cold(self) -> None:
         if self._store is not None:
             self._store.count(self)
-
-    @asynccontextmanager
-    async def _cluster(self, life: Life, stores: Stores) -> AsyncIterator[Cluster]:
-        cluster = Cluster(
-            self._config,
-            stores.data_dir,
-            stores.log,
-            client_address=address_of(self.node_id),
-            max_body_bytes=1024 * 1024,
-            network=Port(self._network, self.node_id),
-            random=Random(self._random.getrandbits(64)),
-            run_blocking=self._run_blocking(life),
-        )
-        self._count_forwards(cluster)
-        self._sort_messages(cluster)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(cluster.transport.run)
-            if cluster.may_found:
-                await cluster.found()
-            yield cluster
-            nursery.cancel_scope.cancel()
 
     def _count_forwards(self, cluster: Cluster) -> None:
         send_package = cluster.send_package
@@ -503,7 +474,3 @@ class _Requests(_RunBlocking):
     async def _take_time(self) -> None:
         await trio.sleep(self._store.took_s())
         await self._host.awake()
-
-
-async def _no_ops(_: Request) -> Response:
-    return error_response(404, "NOT_FOUND", "the simulation asks the node itself")

@@ -14,8 +14,7 @@ import trio
 
 from streamd.config import ServerConfig
 from streamd.group.proposals import Unavailable
-from streamd.http.application import StreamApplication
-from streamd.http.messages import Buffer, LiveResponse, Request, Response, error_response
+from streamd.http.messages import Buffer, LiveResponse, Request
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until
 from tests.support.nodes import append, create, read_all
@@ -32,6 +31,7 @@ _DATA = re.compile(rb"^event: data\ndata:(.*)$", re.MULTILINE)
 @pytest.fixture(name="play", params=range(3))
 def _play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Play:
     """Plays a scenario with three machines, in several orders of what happens at one time."""
+    monkeypatch.setattr(Machine, "server", _SERVER)
     monkeypatch.setattr("streamd.storage.raft_snapshots.PIECE_BYTES", 2_000)
     return lambda scenario: run_virtually(request.param, partial(play, scenario, tmp_path))
 
@@ -53,10 +53,9 @@ class Tail:
 
     async def run(self) -> None:
         """Follow from the start until cancelled."""
-        application = StreamApplication(self.machine.service(_SERVER), _no_ops)
         query = b"offset=-1&live=sse"
         request = Request("GET", b"/bucket/a", query, {}, b"", self)
-        response = await application.handle(request)
+        response = await self.machine.app.application.handle(request)
         assert isinstance(response, LiveResponse)
         await response.run(self)
         raise AssertionError("the response ended")
@@ -83,10 +82,6 @@ class Tail:
 
     async def wait_disconnected(self) -> None:
         await trio.sleep_forever()
-
-
-async def _no_ops(_: Request) -> Response:
-    return error_response(404, "NOT_FOUND", "only streams are asked for")
 
 
 async def append_all(machine: Machine, numbers: range) -> None:

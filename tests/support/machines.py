@@ -6,19 +6,17 @@ For `run_virtually`: blocking calls take no thread, but some virtual time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 from typing import TypeVar, TypeVarTuple
 
 import trio
+from msgspec.structs import replace
 
-from streamd.cluster.cluster import Cluster
-from streamd.config import ClusterConfig, ColdConfig, ServerConfig
+from streamd.app import App, Environment
+from streamd.config import ClusterConfig, ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
-from streamd.http.live import Hub
-from streamd.http.service import Service
 from streamd.metrics import Metrics
 from streamd.node.node import Node
 from streamd.objectstore.objects import ObjectStore
@@ -45,7 +43,7 @@ class Machine:
     """A directory, and a node that comes and goes. `calls` counts what the node had done with
     its disk, by the name of the call; `disk_s` is how long such a call takes, in seconds."""
 
-    max_body_bytes = 1024 * 1024
+    server = ServerConfig(max_body_bytes=1024 * 1024)
 
     def __init__(
         self,
@@ -62,34 +60,34 @@ class Machine:
         self.disk_s = 0.001
         # How far this node's wall clock is ahead of the others'.
         self.ahead_ms = 0
-        self.running: Node | None = None
-        self.hub = Hub(self._now_ms, 10)
+        self.running: App | None = None
         self._network = network
         self._store = store
-        self._cold_config = cold_config
         self._lives = 0
         self._life = trio.CancelScope()
         self._ended = trio.Event()
-        self._config = ClusterConfig(
+        cluster = ClusterConfig(
             name="machines",
             listen=address_of(node_id),
             bootstrap_node_id=1,
             routes=[address_of(founder) for founder in (1, 2, 3)],
         )
+        server = replace(self.server, advertise=address_of(node_id))
+        self._config = Config(server=server, cluster=cluster, cold=cold_config or ColdConfig())
 
     def _now_ms(self) -> int:
         return _clock_ms() + self.ahead_ms
 
     @property
-    def node(self) -> Node:
-        """The node, which must be up."""
+    def app(self) -> App:
+        """The node with its service, which must be up."""
         assert self.running is not None
         return self.running
 
-    def service(self, server: ServerConfig) -> Service:
-        """The node, which must be up, as the handlers of requests see it."""
-        metrics = Metrics()
-        return Service(self.node, self.hub, server, metrics, self._now_ms, Random(self.node_id))
+    @property
+    def node(self) -> Node:
+        """The node, which must be up."""
+        return self.app.node
 
     @property
     def metrics(self) -> Metrics:
@@ -97,21 +95,22 @@ class Machine:
 
     @property
     def leads(self) -> bool:
-        return self.running is not None and self.running.group.leads
+        return self.running is not None and self.node.group.leads
 
     @property
     def is_ready(self) -> bool:
-        return self.running is not None and self.running.is_ready()
+        return self.running is not None and self.node.is_ready()
 
     async def run(self) -> None:
         """Start the node, and return when it has been killed."""
         self._life, self._ended = trio.CancelScope(), trio.Event()
         self._network.power_on(self.node_id)
-        self.hub = Hub(self._now_ms, 10)
-        stores = Stores.open(self.path, self.node_id, self._config)
+        stores = Stores.open(self.path, self.node_id, self._config.cluster)
+        app = App(self._config, stores, self._environment())
         try:
             with self._life:
-                async with self._serving(stores) as self.running:
+                async with app.running():
+                    self.running = app
                     await trio.sleep_forever()
         finally:
             self.running = None
@@ -129,36 +128,14 @@ class Machine:
         self._life.cancel()
         await self._ended.wait()
 
-    @asynccontextmanager
-    async def _serving(self, stores: Stores) -> AsyncIterator[Node]:
-        cluster = Cluster(
-            self._config,
-            stores.data_dir,
-            stores.log,
-            client_address=address_of(self.node_id),
-            max_body_bytes=self.max_body_bytes,
-            network=Port(self._network, self.node_id),
-            random=Random(self.node_id),
+    def _environment(self) -> Environment:
+        return Environment(
+            clock_ms=self._now_ms,
+            random=Random(100 * self._lives + self.node_id),
             run_blocking=self._run_blocking,
+            network=Port(self._network, self.node_id),
+            cold=self._cold(),
         )
-        async with trio.open_nursery() as nursery:
-            await nursery.start(cluster.transport.run)
-            if cluster.may_found:
-                await cluster.found()
-            node = Node(
-                stores,
-                run_blocking=self._run_blocking,
-                clock_ms=self._now_ms,
-                random=Random(100 * self._lives + self.node_id),
-                audience=self.hub,
-                metrics=Metrics(),
-                cluster=cluster,
-                timing=self._config,
-                cold=self._cold(),
-                cold_config=self._cold_config,
-            )
-            async with node.running():
-                yield node
 
     def _cold(self) -> AsyncObjectStore | None:
         if self._store is None:

@@ -9,10 +9,11 @@ from random import Random
 
 import trio
 
-from streamd.blocking import in_thread
-from streamd.config import ColdConfig
+from streamd.app import App, Environment
+from streamd.blocking import RunBlocking, in_thread
+from streamd.config import ColdConfig, Config
 from streamd.group.stores import Stores
-from streamd.metrics import Metrics
+from streamd.http.live import Hub
 from streamd.node.node import Node, wall_clock_ms
 from streamd.streams.commands import Append, Change, Create, Outcome
 from streamd.streams.content import split_body
@@ -41,11 +42,13 @@ class Clock:
         return self.now_ms
 
 
-class Witness:
-    """An audience that remembers what it was told."""
+class Witness(Hub):
+    """A listener that remembers the changes it was told."""
+
+    present = True
 
     def __init__(self) -> None:
-        self.present = True
+        super().__init__(wall_clock_ms, 1)
         self.told: list[dict[int, Change]] = []
 
     def publish(self, changes: dict[int, Change]) -> None:
@@ -60,25 +63,21 @@ async def running_node(
     directory: Path,
     *,
     clock: Clock | None = None,
-    audience: Witness | None = None,
+    listener: Witness | None = None,
     cold: AsyncObjectStore | None = None,
     cold_config: ColdConfig | None = None,
+    run_blocking: RunBlocking = in_thread,
 ) -> AsyncIterator[Node]:
     """A recovered node; stopped and closed in order at the end."""
     stores = await in_thread(Stores.open, directory, 1)
+    environment = Environment(
+        clock_ms=clock or wall_clock_ms, random=Random(1), run_blocking=run_blocking, cold=cold
+    )
+    config = Config(cold=cold_config or ColdConfig())
     try:
-        node = Node(
-            stores,
-            run_blocking=in_thread,
-            clock_ms=clock or wall_clock_ms,
-            random=Random(1),
-            audience=audience or Witness(),
-            metrics=Metrics(),
-            cold=cold,
-            cold_config=cold_config,
-        )
-        async with node.running():
-            yield node
+        app = App(config, stores, environment, hub=listener or Witness())
+        async with app.running():
+            yield app.node
     finally:
         stores.close()
 

@@ -1,0 +1,250 @@
+"""The composition root: builds a node, with its peers and the service of its clients.
+
+Only this module knows how the parts fit together. It gets the configuration and the open stores,
+and an `Environment` with everything else through which a node meets the world: the clock, the
+randomness, the threads, the network, the object store. `streamd serve` takes those of the real
+machine; tests and the simulation hand in their own, and run the same node.
+
+The order matters, and `App.running` keeps it:
+
+1. The object store is opened and tried, because a node that cannot read its old bytes must not
+   start.
+2. The transport listens, and the founder founds the cluster, because the founding writes the first
+   log entry, from which the core learns who votes.
+3. The node is built over what the log and the state store have by now, and runs.
+
+At the end it goes backward: the node stores its state before the transport closes and before the
+object store does. The stores belong to the caller, which closes them last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import trio
+from msgspec.structs import replace
+
+from streamd.blocking import RunBlocking, in_thread, in_thread_or_left
+from streamd.cluster.cluster import Cluster
+from streamd.config import ClusterConfig, Config, ConfigError
+from streamd.group.stores import Stores
+from streamd.http.application import StreamApplication
+from streamd.http.asgi import AsgiApplication
+from streamd.http.asgi_bridge import call_asgi
+from streamd.http.descriptors import allowed_connections
+from streamd.http.front_door import FrontDoor
+from streamd.http.hypercorn_server import HypercornHttp2
+from streamd.http.live import Hub
+from streamd.http.messages import Request, Response
+from streamd.http.ops import create_ops_app
+from streamd.http.service import Service
+from streamd.metrics import Metrics
+from streamd.node import cold_status, status
+from streamd.node.node import Node, wall_clock_ms
+from streamd.raft.core import RaftViolation
+from streamd.storage.errors import StorageError
+from streamd.streams.packs import living_packs
+from streamd.tiering.async_store import AsyncObjectStore
+from streamd.tiering.tier import open_cold
+from streamd.transport.credentials import MIN_SECRET_BYTES, Credentials
+from streamd.transport.interface import Network
+from streamd.transport.network import TcpNetwork, ssl_contexts
+
+_FATAL = (StorageError, RaftViolation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What a node takes from the machine it runs on.
+
+    `clock_ms` is wall time in ms since the epoch, and `run_blocking` runs what touches the disk.
+    Without a `network` the peers talk TCP, at `cluster.listen`; without `cold` the object store is
+    the one that the section ``[cold]`` names.
+    """
+
+    clock_ms: Callable[[], int] = wall_clock_ms
+    random: Random = field(default_factory=Random)
+    run_blocking: RunBlocking = in_thread
+    network: Network | None = None
+    cold: AsyncObjectStore | None = None
+
+
+class App:
+    """A node with its peers and its clients. `node`, `service` and `application` exist inside
+    `running`."""
+
+    node: Node
+    service: Service
+    application: StreamApplication
+
+    def __init__(
+        self,
+        config: Config,
+        stores: Stores,
+        environment: Environment | None = None,
+        *,
+        hub: Hub | None = None,
+    ) -> None:
+        """Nothing listens yet. Raises `ConfigError` for credentials that cannot be read."""
+        self.config = config
+        self.stores = stores
+        self.metrics = Metrics()
+        self._environment = environment or Environment()
+        self.hub = hub or Hub(self._environment.clock_ms, config.server.max_live_readers)
+        self.cluster = self._cluster()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the node; what it is inside, `Node.running` says.
+
+        Raises `ConfigError` when the object store or the peers' address cannot be used,
+        `FormationError` when this node cannot found the cluster, and `StorageError` and
+        `RaftViolation` at any time.
+        """
+        given = self._environment.cold
+        opened = await self._open_cold() if given is None else None
+        try:
+            async with self._transport():
+                self._build(given or opened)
+                async with self.node.running():
+                    yield
+        finally:
+            if opened is not None:
+                with trio.CancelScope(shield=True):
+                    await self._environment.run_blocking(opened.close)
+
+    def front_door(self) -> FrontDoor:
+        """What serves the node's clients, over HTTP/2 as well if that is configured."""
+        server = self.config.server
+        allowed = allowed_connections(server.max_connections, clustered=self.cluster is not None)
+        server = replace(server, max_connections=allowed)
+        http2 = None
+        if server.http == "hypercorn":
+            http2 = HypercornHttp2(AsgiApplication(self.application, server, fatal=_FATAL), server)
+        door = FrontDoor(self.application, server, self.metrics, fatal=_FATAL, http2=http2)
+        self.metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
+        return door
+
+    def _build(self, cold: AsyncObjectStore | None) -> None:
+        """Blocks for a read or two."""
+        config, environment = self.config, self._environment
+        self.node = Node(
+            self.stores,
+            run_blocking=environment.run_blocking,
+            clock_ms=environment.clock_ms,
+            random=environment.random,
+            listener=self.hub,
+            metrics=self.metrics,
+            cluster=self.cluster,
+            timing=config.cluster,
+            cold=cold,
+            cold_config=config.cold,
+        )
+        self.hub.export(self.metrics)
+        status.export(self.node, self.metrics)
+        cold_status.export(self.node, self.metrics)
+        self.service = Service(
+            self.node,
+            self.hub,
+            config.server,
+            self.metrics,
+            environment.clock_ms,
+            environment.random,
+        )
+        ops = create_ops_app(self.metrics, self.node)
+
+        async def operate(request: Request) -> Response:
+            return await call_asgi(ops, request)  # type: ignore[arg-type]
+
+        self.application = StreamApplication(self.service, operate)
+
+    async def _open_cold(self) -> AsyncObjectStore | None:
+        config, environment = self.config.cold, self._environment
+        if config.backend == "none":
+            await environment.run_blocking(_check_nothing_is_cold, self.stores)
+            return None
+        return await open_cold(
+            config,
+            self.stores.data_dir.path,
+            run_blocking=in_thread_or_left,
+            random=environment.random,
+        )
+
+    def _cluster(self) -> Cluster | None:
+        """The node's way to its peers; None for a node by itself."""
+        config, environment = self.config, self._environment
+        if config.cluster.name is None:
+            return None
+        return Cluster(
+            config.cluster,
+            self.stores.data_dir,
+            self.stores.log,
+            client_address=config.server.advertise or config.server.listen,
+            max_body_bytes=config.server.max_body_bytes,
+            network=environment.network or _tcp_network(config.cluster),
+            random=environment.random,
+            run_blocking=environment.run_blocking,
+            credentials=_credentials(config.cluster),
+        )
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncIterator[None]:
+        """Listen for peers; inside, the cluster is founded if that is this node's work."""
+        if self.cluster is None:
+            yield
+            return
+        async with trio.open_nursery() as nursery:
+            try:
+                await nursery.start(self.cluster.transport.run)
+            except* OSError as errors:
+                listen = self.config.cluster.listen
+                reason = f"cannot listen on {listen}: {errors.exceptions[0]}"
+                raise ConfigError(f"cluster.listen: {reason}") from None
+            if self.cluster.may_found:
+                await self.cluster.found()
+            yield
+            nursery.cancel_scope.cancel()
+
+
+def _check_nothing_is_cold(stores: Stores) -> None:
+    """Raises `ConfigError` if the state refers to a cold store: without it, reads of old bytes
+    would fail, and nothing would be archived. Blocks."""
+    pack = next(living_packs(stores.state), None)
+    if pack is not None:
+        raise ConfigError(
+            f"{stores.data_dir.path} refers to a cold store (such as {pack.name}), and the "
+            "configuration has none: name it in the section [cold]"
+        )
+
+
+def _tcp_network(cluster: ClusterConfig) -> TcpNetwork:
+    if cluster.tls_cert is None or cluster.tls_key is None or cluster.tls_ca is None:
+        return TcpNetwork(cluster.listen)
+    try:
+        tls = ssl_contexts(Path(cluster.tls_cert), Path(cluster.tls_key), Path(cluster.tls_ca))
+    except OSError as error:
+        raise ConfigError(f"cluster.tls_cert, tls_key, tls_ca: {error}") from None
+    return TcpNetwork(cluster.listen, tls)
+
+
+def _credentials(cluster: ClusterConfig) -> Credentials:
+    """What the node proves itself with to its peers, and asks of them. Raises `ConfigError`."""
+    secret = None
+    if cluster.secret_file is not None:
+        try:
+            secret = Path(cluster.secret_file).read_bytes().strip()
+        except OSError as error:
+            raise ConfigError(
+                f"cluster.secret_file: {cluster.secret_file}: {error.strerror}"
+            ) from None
+        if len(secret) < MIN_SECRET_BYTES:
+            raise ConfigError(
+                f"cluster.secret_file: {cluster.secret_file} has {len(secret)} bytes, and a secret "
+                f"at least {MIN_SECRET_BYTES}: make one with: openssl rand -hex 32"
+            )
+    tls_name = cluster.tls_name if cluster.tls_ca is not None else None
+    return Credentials(secret, tls_name, optional=cluster.insecure)

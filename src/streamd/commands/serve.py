@@ -1,0 +1,89 @@
+"""`streamd serve`: a node and its HTTP server in this process, from start to drained stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+import trio
+
+from streamd import __version__
+from streamd.app import App
+from streamd.blocking import in_thread
+from streamd.config import Config, ConfigError, ServerConfig
+from streamd.group.stores import Stores
+from streamd.http.front_door import FrontDoor
+from streamd.http.listeners import listen, server_ssl_context
+from streamd.http.live import Hub
+from streamd.privacy import is_open_to_others
+
+log = structlog.get_logger("streamd.server")
+
+
+async def serve(config: Config, announce: Callable[[str], None] = print) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once.
+
+    Raises `ConfigError` when an address, certificate or cold store cannot be used,
+    `FormationError` when the cluster cannot be founded, `StorageError` when the data directory
+    cannot be used, at start or later, and `RaftViolation`.
+    """
+    server = config.server
+    ssl_context = server_ssl_context(server)
+    listeners = _listen(server)
+    stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id, config.cluster)
+    try:
+        app = App(config, stores)
+        if config.cluster.insecure:
+            log.warning(
+                "cluster.insecure: anyone who reaches the peers' port can act as any node",
+                listen=config.cluster.listen,
+            )
+        async with app.running():
+            url, directory = _url(server, listeners), stores.data_dir.path
+            announce(f"streamd {__version__} node {server.node_id} serves {url} from {directory}")
+            _warn_of_open_files(config, directory)
+            door = app.front_door()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_drain_on_signal, app.hub, door)
+                await door.serve(listeners, ssl_context)
+                nursery.cancel_scope.cancel()
+            log.info("drained")
+    finally:
+        with trio.CancelScope(shield=True):
+            await in_thread(stores.close)
+
+
+async def _drain_on_signal(hub: Hub, door: FrontDoor) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for number in signals:
+            if hub.draining:
+                os._exit(128 + number)
+            log.info("draining", signal=signal.Signals(number).name)
+            hub.drain()
+            door.drain()
+
+
+def _listen(server: ServerConfig) -> list[socket.socket]:
+    try:
+        return listen(*server.listen_address)
+    except OSError as error:
+        raise ConfigError(f"server.listen: cannot listen on {server.listen}: {error}") from None
+
+
+def _warn_of_open_files(config: Config, directory: Path) -> None:
+    """Name what other users of the machine may read and should not."""
+    keys = (config.server.tls_key, config.cluster.tls_key, config.cluster.secret_file)
+    for path in (directory, *(Path(key) for key in keys if key is not None)):
+        if is_open_to_others(path):
+            log.warning("open to others on this machine: chmod go= it", path=str(path))
+
+
+def _url(server: ServerConfig, listeners: list[socket.socket]) -> str:
+    host, _ = server.listen_address
+    port = listeners[0].getsockname()[1]
+    scheme = "http" if server.tls_cert is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
