@@ -198,7 +198,7 @@ def _pages(server: Server, path: str, prefix: str) -> Iterator[list[dict[str, An
     if prefix:
         params["prefix"] = prefix
     while True:
-        page = json.loads(server.ask("GET", path, params=params).body)
+        page = server.ask("GET", path, params=params).json()
         yield page["streams"]
         if not page["has_more"]:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import click
@@ -23,48 +24,6 @@ _SHORT_TYPES = {
 Command = Callable[..., None]
 
 
-def talks_to_server(command: Command) -> Command:
-    """Give a command a `Server` first, from its options, and have its failures told.
-
-    A parameter `name` or `bucket` is what failures are said to be about.
-    """
-
-    @click.option(
-        "--url",
-        "urls",
-        envvar="STREAMD_URL",
-        default=DEFAULT_URL,
-        show_default=True,
-        callback=_urls,
-        help="The server; several nodes of a cluster with commas between. Or STREAMD_URL.",
-    )
-    @click.option(
-        "--cacert",
-        envvar="STREAMD_CACERT",
-        type=click.Path(exists=True, dir_okay=False),
-        help="A CA (PEM) to trust for https, instead of the system's. Or STREAMD_CACERT.",
-    )
-    @click.option(
-        "--retry-for",
-        "retry_for_s",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-        help="Try again this long. [default: 60 once the server has answered, 0 before]",
-    )
-    @functools.wraps(command)
-    def wrapped(
-        urls: list[str], cacert: str | None, retry_for_s: float | None, **given: Any
-    ) -> None:
-        with failures_told(given.get("name") or given.get("bucket") or "the server"):
-            server = Server(urls, cacert=cacert, retry_for_s=retry_for_s)
-            try:
-                command(server, **given)
-            finally:
-                server.close()
-
-    return wrapped
-
-
 def _urls(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
     urls = value.split(",")
     for url in urls:
@@ -73,6 +32,82 @@ def _urls(context: click.Context, parameter: click.Parameter, value: str) -> lis
         if not url.partition("://")[2].strip("/"):
             raise click.BadParameter(f"'{shown(url)}' names no host")
     return urls
+
+
+_SERVER_OPTIONS = (
+    click.option(
+        "--url",
+        "urls",
+        envvar="STREAMD_URL",
+        default=DEFAULT_URL,
+        show_default=True,
+        callback=_urls,
+        help="The server; several nodes of a cluster with commas between. Or STREAMD_URL.",
+    ),
+    click.option(
+        "--cacert",
+        envvar="STREAMD_CACERT",
+        type=click.Path(exists=True, dir_okay=False),
+        help="A CA (PEM) to trust for https, instead of the system's. Or STREAMD_CACERT.",
+    ),
+    click.option(
+        "--retry-for",
+        "retry_for_s",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        help="Try again this long. [default: 60 once the server has answered, 0 before]",
+    ),
+)
+
+
+def _server_options(command: Command) -> Command:
+    for option in reversed(_SERVER_OPTIONS):
+        command = option(command)
+    return command
+
+
+def talks_to_server(command: Command) -> Command:
+    """Pass a command a `Server` first, made from its options, and report its failures.
+
+    Failures are reported of the parameter `name` or `bucket`.
+    """
+
+    @_server_options
+    @functools.wraps(command)
+    def wrapped(
+        urls: list[str], cacert: str | None, retry_for_s: float | None, **given: Any
+    ) -> None:
+        with (
+            failures_told(given.get("name") or given.get("bucket")),
+            closing(Server(urls, cacert=cacert, retry_for_s=retry_for_s)) as server,
+        ):
+            command(server, **given)
+
+    return wrapped
+
+
+def server_group(described: Command) -> click.Group:
+    """A group of commands that are passed one `Server` as the context's object.
+
+    Its options come before the command's name.
+    """
+
+    @click.group(described.__name__, cls=_ServerGroup, help=described.__doc__)
+    @_server_options
+    @click.pass_context
+    def group(
+        context: click.Context, urls: list[str], cacert: str | None, retry_for_s: float | None
+    ) -> None:
+        server = Server(urls, cacert=cacert, retry_for_s=retry_for_s)
+        context.obj = context.with_resource(closing(server))
+
+    return group
+
+
+class _ServerGroup(click.Group):
+    def invoke(self, context: click.Context) -> Any:
+        with failures_told(None):
+            return super().invoke(context)
 
 
 def content_type(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:

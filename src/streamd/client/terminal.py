@@ -36,29 +36,30 @@ class BadInput(Exception):
 
 
 @contextmanager
-def failures_told(subject: str) -> Iterator[None]:
-    """End the process as a failure is documented to end it, with one sentence about it."""
+def failures_told(subject: str | None) -> Iterator[None]:
+    """End the process with the documented status and one sentence that names the subject."""
+    about = f"{subject}: " if subject else ""
     try:
         yield
     except ApiError as refusal:
-        _end(f"{subject}: {_sentence(refusal, subject)}", EXIT_REFUSED)
+        end(about + _sentence(refusal, subject), EXIT_REFUSED)
     except Unreachable as failure:
-        _end(str(failure), EXIT_UNREACHABLE)
+        end(str(failure), EXIT_UNREACHABLE)
     except Malformed as failure:
-        _end(f"{subject}: {failure}", EXIT_UNREACHABLE)
+        end(f"{about}{failure}", EXIT_UNREACHABLE)
     except (BadName, BadInput, LineTooLong, NotJson) as failure:
-        _end(str(failure), EXIT_USAGE)
+        end(str(failure), EXIT_USAGE)
     except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeEncodeError) as failure:
-        _end(f"this cannot be sent in a request: {failure}", EXIT_USAGE)
+        end(f"this cannot be sent in a request: {failure}", EXIT_USAGE)
     except BrokenPipeError:
         _die_by(signal.SIGPIPE)
     except KeyboardInterrupt:
         _die_by(signal.SIGINT)
     except OSError as failure:
-        _end(str(failure), EXIT_LOCAL)
+        end(str(failure), EXIT_LOCAL)
 
 
-def _sentence(refusal: ApiError, subject: str) -> str:
+def _sentence(refusal: ApiError, subject: str | None) -> str:
     what = f"{refusal.args[0] or 'refused'} ({refusal.status} {refusal.code})"
     if refusal.code == "STREAM_NOT_FOUND":
         return f"{what}; 'streamd create {subject}' would make it"
@@ -67,7 +68,8 @@ def _sentence(refusal: ApiError, subject: str) -> str:
     return what
 
 
-def _end(message: str, status: int) -> NoReturn:
+def end(message: str, status: int) -> NoReturn:
+    """End the process with a sentence on standard error."""
     if sys.stderr is not None:  # print() would take standard output instead
         print(f"streamd: {message}", file=sys.stderr)
     sys.exit(status)

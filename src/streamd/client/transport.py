@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -34,6 +34,7 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 _TELL_AFTER_S = 2.0
 _BUSY = (429, 502, 503, 504)
+_PEEK_S = 3.0
 
 
 class ApiError(Exception):
@@ -59,6 +60,7 @@ class Busy(Exception):
 
     def __init__(self, refusal: ApiError) -> None:
         super().__init__(str(refusal))
+        self.refusal = refusal
         raw = refusal.headers.get("retry-after", "")
         self.pause_s = float(raw) if raw.isdigit() else 0.0
 
@@ -73,6 +75,19 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+    def json(self) -> dict[str, Any]:
+        """The JSON object in the body. Raises `ApiError` if there is none."""
+        try:
+            value = json.loads(self.body)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise ApiError(self.status, "UNEXPECTED", _NOT_OURS, self.headers)
+        return value
+
+
+_NOT_OURS = "the answer is not streamd's"
 
 
 FAILURES = (httpx.TransportError, httpx.DecodingError, Busy, Broken)
@@ -128,10 +143,49 @@ class Server:
         patience = patience or self.patience()
         while True:
             try:
-                with self.attempt(method, path, params, headers, body) as response:
-                    return Answer(response.status_code, response.headers, read_whole(response))
+                return self._try(method, path, params, headers, body)
             except FAILURES as failure:
                 patience.wait(failure)
+
+    def ask_once(
+        self, method: str, path: str, *, headers: Mapping[str, str], body: bytes
+    ) -> Answer:
+        """Ask for what must not happen twice: tried again only while no connection is made.
+
+        Raises `ApiError`, `Unreachable`.
+        """
+        patience = self.patience()
+        while True:
+            try:
+                return self._try(method, path, None, headers, body)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as failure:
+                patience.wait(failure)
+            except Busy as failure:
+                raise failure.refusal from None
+            except FAILURES as failure:
+                reason = f"{self.shown_url} {_in_words(failure)}"
+                raise Unreachable(f"{reason}; the request may have taken effect") from failure
+
+    def _try(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
+        body: Body,
+    ) -> Answer:
+        with self.attempt(method, path, params, headers, body) as response:
+            return Answer(response.status_code, response.headers, read_whole(response))
+
+    def peek(self, address: str, path: str) -> dict[str, Any] | None:
+        """The JSON object that the node at `address` answers soon, or None."""
+        url = httpx.URL(self.url).copy_with(netloc=address.encode()).join(path)
+        try:
+            with self._client.stream("GET", url, timeout=_PEEK_S) as response:
+                response.raise_for_status()
+                return Answer(response.status_code, response.headers, read_whole(response)).json()
+        except (httpx.HTTPError, httpx.InvalidURL, ApiError):
+            return None
 
     @contextmanager
     def attempt(
@@ -145,7 +199,6 @@ class Server:
         """One try, its answer's body still to be read. Raises `ApiError` and `FAILURES`."""
         response = self._send(method, path, params, headers, body)
         try:
-            self._met = True
             if not response.is_success:
                 refusal = _refusal(response, read_whole(response))
                 raise Busy(refusal) if refusal.status in _BUSY else refusal
@@ -166,6 +219,7 @@ class Server:
         for _ in range(_MAX_REDIRECTS):
             request = self._request(method, url, headers, body)
             response = self._client.send(request, stream=True)
+            self._met = True
             if response.status_code not in (307, 308) or "location" not in response.headers:
                 return response
             response.close()
@@ -266,7 +320,7 @@ def _refusal(response: httpx.Response, body: bytes) -> ApiError:
         error = json.loads(body)["error"]
         code, message = str(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
-        code, message = _phrase(status), "the answer is not streamd's"
+        code, message = _phrase(status), _NOT_OURS
         if response.request.method == "HEAD":  # which has no body to say more
             message = ""
     return ApiError(status, code, message, response.headers)

@@ -9,48 +9,36 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-import httpx
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-from streamd.commands.cluster import EXIT_REFUSED, Api, end, url_option
+from streamd.client.options import server_group
+from streamd.client.terminal import EXIT_REFUSED, end
+from streamd.client.transport import Server
 
 _POLL_S = 0.3
-# How long a leader may be looked for while work goes on elsewhere.
-_PATIENCE_S = 30.0
 
 Answer = dict[str, Any]
 
 
 class Leader:
-    """The leader's routes, whoever that is by now."""
+    """The leader's routes, whichever node leads by now. Raises `ApiError`, `Unreachable`."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, server: Server) -> None:
+        self._server = server
 
     def look(self) -> Answer:
-        """What the leader says; what the node says that was asked, if the leader is not there."""
-        answer: Answer = self._api.get("/cluster/cold")
+        """The leader's answer; the asked node's own, if the leader cannot be reached."""
+        answer: Answer = self._server.ask("GET", "/cluster/cold").json()
         if answer["leader_address"] is None:
             return answer
-        return self._api.elsewhere(answer["leader_address"], "/cluster/cold") or answer
+        return self._server.peek(answer["leader_address"], "/cluster/cold") or answer
 
     def order(self, work: str) -> Answer:
-        """Have the leader begin with something; says what to wait for.
-
-        Asked again for some time while there is none, or it is about to be another one.
-        """
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                response = self._api.order(f"/cluster/cold/{work}")
-                if response.status_code != 503 or time.monotonic() > deadline:
-                    return dict(self._api.decoded(response))
-            except httpx.HTTPError as failure:
-                if time.monotonic() > deadline:
-                    self._api.unreachable(failure)
-            time.sleep(_POLL_S)
+        """Ask the leader to begin; returns what to wait for. May be repeated."""
+        headers = {"Content-Type": "application/json"}
+        return self._server.ask("POST", f"/cluster/cold/{work}", headers=headers, body=b"{}").json()
 
     def watch(
         self, work: str, timeout_s: float, show: Callable[[Answer, Answer], bool]
@@ -78,23 +66,20 @@ def _why(answer: Answer) -> str:
     return f"; last error: {error['message']}" if error else ""
 
 
-@click.group()
-@url_option
-@click.pass_context
-def cold(context: click.Context, url: str) -> None:
-    """Look at the cold tier, have it flush or tidy up now."""
-    context.obj = Api(url)
+@server_group
+def cold() -> None:
+    """Look at the cold tier; flush, collect or scrub it now."""
 
 
 @cold.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for machines.")
 @click.pass_obj
-def status(api: Api, as_json: bool) -> None:
+def status(server: Server, as_json: bool) -> None:
     """What is hot, what is cold, how far the archive is, and what is wrong.
 
     What only the leader knows it is asked for, if it can be reached from here.
     """
-    answer = Leader(api).look()
+    answer = Leader(server).look()
     if as_json:
         print(json.dumps(answer, indent=2))
         return
@@ -116,7 +101,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="No progress; th
 @_timeout
 @_as_json
 @click.pass_obj
-def flush(api: Api, timeout_s: float, as_json: bool) -> None:
+def flush(server: Server, timeout_s: float, as_json: bool) -> None:
     """Move to the store all that is hot now, and return when it is there."""
     with _progress(as_json) as progress:
         task = progress.add_task("flushing", total=None)
@@ -126,7 +111,7 @@ def flush(api: Api, timeout_s: float, as_json: bool) -> None:
             progress.update(task, total=total, completed=max(0, total - answer["hot_bytes"]))
             return bool(answer["flush"]["passes"] >= order["pass"])
 
-        order, answer = Leader(api).watch("flush", timeout_s, is_done)
+        order, answer = Leader(server).watch("flush", timeout_s, is_done)
     _tell(as_json, {"flushed_bytes": order["hot_bytes"], "hot_bytes": answer["hot_bytes"]})
 
 
@@ -134,7 +119,7 @@ def flush(api: Api, timeout_s: float, as_json: bool) -> None:
 @_timeout
 @_as_json
 @click.pass_obj
-def gc(api: Api, timeout_s: float, as_json: bool) -> None:
+def gc(server: Server, timeout_s: float, as_json: bool) -> None:
     """Remove now what nothing needs any more, and say what that was.
 
     Grace periods and the archive's retention hold as they always do.
@@ -146,7 +131,7 @@ def gc(api: Api, timeout_s: float, as_json: bool) -> None:
             progress.update(task, description=f"removing: {answer['gc']['doing']}")
             return bool(answer["gc"]["rounds"] >= order["round"])
 
-        _, answer = Leader(api).watch("gc", timeout_s, is_done)
+        _, answer = Leader(server).watch("gc", timeout_s, is_done)
     _tell(as_json, answer["gc"]["last"])
 
 
@@ -163,10 +148,10 @@ def scrub() -> None:
 @_timeout
 @_as_json
 @click.pass_obj
-def start(api: Api, wait: bool, timeout_s: float, as_json: bool) -> None:
+def start(server: Server, wait: bool, timeout_s: float, as_json: bool) -> None:
     """Begin a pass now, instead of one that is under way."""
     if not wait:
-        _tell(as_json, {"pass": Leader(api).order("scrub")["pass"]})
+        _tell(as_json, {"pass": Leader(server).order("scrub")["pass"]})
         return
     with _progress(as_json) as progress:
         task = progress.add_task("reading", total=None)
@@ -176,16 +161,16 @@ def start(api: Api, wait: bool, timeout_s: float, as_json: bool) -> None:
             progress.update(task, description=f"{scrub['objects']} objects read")
             return bool(scrub["passes"] >= order["pass"])
 
-        _, answer = Leader(api).watch("scrub", timeout_s, is_done)
+        _, answer = Leader(server).watch("scrub", timeout_s, is_done)
     _tell_scrub(as_json, answer["scrub"])
 
 
 @scrub.command("status")
 @_as_json
 @click.pass_obj
-def scrub_status(api: Api, as_json: bool) -> None:
+def scrub_status(server: Server, as_json: bool) -> None:
     """How far the reading has come; ends with 1 if objects are missing or damaged."""
-    _tell_scrub(as_json, Leader(api).look()["scrub"])
+    _tell_scrub(as_json, Leader(server).look()["scrub"])
 
 
 def _tell_scrub(as_json: bool, found: Answer) -> None:

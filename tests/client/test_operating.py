@@ -1,0 +1,124 @@
+"""`streamd cluster` and `streamd cold` reach a server as every other command does."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+
+from streamd.client.transport import Server
+from tests.client.running import Shell
+from tests.support.ports import unused_port
+from tests.support.server_process import ServerProcess
+
+
+def cold(path: Path) -> dict[str, str]:
+    path.mkdir(mode=0o700)
+    return {"STREAMD_COLD_BACKEND": "fs", "STREAMD_COLD_FS_PATH": str(path)}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    directory = tmp_path_factory.mktemp("server")
+    with ServerProcess(directory / "data", environment=cold(directory / "cold")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("words", ["cluster status --json", "cold status --json"])
+def test_of_several_nodes_the_next_is_asked_when_one_is_gone(
+    server: ServerProcess, words: str
+) -> None:
+    streamd = Shell(f"http://127.0.0.1:{unused_port()},{server.url}")
+    assert json.loads(streamd(*words.split()))["node_id"] == 1
+    streamd("cluster", "wait-ready", "--timeout", "20")
+
+
+def test_work_for_the_cold_store_is_ordered_from_the_node_that_is_there(
+    server: ServerProcess,
+) -> None:
+    streamd = Shell(f"http://127.0.0.1:{unused_port()},{server.url}")
+    assert json.loads(streamd("cold", "flush", "--json"))["hot_bytes"] == 0
+    assert b"the log begins at entry " in streamd("cluster", "snapshot")
+
+
+def test_a_ca_of_ones_own_is_trusted_for_operations_too(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    ca = str(tmp_path / "ca.pem")
+    authority.cert_pem.write_to_path(ca)
+    certificate = str(tmp_path / "server.pem")
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(certificate)
+    environment = {
+        **cold(tmp_path / "cold"),
+        "STREAMD_SERVER_TLS_CERT": certificate,
+        "STREAMD_SERVER_TLS_KEY": certificate,
+    }
+    with ServerProcess(tmp_path / "data", environment=environment) as server:
+        streamd = Shell(server.url)
+        assert "CERTIFICATE_VERIFY_FAILED" in streamd.fails(3, "cluster", "status")
+        assert b"leader 1" in streamd("cluster", "--cacert", ca, "status")
+        streamd.environment["STREAMD_CACERT"] = ca
+        assert json.loads(streamd("cold", "status", "--json"))["leads"]
+        # Only a follower asks the leader, over the same trust; here the node stands for both.
+        at_any = Server([server.url], cacert=ca)
+        told = at_any.peek(f"127.0.0.1:{server.port}", "/cluster/status")
+        assert told is not None
+        assert told["leader_id"] == 1
+        assert at_any.peek(f"127.0.0.1:{unused_port()}", "/cluster/status") is None
+
+
+def test_an_address_that_is_none_is_a_usage_error_for_operations_too() -> None:
+    for command in ("cluster", "cold"):
+        failed = Shell("10.0.0.1:4437").run(command, "status")
+        assert (failed.returncode, b"does not begin with http" in failed.stderr) == (2, True)
+
+
+@contextmanager
+def breaking_off(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that gives each request this answer and closes; its URL, and what it was asked."""
+    asked: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                asked.append(connection.recv(65536))
+                connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(("answer", "status"), [(b"", 3), (BUSY, 1)])
+def test_a_change_of_the_members_is_never_sent_twice(answer: bytes, status: int) -> None:
+    """Sent again after it took effect, it would be refused, or hand over the lead once more."""
+    with breaking_off(answer) as (first, asked), breaking_off(answer) as (second, asked_too):
+        streamd = Shell(f"{first},{second}")
+        streamd.fails(status, "cluster", "--retry-for", "20", "transfer")
+    assert (len(asked), len(asked_too)) == (1, 0)
+    assert asked[0].startswith(b"POST /cluster/transfer ")
+
+
+def test_an_answer_that_is_no_json_is_no_status() -> None:
+    page = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nsome"
+    with breaking_off(page) as (url, _):
+        assert "not streamd's" in Shell(url).fails(1, "cluster", "status")
+        assert "not streamd's" in Shell(url).fails(1, "list", "bucket")
