@@ -71,7 +71,7 @@ verify: $(READY) ## Check style and types; changes nothing
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
-fix: $(READY) ## Mend what can be mended by itself
+fix: $(READY) ## Repair what can be repaired automatically
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -34,7 +34,9 @@ def pick(option: str, known: Sequence[_Named], wanted: Sequence[str]) -> list[_N
     by_name = {each.name: each for each in known}
     for name in names:
         if name not in by_name:
-            raise click.BadParameter(f"{name!r} is none of {', '.join(by_name)}", param_hint=option)
+            raise click.BadParameter(
+                f"{name!r} is not one of {', '.join(by_name)}", param_hint=option
+            )
     return [each for each in known if not names or each.name in names]
 
 
@@ -101,7 +103,7 @@ def main(
         data_dir=data_dir,
         cores=Cores.choose(),
     )
-    # Without this a SIGTERM would leave servers behind.
+    # Without this a SIGTERM would leave servers running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         _measure(plan, json_file, markdown_file)

@@ -228,8 +228,8 @@ class _Cluster:
         self._put(self._segment.finish())
         place = self._segment.last
         self._segment = SegmentWriter(GROUP_ID, place, self._cluster_id)
-        behind = self._state.header.archived
-        self._commit(Archived(_TERM, behind, place))
+        previous = self._state.header.archived
+        self._commit(Archived(_TERM, previous, place))
 
     def _put_snapshot(self) -> None:
         """Of the state as of the last entry, with the log up to it in the archive."""

@@ -1,7 +1,7 @@
 """`python -m bench.cluster`: what a majority costs, and what a failure does to the rate.
 
 A single node and three nodes on one machine, one after the other in each round; then the leader of
-the three is killed, a follower is left behind until only a snapshot can bring it back, and a fourth
+the three is killed, a follower lags until only a Raft snapshot can bring it back, and a fourth
 node joins.
 """
 
@@ -75,15 +75,15 @@ class Node:
             self.process.kill()
             self.process = None
 
-    def ask(self, path: str, wish: dict[str, object] | None = None) -> tuple[int, Any]:
-        """Status and JSON of a GET, or of a POST of `wish`; 0 when it does not answer."""
+    def ask(self, path: str, body: dict[str, object] | None = None) -> tuple[int, Any]:
+        """Status and JSON of a GET, or of a POST of `body`; 0 when it does not answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_ASK_TIMEOUT_S)
         try:
-            if wish is None:
+            if body is None:
                 connection.request("GET", path)
             else:
                 headers = {"Content-Type": "application/json"}
-                connection.request("POST", path, json.dumps(wish), headers)
+                connection.request("POST", path, json.dumps(body), headers)
             response = connection.getresponse()
             return response.status, json.loads(response.read() or b"null")
         except (OSError, http.client.HTTPException, ValueError):
@@ -301,26 +301,26 @@ def _appends_since(appenders: Sequence[Appender], moment: float) -> bool:
     return any(one.acknowledged and one.acknowledged[-1][0] > moment for one in appenders)
 
 
-def left_behind(trio: Trio, records: int, duration_s: float) -> list[Row]:
+def lagging_follower(trio: Trio, records: int, duration_s: float) -> list[Row]:
     """The leader's rate while a follower that missed so many appends gets a snapshot."""
     leader = trio.leader()
-    behind = trio.followers()[0]
+    lagging = trio.followers()[0]
     whole = rate(leader, 64, duration_s)
-    behind.kill()
+    lagging.kill()
     missed = 0
     while missed < records:
         missed += rate(leader, 64, 10).requests
         click.echo(f"{missed:,} appends missed", err=True)
     without = rate(leader, 64, duration_s)
     started = time.monotonic()
-    trio.start(behind)
+    trio.start(lagging)
     during: list[float] = []
-    while not during or not behind.is_ready():
+    while not during or not lagging.is_ready():
         during.append(rate(leader, 64, 2).rate_per_s)
         if time.monotonic() - started > _DEADLINE_S:
             raise BenchError("the follower did not catch up under load")
     took_s = time.monotonic() - started
-    status = behind.status()
+    status = lagging.status()
     how = "by snapshot" if status["first_log_index"] > 1 else "from the log"
     during_per_s = statistics.mean(during)
     return [
@@ -390,8 +390,8 @@ def joining(trio: Trio) -> list[Row]:
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--duration-s", default=5.0, show_default=True)
 @click.option("--failovers", default=5, show_default=True)
-@click.option("--behind", default=1_000_000, show_default=True, help="Appends a follower misses.")
-def main(rounds: int, duration_s: float, failovers: int, behind: int) -> None:
+@click.option("--missed", default=1_000_000, show_default=True, help="Appends a follower misses.")
+def main(rounds: int, duration_s: float, failovers: int, missed: int) -> None:
     """Measure a cluster of three on this machine beside a single node."""
     wrk.require()
     rows = [Row("measurement", "single node", "three nodes", "ratio", "bar"), Row(*["---"] * 5)]
@@ -400,7 +400,7 @@ def main(rounds: int, duration_s: float, failovers: int, behind: int) -> None:
             rows += quorum(single, trio, rounds, duration_s)
             single.kill()
             rows += failover(trio, failovers)
-            rows += left_behind(trio, behind, duration_s)
+            rows += lagging_follower(trio, missed, duration_s)
             rows += joining(trio)
     except BenchError as error:
         raise click.ClickException(str(error)) from None

@@ -34,7 +34,7 @@ class Appender:
         self.thread.start()
 
     def stop(self) -> None:
-        """Have it end after the request that is under way."""
+        """Stop it after the request in progress."""
         self.running = False
 
     def _run(self) -> None:

@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """A running server, pinned to a core; `stop` always leaves nothing behind."""
+    """A running server, pinned to a core; `stop` leaves no process and no file."""
 
     def __init__(self, command: Sequence[str], *, port: int, core: int | None, log: Path) -> None:
         self.port = port

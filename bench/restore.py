@@ -51,7 +51,7 @@ class Restoration(NamedTuple):
 
 
 async def live(base: Path, config: ColdConfig, messages: int) -> int:
-    """Have a node take the messages; returns the last entry with one of them in it, archived."""
+    """Append the messages to a node; returns the index of the last entry with one, archived."""
     stores = await in_thread(Stores.open, base / "data", 1)
     try:
         app = App(Config(cold=config), stores, Environment(random=Random(1)))

@@ -57,7 +57,7 @@ class Subscriber:
         return data
 
 
-class ChangeListener:
+class Subscribers:
     """All subscribers and the writer."""
 
     def __init__(self, port: int, target: str, subscribers: Sequence[Subscriber]) -> None:
@@ -78,8 +78,8 @@ class ChangeListener:
     def publish(self) -> list[float]:
         """Append one message; return each subscriber's latency in ms.
 
-        The clock starts before the first byte of the POST is sent, and whoever has the message
-        is read at once, be the POST answered or not.
+        The clock starts before the first byte of the POST is sent, and a subscriber
+        that has the message is read at once, be the POST answered or not.
         """
         self._keep_writer()
         self._selector.register(self._writer, selectors.EVENT_READ, None)
@@ -136,18 +136,18 @@ def fan_out(port: int, target: str, *, subscribers: int, duration_s: float) -> l
             readers.append(reader)
         for reader in readers:
             reader.await_ready()
-        audience = ChangeListener(port, target, readers)
-        stack.callback(audience.close)
-        _publish_for(audience, _WARM_UP_S)
+        fan_out = Subscribers(port, target, readers)
+        stack.callback(fan_out.close)
+        _publish_for(fan_out, _WARM_UP_S)
         # Servers end an SSE connection after a minute or so, as the protocol advises.
-        return _publish_for(audience, min(duration_s, _MAX_DURATION_S))
+        return _publish_for(fan_out, min(duration_s, _MAX_DURATION_S))
 
 
-def _publish_for(audience: ChangeListener, duration_s: float) -> list[float]:
+def _publish_for(subscribers: Subscribers, duration_s: float) -> list[float]:
     """At least one message, however slow the server is."""
     latencies: list[float] = []
     until = time.monotonic() + duration_s
     while not latencies or time.monotonic() < until:
-        latencies += audience.publish()
-        audience.rest()
+        latencies += subscribers.publish()
+        subscribers.rest()
     return latencies

@@ -31,7 +31,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 @pytest.fixture
 def summary(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Have a line shown at the end of the run, under the name of the test's directory."""
+    """Show a line at the end of the run, under the name of the test's directory."""
     name = request.path.parent.name
     properties = request.node.user_properties
     return lambda line: properties.append((_SUMMARY, f"{name}: {line}"))

@@ -30,7 +30,7 @@ def test_a_level_hides_what_is_below_it(tmp_path: Path) -> None:
     flags = ["--log-level", "warning"]
     with ServerProcess(tmp_path / "data", flags=flags, environment=FEW) as server:
         assert server.stop() == 0
-    assert len(server.output.splitlines()) == 1, "the line for people is no log event"
+    assert len(server.output.splitlines()) == 1, "the line for people is not a log event"
 
 
 def test_nothing_a_client_sent_is_logged(tmp_path: Path) -> None:

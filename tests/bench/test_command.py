@@ -72,7 +72,9 @@ def test_what_makes_no_sense_is_refused(plans: list[Plan], arguments: tuple[str,
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(click.BadParameter, match="'x' is none of streamd, node-memory, node-file"):
+    with pytest.raises(
+        click.BadParameter, match="'x' is not one of streamd, node-memory, node-file"
+    ):
         command.pick("--servers", SERVERS, ["x"])
 
 

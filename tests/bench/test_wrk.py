@@ -1,4 +1,4 @@
-"""What wrk prints is read right, and a run with errors is no figure."""
+"""What wrk prints is parsed correctly, and a run with errors gives an error."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _check_patience(operations: Iterable[Operation], report: Report) -> None:
         if UNKNOWN in operation.refusal and operation.outcome == "unknown":
             report.counts["outcome unknown to the node"] += 1
             if took_ns < _DECIDED_WITHIN_NS:
-                message = f"the node gave up after {took_ns / 1e9:.1f} s"
+                message = f"the node stopped waiting after {took_ns / 1e9:.1f} s"
                 report.findings.append(
                     Finding(
                         Anomaly.EARLY_UNKNOWN,

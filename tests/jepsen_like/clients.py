@@ -104,7 +104,7 @@ class Surroundings:
 
     def __init__(self, ports: dict[int, int], recorder: Recorder) -> None:
         self.ports = ports
-        # Where those who roam may go.
+        # Where roaming clients may go.
         self.open_to_all = set(ports)
         self.recorder = recorder
         self.no_more_writes = threading.Event()
@@ -271,10 +271,10 @@ class Producer(Client):
             return
         if stamp.seq == 0 and stamp.epoch:
             self._append_as_former_self(Stamp(stamp.producer, stamp.epoch - 1, _EPOCH_APPENDS))
-        begins_anew = stamp.seq + 1 == _EPOCH_APPENDS
+        begins_epoch = stamp.seq + 1 == _EPOCH_APPENDS
         self._stamp = (
             Stamp(stamp.producer, stamp.epoch + 1, 0)
-            if begins_anew
+            if begins_epoch
             else Stamp(stamp.producer, stamp.epoch, stamp.seq + 1)
         )
 

@@ -104,9 +104,9 @@ class NodeProcess:
         """Status and body of a GET, or None when it does not answer."""
         return self._ask("GET", path, None, _ASK_TIMEOUT_S)
 
-    def post(self, path: str, wish: Mapping[str, object] | None = None) -> tuple[int, Any]:
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> tuple[int, Any]:
         """Status and decoded answer of an administrative request."""
-        answer = self._ask("POST", path, json.dumps(wish or {}), _ADMIN_TIMEOUT_S)
+        answer = self._ask("POST", path, json.dumps(body or {}), _ADMIN_TIMEOUT_S)
         assert answer is not None, f"node {self.node_id} did not answer {path}"
         return answer[0], json.loads(answer[1])
 
@@ -307,7 +307,7 @@ def term_of(node: NodeProcess) -> int:
 
 
 def cut_log_beyond(nodes: Iterable[NodeProcess], index: int) -> None:
-    """Have nodes store their state and cut their logs until all begin behind an entry."""
+    """Store the states of nodes and cut their logs until all begin after an entry."""
     for node in nodes:
 
         def is_cut(node: NodeProcess = node) -> bool:
@@ -315,13 +315,13 @@ def cut_log_beyond(nodes: Iterable[NodeProcess], index: int) -> None:
             assert status == 200, (status, answer)
             return int(answer["first_log_index"]) > index + 1
 
-        wait_until(is_cut, f"the log of node {node.node_id} begins behind {index}")
+        wait_until(is_cut, f"the log of node {node.node_id} begins after {index}")
 
 
-def administer(node: NodeProcess, operation: str, **wish: object) -> dict[str, object]:
-    """Have a node carry out a wish. Raises AssertionError when it refuses."""
-    status, answer = node.post(f"/cluster/{operation}", wish)
-    assert status == 200, (operation, wish, status, answer)
+def administer(node: NodeProcess, operation: str, **request: object) -> dict[str, object]:
+    """Send an administrative request to a node. Raises AssertionError when it refuses."""
+    status, answer = node.post(f"/cluster/{operation}", request)
+    assert status == 200, (operation, request, status, answer)
     return answer
 
 

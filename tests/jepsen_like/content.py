@@ -29,7 +29,7 @@ class Offsets:
         self.conflicts: list[tuple[str, str]] = []
 
     def position(self, token: str) -> int:
-        """The byte position, or -1 when the text is no offset."""
+        """The byte position, or -1 when the text is not an offset."""
         known = self._positions.get(token)
         if known is not None:
             return known

@@ -42,7 +42,7 @@ class World:
         return [operation for operation in self.history if operation.kind == "final_read"]
 
     def extend(self, payload: str) -> str:
-        """Lets all final reads end with a payload; returns the offset behind it."""
+        """Lets all final reads end with a payload; returns the offset after it."""
         stream = self.stream
         stream.pieces.append(payload)
         stream.ends.append(stream.ends[-1] + len(payload))
@@ -109,7 +109,7 @@ def two_appends_acknowledged_at_one_offset(world: World) -> None:
 
 
 @_plant(Anomaly.LOST_WRITE)
-def an_acknowledged_append_behind_the_final_tail(world: World) -> None:
+def an_acknowledged_append_after_the_final_tail(world: World) -> None:
     tail = len(world.stream.content())
     end = token(len(world.stream.pieces) + 1, tail + len("<lost>"))
     world.plant("append", payload="<lost>", next_offset=end)
@@ -161,10 +161,10 @@ def a_refused_append_in_the_log(world: World) -> None:
 @_plant(Anomaly.ABORTED_READ)
 def a_refused_append_seen_by_a_reader(world: World) -> None:
     world.plant("append", payload="<refused>", outcome="fail", refusal="overloaded")
-    _see_behind_the_tail(world, "<refused>")
+    _see_past_the_tail(world, "<refused>")
 
 
-def _see_behind_the_tail(world: World, payload: str) -> None:
+def _see_past_the_tail(world: World, payload: str) -> None:
     record = world.early()
     data = "".join([*world.stream.pieces[record:], payload])
     end = token(len(world.stream.pieces) + 1, world.stream.ends[-1] + len(payload))
@@ -268,7 +268,7 @@ def a_closed_stream_seen_open(world: World) -> None:
 @_plant(Anomaly.VANISHED_READ)
 def an_append_seen_and_gone(world: World) -> None:
     world.plant("append", payload="<gone>", outcome="unknown")
-    _see_behind_the_tail(world, "<gone>")
+    _see_past_the_tail(world, "<gone>")
 
 
 @_plant(Anomaly.VANISHED_READ)
@@ -287,8 +287,8 @@ def half_an_append_seen(world: World) -> None:
 
 
 @_plant(Anomaly.WRITE_AFTER_CLOSE, CLOSED_STREAM)
-def an_append_behind_the_close(world: World) -> None:
-    world.plant("append", payload="<behind>", next_offset=world.extend("<behind>"))
+def an_append_after_the_close(world: World) -> None:
+    world.plant("append", payload="<after>", next_offset=world.extend("<after>"))
 
 
 @_plant(Anomaly.LOST_CLOSE, CLOSED_STREAM)

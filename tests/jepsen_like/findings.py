@@ -92,7 +92,7 @@ class Report:
 
     Counts: "<kind> <outcome>" for each operation; "incarnations"; "without final read"
     (incarnations in which lost writes cannot be seen); "ambiguous" (operations left out because
-    their stream was deleted and made anew meanwhile); "unknown that took effect".
+    their stream was deleted and created again meanwhile); "unknown that took effect".
     """
 
     findings: list[Finding] = field(default_factory=list)

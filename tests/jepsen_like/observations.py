@@ -310,7 +310,7 @@ def _report_disorder(
     if highest == _GONE:
         life.find(Anomaly.USE_AFTER_DELETE, "after the stream was deleted", late, witness)
     elif late.kind in ("append", "create"):
-        message = f"took effect at byte {ceiling // 2}, behind which others had been before"
+        message = f"took effect at byte {ceiling // 2}, after which others had been before"
         life.find(Anomaly.REORDERED_WRITE, message, late, witness)
     else:
         message = f"saw {_state(ceiling)} after {_state(highest)} had been seen"

@@ -21,11 +21,11 @@ def check_producers(life: Life) -> None:
             if stamp.seq != 0 and life.is_final:
                 life.find(Anomaly.SEQUENCE_GAP, "an epoch begins at 0", append)
         elif stamp.epoch < before.stamp.epoch:
-            message = f"took effect behind epoch {before.stamp.epoch}"
+            message = f"took effect after epoch {before.stamp.epoch}"
             life.find(Anomaly.STALE_EPOCH_ACCEPTED, message, append, before)
             continue
         elif stamp.seq <= before.stamp.seq:
-            message = f"took effect behind sequence number {before.stamp.seq}"
+            message = f"took effect after sequence number {before.stamp.seq}"
             life.find(Anomaly.SEQUENCE_REUSED, message, append, before)
             continue
         elif stamp.seq != before.stamp.seq + 1 and life.is_final:
@@ -36,7 +36,7 @@ def check_producers(life: Life) -> None:
 
 
 def _check_fencing(life: Life) -> None:
-    """Who was fenced must have a successor that had begun by then."""
+    """A fenced producer must have a successor that had begun by then."""
     fenced = [a for a in life.refused if a.refusal == STALE_EPOCH and a.stamp is not None]
     begun: dict[str, dict[int, int]] = {}
     for append in life.appends.values() if fenced else ():

@@ -110,7 +110,7 @@ class Simulation:
         self.history: list[Operation] = []
         self.now_ns = 0
         self._clients = [_Client(f"c{number}") for number in range(clients)]
-        self._given_up: list[Operation] = []
+        self._abandoned: list[Operation] = []
         self._payloads = 0
         self._epochs = 0
         self.do("creator", "create")
@@ -152,11 +152,11 @@ class Simulation:
         elif client.is_done:
             self._answer(client, operation)
         elif self.choose(10) == 9:
-            self._given_up.append(self._give_up(client, operation))
+            self._abandoned.append(self._abandon(client, operation))
         else:
             self._take_effect(client, operation)
-        if self._given_up and self.choose(8) == 7:
-            late = self._given_up.pop()
+        if self._abandoned and self.choose(8) == 7:
+            late = self._abandoned.pop()
             self.stream.take_effect(late, 1)
 
     def finish(self) -> list[Operation]:
@@ -165,7 +165,7 @@ class Simulation:
             if client.operation is not None and client.is_done:
                 self._answer(client, client.operation)
             elif client.operation is not None:
-                self._give_up(client, client.operation)
+                self._abandon(client, client.operation)
         stream = self.stream
         for node in () if stream.is_deleted else NODES:
             final = self.begin(f"final-{node}", "final_read", node=node, up_to_date=True)
@@ -214,13 +214,13 @@ class Simulation:
     def _answer(self, client: _Client, operation: Operation) -> None:
         client.operation, client.is_done = None, False
         if self.choose(12) == 11:
-            self._give_up(client, operation)
+            self._abandon(client, operation)
             return
         self.end(operation)
         if operation.outcome == "fail" and operation.stamp is not None:
             client.stamp = None
 
-    def _give_up(self, client: _Client, operation: Operation) -> Operation:
+    def _abandon(self, client: _Client, operation: Operation) -> Operation:
         """The client sees a time-out; what it sent may still be on its way, and is returned."""
         client.operation, client.is_done = None, False
         client.lives += 1

@@ -28,7 +28,7 @@ PLANTS = [
 
 
 def chooser(tape: list[int]) -> Callable[[int], int]:
-    """Takes one choice after the other from a tape; zero behind its end."""
+    """Takes one choice after the other from a tape; zero past its end."""
     numbers = iter(tape)
     return lambda below: next(numbers, 0) % below
 
@@ -89,7 +89,7 @@ def test_every_name_is_planted_somewhere() -> None:
     assert {anomaly for anomaly, _, _ in PLANTS} | of_several_lives == set(Anomaly)
 
 
-def test_a_million_operations_of_clients_that_often_give_up_are_checked() -> None:
+def test_a_million_operations_of_clients_that_often_time_out_are_checked() -> None:
     simulation = Simulation(random.Random(1).randrange, clients=8)
     while len(simulation.history) < 1_000_000:
         simulation.step(may_close=False)
@@ -105,7 +105,7 @@ def test_a_million_operations_of_clients_that_often_give_up_are_checked() -> Non
 
 
 class Lives:
-    """Writes histories by hand, one operation behind the other."""
+    """Writes histories by hand, one operation after the other."""
 
     def __init__(self) -> None:
         self.history: list[Operation] = []
@@ -126,7 +126,7 @@ class Lives:
 
 @pytest.fixture
 def lives() -> Lives:
-    """A stream with `<old>`, deleted and made anew."""
+    """A stream with `<old>`, deleted and created again."""
     lives = Lives()
     lives.do("create", 0)
     lives.do("append", 0, payload="<old>", next_offset=token(1, 5))

@@ -20,7 +20,7 @@ _AHEAD_S = {1: 0, 2: _HOUR_S, 3: -_HOUR_S}
 
 @pytest.fixture
 def skewed(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    """A cluster whose second node is an hour ahead, and whose third is an hour behind."""
+    """A cluster whose second node is an hour fast, and whose third is an hour slow."""
     clock = SkewedClock(tmp_path)
     cluster = ClusterProcesses(tmp_path)
     for node_id, ahead_s in _AHEAD_S.items():

@@ -26,7 +26,7 @@ from tests.jepsen_like.workload import PHASE_S, Workload, under_load
 
 @pytest.fixture(name="cluster")
 def _cluster(kept: ClusterProcesses) -> ClusterProcesses:
-    """Whoever breaks nodes or links here heals them again, so all can use the same ones."""
+    """A test that breaks nodes or links heals them, so that all can share the cluster."""
     return kept
 
 

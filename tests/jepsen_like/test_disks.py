@@ -62,7 +62,7 @@ def test_a_damaged_log_of_one_node_is_repaired_from_its_peers(cluster: ClusterPr
             wait_until(lambda node=node: not (node.data_dir / "lost").exists(), "trusted again")
 
 
-def test_a_founder_that_lost_its_whole_log_early_founds_nothing_anew(
+def test_a_founder_that_lost_its_whole_log_early_founds_no_second_cluster(
     cluster: ClusterProcesses,
 ) -> None:
     """Nothing is left of its log, and nothing of what was in it was stored as state yet."""

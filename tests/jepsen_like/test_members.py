@@ -1,4 +1,4 @@
-"""Members come and go under load, and the lead is handed over."""
+"""Members come and go under load, and leadership is transferred."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Load:
         self._stop = threading.Event()
         self._pause = threading.Lock()
         self._busy = [threading.Lock() for _ in range(WRITERS)]
-        # Of each stream, the offset behind each record that was acknowledged.
+        # Of each stream, the offset after each record that was acknowledged.
         self.acknowledged: list[list[str]] = [[] for _ in range(WRITERS)]
         # What was acknowledged when the log was committed up to an index at least.
         self.checkpoints: list[tuple[int, list[int]]] = []
@@ -75,7 +75,7 @@ class Load:
             self.checkpoints.append((status["commit_index"], counts))
 
     def record(self, leader: NodeProcess) -> Recording:
-        """Have all writers pause, and remember everything."""
+        """Pause all writers, and record everything."""
         with self._pause:
             for lock in self._busy:
                 with lock:
@@ -225,7 +225,7 @@ def test_a_cluster_that_lost_all_disks_is_brought_back(tmp_path: Path, minio: Mi
 
 
 def under_load(cluster: ClusterProcesses, load: Load, leader: NodeProcess) -> Recording:
-    """Let it run for a while, hand over the lead in between, record everything once."""
+    """Let it run for a while, transfer leadership in between, record everything once."""
     recording = None
     end = time.monotonic() + LOAD_S
     while time.monotonic() < end:
@@ -258,7 +258,7 @@ def check_old_times(
     tmp_path: Path, cluster: ClusterProcesses, recording: Recording, cluster_id: str
 ) -> None:
     """Going back, by entry or by time, gives exactly what was recorded."""
-    for name, wish in (
+    for name, point in (
         ("index", ("--index", str(recording.index))),
         ("time", ("--at", str(recording.time_ms))),
     ):
@@ -270,7 +270,7 @@ def check_old_times(
             "STREAMD_CLUSTER_LISTEN": f"127.0.0.1:{node.peer_port}",
             "STREAMD_SERVER_NODE_ID": "9",
         }
-        arguments = ("--cluster", cluster_id, "--fence", cluster_id, *wish)
+        arguments = ("--cluster", cluster_id, "--fence", cluster_id, *point)
         process = streamd(
             node.environment,
             *("restore", "--from", PLACE, "--data-dir", str(node.data_dir), "--json", *arguments),

@@ -18,13 +18,13 @@ _BULK_APPENDS = 12
 _BREAK_EVERY_BYTES = 3 * 1024 * 1024
 
 
-def _left_behind(cluster: ClusterProcesses, work: Workload) -> NodeProcess:
+def _stopped_follower(cluster: ClusterProcesses, work: Workload) -> NodeProcess:
     """A follower that is down, and has nothing that the others' logs could go on from."""
-    behind = cluster.followers(cluster.leader())[0]
-    behind.kill()
+    lagging = cluster.followers(cluster.leader())[0]
+    lagging.kill()
     work.work(PHASE_S / 2)
     cut_log_beyond(cluster.alive, status_of(cluster.leader())["last_log_index"])
-    return behind
+    return lagging
 
 
 def test_a_follower_that_missed_what_was_compacted_gets_a_snapshot(
@@ -32,12 +32,12 @@ def test_a_follower_that_missed_what_was_compacted_gets_a_snapshot(
 ) -> None:
     with under_load(cluster) as work:
         work.work(PHASE_S / 2)
-        behind = _left_behind(cluster, work)
-        assert _INSTALLED not in behind.output()
-        behind.start()
-        wait_until(lambda: _INSTALLED in behind.output(), "a snapshot installed")
+        lagging = _stopped_follower(cluster, work)
+        assert _INSTALLED not in lagging.output()
+        lagging.start()
+        wait_until(lambda: _INSTALLED in lagging.output(), "a snapshot installed")
         cluster.wait_ready()
-    assert status_of(behind)["first_log_index"] > 1
+    assert status_of(lagging)["first_log_index"] > 1
 
 
 def test_a_transfer_that_is_cut_again_and_again_goes_on_and_ends(
@@ -45,11 +45,11 @@ def test_a_transfer_that_is_cut_again_and_again_goes_on_and_ends(
 ) -> None:
     with under_load(cluster) as work:
         cluster.fill("jepsen/bulk", _BULK_APPENDS, _BULK_BYTES)
-        behind = _left_behind(cluster, work)
+        lagging = _stopped_follower(cluster, work)
         leader = cluster.leader()
-        cluster.links.break_every(leader.node_id, behind.node_id, _BREAK_EVERY_BYTES)
-        behind.start()
-        wait_until(lambda: _INSTALLED in behind.output(), "a snapshot installed")
+        cluster.links.break_every(leader.node_id, lagging.node_id, _BREAK_EVERY_BYTES)
+        lagging.start()
+        wait_until(lambda: _INSTALLED in lagging.output(), "a snapshot installed")
     assert cluster.links.counts["broken"] >= 2
     assert leader.output().count("a snapshot's transfer is interrupted") >= 2
     assert leader.output().count("sending a snapshot") == 1
@@ -60,14 +60,14 @@ def test_a_follower_killed_while_it_receives_goes_on_with_what_it_has(
 ) -> None:
     with under_load(cluster) as work:
         cluster.fill("jepsen/bulk", _BULK_APPENDS, _BULK_BYTES)
-        behind = _left_behind(cluster, work)
-        incoming = behind.data_dir / "incoming"
+        lagging = _stopped_follower(cluster, work)
+        incoming = lagging.data_dir / "incoming"
         for _ in range(2):
-            behind.start()
+            lagging.start()
             wait_until(incoming.exists, "a snapshot comes in")
-            behind.kill()
-            assert _INSTALLED not in behind.output()
-        behind.start()
-        wait_until(lambda: _INSTALLED in behind.output(), "a snapshot installed")
+            lagging.kill()
+            assert _INSTALLED not in lagging.output()
+        lagging.start()
+        wait_until(lambda: _INSTALLED in lagging.output(), "a snapshot installed")
         cluster.wait_ready()
-        wait_until(lambda: not incoming.exists(), "nothing left behind")
+        wait_until(lambda: not incoming.exists(), "no file left")

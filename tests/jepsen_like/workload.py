@@ -98,7 +98,7 @@ class Workload:
         reader.start()
 
     def send_clients_away_from(self, node_id: int) -> None:
-        """A node is leaving: those who stayed with it roam as soon as it disappoints them."""
+        """A node is leaving: clients that stayed with it roam as soon as it fails them."""
         self.shared.open_to_all.discard(node_id)
         for client in self._clients():
             if client.node_id == node_id:
@@ -111,7 +111,7 @@ class Workload:
         self.shared.stopping.wait(seconds)
 
     def wait_progress(self, clients: list[Client] | None = None) -> float:
-        """Wait until each client has been served anew; returns the seconds that took."""
+        """Wait until each client has been served again; returns the seconds that took."""
         began_ns = now_ns()
         waiting = clients or [*self._writers, *self._readers]
         for client in waiting:
@@ -123,7 +123,7 @@ class Workload:
         return (now_ns() - began_ns) / 1e9
 
     def wait_writes_elsewhere(self, *node_ids: int) -> None:
-        """Wait until appends through other nodes than these have been acknowledged anew."""
+        """Wait until appends through other nodes than these have been acknowledged again."""
         writers = [w for w in self._writers if w.pinned and w.node_id not in node_ids]
         self.wait_progress(writers)
 

@@ -17,7 +17,7 @@ USERS = "/v1/stream/state/users"
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
 def test_editors_of_a_document_join_at_its_snapshots(tmp_path: Path, live: str) -> None:
-    """Who joins reads from one past the snapshot's offset: past the tail, or inside an update."""
+    """New editors read from one past the snapshot's offset: past the tail, or inside an update."""
     with (
         ServerProcess(tmp_path / "data") as server,
         running("edit.mjs", server.url, live) as editors,

@@ -23,7 +23,7 @@ END = {"end": True}
 
 
 def tail(url: str, live: str, wait_for_server: Callable[[], object], heard: Queue[object]) -> None:
-    """Put each message into `heard` until the last; begin anew at the last offset when cut off."""
+    """Put each message into `heard` until the last; resume at the last offset when cut off."""
     offset = "-1"
     while True:
         try:
