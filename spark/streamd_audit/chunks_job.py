@@ -30,7 +30,7 @@ from streamd_audit.chunks.coverage import (
 )
 from streamd_audit.chunks.reading import findings_in, read_packs
 from streamd_audit.chunks.refs import pending, references
-from streamd_audit.chunks.said import damaged_rows, state_rows, totals
+from streamd_audit.chunks.said import damaged_rows, said_rows, totals
 from streamd_audit.context import Context, Judged
 from streamd_audit.findings import FINDINGS_DDL, findings_batch
 from streamd_audit.frames import findings_frame, shaped
@@ -52,26 +52,29 @@ def chunks_job(context: Context) -> Judged:
     listed.count()
     states = states_of(context)
     newest = {state.group: state for state in states}
-    rows = state_rows(context, newest)
-    refs = references(rows, _judged_before(context)).unionByName(pending(context, newest))
-    refs = refs.persist(StorageLevel.DISK_ONLY)
+    rows = said_rows(context, newest)
+    refs = references(rows, _judged_before(context))
+    later = pending(context, newest)
+    refs = (refs if later is None else refs.unionByName(later)).persist(StorageLevel.DISK_ONLY)
     wanted = refs.where("not coalesce(is_judged, false)")
     count, size = _counted(wanted)
     context.progress(f"reading {count:,} packs ({size_of(size)})")
     passed = read_packs(context, wanted, count, size).persist(StorageLevel.DISK_ONLY)
-    passed.count()
+    told = {row["what"]: row["count"] for row in passed.groupBy("what").count().collect()}
     frames = [
         _of_listing(context),
         damaged_rows(context, rows),
-        _still_missing(context, findings_in(passed), states),
         totals(context, rows, newest),
-        _gone(context, listed, refs),
         _against_log(context, passed, refs, rows),
         _orphans(context, listed, rows, refs),
     ]
+    if context.since is not None:
+        frames.append(_gone(context, listed, refs))
+    if len(told) > (SLICE in told):
+        frames.append(_still_missing(context, findings_in(passed), states))
 
     def facts() -> Mapping[str, Any]:
-        slices = passed.where(f"what = {SLICE}").count()
+        slices = told.get(SLICE, 0)
         last = max((state.index for state in states), default=None)
         of = "" if last is None else f", the newest as of entry {last:,}"
         return {
@@ -218,7 +221,7 @@ def _appends(context: Context) -> DataFrame | None:
         "start_byte",
         (F.col("start_record") + F.col("records")).alias("end_record"),
         (F.col("start_byte") + F.col("bytes")).alias("end_byte"),
-        F.col("index").alias("entry"),
+        F.col("detail").alias("appends"),
         "digests",
     )
 

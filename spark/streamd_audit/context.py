@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from streamd_audit.arrow import map_in_arrow
 from streamd_audit.listing import Listing, look_through
 from streamd_audit.names import is_cluster
 from streamd_audit.options import NotRun, Options
+from streamd_audit.sources.filters import Filters
 from streamd_audit.sources.source import BucketReader, BucketSource
 from streamd_audit.store import Store, open_store
 
 T = TypeVar("T")
+
+
+def columns_of(ddl: str) -> StructType:
+    return cast(StructType, StructType.fromDDL(ddl))
 
 
 class Judged(NamedTuple):
@@ -71,11 +75,25 @@ class Context:
         return look_through(self.store, self.cluster)
 
     def source(
-        self, kind: type[BucketSource], schema: str, *, parts: int | None = None, **more: str
+        self,
+        kind: type[BucketSource],
+        schema: str,
+        filters: Filters | None = None,
+        **more: str,
     ) -> DataFrame:
-        """The rows of a data source, of which only the columns of `schema` are decoded, in so many
-        `parts`, or in as many as the source plans."""
-        reader, tasks = self._planned(kind, schema, more)
+        """The rows of a data source, of which only the columns of `schema` are decoded, and only
+        objects are read that can have rows which `filters` let through."""
+        reader = self._reader(kind, schema, more)
+        reader.filters = filters or reader.filters
+        return self.read(reader, schema)
+
+    def read(self, reader: BucketReader, schema: str, parts: int | None = None) -> DataFrame:
+        """What a reader reads, in so many parts, or in as many as it plans.
+
+        It plans here and now: Spark would start a Python worker for each step of that, for each
+        query anew.
+        """
+        tasks = reader.partitions()
         count = len(tasks)
 
         def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -88,17 +106,21 @@ class Context:
 
     def rows(self, kind: type[BucketSource], schema: str, **more: str) -> list[dict[str, Any]]:
         """The rows of a data source of which there are few, read here and now."""
-        reader, tasks = self._planned(kind, schema, more)
-        return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+        reader = self._reader(kind, schema, more)
+        batches = (batch for task in reader.partitions() for batch in reader.read(task))
+        return [row for batch in batches for row in batch.to_pylist()]
 
-    def _planned(
+    def _reader(
         self, kind: type[BucketSource], schema: str, more: Mapping[str, str]
-    ) -> tuple[BucketReader, Sequence[InputPartition]]:
-        """Spark would start a Python worker for each step of this, for each query anew."""
-        source = kind({**self.options.of_sources(), "cluster": self.cluster, **more})
-        reader = source.reader(cast(StructType, StructType.fromDDL(schema)))
+    ) -> BucketReader:
+        reader = kind({**self.of_sources, **more}).reader(columns_of(schema))
         assert isinstance(reader, BucketReader)
-        return reader, reader.partitions()
+        return reader
+
+    @property
+    def of_sources(self) -> dict[str, str]:
+        """The options that lead the sources to the cluster's folder."""
+        return {**self.options.of_sources(), "cluster": self.cluster}
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
         """What `make` made when it was asked for first: a frame that is decoded or shuffled once

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from streamd_audit.findings import FINDINGS_DDL, finding
+from streamd_audit.sources.source import array_of
 
+_ROWS_AT_ONCE = 10_000
 _ARROW = {
     "string": pa.string(),
     "int": pa.int32(),
@@ -26,6 +32,22 @@ def columns_of(ddl: str) -> dict[str, str]:
 
 def arrow_schema(ddl: str) -> pa.Schema:
     return pa.schema([(name, _ARROW[kind]) for name, kind in columns_of(ddl).items()])
+
+
+def batches_of(ddl: str, rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
+    """Rows as batches with the columns of `ddl`."""
+    schema = arrow_schema(ddl)
+    left = iter(rows)
+    while held := list(islice(left, _ROWS_AT_ONCE)):
+        columns = zip(*held, strict=True)
+        arrays = [array_of(each, field.type) for each, field in zip(columns, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def rows_in(batches: Iterable[pa.RecordBatch], *names: str) -> Iterator[tuple[Any, ...]]:
+    """These columns of each row."""
+    for batch in batches:
+        yield from zip(*(batch.column(name).to_pylist() for name in names), strict=True)
 
 
 def shaped(frame: DataFrame, ddl: str) -> DataFrame:

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from streamd_audit.findings import Finding, finding
-from streamd_audit.names import EndName, PieceName, parse, split
+from streamd_audit.names import EndName, PieceName, SegmentName, parse, split
 from streamd_audit.store import Listed, Store
 
 # What is remembered of objects by name; more are only counted.
 _NAMED = 1000
 _POINTERS = 10_000
+
+
+class Overlap(NamedTuple):
+    """A segment and those of its entries that segments listed before it have as well."""
+
+    group: int
+    first: int
+    last: int
+    object: str
 
 
 @dataclass
@@ -21,7 +31,7 @@ class Listing:
 
     `unknown` have names that no streamd gives. `snapshots` are the places of which there are
     pieces: (group, index, snapshot's id), with one piece of each. `ends` are the names of pointers
-    to the archive's end.
+    to the archive's end; `overlaps` are segments with entries that others have.
     """
 
     objects: Counter[str] = field(default_factory=Counter)
@@ -29,6 +39,7 @@ class Listing:
     unknown: list[Listed] = field(default_factory=list)
     snapshots: dict[tuple[int, int, int], Listed] = field(default_factory=dict)
     ends: list[str] = field(default_factory=list)
+    overlaps: list[Overlap] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -42,6 +53,7 @@ class Listing:
 def look_through(store: Store, cluster: str) -> Listing:
     """List a cluster's folder to its end. Raises `StoreFailed` when that cannot be done."""
     found = Listing()
+    covered = -1, 0
     for page in store.list(f"{cluster}/"):
         for one in page:
             below = split(one.name)[1]
@@ -55,6 +67,12 @@ def look_through(store: Store, cluster: str) -> Listing:
                 found.snapshots.setdefault((named.group, named.index, named.snapshot_id), one)
             elif isinstance(named, EndName) and len(found.ends) < _POINTERS:
                 found.ends.append(one.name)
+            elif isinstance(named, SegmentName):
+                group, last = covered
+                if group == named.group and named.first <= last and len(found.overlaps) < _POINTERS:
+                    end = min(named.last, last)
+                    found.overlaps.append(Overlap(group, named.first, end, one.name))
+                covered = named.group, max(named.last, last if group == named.group else 0)
     return found
 
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from streamd_audit import ends, log_order
+from streamd_audit import ends
 from streamd_audit.arrow import map_in_arrow
-from streamd_audit.commands import Archived, decode_command
 from streamd_audit.context import Context, Judged
 from streamd_audit.errors import Damaged, ObjectMissing
 from streamd_audit.findings import (
@@ -32,12 +31,11 @@ from streamd_audit.findings import (
     stream_name,
 )
 from streamd_audit.framing import check_digest
+from streamd_audit.log_segments import findings_of_segments
 from streamd_audit.names import EndName, parse, split
-from streamd_audit.replay.whole import Span, log_of, plans_of, replayed, spans_of, told_of
+from streamd_audit.replay import scan
+from streamd_audit.replay.whole import Span, account_of, plans_of, replayed, spans_of
 from streamd_audit.runner import run
-from streamd_audit.segments import check_cluster
-from streamd_audit.sources.log import LogSource
-from streamd_audit.sources.segments import SegmentsSource
 from streamd_audit.states import states_of
 from streamd_audit.watermark import Watermark
 
@@ -46,26 +44,14 @@ JUDGED = (
     "append_after_close", "producer_gap", "producer_repeated", "seq_back", "taken_wrongly",
     "refused_wrongly",
 )  # fmt: skip
-_SEGMENTS_DDL = (
-    "`group` int, object string, first_index long, last_index long, previous_index long, "
-    "previous_chain long, last_chain long, problem string"
-)
 # Of places that something is said of: manifests and pointers to the end.
 _MOST_PLACES = 10_000
-# Segments that are read once more, one by one, to tell what is wrong with them.
-_MOST_AGAIN = 100
-# Of damages of one object, the one that says most.
-_WORST_FIRST = (
-    "unreadable", "unknown_version", "too_short", "too_long", "wrong_magic", "head_crc", "body_crc",
-    "other_cluster", "misnamed", "contradiction", "bad_zstd", "too_large", "chain", "bad_msgpack",
-    "name_digest",
-)  # fmt: skip
 
 
 def log_job(context: Context) -> Judged:
     """Every segment and entry there is, and the commands from the state on that the log joins."""
     made = [
-        *_of_segments(context),
+        *findings_of_segments(context),
         *_of_order(context),
         *_of_places(context),
     ]
@@ -134,212 +120,21 @@ def _frame(context: Context, made: Sequence[Finding]) -> DataFrame:
     return context.spark.createDataFrame([astuple(one) for one in made], FINDINGS_DDL)
 
 
-# -- segments ---------------------------------------------------------------------------------
-
-
-def _of_segments(context: Context) -> list[Finding]:
-    """Damaged segments and entries, and segments that contradict one another."""
-    cluster = context.cluster
-    damaged = (
-        log_of(context)
-        .where("problem is not null")
-        .select("group", "index", "object", "problem")
-        .limit(_MOST_PLACES)
-        .collect()
-    )
-    heads = context.source(SegmentsSource, _SEGMENTS_DDL)
-    found = list(_told_by_problems(cluster, damaged))
-    ordered = heads.repartition(1).sortWithinPartitions("group", "first_index", "last_index")
-    rows = map_in_arrow(ordered, _joints, _JOINTS_DDL).limit(_MOST_PLACES).collect()
-    named = {one.object for one in found}
-    overlaps: list[Row] = []
-    for row in rows:
-        if row["kind"] == "overlap":
-            overlaps.append(row)
-        elif row["object"] not in named:
-            found.append(
-                finding(
-                    "chain_broken",
-                    cluster=cluster,
-                    group=row["group"],
-                    index=row["index"],
-                    object=row["object"],
-                    expected=row["expected"],
-                    found=row["found"],
-                )
-            )
-    if overlaps:
-        # What others cover is not read with the log.
-        covered = (
-            _damage_of_whole(context, row["group"], row["object"]) for row in overlaps[:_MOST_AGAIN]
-        )
-        found += [one for one in covered if one is not None]
-        found += _disagreements(context, overlaps)
-    return _looked_at_again(context, found)
-
-
-def _looked_at_again(context: Context, found: Sequence[Finding]) -> list[Finding]:
-    """Where entries of a segment differ: what is wrong with the whole of it, if anything is.
-
-    A changed byte with its CRC made good breaks the chain as a forged entry does, and only the
-    digest in the name tells them apart.
-    """
-    again: dict[str, Finding | None] = {}
-    told = []
-    for one in found:
-        name = one.object
-        if one.kind not in ("chain_broken", "segments_disagree") or name is None:
-            told.append(one)
-            continue
-        if name not in again and len(again) < _MOST_AGAIN:
-            again[name] = _damage_of_whole(context, one.group, name)
-            told.append(again[name] or one)
-        elif again.get(name) is None:
-            told.append(one)
-    return told
-
-
-def _damage_of_whole(context: Context, group: int | None, name: str) -> Finding | None:
-    try:
-        content = context.store.read(name)
-        check_cluster(content, context.cluster)
-        check_digest(name, content)
-    except ObjectMissing:
-        return None  # merged since
-    except Damaged as damaged:
-        return finding(
-            damage_kind("segment", damaged.kind),
-            cluster=context.cluster,
-            group=group,
-            object=name,
-            found=damaged.detail,
-        )
-    return None
-
-
-def _told_by_problems(cluster: str, rows: Sequence[Row]) -> Iterator[Finding]:
-    """One finding for each damaged object, and for each entry that is damaged in a whole one."""
-    by_object: dict[str, list[Row]] = {}
-    for row in rows:
-        by_object.setdefault(row["object"], []).append(row)
-    for name, told in by_object.items():
-        whole = [row for row in told if row["problem"].partition(": ")[0] not in _OF_ENTRIES]
-        for row in sorted(whole, key=_rank)[:1] or told:
-            damage, _, detail = row["problem"].partition(": ")
-            kind = _KINDS.get(damage) or damage_kind("segment", damage)
-            yield finding(
-                kind,
-                cluster=cluster,
-                group=row["group"],
-                index=row["index"],
-                object=name,
-                found=detail,
-            )
-
-
-# Of an entry in a segment that may be whole.
-_OF_ENTRIES = frozenset(("chain", "bad_msgpack"))
-_KINDS = {"bad_msgpack": "entry_damaged", "contradiction": "index_gap"}
-
-
-def _rank(row: Row) -> int:
-    damage = row["problem"].partition(": ")[0]
-    return _WORST_FIRST.index(damage) if damage in _WORST_FIRST else len(_WORST_FIRST)
-
-
-_JOINTS_DDL = (
-    "kind string, `group` int, index long, last long, object string, expected string, found string"
-)
-
-
-def _joints(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Segments, in order, that do not go on from the chain before them; and entries that a second
-    segment has."""
-    names = ("group", "object", "first_index", "last_index", "previous_chain", "last_chain")
-    before: tuple[int, int, int | None] | None = None
-    rows: list[tuple[Any, ...]] = []
-    for batch in batches:
-        for group, name, first, last, previous, chain in zip(
-            *(batch.column(name).to_pylist() for name in names), strict=True
-        ):
-            if before is not None and before[0] == group and first <= before[1] + 1:
-                if first <= before[1]:
-                    end = min(last, before[1])
-                    rows.append(("overlap", group, first, end, name, None, None))
-                elif None not in (previous, before[2]) and previous != before[2]:
-                    expected, found = f"after chain {before[2]:08x}", f"after {previous:08x}"
-                    rows.append(("broken", group, first, None, name, expected, found))
-                if last <= before[1]:
-                    continue
-            before = group, last, chain
-    if rows:
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array(column, kind)
-                for column, kind in zip(zip(*rows, strict=True), _JOINT_TYPES, strict=True)
-            ],
-            names=["kind", "group", "index", "last", "object", "expected", "found"],
-        )
-
-
-_JOINT_TYPES = (
-    pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.string(), pa.string(), pa.string()
-)  # fmt: skip
-
-
-def _disagreements(context: Context, overlaps: Sequence[Row]) -> list[Finding]:
-    """The first entry of which each overlapping segment has another than the log that was read."""
-    inside = reduce(
-        lambda one, other: one | other,
-        (
-            (f.col("group") == row["group"]) & f.col("index").between(row["index"], row["last"])
-            for row in overlaps[:100]
-        ),
-    )
-    columns = (
-        "`group` int, index long, term long, chain long, object string, position int, "
-        "problem string"
-    )
-    every = context.source(LogSource, columns, overlaps="true").where(
-        inside & (f.col("position") == 0)
-    )
-    mine = log_of(context).where(inside & (f.col("position") == 0))
-    mine = mine.select(
-        "group", "index", f.col("term").alias("my_term"), f.col("chain").alias("my_chain")
-    )
-    other = every.join(mine, ["group", "index"]).where("term != my_term or chain != my_chain")
-    rows = other.groupBy("group", "object").agg(f.min("index").alias("index")).collect()
-    return [
-        finding(
-            "segments_disagree",
-            cluster=context.cluster,
-            group=row["group"],
-            index=row["index"],
-            object=row["object"],
-            expected="the entry that other segments have",
-            found="another one",
-        )
-        for row in rows
-    ]
-
-
 # -- entries ---------------------------------------------------------------------------------
 
 
 def _of_order(context: Context) -> list[Finding]:
-    cluster = context.cluster
     found = [
         finding(
-            row["kind"],
-            cluster=cluster,
-            group=row["group"],
-            index=row["first"],
-            object=row["object"],
-            expected=row["expected"],
-            found=row["found"],
+            told.kind,
+            cluster=context.cluster,
+            group=told.group,
+            index=told.first,
+            object=told.object,
+            expected=told.expected,
+            found=told.found,
         )
-        for row in told_of(context)
-        if row["what"] == log_order.WRONG
+        for told in account_of(context).order
     ]
     return [*found, *_gaps(context)]
 
@@ -381,20 +176,10 @@ def _gap(context: Context, group: int, first: int, last: int) -> Finding:
 
 def _began_anew(context: Context, span: Span) -> bool:
     """Whether the cluster agreed that its archive goes on with a gap before these entries."""
-    rows = (
-        log_of(context)
-        .where((f.col("kind") == "archived") & (f.col("group") == span.group))
-        .where(f.col("index") >= span.first)
-        .orderBy("index")
-        .select("head")
-        .limit(100)
-        .collect()
+    return any(
+        group == span.group and index >= span.first and what == scan.BEGAN_ANEW
+        for group, index, what, *_ in account_of(context).settings
     )
-    for row in rows:
-        command = decode_command(row["head"])
-        if isinstance(command, Archived) and command.anew:
-            return True
-    return False
 
 
 # -- what others say of the log ---------------------------------------------------------------
@@ -424,16 +209,7 @@ def _of_places(context: Context) -> list[Finding]:
             continue
         said.append(("end_off_log", parsed.group, parsed.index, parsed.term, parsed.chain, name))
         newest[parsed.group] = max(newest.get(parsed.group, (0, "")), (parsed.index, name))
-    indexes = sorted({one[2] for one in said})
-    rows = (
-        log_of(context)
-        .where(f.col("index").isin(*indexes) & (f.col("position") == 0))
-        .select("group", "index", "term", "chain")
-        .collect()
-        if indexes
-        else []
-    )
-    there = {(row["group"], row["index"]): (row["term"], row["chain"]) for row in rows}
+    there = account_of(context).places
     for kind, group, index, term, chain, name in said:
         known = there.get((group, index))
         if known is not None and known != (term, chain):
@@ -496,12 +272,8 @@ def _unsettled(context: Context) -> Finding:
 
 def _note_judged(context: Context) -> None:
     """How far the log was judged, for the next audit to go on from."""
-    spans = [span for span in spans_of(context) if span.group == 0]
-    if not spans:
-        return
-    last = log_of(context).where((f.col("index") == spans[-1].last) & (f.col("position") == 0))
-    row = last.where(f.col("group") == 0).select("term", "chain").first()
-    if row is not None:
-        context.notes["judged"] = Watermark(
-            context.cluster, spans[-1].last, row["term"], row["chain"]
-        )
+    runs = [run for run in account_of(context).runs if run.group == 0]
+    if runs:
+        last = max(runs, key=lambda run: run.last)
+        mark = Watermark(context.cluster, last.last, last.last_term, last.last_chain)
+        context.notes["judged"] = mark

@@ -7,186 +7,159 @@ whether the runs join is seen in one place.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
-import pyarrow as pa
 
-COLUMNS = ("group", "index", "term", "stamp_ms", "is_noop", "object")
-# What is told of a log: a run of entries from `first` to `last`; a leader's first entry, which is
-# `first`; an entry `first` that is wrong, by the name of what is wrong with it.
-RUN, NOOP, WRONG = range(3)
-TOLD_DDL = (
-    "what int, `group` int, first long, last long, first_term long, last_term long, "
-    "first_ms long, last_ms long, object string, kind string, expected string, found string"
-)
-_TOLD = pa.schema(
-    [
-        ("what", pa.int32()), ("group", pa.int32()), ("first", pa.int64()), ("last", pa.int64()),
-        ("first_term", pa.int64()), ("last_term", pa.int64()), ("first_ms", pa.int64()),
-        ("last_ms", pa.int64()), ("object", pa.string()), ("kind", pa.string()),
-        ("expected", pa.string()), ("found", pa.string()),
-    ]
-)  # fmt: skip
+# What is told of a log: an entry `first` that is wrong, by the name of what is wrong with it; a run
+# of entries from `first` to `last`; a leader's first entry, which is `first`.
+WRONG, RUN, NOOP = range(3)
 # Before any entry.
 _NEVER = -(2**62)
 
-Told = tuple[Any, ...]
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
-def _batch(rows: list[Told]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _TOLD, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_TOLD)
+class Told(msgspec.Struct, array_like=True):
+    """Terms, times and the chain are those of the first and the last entry of a run; `last_ms` is
+    the latest stamp in it, None where no entry has one. `object` has the first entry."""
 
-
-@dataclass
-class _Run:
-    """Entries that follow one another, from `first` on; `highest_ms` is their latest stamp."""
-
+    what: int
     group: int
     first: int
-    last: int
-    first_term: int
-    last_term: int
     object: str
+    last: int = 0
+    first_term: int = 0
+    last_term: int = 0
     first_ms: int | None = None
-    highest_ms: int = _NEVER
+    last_ms: int | None = None
+    last_chain: int = 0
+    kind: str = ""
+    expected: str = ""
+    found: str = ""
 
 
-class _Runs:
+class Entries(msgspec.Struct):
+    """Some entries of one segment as columns; a stamp is None where an entry has no batch."""
+
+    group: int
+    object: str
+    index: list[int]
+    term: list[int]
+    stamps: list[int | None]
+    chain: list[int]
+    noops: list[int]
+    """Places in these lists of leaders' first entries."""
+
+
+class Runs:
     """Entries as a task meets them."""
 
     def __init__(self) -> None:
-        self._run: _Run | None = None
+        self._run: Told | None = None
 
-    def take(self, batch: pa.RecordBatch) -> Iterator[Told]:
-        columns = {name: batch.column(name) for name in COLUMNS}
-        group, index, term = (columns[name].to_numpy() for name in ("group", "index", "term"))
-        stamps = columns["stamp_ms"].fill_null(_NEVER).to_numpy()
-        follows = (np.diff(index) == 1) & (np.diff(group) == 0)
-        starts = [0, *(np.flatnonzero(~follows) + 1).tolist(), len(index)]
+    def take(self, some: Entries) -> Iterator[Told]:
+        if not some.index:
+            return
+        index, term = np.array(some.index, np.int64), np.array(some.term, np.uint64)
+        stamps = np.array([_NEVER if stamp is None else stamp for stamp in some.stamps], np.int64)
+        starts = [0, *(np.flatnonzero(np.diff(index) != 1) + 1).tolist(), len(index)]
         for start, stop in pairwise(starts):
             span = slice(start, stop)
-            objects = columns["object"].slice(start, stop - start)
-            yield from self._span(int(group[start]), index[span], term[span], stamps[span], objects)
-        is_noop = columns["is_noop"].to_numpy(zero_copy_only=False)
-        for at in np.flatnonzero(is_noop).tolist():
-            name = columns["object"][at].as_py()
-            place = int(group[at]), int(index[at]), None, int(term[at])
-            yield NOOP, *place, None, None, None, name, None, None, None
+            yield from self._span(some, start, index[span], term[span], stamps[span])
+        for at in some.noops:
+            yield Told(NOOP, some.group, some.index[at], some.object, first_term=some.term[at])
 
     def _span(
-        self, group: int, index: Numbers, term: Numbers, stamps: Numbers, objects: pa.Array
+        self, some: Entries, start: int, index: Numbers, term: Numbers, stamps: Numbers
     ) -> Iterator[Told]:
-        """Entries of a batch that follow one another."""
+        """Entries that follow one another."""
         run, first = self._run, int(index[0])
-        if run is None or (run.group, run.last) != (group, first - 1):
+        if run is None or (run.group, run.last) != (some.group, first - 1):
             yield from self.finish()
             before = int(term[0])
-            run = self._run = _Run(group, first, first, before, before, objects[0].as_py())
-        terms = np.concatenate(([run.last_term], term))
-        highest = np.maximum.accumulate(np.concatenate(([run.highest_ms], stamps)))
-        for at in np.flatnonzero(np.diff(terms) < 0).tolist():
+            run = self._run = Told(
+                RUN, some.group, first, some.object, first_term=before, last_term=before
+            )
+        terms = np.concatenate((np.array([run.last_term], np.uint64), term))
+        latest = _NEVER if run.last_ms is None else run.last_ms
+        highest = np.maximum.accumulate(np.concatenate(([latest], stamps)))
+        for at in np.flatnonzero(terms[1:] < terms[:-1]).tolist():
             yield wrong(
-                group, int(index[at]), objects[at].as_py(), "term_wrong",
+                some.group, int(index[at]), some.object, "term_wrong",
                 f"term {terms[at]} or later", f"term {terms[at + 1]}",
             )  # fmt: skip
         is_back = (stamps != _NEVER) & (stamps < highest[:-1])
         for at in np.flatnonzero(is_back).tolist():
             yield wrong(
-                group, int(index[at]), objects[at].as_py(), "stamp_back",
+                some.group, int(index[at]), some.object, "stamp_back",
                 f"{highest[at]} ms or later", f"{stamps[at]} ms",
             )  # fmt: skip
         stamped = stamps[stamps != _NEVER]
         if run.first_ms is None and len(stamped):
             run.first_ms = int(stamped[0])
-        run.last, run.last_term = int(index[-1]), int(term[-1])
-        run.highest_ms = int(highest[-1])
+        if highest[-1] != _NEVER:
+            run.last_ms = int(highest[-1])
+        at = start + len(index) - 1
+        run.last, run.last_term, run.last_chain = some.index[at], some.term[at], some.chain[at]
 
     def finish(self) -> Iterator[Told]:
         run, self._run = self._run, None
         if run is not None:
-            last_ms = None if run.highest_ms == _NEVER else run.highest_ms
-            yield (
-                RUN, run.group, run.first, run.last, run.first_term, run.last_term, run.first_ms,
-                last_ms, run.object, None, None, None,
-            )  # fmt: skip
+            yield run
 
 
 def wrong(group: int, index: int, name: str, kind: str, expected: str, found: str) -> Told:
-    return (
-        WRONG, group, index, None, None, None, None, None, name, kind, expected, found
-    )  # fmt: skip
+    return Told(WRONG, group, index, name, kind=kind, expected=expected, found=found)
 
 
-def told_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What is told of the entries (`COLUMNS`) that a task reads, in its order."""
-    runs = _Runs()
-    for batch in batches:
-        if len(batch):
-            rows = list(runs.take(batch))
-            if rows:
-                yield _batch(rows)
-    rows = list(runs.finish())
-    if rows:
-        yield _batch(rows)
-
-
-def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def joined(told: Iterable[Told]) -> Iterator[Told]:
     """What is wrong with the whole log, and its runs, each as long as can be.
 
-    Of what was told (`TOLD_DDL`) come runs and leaders' first entries, in one task, sorted by
-    `what` and group; leaders' first entries by term; and all by `first`.
+    All that was told comes sorted by `what` and group; leaders' first entries by term; and then by
+    `first`.
     """
-    names = [field.name for field in _TOLD]
-    last: tuple[int, int, int] | None = None
-    runs: list[Any] = []
-    for batch in batches:
-        for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
-            told = dict(zip(names, row, strict=True))
-            if told["what"] == NOOP:
-                if last is not None and last[:2] == (told["group"], told["first_term"]):
-                    yield _batch([_second_leader(told, last[2])])
-                else:
-                    last = told["group"], told["first_term"], told["first"]
-                continue
-            yield from map(_one, _join(runs, told))
-    for run in runs:
-        yield _one(tuple(run[name] for name in names))
+    run: Told | None = None
+    leader: Told | None = None
+    for one in told:
+        if one.what == WRONG:
+            yield one
+        elif one.what == NOOP:
+            if leader is None or (leader.group, leader.first_term) != (one.group, one.first_term):
+                leader = one
+            else:
+                yield _second_leader(one, leader.first)
+        elif run is None or run.group != one.group or one.first > run.last + 1:
+            if run is not None:
+                yield run
+            run = one
+        else:
+            yield from _join(run, one)
+    if run is not None:
+        yield run
 
 
-def _one(row: Told) -> pa.RecordBatch:
-    return _batch([row])
-
-
-def _second_leader(told: dict[str, Any], first: int) -> Told:
+def _second_leader(told: Told, first: int) -> Told:
     return wrong(
-        told["group"], told["first"], told["object"], "leaders_disagree",
-        f"one leader in term {told['first_term']}, which began with entry {first}",
+        told.group, told.first, told.object, "leaders_disagree",
+        f"one leader in term {told.first_term}, which began with entry {first}",
         "another leader's first entry",
     )  # fmt: skip
 
 
-def _join(runs: list[dict[str, Any]], told: dict[str, Any]) -> Iterator[Told]:
-    """Add a run to those that were told of before."""
-    run = runs[-1] if runs else None
-    if run is None or run["group"] != told["group"] or told["first"] > run["last"] + 1:
-        runs.append(told)
+def _join(run: Told, more: Told) -> Iterator[Told]:
+    """Make a run longer by one that begins in it or just after it."""
+    if more.last <= run.last:
         return
-    if told["last"] <= run["last"]:
-        return
-    if told["first"] == run["last"] + 1:
-        at = told["group"], told["first"], told["object"]
-        if told["first_term"] < run["last_term"]:
-            expected = f"term {run['last_term']} or later"
-            yield wrong(*at, "term_wrong", expected, f"term {told['first_term']}")
-        before_ms, first_ms = run["last_ms"], told["first_ms"]
-        if before_ms is not None and first_ms is not None and first_ms < before_ms:
-            yield wrong(*at, "stamp_back", f"{before_ms} ms or later", f"{first_ms} ms")
-    run["last"], run["last_term"] = told["last"], told["last_term"]
-    if told["last_ms"] is not None:
-        run["last_ms"] = max(told["last_ms"], run["last_ms"] or told["last_ms"])
+    if more.first == run.last + 1:
+        at = more.group, more.first, more.object
+        if more.first_term < run.last_term:
+            expected = f"term {run.last_term} or later"
+            yield wrong(*at, "term_wrong", expected, f"term {more.first_term}")
+        if run.last_ms is not None and more.first_ms is not None and more.first_ms < run.last_ms:
+            yield wrong(*at, "stamp_back", f"{run.last_ms} ms or later", f"{more.first_ms} ms")
+    run.last, run.last_term, run.last_chain = more.last, more.last_term, more.last_chain
+    if more.last_ms is not None:
+        run.last_ms = max(more.last_ms, run.last_ms or more.last_ms)

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec.structs import astuple
 from pyspark.sql import DataFrame, SparkSession
 
 from streamd.codec import Batch, encode_batch
 from streamd.streams.commands import Command
 from streamd.streams.sessions import PackageStamp
 from streamd_audit import commands as audited
-from streamd_audit.replay import buckets, heads, run, sessions
+from streamd_audit.replay import buckets, heads, run, scan, sessions
 from streamd_audit.replay.model import Place
 from streamd_audit.replay.scopes import components
 from streamd_audit.rows import read_row
+from streamd_audit.segments import COMMANDS
 
 MAX_ROUNDS = 50
 
@@ -71,8 +71,7 @@ def plain_replay(
             size = len(getattr(command, "data", b""))
             records = len(getattr(command, "lengths", ()))
             digests = bytes(16) * records
-            kind = audited.kind_of(command)
-            head = audited.head_of(command)
+            audited.head_of(command)  # which takes the records away
             place = entry.index, position
             if isinstance(command, audited.RenewIncarnations):
                 bases.append((entry.index, command.base))
@@ -85,11 +84,11 @@ def plain_replay(
             if isinstance(command, audited.PublishSnapshot) and command.upload_id:
                 uploads.setdefault(command.upload_id, []).append(command.key)
             rest = (place, entry.term, entry.now_ms, records, size, digests)
-            if kind in heads.OF_ONE_STREAM:
-                rows.append((audited.key_of(command), 0, head, *rest))
-            elif kind in heads.TO_CUT:
-                for sub, (key, body) in enumerate(heads.cut(head)):
-                    cuttings.append((key, sub, body, *rest))
+            if type(command) in heads.OF_ONE_STREAM:
+                rows.append((audited.key_of(command), 0, command, *rest))
+            elif type(command) in heads.TO_CUT:
+                for sub, (key, piece) in enumerate(heads.cut(command)):
+                    cuttings.append((key, sub, piece, *rest))
     for keys in uploads.values():
         edges += [(keys[0], key) for key in keys]
     for key, *rest in cuttings:
@@ -100,11 +99,12 @@ def plain_replay(
         rows.append((key, *rest))
     of_state, initial = _state_rows(before, after, edges)
     scope_of = _scopes([row[0] for row in rows] + [row[0] for row in of_state], edges)
-    table = [
-        (scope_of[key], 0, run.COMMAND, *place, sub, term, now_ms, body, records, size, digests)
-        for key, sub, body, place, term, now_ms, records, size, digests in rows
-    ] + [(scope_of[row[0]], *row[1:]) for row in of_state]
-    table.sort(key=lambda row: (row[0], row[3], row[4], row[5]))
+    table = [(scope_of[row[0]], *row[1:]) for row in of_state]
+    for key, sub, command, place, term, now_ms, records, size, digests in rows:
+        columns = (*place, sub, term, now_ms, command, records, size, digests)
+        body = heads.encode(heads.Bundle(*([value] for value in columns)))
+        table.append((scope_of[key], 0, run.COMMAND, *place, body))
+    table.sort(key=lambda row: (row[0], row[3], row[4]))
     return _settle(
         table, results, events, initial, tuple(bases), first_number, after and after.index
     )
@@ -116,7 +116,8 @@ def _settle(table, results, events, initial, bases, first_number, compared_at) -
     missing: set[Place] = set()
     for rounds in range(1, MAX_ROUNDS):
         replay = run.Replay(compared_at, bases, first_number)
-        replay.feed((*row, known.get(row[3:5]), row[3:5] in missing) for row in table)
+        for row in table:
+            replay.feed((*row, known.get(row[3:5]), row[3:5] in missing))
         replay.finish()
         made = sorted((row[4:6], row[3]) for row in replay.rows(run.MADE))
         numbers = {place: first_number + i for i, (place, _) in enumerate(made)}
@@ -124,11 +125,10 @@ def _settle(table, results, events, initial, bases, first_number, compared_at) -
         wrong = any(found is not None and numbers[place] != found for place, found in made)
         if not wrong and absent == missing:
             found = {(row[3], row[4]): row[5] for row in replay.rows(run.OUTCOMES)}
-            found |= {
-                (row[6], row[7]): "appended"
-                for row in replay.rows(run.APPENDS)
-                if (row[6], row[7]) not in found
-            }
+            # Of all other commands something was told.
+            appended = {row[3:5] for row in table if row[2] == run.COMMAND} - found.keys()
+            assert {index for index, _ in appended} <= _entries(replay.rows(run.APPENDS))
+            found |= dict.fromkeys(appended, "appended")
             tables = {table: replay.rows(table) for table in range(6)}
             return Replayed(found | results | outcomes, numbers, tables, rounds)
         missing = absent
@@ -138,6 +138,10 @@ def _settle(table, results, events, initial, bases, first_number, compared_at) -
             known[place] = count
             count += place in numbers
     raise AssertionError("the replay does not settle")
+
+
+def _entries(appends) -> set[int]:
+    return {index for row in appends for index in run.decode_appended(row[-1]).entries}
 
 
 def _judge_buckets(from_scopes, events, initial):
@@ -199,7 +203,7 @@ def _state_rows(before, after, edges):
             if of is not None:
                 position = run.STATE_POSITIONS[row.kind] if op == run.BEFORE else run.AFTER_ALL
                 body = heads.encode((key, state.rows[key]))
-                found.append((of, 0, op, state.index, position, 0, 0, 0, body, 0, 0, None))
+                found.append((of, 0, op, state.index, position, body))
     return found, initial
 
 
@@ -216,37 +220,20 @@ def _scopes(keys, edges) -> dict[bytes, int]:
 
 
 def log_frame(spark: SparkSession, log: Iterable[LogEntry]) -> DataFrame:
-    """The log as `streamd_log` gives it."""
-    rows = []
+    """The log as the scan of it gives it, in batches of five entries."""
+    entries = []
     for entry in log:
         payload = encode_batch(Batch(entry.now_ms, list(entry.commands), list(entry.packages)))
         batch = audited.decode_batch(payload)
-        packages = batch.package_of()
-        for position, command in enumerate(batch.commands):
-            lengths = getattr(command, "lengths", None)
-            data = getattr(command, "data", None)
-            package = packages[position]
-            pair = audited.split_key(audited.key_of(command) or b"")
-            rows.append(
-                (
-                    0, entry.index, entry.term, entry.now_ms, position, audited.kind_of(command),
-                    *((None, None) if pair is None else (pair[0].decode(), pair[1].decode())),
-                    None if lengths is None else len(lengths),
-                    None if data is None else len(data),
-                    bytes(16 * len(lengths or ())),
-                    None if package is None else astuple(package),
-                    audited.head_of(command),
-                )
-            )  # fmt: skip
-    return (
-        spark.createDataFrame(rows, LOG_DDL)
-        .repartition(3, "index")
-        .sortWithinPartitions("index", "position")
-    )
-
-
-LOG_DDL = (
-    "`group` int, index long, term long, log_ms long, position int, kind string, bucket string, "
-    "stream string, records int, bytes long, digests binary, package struct<node_id:long,"
-    "session_id:long,sequence:long,lowest:long,count:long>, head binary"
-)
+        entries.append(
+            scan.LogEntry(
+                entry.index, entry.term, COMMANDS, 0, entry.now_ms, entry.now_ms, batch.commands,
+                batch.packages,
+            )
+        )  # fmt: skip
+    rows = [
+        row
+        for begin in range(0, len(entries), 5)
+        for row in scan.commands_of(0, entries[begin : begin + 5])
+    ]
+    return spark.createDataFrame(rows, scan.SCANNED_DDL).repartition(3, "index")

@@ -10,8 +10,17 @@ from random import Random
 
 import pytest
 
-from streamd_audit.chunks.coverage import APPEND, HOT, SLICE, STREAM, Row, judge_streams
+from streamd_audit.chunks.coverage import (
+    APPEND,
+    HOT,
+    SLICE,
+    STREAM,
+    Row,
+    encode_counts,
+    judge_streams,
+)
 from streamd_audit.findings import Finding
+from streamd_audit.replay.run import Appended
 
 CLUSTER = "7d0c3a52-7c4f-4a44-9f0d-0123456789ab"
 RECORD_BYTES = 10
@@ -25,6 +34,11 @@ def digests(first: int, end: int, **changed: bytes) -> bytes:
     return b"".join(changed.get(f"r{record}", digest(record)) for record in range(first, end))
 
 
+def appended(first: int, end: int, size: int = RECORD_BYTES) -> bytes:
+    """Records of one append, by the entry that the first one tells."""
+    return encode_counts(Appended([100 + first], [end - first], [(end - first) * size]))
+
+
 def row(what: int, first: int, end: int, **more: object) -> Row:
     fields: dict[str, object] = {
         "group": 0,
@@ -34,10 +48,9 @@ def row(what: int, first: int, end: int, **more: object) -> Row:
         "start_byte": first * RECORD_BYTES,
         "end_record": end,
         "end_byte": end * RECORD_BYTES,
-        "entry": 100 + first if what == APPEND else None,
         "object": f"pack {first}" if what == SLICE else None,
         "is_newest": True,
-        "appends": [],
+        "appends": appended(first, end) if what == APPEND else None,
         "digests": None if what == STREAM else digests(first, end),
         "name": "agents/chat",
         **more,
@@ -143,8 +156,9 @@ def test_the_parts_of_a_blob_are_no_stream() -> None:
 
 def test_records_grouped_into_other_appends_are_told() -> None:
     logged = [row(APPEND, 0, 3), row(APPEND, 3, 4)]
-    assert kinds([stream(4), *logged, row(SLICE, 0, 4, appends=[3, 1])]) == []
-    assert kinds([stream(4), *logged, row(SLICE, 0, 4, appends=[1, 3])]) == ["slice_cuts_append"]
+    same, other = encode_counts([3, 1]), encode_counts([1, 3])
+    assert kinds([stream(4), *logged, row(SLICE, 0, 4, appends=same)]) == []
+    assert kinds([stream(4), *logged, row(SLICE, 0, 4, appends=other)]) == ["slice_cuts_append"]
     assert kinds([stream(4), *logged, row(SLICE, 0, 4)]) == ["slice_cuts_append"]
 
 
@@ -181,7 +195,7 @@ def test_long_streams_in_slices_of_any_size_are_whole_until_one_record_changes(s
         for first, end in pairwise(cuts):
             inside = [one for one in borders if first <= one < end]
             counts = [b - a for a, b in zip(inside, [*inside[1:], end], strict=True)]
-            rows.append(row(SLICE, first, end, appends=counts, is_newest=is_newest))
+            rows.append(row(SLICE, first, end, appends=encode_counts(counts), is_newest=is_newest))
     assert kinds(rows) == []
     changed = random.randrange(len(rows) - 20, len(rows))
     victim = rows[changed]

@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pyarrow as pa
 import pytest
 
-from streamd_audit.log_order import NOOP, RUN, WRONG, joined, told_of
+from streamd_audit.log_order import NOOP, RUN, WRONG, Entries, Runs, Told, joined
 
 Entry = tuple[int, int, int | None]
 """Index, term, stamp; an entry without a stamp is a leader's first."""
 
 
-def batch(entries: list[Entry]) -> pa.RecordBatch:
-    index, term, stamps = zip(*entries, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([0] * len(entries), pa.int32()),
-            pa.array(index, pa.int64()),
-            pa.array(term, pa.int64()),
-            pa.array(stamps, pa.int64()),
-            pa.array([stamp is None for stamp in stamps]),
-            pa.array([f"segment of {at}" for at in index]),
-        ],
-        names=["group", "index", "term", "stamp_ms", "is_noop", "object"],
-    )
-
-
-def rows(batches: Any) -> list[dict[str, Any]]:
-    return [row for each in batches for row in each.to_pylist()]
+def told_of(task: list[list[Entry]]) -> list[Told]:
+    """What is told of the entries that a task reads, in batches."""
+    runs, told = Runs(), []
+    for part in task:
+        index, term, stamps = (list(column) for column in zip(*part, strict=True))
+        noops = [at for at, stamp in enumerate(stamps) if stamp is None]
+        chain = [at * 3 for at in index]
+        told += runs.take(Entries(0, f"segment of {index[0]}", index, term, stamps, chain, noops))
+    return [*told, *runs.finish()]
 
 
 def judge(*tasks: list[list[Entry]]) -> tuple[list[tuple[str, int]], list[tuple[int, int]]]:
     """What is wrong with the entries that tasks read, in batches, and the runs they make."""
-    told = [row for task in tasks for row in rows(told_of([batch(part) for part in task]))]
-    wrong = [(row["kind"], row["first"]) for row in told if row["what"] == WRONG]
-    later = sorted(
-        (row for row in told if row["what"] in (RUN, NOOP)),
-        key=lambda row: (row["what"], row["first_term"] * (row["what"] == NOOP), row["first"]),
-    )
-    schema = next(told_of([batch([(1, 1, 1)])])).schema
-    found = rows(joined([pa.RecordBatch.from_pylist(later, schema=schema)]))
-    wrong += [(row["kind"], row["first"]) for row in found if row["what"] == WRONG]
-    return wrong, [(row["first"], row["last"]) for row in found if row["what"] == RUN]
+    told = [one for task in tasks for one in told_of(task)]
+    told.sort(key=lambda one: (one.what, one.first_term * (one.what == NOOP), one.first))
+    found = list(joined(told))
+    wrong = [(one.kind, one.first) for one in found if one.what == WRONG]
+    runs = [one for one in found if one.what == RUN]
+    assert all(run.last_chain == run.last * 3 for run in runs)
+    return wrong, [(run.first, run.last) for run in runs]
 
 
 def entries(first: int, last: int, term: int = 1) -> list[Entry]:

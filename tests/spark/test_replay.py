@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from streamd.streams.commands import Command, Outcome
 from streamd.streams.model import VerifiedPosition
-from streamd_audit.replay import run
+from streamd_audit.replay import run, scan
 from streamd_audit.replay.distribute import Plan, replay
 from streamd_audit.rows import read_key
 from tests.hostile.test_machine import _driver
@@ -143,7 +143,7 @@ def test_spark_comes_to_the_same(spark: SparkSession) -> None:
         [(0, last, read_key(key)[0], key, value) for key, value in rows.items()],
         "`group` int, index long, kind string, key binary, value binary",
     )
-    replayed = replay(log_frame(spark, made.log), state, {0: Plan(None, last)})
+    replayed = replay(log_frame(spark, made.log), state, {0: Plan(None, last)}, range(scan.WRONG))
     plain = plain_replay(made.log, after=StateRows(last, rows))
     assert replayed.settled
     assert replayed.differences.collect() == []
@@ -151,9 +151,10 @@ def test_spark_comes_to_the_same(spark: SparkSession) -> None:
         (row["index"], row["position"]): row["result"] for row in replayed.outcomes.collect()
     }
     appends = replayed.appends.collect()
-    places = {(row["index"], row["position"]) for row in appends}
-    outcomes |= dict.fromkeys(places - outcomes.keys(), "appended")
-    assert outcomes == plain.results
+    appended = {place: result for place, result in plain.results.items() if result == "appended"}
+    assert outcomes == {place: r for place, r in plain.results.items() if place not in appended}
+    entries = [run.decode_appended(row["detail"]).entries for row in appends]
+    assert {index for index, _ in appended} <= {index for some in entries for index in some}
     streams = replayed.streams.collect()
     found = {}
     for row in streams:
@@ -166,7 +167,7 @@ def test_spark_comes_to_the_same(spark: SparkSession) -> None:
             there[bucket, name] = stream.stream_id, stream.records, stream.size
     assert found == there
     by_id: dict[int, int] = {}
-    for row in sorted(appends, key=lambda row: (row["index"], row["position"])):
+    for row in sorted(appends, key=lambda row: row["start_record"]):
         assert row["stream_id"] is not None
         expected = by_id.setdefault(row["stream_id"], row["start_record"])
         assert row["start_record"] == expected

@@ -9,13 +9,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
+import msgspec
+
 from streamd_audit.findings import Finding, finding
+from streamd_audit.replay.run import Appended, decode_appended
 
 # What a row is, in the order in which rows of the same place come.
 STREAM, APPEND, SLICE, HOT = range(4)
 _DIGEST_BYTES = 16
+encode_counts = msgspec.msgpack.Encoder().encode
+decode_counts = msgspec.msgpack.Decoder(list[int]).decode
+_NONE_APPENDED = encode_counts(Appended())
 
 
 class Row(NamedTuple):
@@ -23,9 +30,10 @@ class Row(NamedTuple):
 
     STREAM comes first: a state must have the records from `start_byte` to `end_record`, and the log
     need not have those before `end_byte`, which were there before it; `start_record` is -1. An
-    APPEND has its `entry`'s index; a SLICE its `object`, and `is_newest` unless only an older
-    state, or nothing but the log, refers to it. HOT rows are a state's own. `digests` are 16 bytes
-    a record, None where they cannot be read.
+    APPEND stands for some, one after the other; a SLICE has its `object`, and `is_newest` unless
+    only an older state, or nothing but the log, refers to it. HOT rows are a state's own. `appends`
+    are in MessagePack a `run.Appended` of an APPEND, and of others how many records each append
+    had, nothing if one each. `digests` are 16 bytes a record, None where they cannot be read.
     """
 
     group: int
@@ -35,21 +43,20 @@ class Row(NamedTuple):
     start_byte: int
     end_record: int
     end_byte: int
-    entry: int | None
     object: str | None
     is_newest: bool
-    appends: list[int] | None
+    appends: bytes | None
     digests: bytes | None
     name: str | None
 
 
 COLUMNS = (
-    "group", "stream_id", "what", "start_record", "start_byte", "end_record", "end_byte", "entry",
-    "object", "is_newest", "appends", "digests", "name",
+    "group", "stream_id", "what", "start_record", "start_byte", "end_record", "end_byte", "object",
+    "is_newest", "appends", "digests", "name",
 )  # fmt: skip
 ROWS_DDL = (
     "`group` int, stream_id long, what int, start_record long, start_byte long, end_record long, "
-    "end_byte long, entry long, object string, is_newest boolean, appends array<int>, "
+    "end_byte long, object string, is_newest boolean, appends binary, "
     "digests binary, name string"
 )
 
@@ -161,7 +168,10 @@ class _Stream:
             self._has_appends = True
         elif len(self._digests) > 1 << 20:
             self._forget(row.start_record)
-        self._starts.append((row.start_record, row.start_byte, row.entry or 0))
+        appended = decode_appended(row.appends or _NONE_APPENDED)
+        records = accumulate(appended.records, initial=row.start_record)
+        at_bytes = accumulate(appended.sizes, initial=row.start_byte)
+        self._starts += zip(records, at_bytes, appended.entries, strict=False)
         self._digests += row.digests or b""
         self._end = row.end_record
         if self._waiting:
@@ -232,7 +242,7 @@ class _Stream:
         begins = [(record, byte) for record, byte, _ in self._starts[low:high]]
         record = row.start_record
         cut = []
-        for count in row.appends or [1] * (row.end_record - row.start_record):
+        for count in _counts(row):
             cut.append(record)
             record += count
         if [at for at, _ in begins] != cut:
@@ -284,6 +294,12 @@ class _Stream:
 def finding_with(found: Finding, text: str) -> Finding:
     """The same finding with another text of what was found."""
     return Finding(**{**vars(found), "found": text})
+
+
+def _counts(row: Row) -> list[int]:
+    """How many records each append brought that is in a slice."""
+    counts = decode_counts(row.appends) if row.appends else []
+    return counts or [1] * (row.end_record - row.start_record)
 
 
 def _told(row: Row) -> str:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from streamd_audit.arrow import map_in_arrow
-from streamd_audit.chunks.coverage import ROWS_DDL, SLICE
+from streamd_audit.chunks.coverage import ROWS_DDL, SLICE, encode_counts
 from streamd_audit.chunks.pack import judge_pack
 from streamd_audit.context import Context
 from streamd_audit.errors import Damaged, ObjectMissing
@@ -96,7 +96,11 @@ class _Reader:
         return [
             *map(_finding, judged.findings),
             *(
-                {**_row(row), "digests": held.digests, "appends": list(held.appends)}
+                {
+                    **_row(row),
+                    "digests": held.digests,
+                    "appends": encode_counts(list(held.appends)),
+                }
                 for row, held in zip(slices, judged.held, strict=True)
             ),
         ]
@@ -142,7 +146,7 @@ def _ref(row: Ref) -> SliceRef:
 
 def _unread(slices: list[Ref]) -> list[dict[str, Any]]:
     """Slices of which nothing but the references is known."""
-    return [{**_row(row), "digests": None, "appends": []} for row in slices]
+    return [{**_row(row), "digests": None, "appends": None} for row in slices]
 
 
 def _row(row: Ref) -> dict[str, Any]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from streamd_audit.arrow import map_in_arrow
-from streamd_audit.commands import FlushCold, ForgetPacks, MoveSlices, decode_command
 from streamd_audit.context import Context
 from streamd_audit.frames import shaped
-from streamd_audit.replay.whole import log_of
+from streamd_audit.replay import scan
+from streamd_audit.replay.whole import account_of, scanned
 from streamd_audit.states import State
 
 # Of a pack, `what` is 0, and `state` the newest that refers to it, or null where only the log does.
@@ -64,16 +60,21 @@ def references(rows: DataFrame, judged: Mapping[int, int]) -> DataFrame:
     return shaped(joined, REF_DDL).unionByName(shaped(whole, REF_DDL))
 
 
-def pending(context: Context, newest: Mapping[int, State]) -> DataFrame:
+def pending(context: Context, newest: Mapping[int, State]) -> DataFrame | None:
     """Packs that no state refers to yet: entries after the newest one do."""
-    log = log_of(context).where(F.col("kind").isin("flush-cold", "move-slices", "forget-packs"))
+    account_of(context)
+    if scan.PACK not in context.notes["log_rows"]:
+        return None
     after = F.lit(False)
     groups = F.lit(True)
     for group, state in newest.items():
         after = after | ((F.col("group") == group) & (F.col("index") > state.index))
         groups = groups & (F.col("group") != group)
-    log = log.where(after | groups).select("group", "term", "head")
-    found = map_in_arrow(log, _packs_in_log, _PENDING_DDL).persist(StorageLevel.DISK_ONLY)
+    found = scanned(context).where((F.col("what") == scan.PACK) & (after | groups))
+    found = found.select(
+        "group", F.col("one").alias("pack_term"), F.col("two").alias("number"), "object",
+        F.col("three").alias("size"),
+    )  # fmt: skip
     forgotten = found.where("object is null").select("group", "pack_term", "number").distinct()
     made = (
         found.where("object is not null")
@@ -83,26 +84,3 @@ def pending(context: Context, newest: Mapping[int, State]) -> DataFrame:
         .withColumn("is_judged", F.lit(False))
     )
     return shaped(made, REF_DDL)
-
-
-_PENDING_DDL = "`group` int, pack_term long, number long, object string, size long"
-
-
-def _packs_in_log(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        found: list[tuple[Any, ...]] = []
-        for group, term, head in zip(
-            *(column.to_pylist() for column in batch.columns), strict=True
-        ):
-            command = decode_command(head)
-            if isinstance(command, ForgetPacks):
-                found += [(group, *pack, None, None) for pack in command.packs]
-            # One that a deposed leader proposed has no effect.
-            elif isinstance(command, FlushCold | MoveSlices) and command.term == term:
-                found.append((group, term, command.number, command.name, command.size))
-        columns = list(zip(*found, strict=True)) or [()] * 5
-        kinds = (pa.int32(), pa.int64(), pa.int64(), pa.string(), pa.int64())
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)],
-            names=["group", "pack_term", "number", "object", "size"],
-        )

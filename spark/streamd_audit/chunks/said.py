@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from streamd_audit.arrow import map_in_arrow
+from streamd_audit.chunks.coverage import encode_counts
 from streamd_audit.chunks.pack import record_digests
 from streamd_audit.context import Context
 from streamd_audit.errors import Damaged
@@ -23,40 +24,34 @@ from streamd_audit.findings import (
     stream_name,
 )
 from streamd_audit.frames import arrow_schema, findings_frame
+from streamd_audit.replay.whole import state_rows
 from streamd_audit.rows import Row, read_row
-from streamd_audit.sources.state import StateSource
 from streamd_audit.states import State
 
 SAID_DDL = (
     "said string, `group` int, state long, is_newest boolean, stream_id long, start_record long, "
     "start_byte long, end_record long, end_byte long, term long, number long, offset long, "
     "length long, crc long, digest binary, name string, size long, live long, object string, "
-    "digests binary, appends array<int>"
+    "digests binary, appends binary"
 )
 _SAID_ARROW = arrow_schema(SAID_DDL)
 _OF_EVERY_STATE = ("slice", "pack")
 
 
-def state_rows(context: Context, newest: Mapping[int, State]) -> DataFrame:
+def said_rows(context: Context, newest: Mapping[int, State]) -> DataFrame:
     """Slices and packs of every state; streams and their own records of the newest. What cannot be
     read is `said` to be ``damaged``, with what is wrong as `name`."""
     is_newest = F.lit(False)
     for state in newest.values():
         is_newest = is_newest | F.col("object").startswith(state.pieces(context.cluster))
     rows = (
-        context.source(StateSource, _STATE_COLUMNS, every="true")
+        state_rows(context)
         .withColumn("is_newest", is_newest)
         .where(
             F.col("kind").isin(*_OF_EVERY_STATE) | F.col("is_newest") | F.col("problem").isNotNull()
         )
     )
     return map_in_arrow(rows, _decode_rows, SAID_DDL).persist(StorageLevel.DISK_ONLY)
-
-
-_STATE_COLUMNS = (
-    "`group` int, index bigint, object string, key binary, value binary, kind string, "
-    "problem string"
-)
 
 
 def _decode_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -111,7 +106,7 @@ def _said(row: Row) -> dict[str, Any] | None:
             "said": "hot", "stream_id": row.numbers[0], "start_record": value.start_record,
             "start_byte": value.start_byte, "end_record": value.end_record,
             "end_byte": value.end_byte, "digests": record_digests(value.lengths, value.data),
-            "appends": value.appends,
+            "appends": encode_counts(value.appends),
         }  # fmt: skip
     if row.kind == "blob":
         return {

@@ -12,16 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from streamd_audit.arrow import ArrowMap
-from streamd_audit.commands import (
-    Create,
-    CreateBucket,
-    DeleteBucket,
-    OpenSession,
-    PublishSnapshot,
-    decode_command,
-)
 from streamd_audit.errors import Damaged
-from streamd_audit.replay import buckets, heads, run, sessions
+from streamd_audit.frames import batches_of, rows_in
+from streamd_audit.replay import buckets, heads, run, scan, sessions
 from streamd_audit.replay.scopes import components
 from streamd_audit.rows import Bucket as BucketRow
 from streamd_audit.rows import Session as SessionRow
@@ -36,49 +29,15 @@ _ROWS_AT_ONCE = 10_000
 Batches = Iterable[pa.RecordBatch]
 Rows = Iterator[tuple[Any, ...]]
 
-_TYPES = {
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-}
-
-
-def _rows(batches: Batches, *names: str) -> Rows:
-    for batch in batches:
-        yield from zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-
-
-def _gathered(schema: str, rows: Rows) -> Iterator[pa.RecordBatch]:
-    """Rows as batches with the columns of a schema."""
-    parts = [part.split() for part in schema.split(", ")]
-    names = [name.strip("`") for name, _ in parts]
-    types = [_TYPES[kind] for _, kind in parts]
-    held: list[tuple[Any, ...]] = []
-
-    def batch() -> pa.RecordBatch:
-        columns = zip(*held, strict=True)
-        arrays = [pa.array(each, type=kind) for each, kind in zip(columns, types, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, names=names)
-
-    for row in rows:
-        held.append(row)
-        if len(held) >= _ROWS_AT_ONCE:
-            yield batch()
-            held.clear()
-    if held:
-        yield batch()
-
 
 def _makes(schema: str) -> Callable[[Callable[[Batches], Rows]], ArrowMap]:
     """Have a function that makes rows make batches of the columns of a schema."""
 
     def of(function: Callable[[Batches], Rows]) -> ArrowMap:
-        def batches_of(batches: Batches) -> Iterator[pa.RecordBatch]:
-            return _gathered(schema, function(batches))
+        def made(batches: Batches) -> Iterator[pa.RecordBatch]:
+            return batches_of(schema, function(batches))
 
-        return batches_of
+        return made
 
     return of
 
@@ -104,23 +63,18 @@ _KNOWN, _REMEMBERED, OPENED, _PACKAGE = range(4)
 
 
 @_makes(SESSION_EVENTS)
-def first_of_packages(batches: Batches) -> Rows:
-    """Each package once, at its first command."""
-    last, left = None, 0
-    names = "group", "index", "position", "node_id", "session_id", "sequence", "lowest", "count"
-    for group, index, position, node, session, sequence, lowest, count in _rows(batches, *names):
-        package = group, index, node, session, sequence, lowest, count
-        if package == last and left > 0:
-            left -= 1
-            continue
-        last, left = package, count - 1
-        yield group, node, index, position, _PACKAGE, session, sequence, lowest, count
+def of_packages(batches: Batches) -> Rows:
+    """Each package, at its first command."""
+    for group, index, position, body in rows_in(batches, "group", "index", "position", "body"):
+        package = scan.decode_package(body)
+        told = package.session_id, package.sequence, package.lowest, package.count
+        yield group, package.node_id, index, position, _PACKAGE, *told
 
 
 @_makes(SESSION_EVENTS)
 def known_sessions(batches: Batches) -> Rows:
     """The sessions that a state remembers."""
-    for group, index, body in _rows(batches, "group", "index", "body"):
+    for group, index, body in rows_in(batches, "group", "index", "body"):
         row = read_row(*heads.decode_row(body))
         if isinstance(row.value, SessionRow):
             known = row.value
@@ -145,7 +99,8 @@ def judge_packages(members: Mapping[int, tuple[tuple[int, frozenset[int]], ...]]
         names = (
             "group", "node_id", "index", "position", "event", "one", "two", "three", "four"
         )  # fmt: skip
-        for group, number, index, position, event, one, two, three, four in _rows(batches, *names):
+        for row in rows_in(batches, *names):
+            group, number, index, position, event, one, two, three, four = row
             if at != (group, number):
                 at, node = (group, number), sessions.Node()
                 changes = iter(members.get(group, ()))
@@ -173,67 +128,30 @@ def judge_packages(members: Mapping[int, tuple[tuple[int, frozenset[int]], ...]]
 
 # -- scopes ----------------------------------------------------------------------------------------
 
-FACTS = (
-    "what int, `group` int, index long, position int, sub int, term long, log_ms long, "
-    "bucket string, stream string, other_bucket string, other_stream string, one long, two long, "
-    "three long, body binary, records int, bytes long"
-)
 STATE_ROWS = (
     "`group` int, index long, op int, kind string, bucket string, stream string, "
     "other_bucket string, other_stream string, number long, streams long, hidden long, body binary"
 )
 ROOTS = "node long, root long"
 
-# What a fact says: a piece of a command about a stream; one about the upload `one`; that a stream
-# is forked off another; that it was to be given the upload `one`; that bucket `body` was made or
-# deleted; that node `one` opens a session, with nonce `two` in the place of session `three`.
-PIECE, PIECE_OF_UPLOAD, FORK, PUBLISHED, OF_BUCKET, OPENED_SESSION = range(6)
-
 _NO_NAMES = None, None, None, None
-_NO_NUMBERS = None, None, None
-_NOTHING = None, 0, 0
 
 
-@_makes(FACTS)
-def facts(batches: Batches) -> Rows:
-    """What commands say that are more than something about one stream."""
-    names = (
-        "group", "index", "position", "term", "log_ms", "records", "bytes", "kind", "bucket",
-        "stream", "head",
-    )  # fmt: skip
-    for group, index, position, term, log_ms, records, size, kind, bucket, stream, head in _rows(
-        batches, *names
-    ):
-        place = group, index, position, 0, term, log_ms
-        if kind in heads.TO_CUT:
-            for sub, (key, body) in enumerate(heads.cut(head)):
-                place = group, index, position, sub, term, log_ms
-                rest = body, records or 0, size or 0
-                if isinstance(key, int):
-                    yield PIECE_OF_UPLOAD, *place, *_NO_NAMES, key, None, None, *rest
-                elif (pair := _text(key)) is not None:
-                    yield PIECE, *place, *pair, None, None, *_NO_NUMBERS, *rest
-            continue
-        command = decode_command(head)
-        match command:
-            case Create() if command.settings.fork is not None and bucket is not None:
-                source = _text(command.settings.fork.source)
-                if source is not None:
-                    yield FORK, *place, bucket, stream, *source, *_NO_NUMBERS, *_NOTHING
-            case PublishSnapshot() if command.upload_id > 0 and bucket is not None:
-                numbers = command.upload_id, None, None
-                yield PUBLISHED, *place, bucket, stream, None, None, *numbers, *_NOTHING
-            case CreateBucket():
-                numbers = buckets.BUCKET_CREATED, None, None
-                yield OF_BUCKET, *place, *_NO_NAMES, *numbers, command.name, 0, 0
-            case DeleteBucket():
-                numbers = buckets.BUCKET_DELETED, None, None
-                yield OF_BUCKET, *place, *_NO_NAMES, *numbers, command.name, 0, 0
-            case OpenSession():
-                opened = command.node_id, command.nonce, command.replaces
-                yield OPENED_SESSION, *place, *_NO_NAMES, *opened, *_NOTHING
-            case _:
-                pass
+def singles(schema: str) -> ArrowMap:
+    """Each command of bundles, which are the `body`, in a row of its own."""
+    names = [part.split()[0].strip("`") for part in schema.split(", ")]
+    index, position, body = map(names.index, ("index", "position", "body"))
+
+    @_makes(schema)
+    def cut(batches: Batches) -> Rows:
+        for row in rows_in(batches, *names):
+            for bundle in heads.decode(row[body]).singles():
+                made = list(row)
+                made[index], made[position] = bundle.index[0], bundle.position[0]
+                made[body] = heads.encode(bundle)
+                yield tuple(made)
+
+    return cut
 
 
 @_makes(STATE_ROWS)
@@ -241,7 +159,7 @@ def of_states(batches: Batches) -> Rows:
     """Rows of streams, producers, uploads, sessions: by their stream or `number`, the whole row in
     `body`. Of a bucket `body` is the name, `number` when it was made."""
     names = "group", "index", "op", "key", "value"
-    for group, index, op, key, value in _rows(batches, *names):
+    for group, index, op, key, value in rows_in(batches, *names):
         try:
             row = read_row(key, value)
         except Damaged:
@@ -282,22 +200,11 @@ def run_scopes(plans: Mapping[int, Plan]) -> ArrowMap:
 
     def run_all(batches: Batches) -> Iterator[pa.RecordBatch]:
         replays: dict[int, run.Replay] = {}
-        replay: run.Replay | None = None
-        for batch in batches:
-            columns = [batch.column(name).to_pylist() for name in run.COLUMNS]
-            groups = set(columns[1])
-            rows = zip(*columns, strict=True)
-            if len(groups) == 1 and len(plans) == 1:
-                [group] = groups
-                replay = replays.get(group) or replays.setdefault(group, _replay(plans, group))
-                replay.feed(rows)
-                yield from replay.take(_ROWS_AT_ONCE)
-                continue
-            for row in rows:
-                group = row[1]
-                replay = replays.get(group) or replays.setdefault(group, _replay(plans, group))
-                replay.feed((row,))
-                yield from replay.take(_ROWS_AT_ONCE)
+        for row in rows_in(batches, *run.COLUMNS):
+            group = row[1]
+            replay = replays.get(group) or replays.setdefault(group, _replay(plans, group))
+            replay.feed(row)
+            yield from replay.take(_ROWS_AT_ONCE)
         for replay in replays.values():
             replay.finish()
             yield from replay.take()
@@ -345,7 +252,7 @@ def would_be(first: Mapping[int, int]) -> ArrowMap:
     def numbered(batches: Batches) -> Rows:
         following = dict(first)
         names = "group", "index", "position", "is_made"
-        for group, index, position, is_made in _rows(batches, *names):
+        for group, index, position, is_made in rows_in(batches, *names):
             if is_made:
                 following[group] += 1
             else:
@@ -381,7 +288,8 @@ def judge_buckets(until: Mapping[int, int | None]) -> ArrowMap:
         names = (
             "group", "bucket", "index", "position", "event", "log_ms", "streams", "hidden"
         )  # fmt: skip
-        for group, name, index, position, event, log_ms, streams, hidden in _rows(batches, *names):
+        for row in rows_in(batches, *names):
+            group, name, index, position, event, log_ms, streams, hidden = row
             if at != (group, name):
                 if not is_told:
                     yield from told()

@@ -6,6 +6,7 @@ one task, which holds sixteen bytes for each fork.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 
@@ -14,18 +15,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from streamd_audit.arrow import map_in_arrow
-from streamd_audit.replay import batches, heads, run
+from streamd_audit.replay import batches, run, scan
 
 # A log that is whole is done after two rounds; one that is not need never be.
 MAX_ROUNDS = 8
 
-# Columns of `streamd_log` that the replay looks at.
-LOG_COLUMNS = (
-    "group", "index", "term", "log_ms", "position", "kind", "bucket", "stream", "records", "bytes",
-    "digests", "package", "head",
-)  # fmt: skip
-
 _PLACE = ["group", "index", "position"]
+_NODES_DDL = "node long, `group` int, index long, position int, op int, body binary"
+_SCOPES_DDL = "scope long, `group` int, index long, position int, op int, body binary"
+_SCOPES = ["scope", *_PLACE, "op", "body"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,9 @@ class Plan:
 class Replayed:
     """What the log comes to.
 
-    - `appends`: group, bucket, stream, stream_id, index, position, start_record, start_byte,
-      records, bytes, digests: each append that took effect, and where its records begin.
+    - `appends`: group, bucket, stream, stream_id, start_record, start_byte, records, bytes,
+      digests, detail: appends that took effect one after the other, where the records of the first
+      one begin, and a `run.Appended` of each of them in MessagePack.
     - `outcomes`: group, index, position, result: of all other commands about streams and buckets.
     - `streams`: group, bucket, stream, stream_id, from_record, from_byte, records, bytes, hash,
       detail: as the log leaves them; `hash` is SHA-256 over the digests of the records from
@@ -70,13 +69,16 @@ class Replayed:
     settled: bool
 
 
-def replay(log: DataFrame, state: DataFrame | None, plans: dict[int, Plan]) -> Replayed:
-    """Replay the groups of a log (`LOG_COLUMNS`, better persisted, each entry once).
+def replay(
+    scanned: DataFrame, state: DataFrame | None, plans: dict[int, Plan], there: Iterable[int]
+) -> Replayed:
+    """Replay the groups of a log (`scan.SCANNED_DDL`, better persisted, each entry once); `there`
+    are the kinds of rows in it.
 
     `state` are rows of the states that the plans name (group, index, kind, key, value); those of
     chunks, parts and slices may be left out.
     """
-    return _Replay(log, state, plans).run()
+    return _Replay(scanned, state, plans, frozenset(there)).run()
 
 
 def _kept(frame: DataFrame) -> DataFrame:
@@ -85,31 +87,18 @@ def _kept(frame: DataFrame) -> DataFrame:
 
 
 class _Replay:
-    def __init__(self, log: DataFrame, state: DataFrame | None, plans: dict[int, Plan]) -> None:
-        self._log = log
+    def __init__(
+        self,
+        scanned: DataFrame,
+        state: DataFrame | None,
+        plans: dict[int, Plan],
+        there: frozenset[int],
+    ) -> None:
+        self._scanned = scanned
         self._plans = plans
         self._first = {group: plan.first_number for group, plan in plans.items()}
-        rows = log.groupBy("kind").agg(f.count("package").alias("packages")).collect()
-        self._kinds = {row["kind"] for row in rows}
-        self._has_packages = any(row["packages"] for row in rows)
-        # What commands say that are more than an append to a stream.
-        self._facts = _kept(
-            map_in_arrow(
-                log.where(f.col("kind").isin(*heads.TELLING)).select(
-                    *_PLACE,
-                    "term",
-                    "log_ms",
-                    "records",
-                    "bytes",
-                    "kind",
-                    "bucket",
-                    "stream",
-                    "head",
-                ),
-                batches.facts,
-                batches.FACTS,
-            )
-        )
+        self._there = there
+        self._refused: DataFrame | None = None
         self._states = None if state is None else self._of_states(state)
 
     def _of_states(self, state: DataFrame) -> DataFrame | None:
@@ -130,39 +119,39 @@ class _Replay:
         return _kept(map_in_arrow(chosen, batches.of_states, batches.STATE_ROWS))
 
     def run(self) -> Replayed:
-        facts, log, refused = self._facts, self._log, None
-        if self._has_packages or "open-session" in self._kinds:
+        if self._there & {scan.PACKAGE, scan.OPENED_SESSION}:
             refused = _kept(self._refused_packages())
-            if not refused.isEmpty():
-                log = log.join(refused, _PLACE, "left_anti")
-                facts = facts.join(refused, _PLACE, "left_anti")
-        rows = _kept(self._rows(log, facts))
+            self._refused = None if refused.isEmpty() else refused
+        rows = self._rows()
         out = _kept(self._model(rows))
         for round_ in range(1, MAX_ROUNDS + 1):
-            numbers = _kept(self._numbers(out))
-            told = _kept(self._buckets(facts, out))
-            settled = self._is_settled(out, numbers, told)
+            numbers = self._numbers(out).persist(StorageLevel.DISK_ONLY)
+            told = self._buckets(out).persist(StorageLevel.DISK_ONLY)
+            following, settled = self._settled(out, numbers, told)
             if settled or round_ == MAX_ROUNDS:
                 break
             out = self._again(rows, out, numbers, told)
-        return self._result(out, numbers, told, refused, settled)
+        return self._result(out, numbers, told, following, settled)
 
-    def _said(self, facts: DataFrame, what: int) -> DataFrame:
-        return facts.where(f.col("what") == what)
+    def _said(self, what: int) -> DataFrame:
+        """What the log says of something, but by commands that did not take effect."""
+        found = self._scanned.where(f.col("what") == what)
+        if self._refused is None:
+            return found
+        return found.join(self._refused, _PLACE, "left_anti")
 
     # -- packages -------------------------------------------------------------------------------
 
     def _refused_packages(self) -> DataFrame:
         """Places of commands whose package did not take effect, and why."""
         packages = map_in_arrow(
-            self._log.where(f.col("package").isNotNull()).select(*_PLACE, "package.*"),
-            batches.first_of_packages,
+            self._said(scan.PACKAGE).select(*_PLACE, "body"),
+            batches.of_packages,
             batches.SESSION_EVENTS,
         )
-        opened = self._said(self._facts, batches.OPENED_SESSION)
         columns = packages.columns
         events = packages.unionByName(
-            opened.select(
+            self._said(scan.OPENED_SESSION).select(
                 "group", "index", "position", f.col("one").alias("node_id"),
                 f.lit(batches.OPENED).alias("event"), f.col("two").alias("one"),
                 f.col("three").alias("two"), f.lit(None).cast("long").alias("three"),
@@ -182,45 +171,49 @@ class _Replay:
 
     # -- rows of scopes -------------------------------------------------------------------------
 
-    def _rows(self, log: DataFrame, facts: DataFrame) -> DataFrame:
+    def _rows(self) -> DataFrame:
         """What the model is told, by the scope that it is about."""
-        of_one = f.col("kind").isin(*heads.OF_ONE_STREAM) & f.col("bucket").isNotNull()
-        frames = [
-            log.where(of_one).select(
-                _node("bucket", "stream").alias("node"), *_PLACE, f.lit(run.COMMAND).alias("op"),
-                f.lit(0).alias("sub"), "term", "log_ms", f.col("head").alias("body"), "records",
-                "bytes", "digests",
-            )
-        ]  # fmt: skip
-        pieces = self._said(facts, batches.PIECE)
-        frames.append(_commands(pieces.withColumn("node", _node("bucket", "stream"))))
-        forks = self._said(facts, batches.FORK)
-        edges = [_edges(forks)] if "create" in self._kinds else []
-        owners = self._upload_owners(facts)
-        if owners is not None:
-            tied, nodes = owners
+        frames = [self._commands(scan.BUNDLE, _node("bucket", "stream"))]
+        edges = [_edges(self._said(scan.FORK))] if scan.FORK in self._there else []
+        uploads = None
+        if scan.PUBLISHED in self._there:
+            tied, uploads = self._upload_owners()
             edges.append(tied)
-            of_uploads = self._said(facts, batches.PIECE_OF_UPLOAD).withColumnRenamed(
-                "one", "upload_id"
-            )
-            frames.append(_commands(of_uploads.join(nodes, ["group", "upload_id"])))
+            # Its rows name the upload where those of others name a stream.
+            of_uploads = self._commands(scan.BUNDLE_OF_UPLOAD, f.col("one"))
+            of_uploads = of_uploads.withColumnRenamed("node", "upload_id")
+            of_uploads = of_uploads.join(uploads, ["group", "upload_id"])
+            frames.append(of_uploads.select(*frames[0].columns))
         if self._states is not None:
-            frames.append(self._state_rows(None if owners is None else owners[1]))
-            edges.append(_edges(self._states.where(f.col("other_bucket").isNotNull())))
+            frames.append(self._state_rows(uploads).select(*frames[0].columns))
+            if edges or any(plan.before is not None for plan in self._plans.values()):
+                edges.append(_edges(self._states.where(f.col("other_bucket").isNotNull())))
         rows = reduce(DataFrame.unionByName, frames)
         joined = self._components(edges)
-        scope = f.col("node")
         if joined is not None:
-            rows = rows.join(joined, "node", "left")
-            scope = f.coalesce("root", "node")
-        return _in_order(rows.withColumn("scope", scope).select(*run.COLUMNS[:12]))
+            rows = rows.join(joined, "node", "left").withColumn("node", f.coalesce("root", "node"))
+        rows = rows.withColumnRenamed("node", "scope")
+        nothing = f.lit(None)
+        return rows.select(
+            "*",
+            nothing.cast("long").alias("number"),
+            nothing.cast("boolean").alias("no_bucket"),
+        )
 
-    def _upload_owners(self, facts: DataFrame) -> tuple[DataFrame, DataFrame] | None:
+    def _commands(self, what: int, node: Column) -> DataFrame:
+        """Bundles of commands that took effect, or were refused by what they are about."""
+        found = self._scanned.where(f.col("what") == what).select(
+            node.alias("node"), *_PLACE, f.lit(run.COMMAND).alias("op"), "body"
+        )
+        if self._refused is None:
+            return found
+        cut = map_in_arrow(found, batches.singles(_NODES_DDL), _NODES_DDL)
+        return cut.join(self._refused, _PLACE, "left_anti").select(*found.columns)
+
+    def _upload_owners(self) -> tuple[DataFrame, DataFrame]:
         """Streams that published the same upload, which are judged together; and the node of one
         of them, by the upload."""
-        if "publish-snapshot" not in self._kinds:
-            return None
-        found = self._said(facts, batches.PUBLISHED).select(
+        found = self._said(scan.PUBLISHED).select(
             "group", f.col("one").alias("upload_id"), _node("bucket", "stream").alias("node")
         )
         least = found.groupBy("group", "upload_id").agg(f.min("node").alias("least"))
@@ -250,12 +243,7 @@ class _Replay:
             found = found.unionByName(begun.select(*columns))
         first = f.when(f.col("kind") == "stream", -3).when(f.col("kind") == "producer", -2)
         position = f.when(f.col("op") == run.AFTER, run.AFTER_ALL).otherwise(first.otherwise(-1))
-        none = f.lit(0).cast("long")
-        return found.select(
-            "node", "group", "index", position.alias("position"), "op", f.lit(0).alias("sub"),
-            none.alias("term"), none.alias("log_ms"), "body", f.lit(0).alias("records"),
-            none.alias("bytes"), f.lit(None).cast("binary").alias("digests"),
-        )  # fmt: skip
+        return found.select("node", "group", "index", position.alias("position"), "op", "body")
 
     def _components(self, edges: list[DataFrame]) -> DataFrame | None:
         if not edges:
@@ -268,15 +256,9 @@ class _Replay:
     # -- the model --------------------------------------------------------------------------------
 
     def _model(self, rows: DataFrame) -> DataFrame:
-        if "number" not in rows.columns:
-            nothing = f.lit(None)
-            rows = rows.select(
-                "*",
-                nothing.cast("long").alias("number"),
-                nothing.cast("boolean").alias("no_bucket"),
-            )
-        rows = rows.select(*run.COLUMNS)
-        return map_in_arrow(rows, batches.run_scopes(self._plans), run.OUTPUT_DDL)
+        ordered = rows.repartition("scope").sortWithinPartitions("scope", *_PLACE)
+        ordered = ordered.select(*run.COLUMNS)
+        return map_in_arrow(ordered, batches.run_scopes(self._plans), run.OUTPUT_DDL)
 
     def _numbers(self, out: DataFrame) -> DataFrame:
         """Ids of all that was made, by their places."""
@@ -286,7 +268,7 @@ class _Replay:
         ordered = made.repartition(1).sortWithinPartitions("group", "born_index", "born_position")
         return map_in_arrow(ordered, batches.number(self._first), batches.NUMBERS)
 
-    def _buckets(self, facts: DataFrame, out: DataFrame) -> DataFrame:
+    def _buckets(self, out: DataFrame) -> DataFrame:
         """What buckets make of commands, and what becomes of them."""
         events = out.where(f.col("table") == run.EVENTS).select(
             *_PLACE, f.col("key").alias("bucket"), f.col("records").alias("event"),
@@ -294,8 +276,9 @@ class _Replay:
             f.lit(None).cast("long").alias("hidden"),
         )  # fmt: skip
         columns = events.columns
-        of_buckets = self._said(facts, batches.OF_BUCKET).select(
-            *_PLACE, f.col("body").alias("bucket"), f.col("one").alias("event"), "log_ms",
+        of_buckets = self._said(scan.OF_BUCKET).select(
+            *_PLACE, f.col("body").alias("bucket"), f.col("one").alias("event"),
+            f.col("two").alias("log_ms"),
             f.lit(None).cast("long").alias("streams"), f.lit(None).cast("long").alias("hidden"),
         )  # fmt: skip
         events = events.unionByName(of_buckets)
@@ -312,8 +295,29 @@ class _Replay:
         until = {group: plan.after for group, plan in self._plans.items()}
         return map_in_arrow(ordered, batches.judge_buckets(until), batches.BUCKETS)
 
-    def _is_settled(self, out: DataFrame, numbers: DataFrame, told: DataFrame) -> bool:
-        return self._wrong(out, numbers, told).isEmpty()
+    def _settled(
+        self, out: DataFrame, numbers: DataFrame, told: DataFrame
+    ) -> tuple[dict[int, int], bool]:
+        """The id that what is made next would have, of each group; and whether no scope was
+        replayed with wrong ideas of ids or buckets."""
+        none = f.lit(None).cast("long")
+        is_absent = (f.col("result") == "absent").alias("is_odd")
+        met_none = f.col("text") == "bucket-not-found"
+        odd = (
+            numbers.select("group", "number", (f.col("guess") != f.col("number")).alias("is_odd"))
+            .unionAll(told.select("group", none.alias("number"), is_absent))
+            .unionAll(
+                out.where((f.col("table") == run.OUTCOMES) & met_none).select(
+                    "group", none.alias("number"), f.lit(True).alias("is_odd")
+                )
+            )
+            .groupBy("group")
+            .agg(f.max("number").alias("last"), f.max("is_odd").alias("is_odd"))
+            .collect()
+        )
+        last = {row["group"]: row["last"] + 1 for row in odd if row["last"] is not None}
+        is_settled = not any(row["is_odd"] for row in odd)
+        return self._first | last, is_settled or self._wrong(out, numbers, told).isEmpty()
 
     def _wrong(self, out: DataFrame, numbers: DataFrame, told: DataFrame) -> DataFrame:
         """Scopes that were replayed with wrong ideas of ids or buckets."""
@@ -329,8 +333,11 @@ class _Replay:
     ) -> DataFrame:
         """Replay those scopes with ids and buckets as they have been found to be."""
         wrong = _kept(self._wrong(out, numbers, told))
-        chosen = rows.join(wrong, "scope", "left_semi")
-        places = chosen.where(f.col("op") == run.COMMAND).select(*_PLACE, f.lit(0).alias("is_made"))
+        chosen = rows.join(wrong, "scope", "left_semi").select(*_SCOPES)
+        of_states = chosen.where(f.col("op") != run.COMMAND)
+        commands = chosen.where(f.col("op") == run.COMMAND)
+        commands = map_in_arrow(commands, batches.singles(_SCOPES_DDL), _SCOPES_DDL)
+        places = commands.select(*_PLACE, f.lit(0).alias("is_made"))
         made = numbers.select(
             "group", f.col("born_index").alias("index"), f.col("born_position").alias("position"),
             f.lit(1).alias("is_made"),
@@ -339,9 +346,10 @@ class _Replay:
         ordered = ordered.sortWithinPartitions(*_PLACE, "is_made")
         would_be = map_in_arrow(ordered, batches.would_be(self._first), batches.WOULD_BE)
         absent = told.where("result = 'absent'").select(*_PLACE, f.lit(True).alias("no_bucket"))
-        known = chosen.join(would_be, _PLACE, "left").join(absent.distinct(), _PLACE, "left")
+        known = of_states.unionByName(commands).join(would_be, _PLACE, "left")
+        known = known.join(absent.distinct(), _PLACE, "left")
         others = out.join(wrong, "scope", "left_anti").select(*out.columns)
-        return _kept(others.unionByName(self._model(_in_order(known))))
+        return _kept(others.unionByName(self._model(known)))
 
     # -- results ----------------------------------------------------------------------------------
 
@@ -350,7 +358,7 @@ class _Replay:
         out: DataFrame,
         numbers: DataFrame,
         told: DataFrame,
-        refused: DataFrame | None,
+        following: dict[int, int],
         settled: bool,
     ) -> Replayed:
         ids = numbers.select("group", "born_index", "born_position", "number")
@@ -358,8 +366,8 @@ class _Replay:
         named = named.join(ids, ["group", "born_index", "born_position"], "left")
         named = named.withColumn("stream_id", f.coalesce("number", "stream_id"))
         appends = named.where(f.col("table") == run.APPENDS).select(
-            "group", "bucket", "stream", "stream_id", "index", "position", "start_record",
-            "start_byte", "records", "bytes", "digests",
+            "group", "bucket", "stream", "stream_id", "start_record", "start_byte", "records",
+            "bytes", "digests", "detail",
         )  # fmt: skip
         streams = named.where(f.col("table") == run.STREAMS).select(
             "group", "bucket", "stream", "stream_id", f.col("start_record").alias("from_record"),
@@ -373,14 +381,12 @@ class _Replay:
         outcomes = outcomes.select(*_PLACE, f.col("text").alias("result"))
         of_buckets = told.where("position is not null and result != 'absent'")
         outcomes = outcomes.unionByName(of_buckets.select(*_PLACE, "result"))
-        if refused is not None:
-            outcomes = outcomes.unionByName(refused.select(*_PLACE, "result"))
+        if self._refused is not None:
+            outcomes = outcomes.unionByName(self._refused.select(*_PLACE, "result"))
         found = told.where("position is null").select(
             "group", f.col("bucket").cast("string").alias("bucket"), "created_ms", "streams",
             "hidden",
         )  # fmt: skip
-        last = numbers.groupBy("group").agg(f.max("number").alias("last")).collect()
-        following = self._first | {row["group"]: row["last"] + 1 for row in last}
         return Replayed(appends, outcomes, streams, differences, found, following, settled)
 
 
@@ -392,17 +398,6 @@ def _node(bucket: str, stream: str) -> Column:
 def _edges(forks: DataFrame) -> DataFrame:
     one, other = _node("bucket", "stream"), _node("other_bucket", "other_stream")
     return forks.select(one.alias("one"), other.alias("other"))
-
-
-def _commands(pieces: DataFrame) -> DataFrame:
-    return pieces.select(
-        "node", *_PLACE, f.lit(run.COMMAND).alias("op"), "sub", "term", "log_ms", "body", "records",
-        "bytes", f.lit(None).cast("binary").alias("digests"),
-    )  # fmt: skip
-
-
-def _in_order(rows: DataFrame) -> DataFrame:
-    return rows.repartition("scope").sortWithinPartitions("scope", *_PLACE, "sub")
 
 
 def _named(out: DataFrame) -> DataFrame:

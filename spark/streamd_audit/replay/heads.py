@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+from msgspec.structs import astuple
 
+from streamd_audit import commands
 from streamd_audit.commands import (
     Append,
     BeginUpload,
@@ -21,7 +23,6 @@ from streamd_audit.commands import (
     StorePart,
     Sweep,
     Touch,
-    decode_command,
 )
 
 
@@ -72,14 +73,35 @@ Command = (
 )
 
 # Commands that are about one stream, which rows of the log name, and those that are to be cut.
-OF_ONE_STREAM = ("append", "create", "delete", "begin-upload", "publish-snapshot")
-TO_CUT = ("touch", "sweep", "flush-cold", "drop-uploads", "store-part")
-# Commands that may say more than what a stream is to do.
-TELLING = (
-    *TO_CUT, "create", "publish-snapshot", "create-bucket", "delete-bucket", "open-session",
-)  # fmt: skip
+OF_ONE_STREAM = frozenset((Append, Create, Delete, BeginUpload, PublishSnapshot))
+TO_CUT = frozenset((Touch, Sweep, FlushCold, DropUploads, StorePart))
 
-decode = msgspec.msgpack.Decoder(Command).decode
+
+class Bundle(msgspec.Struct, array_like=True, gc=False):
+    """Commands about one stream, or one upload, in the order of the log, as columns.
+
+    Each has its place (index, position, and a number among those that its command was cut into),
+    the term and the log's time of its entry, how many records it brings, of how many bytes, and
+    their digests, 16 bytes each.
+    """
+
+    index: list[int]
+    position: list[int]
+    sub: list[int]
+    term: list[int]
+    log_ms: list[int]
+    commands: list[Command]
+    records: list[int]
+    size: list[int]
+    digests: list[bytes]
+
+    def singles(self) -> Iterator[Bundle]:
+        """Each command in a bundle of its own."""
+        for values in zip(*astuple(self), strict=True):
+            yield Bundle(*([value] for value in values))
+
+
+decode = msgspec.msgpack.Decoder(Bundle).decode
 encode = msgspec.msgpack.Encoder().encode
 # A row of a state, whose key and value travel as one.
 decode_row = msgspec.msgpack.Decoder(tuple[bytes, bytes]).decode
@@ -87,43 +109,30 @@ decode_row = msgspec.msgpack.Decoder(tuple[bytes, bytes]).decode
 _IDS = 2**63
 
 
-def cut(head: bytes) -> Iterator[tuple[bytes | int, bytes]]:
+def cut(command: commands.Command) -> Iterator[tuple[bytes | int, Command]]:
     """What a command says of each stream, by its key, or of an upload, by its id.
 
     A command that the server refuses as a whole, because it names what cannot be, gives nothing.
     """
-    command = decode_command(head)
     match command:
         case Touch(reads=reads):
             for read in reads:
-                yield read[0], encode(Read(*read))
+                yield read[0], Read(*read)
         case Sweep(keys=keys):
             for key in keys:
-                yield key, encode(Due(key))
+                yield key, Due(key)
         case FlushCold(term=term, slices=slices):
             for one in slices:
                 # An owner without a bucket's name is a blob.
                 if one.owner[:1] != b"\0":
-                    yield (
-                        one.owner,
-                        encode(
-                            Flushed(
-                                term,
-                                one.owner,
-                                one.stream_id,
-                                one.start_record,
-                                one.start_byte,
-                                one.end_record,
-                                one.end_byte,
-                            )
-                        ),
-                    )
+                    ends = one.start_record, one.start_byte, one.end_record, one.end_byte
+                    yield one.owner, Flushed(term, one.owner, one.stream_id, *ends)
         case DropUploads(ids=ids, idle_ms=idle_ms):
             if all(number >= 0 for number in ids):
                 for number in ids:
-                    yield number, encode(DropUpload(number, idle_ms))
+                    yield number, DropUpload(number, idle_ms)
         case StorePart(upload_id=number):
             if 0 <= number < _IDS:
-                yield number, head
+                yield number, command
         case _:
             pass

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -25,11 +27,9 @@ STATE_POSITIONS = {"stream": -3, "producer": -2, "upload": -1}
 # Behind every command of the entry.
 AFTER_ALL = 2**31 - 1
 
-ROWS_DDL = (
-    "scope long, `group` int, op int, index long, position int, sub int, term long, log_ms long, "
-    "body binary, records long, bytes long, digests binary, number long, no_bucket boolean"
-)
-COLUMNS = tuple(part.split()[0].strip("`") for part in ROWS_DDL.split(", "))
+# Of a bundle of commands the place is that of the first; `body` is the bundle, or a state's row.
+# Only a command by itself has the `number` that it gives, or met no bucket.
+COLUMNS = ("scope", "group", "op", "index", "position", "body", "number", "no_bucket")
 
 # Tables of the output.
 APPENDS, OUTCOMES, MADE, EVENTS, STREAMS, DIFFERENCES = range(6)
@@ -61,8 +61,8 @@ OUTPUT_DDL = (
 _NAMES = OUTPUT_ARROW.names
 # Which columns a table fills; the others are null.
 _FILLED = {
-    APPENDS: "scope group key stream_id born_index born_position index position "
-    "start_record start_byte records bytes digests",
+    APPENDS: "scope group key stream_id born_index born_position "
+    "start_record start_byte records bytes digests detail",
     OUTCOMES: "scope group key index position text",
     MADE: "scope group key stream_id born_index born_position text",
     EVENTS: "scope group key index position records bytes",
@@ -70,6 +70,10 @@ _FILLED = {
     "start_record start_byte records bytes digests detail",
     DIFFERENCES: "scope group key stream_id index text detail",
 }
+
+
+# The columns of a `heads.Bundle`, of one command.
+_Command = tuple[int, int, int, int, int, heads.Command, int, int, bytes]
 
 
 class StreamDetail(msgspec.Struct, array_like=True):
@@ -93,8 +97,34 @@ class StreamDetail(msgspec.Struct, array_like=True):
     producers: dict[str, tuple[int, int, int, int]]
 
 
+class Appended(msgspec.Struct, array_like=True):
+    """Appends to a stream, one after the other: by which entry, of how many records and bytes."""
+
+    entries: list[int] = []
+    records: list[int] = []
+    sizes: list[int] = []
+
+
+class _Appends:
+    """Appends that are told of in one row; the stream was `born` in the log, or has its id."""
+
+    __slots__ = ("appended", "digests", "end", "start", "stream")
+
+    def __init__(self, stream: Stream, start: tuple[int, int]) -> None:
+        self.stream = stream
+        self.start = start
+        self.end = start
+        self.appended = Appended()
+        self.digests: list[bytes] = []
+
+
+# A row tells of so many appends at most.
+_MOST_APPENDS = 4096
+
 DETAIL_ENCODER = msgspec.msgpack.Encoder()
 decode_detail = msgspec.msgpack.Decoder(StreamDetail).decode
+decode_appended = msgspec.msgpack.Decoder(Appended).decode
+_in_order = itemgetter(0, 1, 2)
 
 
 class Replay:
@@ -122,6 +152,8 @@ class Replay:
         self._scope = Scope(self._known, self._made, self._ended)
         self._all_made: list[Numbered] = []
         self._by_id: dict[int, Stream] = {}
+        self._waiting: list[_Command] = []
+        self._appends: dict[bytes, _Appends] = {}
         self._place: Place = (0, 0)
         self._log_ms = 0
         self._event = 0
@@ -129,49 +161,86 @@ class Replay:
         self._producers: dict[int, Producers] = {}
         self._is_compared = self._compared_at is None
 
-    def feed(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Take rows in order; a row is a tuple of `COLUMNS`."""
+    def feed(self, row: tuple[Any, ...]) -> None:
+        """Take the next row, a tuple of `COLUMNS`: by scope, and in a scope by place."""
+        scope_id, group, op, index, position, body, number, no_bucket = row
+        if self._at != (scope_id, group):
+            if self._at is not None:
+                self.finish()
+            self._at = scope_id, group
+            self._begin(scope_id, group)
+        if self._waiting:
+            self._apply_before((index, position))
+        if op != COMMAND:
+            self._take_row(op, body)
+            return
+        if number is not None:
+            self._known.numbers[index, position] = number
+        if no_bucket:
+            self._known.without_bucket.add((index, position))
+        waiting = self._waiting
+        has_more = bool(waiting)
+        waiting += zip(*astuple(heads.decode(body)), strict=True)
+        if has_more:
+            # Bundles of the streams of one scope interlock.
+            waiting.sort(key=_in_order)
+
+    def _apply_before(self, place: Place) -> None:
+        """Apply what comes before all rows that are still to come."""
+        waiting = self._waiting
+        if waiting[-1][:2] < place:
+            self._apply(waiting)
+            waiting.clear()
+        else:
+            ready = bisect_left(waiting, place, key=lambda command: command[:2])
+            self._apply(waiting[:ready])
+            del waiting[:ready]
+
+    def _apply(self, ready: Iterable[_Command]) -> None:
         compared_at = self._compared_at
-        appends = self._tables[APPENDS]
-        decode = heads.decode
-        for (
-            scope_id, group, op, index, position, _, term, log_ms, body, records, size, digests,
-            number, no_bucket,
-        ) in rows:  # fmt: skip
-            if self._at != (scope_id, group):
-                if self._at is not None:
-                    self.finish()
-                self._at = scope_id, group
-                self._begin(scope_id, group)
-            if op != COMMAND:
-                self._take_row(op, body)
-                continue
+        scope = self._scope
+        apply = scope.apply
+        for index, position, _, term, log_ms, command, records, size, digests in ready:
             if compared_at is not None and index > compared_at and not self._is_compared:
                 self._compare()
-            if number is not None:
-                self._known.numbers[index, position] = number
-            if no_bucket:
-                self._known.without_bucket.add((index, position))
             self._place = index, position
             self._log_ms = log_ms
-            command = decode(body)
             if type(command) is Create and not command.implicit_bucket:
                 self._tell(buckets.ASKED, command.key)
-            scope = self._scope
-            result = scope.apply(
-                index, position, term, log_ms, command, records, size, digests or b""
-            )
-            stream = scope.stream
+            result = apply(index, position, term, log_ms, command, records, size, digests)
             if result is model.APPENDED or (result is model.CREATED and records):
-                assert stream is not None
-                born = stream.born or (None, None)
-                appends.append(
-                    (scope_id, group, stream.key, None if stream.is_guessed else stream.id,
-                     *born, index, position, *scope.start, records, size, digests)
-                )  # fmt: skip
+                self._append(index, records, size, digests)
                 if result is model.APPENDED:
                     continue
             self._note(command, result)
+
+    def _append(self, index: int, records: int, size: int, digests: bytes) -> None:
+        stream, start = self._scope.stream, self._scope.start
+        assert stream is not None
+        known = self._appends.get(stream.key)
+        if (
+            known is None
+            or known.stream is not stream
+            or known.end != start
+            or len(known.digests) >= _MOST_APPENDS
+        ):
+            if known is not None:
+                self._tell_appends(known)
+            known = self._appends[stream.key] = _Appends(stream, start)
+        appended = known.appended
+        appended.entries.append(index)
+        appended.records.append(records)
+        appended.sizes.append(size)
+        known.digests.append(digests)
+        known.end = start[0] + records, start[1] + size
+
+    def _tell_appends(self, known: _Appends) -> None:
+        stream, start, end = known.stream, known.start, known.end
+        self._tables[APPENDS].append(
+            (self._scope_id, self._group, stream.key, None if stream.is_guessed else stream.id,
+             *(stream.born or (None, None)), *start, end[0] - start[0], end[1] - start[1],
+             b"".join(known.digests), DETAIL_ENCODER.encode(known.appended))
+        )  # fmt: skip
 
     def _note(self, command: heads.Command, result: str) -> None:
         key = getattr(command, "key", b"")
@@ -241,6 +310,9 @@ class Replay:
         """End the scope; to be called behind the last row."""
         if self._at is None:
             return
+        self._apply(self._waiting)
+        for known in self._appends.values():
+            self._tell_appends(known)
         if not self._is_compared:
             self._compare()
         self._at = None

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from streamd_audit import log_order
 from streamd_audit.arrow import map_in_arrow
-from streamd_audit.commands import RenewIncarnations, decode_command, decode_configuration
-from streamd_audit.context import Context
+from streamd_audit.commands import decode_configuration
+from streamd_audit.context import Context, columns_of
 from streamd_audit.errors import Damaged
+from streamd_audit.frames import batches_of, rows_in
+from streamd_audit.log_order import Told
+from streamd_audit.names import EndName, parse, split
 from streamd_audit.options import NotRun
+from streamd_audit.replay import scan
 from streamd_audit.replay.distribute import Plan, Replayed, replay
 from streamd_audit.rows import Header, read_row
-from streamd_audit.sources.log import LogSource
 from streamd_audit.sources.state import StateSource
 from streamd_audit.states import State, states_of
-from streamd_audit.watermark import base_index
+from streamd_audit.watermark import Watermark, base_index
 
-_LOG_DDL = (
-    "`group` int, index long, term long, entry_kind string, log_ms long, stamp_ms long, "
-    "chain long, object string, position int, kind string, bucket string, stream string, "
-    "records int, bytes long, digests binary, "
-    "package struct<node_id:bigint,session_id:bigint,sequence:bigint,lowest:bigint,count:bigint>, "
-    "head binary, problem string"
+_Row = tuple[Any, ...]
+_STATES_DDL = (
+    "`group` int, index bigint, object string, key binary, value binary, kind string, "
+    "problem string"
 )
-_STATE_DDL = "`group` int, index long, kind string, key binary, value binary, problem string"
-# Recoveries and changes of the membership that a log may have; it has a few.
-_MOST_FACTS = 10_000
+# Of each kind of what is told of the log as a whole; it has a few, if it is not very broken.
+_MOST_TOLD = 10_000
 
 
 class Span(NamedTuple):
@@ -42,59 +46,125 @@ class Span(NamedTuple):
     last: int
 
 
-def log_of(context: Context) -> DataFrame:
-    """The log that is judged, each entry once, with digests in the place of records."""
+@dataclass
+class Account:
+    """What is told of the log as a whole.
+
+    `order` is what is wrong with the order of entries, `runs` those without a gap; `joints` are
+    segments that do not continue the chain: group, first entry, object, the chain before it and the
+    one it says; `problems` what is wrong with which object: group, entry, object, problem. `places`
+    are term and chain at the entries (group, index) that were asked for.
+    """
+
+    order: list[Told] = field(default_factory=list)
+    runs: list[Told] = field(default_factory=list)
+    joints: list[tuple[int, int, str, int, int]] = field(default_factory=list)
+    problems: list[tuple[int, int | None, str, str]] = field(default_factory=list)
+    places: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    settings: list[tuple[int, int, int, int, bytes]] = field(default_factory=list)
+
+
+def scanned(context: Context) -> DataFrame:
+    """The log that is judged, as rows of `scan.SCANNED_DDL`."""
 
     def read() -> DataFrame:
         spark = context.spark
         tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        # Each job that looks at the log pays for each of its partitions, however small.
-        parts = max(tasks, 2 * spark.sparkContext.defaultParallelism)
-        log = context.source(LogSource, _LOG_DDL, parts=parts)
+        asked = {state.index for state in states_of(context)}
+        since = 0
         if context.since is not None:
             # From the state on that the replay begins with.
-            known = [state.index for state in states_of(context) if state.index <= context.since]
-            if known:
-                log = log.where(f.col("index").isNull() | (f.col("index") > max(known)))
-        log = log.persist(StorageLevel.DISK_ONLY)
-        # By all tasks at once; whoever takes the first rows of it has it read a task at a time.
-        log.count()
-        return log
+            since = max((index for index in asked if index <= context.since), default=0)
+        for name in context.listing.ends:
+            named = parse(split(name)[1])
+            assert isinstance(named, EndName)
+            asked.add(named.index)
+        mark = context.notes.get("watermark")
+        if isinstance(mark, Watermark):
+            asked.add(mark.index)
+        reader = scan.Scan(context.of_sources, columns_of(scan.SCANNED_DDL), sorted(asked), since)
+        # Each job that looks at the log pays for each of its partitions, however small.
+        parts = max(tasks, 2 * spark.sparkContext.defaultParallelism)
+        return context.read(reader, scan.SCANNED_DDL, parts).persist(StorageLevel.DISK_ONLY)
 
-    return context.shared("log", read)
+    return context.shared("scanned", read)
 
 
-def told_of(context: Context) -> Sequence[Row]:
-    """What is wrong with the order of entries (`log_order.WRONG`), and runs of entries without a
-    gap (`log_order.RUN`): a few, if the log is not very broken."""
+def account_of(context: Context) -> Account:
+    """What is told of the log as a whole; the log is read for it."""
 
-    def look() -> Sequence[Row]:
-        entries = log_of(context).where("position = 0 and index is not null")
-        is_noop = f.coalesce(f.col("entry_kind") == "noop", f.lit(False))
-        seen = map_in_arrow(
-            entries.select(
-                "group", "index", "term", "stamp_ms", is_noop.alias("is_noop"), "object"
-            ),
-            log_order.told_of,
-            log_order.TOLD_DDL,
-        ).persist(StorageLevel.DISK_ONLY)
-        parts = seen.where(f"what != {log_order.WRONG}").repartition(1)
-        of_leaders = f.when(f.col("what") == log_order.NOOP, f.col("first_term"))
-        ordered = parts.sortWithinPartitions("what", "group", of_leaders, "first")
-        whole = map_in_arrow(ordered, log_order.joined, log_order.TOLD_DDL)
-        wrong = seen.where(f"what = {log_order.WRONG}")
-        return wrong.unionByName(whole).limit(_MOST_FACTS).collect()
+    def look() -> Account:
+        log = scanned(context)
+        # Every partition of it is stored by this, by all tasks at once.
+        context.notes["log_rows"] = {
+            row["what"]: row["count"] for row in log.groupBy("what").count().collect()
+        }
+        order = ["what", "group", "one", "index", "two"]
+        few = log.where(f.col("what") >= scan.WRONG).select(*order, "object", "body")
+        few = few.repartition(1).sortWithinPartitions(*order)
+        account = Account()
+        for row in map_in_arrow(few, _together, _FEW_DDL).collect():
+            what, group, index = row["what"], row["group"], row["index"]
+            if what in (scan.WRONG, scan.RUN):
+                of = account.order if what == scan.WRONG else account.runs
+                of.append(scan.decode_told(row["body"]))
+            elif what == scan.SEGMENT:
+                account.joints.append((group, index, row["object"], row["one"], row["two"]))
+            elif what == scan.PROBLEM:
+                account.problems.append((group, index, row["object"], row["body"].decode()))
+            elif what == scan.PLACED:
+                account.places[group, index] = row["one"], row["two"]
+            else:
+                account.settings.append((group, index, row["one"], row["two"], row["body"]))
+        account.settings.sort(key=lambda setting: setting[:2])
+        return account
 
-    return context.shared("told", look)
+    return context.shared("account", look)
+
+
+_FEW_DDL = "what int, `group` int, one long, index long, two long, object string, body binary"
+
+
+def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What is told of the log, sorted by what it is, put together in one task."""
+    names = [part.split()[0].strip("`") for part in _FEW_DDL.split(", ")]
+    yield from batches_of(_FEW_DDL, _few(rows_in(batches, *names)))
+
+
+def _few(rows: Iterable[_Row]) -> Iterator[_Row]:
+    for what, some in groupby(rows, key=itemgetter(0)):
+        yield from islice(_of_kind(what, some), _MOST_TOLD)
+
+
+def _of_kind(what: int, rows: Iterator[_Row]) -> Iterator[_Row]:
+    if what in (scan.WRONG, scan.RUN, scan.NOOPS):
+        return map(_of_order, log_order.joined(scan.decode_told(row[-1]) for row in rows))
+    return _joints(rows) if what == scan.SEGMENT else rows
+
+
+def _of_order(told: Told) -> _Row:
+    what = scan.RUN if told.what == log_order.RUN else scan.WRONG
+    return what, told.group, None, told.first, None, told.object, scan.encode(told)
+
+
+def _joints(rows: Iterable[_Row]) -> Iterator[_Row]:
+    """Segments, in order, that do not go on from the chain before them."""
+    before: tuple[int, int, int | None] | None = None
+    for what, group, _, first, last, name, body in rows:
+        joint = scan.decode_joint(body)
+        if (
+            before is not None
+            and before[:2] == (group, first - 1)
+            and None not in (joint.before, before[2])
+            and joint.before != before[2]
+        ):
+            yield what, group, before[2], first, joint.before, name, None
+        before = group, last, joint.last
 
 
 def spans_of(context: Context) -> Sequence[Span]:
     """Entries of each group that follow one another without a gap, in order."""
-    return sorted(
-        Span(row["group"], row["first"], row["last"])
-        for row in told_of(context)
-        if row["what"] == log_order.RUN
-    )
+    return sorted(Span(run.group, run.first, run.last) for run in account_of(context).runs)
 
 
 def replayed(context: Context) -> Replayed | None:
@@ -115,15 +185,8 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
     if not latest:
         return None
     context.progress("replaying the log")
-    log, states = log_of(context), states_of(context)
-    rows = log.where("position is not null and index is not null")
-    facts = (
-        rows.where("kind = 'renew-incarnations' or entry_kind = 'configuration'")
-        .select("group", "index", "entry_kind", "head")
-        .orderBy("group", "index")
-        .limit(_MOST_FACTS)
-        .collect()
-    )
+    states = states_of(context)
+    settings = account_of(context).settings
     plans = plans_of(context)
     inside = f.lit(False)
     chosen = {}
@@ -139,15 +202,11 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
         header = headers.get((group, before), Header())
         bases = [(0, header.incarnation_base)]
         members = []
-        for row in facts:
-            if row["group"] != group or row["head"] is None:
-                continue
-            if row["entry_kind"] == "configuration":
-                members.append((row["index"], _members(row["head"])))
-                continue
-            command = decode_command(row["head"])
-            if isinstance(command, RenewIncarnations):
-                bases.append((row["index"], command.base))
+        for of, index, what, base, payload in settings:
+            if of == group and what == scan.CONFIGURED:
+                members.append((index, _members(payload)))
+            elif of == group and what == scan.RENEWED:
+                bases.append((index, base))
         plans[group] = Plan(before, after, header.next_stream_id, tuple(bases), tuple(members))
         span = latest[group]
         begin = span.first if before is None else before + 1
@@ -155,8 +214,18 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
         inside = inside | is_mine
     if not plans:
         return None
-    whole = rows.where(inside & (f.col("entry_kind") == "commands") & f.col("kind").isNotNull())
-    return replay(whole, state, plans)
+    rows = scanned(context).where(inside & (f.col("what") < scan.WRONG))
+    return replay(rows, state, plans, context.notes["log_rows"].keys())
+
+
+def state_rows(context: Context) -> DataFrame:
+    """The rows of all states, as they are."""
+    return context.shared(
+        "state_rows",
+        lambda: context.source(StateSource, _STATES_DDL, every="true").persist(
+            StorageLevel.DISK_ONLY
+        ),
+    )
 
 
 def states_at(
@@ -164,15 +233,13 @@ def states_at(
 ) -> DataFrame | None:
     """The rows of states of these groups as of these entries; None where none is meant."""
     meant = f.lit(False)
-    indexes = set()
     for group, pair in chosen.items():
         there = [index for index in pair if index is not None]
-        indexes |= set(there)
-        meant = meant | ((f.col("group") == group) & f.col("index").isin(*there))
-    if not indexes:
+        if there:
+            meant = meant | ((f.col("group") == group) & f.col("index").isin(*there))
+    if all(pair == (None, None) for pair in chosen.values()):
         return None
-    rows = context.source(StateSource, _STATE_DDL, every="true")
-    return rows.where(f.col("index").isin(*indexes)).where(meant)
+    return state_rows(context).where(meant)
 
 
 def _headers(state: DataFrame | None) -> dict[tuple[int, int | None], Header]:

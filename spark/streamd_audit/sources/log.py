@@ -87,8 +87,10 @@ class LogReader(BucketReader):
             yield from self._merged_meanwhile(store, piece, name)
             return
         except Damaged as damaged:
+            yield from self._head(piece, name, b"")
             yield self._problem(piece, name, damaged)
             return
+        yield from self._head(piece, name, content)
         foreign = _foreign(content, self.cluster)
         if foreign is not None:
             if piece.part == 0:
@@ -118,6 +120,10 @@ class LogReader(BucketReader):
             # Each part meets what is wrong with the whole.
             if piece.part == 0 or (damaged.at is not None and damaged.at >= first):
                 yield self._problem(piece, name, damaged)
+
+    def _head(self, piece: Piece, name: SegmentName, content: bytes) -> Iterator[pa.RecordBatch]:
+        """What is to be said of a segment before its entries."""
+        return iter(())
 
     def _is_of_other_times(self, store: Store, name: str) -> bool:
         """Whether the head, which is small, says that nothing of a segment is wanted."""

@@ -172,7 +172,7 @@ class BucketReader(DataSourceReader):
                 continue
             found = column(field.name)
             if not isinstance(found, pa.Array):
-                found = _array(found, field.type)
+                found = array_of(found, field.type)
             arrays.append(found if found.type == field.type else found.cast(field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -198,7 +198,7 @@ class BucketReader(DataSourceReader):
         return f"{damaged.kind}: {damaged.detail}"
 
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Values that do not fit, such as numbers beyond 63 bits that somebody forged, become null."""
     try:
         return pa.array(values, kind)

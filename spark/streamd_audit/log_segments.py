@@ -1,0 +1,159 @@
+"""Segments of the log that are damaged, or contradict one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, reduce
+
+from pyspark.sql import functions as f
+from pyspark.sql.datasource import GreaterThanOrEqual, LessThanOrEqual
+
+from streamd_audit.context import Context
+from streamd_audit.errors import Damaged, ObjectMissing
+from streamd_audit.findings import Finding, damage_kind, finding
+from streamd_audit.framing import check_digest
+from streamd_audit.listing import Overlap
+from streamd_audit.names import SegmentName, parse, split
+from streamd_audit.replay.whole import account_of
+from streamd_audit.segments import check_cluster
+from streamd_audit.sources.filters import Filters
+from streamd_audit.sources.log import LogSource
+
+# Segments that are read once more, one by one, to tell what is wrong with them.
+_MOST_AGAIN = 100
+# Of damages of one object, the one that says most.
+_WORST_FIRST = (
+    "unreadable", "unknown_version", "too_short", "too_long", "wrong_magic", "head_crc", "body_crc",
+    "other_cluster", "misnamed", "contradiction", "bad_zstd", "too_large", "chain", "bad_msgpack",
+    "name_digest",
+)  # fmt: skip
+# Of an entry in a segment that may be whole.
+_OF_ENTRIES = frozenset(("chain", "bad_msgpack"))
+_KINDS = {"bad_msgpack": "entry_damaged", "contradiction": "index_gap"}
+
+Problem = tuple[int, int | None, str, str]
+"""Group, entry, object, and what is wrong."""
+
+
+def findings_of_segments(context: Context) -> list[Finding]:
+    """Damaged segments and entries, and segments that contradict one another."""
+    account = account_of(context)
+    found = list(_told_by_problems(context.cluster, account.problems))
+    named = {one.object for one in found}
+    for group, index, name, expected, other in account.joints:
+        if name not in named:
+            found.append(
+                finding(
+                    "chain_broken",
+                    cluster=context.cluster,
+                    group=group,
+                    index=index,
+                    object=name,
+                    expected=f"after chain {expected:08x}",
+                    found=f"after {other:08x}",
+                )
+            )
+    read = cache(lambda name: _damage_of_whole(context, name))
+    overlaps = context.listing.overlaps
+    if overlaps:
+        # What others cover is not read with the log.
+        covered = [read(overlap.object) for overlap in overlaps[:_MOST_AGAIN]]
+        found += [one for one in covered if one is not None]
+        found += _disagreements(context, overlaps)
+    told = []
+    again: set[str | None] = set()
+    for one in found:
+        # A changed byte with its CRC made good breaks the chain as a forged entry does, and only
+        # the digest in the name tells them apart.
+        is_vague = one.kind in ("chain_broken", "segments_disagree")
+        if is_vague and (len(again) < _MOST_AGAIN or one.object in again):
+            again.add(one.object)
+            one = read(one.object) or one
+        told.append(one)
+    return told
+
+
+def _damage_of_whole(context: Context, name: str) -> Finding | None:
+    try:
+        content = context.store.read(name)
+        check_cluster(content, context.cluster)
+        check_digest(name, content)
+    except ObjectMissing:
+        return None  # merged since
+    except Damaged as damaged:
+        named = parse(split(name)[1])
+        return finding(
+            damage_kind("segment", damaged.kind),
+            cluster=context.cluster,
+            group=named.group if isinstance(named, SegmentName) else None,
+            object=name,
+            found=damaged.detail,
+        )
+    return None
+
+
+def _told_by_problems(cluster: str, problems: Iterable[Problem]) -> Iterator[Finding]:
+    """One finding for each damaged object, and for each entry that is damaged in a whole one."""
+    by_object: dict[str, list[Problem]] = {}
+    for problem in problems:
+        by_object.setdefault(problem[2], []).append(problem)
+    for name, told in by_object.items():
+        whole = [one for one in told if _damage(one) not in _OF_ENTRIES]
+        for group, index, _, text in sorted(whole, key=_rank)[:1] or told:
+            damage, _, detail = text.partition(": ")
+            yield finding(
+                _KINDS.get(damage) or damage_kind("segment", damage),
+                cluster=cluster,
+                group=group,
+                index=index,
+                object=name,
+                found=detail,
+            )
+
+
+def _damage(problem: Problem) -> str:
+    return problem[3].partition(": ")[0]
+
+
+def _rank(problem: Problem) -> int:
+    damage = _damage(problem)
+    return _WORST_FIRST.index(damage) if damage in _WORST_FIRST else len(_WORST_FIRST)
+
+
+def _disagreements(context: Context, overlaps: Sequence[Overlap]) -> list[Finding]:
+    """The first entry of which each overlapping segment has another than the log that was read."""
+    chosen = overlaps[:_MOST_AGAIN]
+    inside = reduce(
+        lambda one, other: one | other,
+        ((f.col("group") == o.group) & f.col("index").between(o.first, o.last) for o in chosen),
+    )
+    bounds = Filters(
+        [
+            GreaterThanOrEqual(("index",), min(one.first for one in chosen)),
+            LessThanOrEqual(("index",), max(one.last for one in chosen)),
+        ]
+    )
+    columns = (
+        "`group` int, index bigint, term bigint, chain bigint, object string, position int, "
+        "problem string"
+    )
+    here = inside & (f.col("position") == 0)
+    every = context.source(LogSource, columns, bounds, overlaps="true").where(here)
+    mine = context.source(LogSource, columns, bounds).where(here)
+    mine = mine.select(
+        "group", "index", f.col("term").alias("my_term"), f.col("chain").alias("my_chain")
+    )
+    other = every.join(mine, ["group", "index"]).where("term != my_term or chain != my_chain")
+    rows = other.groupBy("group", "object").agg(f.min("index").alias("index")).collect()
+    return [
+        finding(
+            "segments_disagree",
+            cluster=context.cluster,
+            group=row["group"],
+            index=row["index"],
+            object=row["object"],
+            expected="the entry that other segments have",
+            found="another one",
+        )
+        for row in rows
+    ]

@@ -1,0 +1,307 @@
+"""What the audit takes from the log, in one pass over its segments.
+
+A command is no row by itself: a row costs Spark more than its command costs the model. Commands
+about one stream travel in bundles; of all else there is little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from streamd_audit import log_order
+from streamd_audit.commands import (
+    Append,
+    Archived,
+    Create,
+    CreateBucket,
+    DeleteBucket,
+    FlushCold,
+    ForgetPacks,
+    MoveSlices,
+    OpenSession,
+    Package,
+    PublishSnapshot,
+    RenewIncarnations,
+    StorePart,
+)
+from streamd_audit.errors import Damaged
+from streamd_audit.frames import batches_of
+from streamd_audit.framing import Buffer
+from streamd_audit.log_order import Entries, Told
+from streamd_audit.names import SegmentName
+from streamd_audit.replay import buckets, heads
+from streamd_audit.replay.heads import Bundle
+from streamd_audit.segments import CONFIGURATION, NOOP, read_head
+from streamd_audit.sources.log import LogReader, LogSource
+from streamd_audit.sources.log_columns import LogEntry, digests_of
+from streamd_audit.sources.planning import Piece
+from streamd_audit.store import Store
+
+SCANNED_DDL = (
+    "what int, `group` int, index long, position int, bucket string, stream string, "
+    "other_bucket string, other_stream string, one long, two long, three long, object string, "
+    "body binary"
+)
+_COLUMNS = tuple(part.split()[0].strip("`") for part in SCANNED_DDL.split(", "))
+
+# What a row is. Commands about a stream, or about upload `one`, in a `Bundle`, by the place of the
+# first of them; that a stream is forked off another; that it was to be given upload `one`; what
+# happens (`one`) at `two` ms to the bucket that is the body; that node `one` opens a session, with
+# nonce `two` in the place of session `three`; a package of node `one`, by the place of its first
+# command, the rest of it as the body; that a pack of term `one` and number `two` was made, with
+# `object` and `three` bytes, or without that it was forgotten.
+BUNDLE, BUNDLE_OF_UPLOAD, FORK, PUBLISHED, OF_BUCKET, OPENED_SESSION, PACKAGE, PACK = range(8)
+# And what comes together in one place: `log_order.Told`, sorted by `one` where that is a term; the
+# `Joint` of a segment with entries from `index` to `two`; what is wrong with an object or an entry
+# of it; the term (`one`) and the chain (`two`) at an entry that was asked for; and of recoveries
+# and the membership what `one` says, `CONFIGURED` with its payload, `RENEWED` to base `two`, or
+# `BEGAN_ANEW`.
+WRONG, RUN, NOOPS, SEGMENT, PROBLEM, PLACED, SETTING = range(8, 15)
+CONFIGURED, RENEWED, BEGAN_ANEW = range(3)
+_OF_TOLD = {log_order.WRONG: WRONG, log_order.RUN: RUN, log_order.NOOP: NOOPS}
+
+_BRINGING = frozenset((Append, Create, StorePart, PublishSnapshot))
+_CUT = frozenset((Append, Create))
+_NO_DATA = memoryview(b"")
+_NO_NAMES = None, None
+_LONG = 2**63
+
+Row = tuple[Any, ...]
+
+encode = msgspec.msgpack.Encoder().encode
+decode_told = msgspec.msgpack.Decoder(Told).decode
+decode_package = msgspec.msgpack.Decoder(Package).decode
+
+
+class Joint(msgspec.Struct, array_like=True):
+    """The chain before a segment's first entry and at its last one, as its head says; None where
+    that cannot be read."""
+
+    before: int | None = None
+    last: int | None = None
+
+
+decode_joint = msgspec.msgpack.Decoder(Joint).decode
+
+
+class Scan(LogReader):
+    """Reads segments as the source does, and makes rows of `SCANNED_DDL`.
+
+    `places` are indexes of entries that are asked for; a bundle ends with each. Only commands after
+    entry `since` are taken.
+    """
+
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, places: Sequence[int], since: int
+    ) -> None:
+        super().__init__(options, schema)
+        self.columns = frozenset(LogSource.COLUMNS)
+        self._places = frozenset(places)
+        self._since = since
+
+    def batches(self, store: Store, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+        self._runs = log_order.Runs()
+        yield from super().batches(store, pieces)
+        yield from batches_of(SCANNED_DDL, map(_told, self._runs.finish()))
+
+    def _head(self, piece: Piece, name: SegmentName, content: bytes) -> Iterator[pa.RecordBatch]:
+        if piece.part or piece.until is not None:
+            return
+        joint = Joint()
+        try:
+            head = read_head(content)
+            joint = Joint(head.previous.chain, head.last.chain)
+        except Damaged:
+            pass  # the entries are told of
+        body = encode(joint)
+        yield from batches_of(
+            SCANNED_DDL,
+            [_row(SEGMENT, name.group, name.first, two=name.last, object=piece.name, body=body)],
+        )
+
+    def _rows(
+        self, piece: Piece, name: SegmentName, entries: list[LogEntry]
+    ) -> Iterator[pa.RecordBatch]:
+        wanted = [entry for entry in entries if entry.index > self._since]
+        order = _order(name.group, piece.name, wanted)
+        rows = [_told(told) for told in self._runs.take(order)]
+        begin = 0
+        for at, entry in enumerate(wanted):
+            if entry.problem is not None:
+                problem = entry.problem.encode()
+                rows.append(_row(PROBLEM, name.group, entry.index, object=piece.name, body=problem))
+            if entry.index in self._places:
+                place = _row(PLACED, name.group, entry.index, one=entry.term, two=entry.chain)
+                rows.append(place)
+                rows += commands_of(name.group, wanted[begin : at + 1])
+                begin = at + 1
+        rows += commands_of(name.group, wanted[begin:])
+        yield from batches_of(SCANNED_DDL, rows)
+
+    def _problem(self, piece: Piece, name: SegmentName, damaged: Damaged) -> pa.RecordBatch:
+        told = self.told(damaged, piece.name).encode()
+        row = _row(PROBLEM, name.group, damaged.at, object=piece.name, body=told)
+        return next(batches_of(SCANNED_DDL, [row]))
+
+
+def commands_of(group: int, entries: Iterable[LogEntry]) -> Iterator[Row]:
+    """The commands of some entries that follow one another."""
+    bundles: dict[bytes, Bundle] = {}
+    for entry in entries:
+        index = entry.index
+        if entry.kind == CONFIGURATION:
+            yield _row(SETTING, group, index, one=CONFIGURED, body=entry.payload)
+        for position, package in _packages(entry):
+            body = encode(package)
+            yield _row(PACKAGE, group, index, position, one=package.node_id, body=body)
+        for position, command in enumerate(entry.commands):
+            kind = type(command)
+            about: Iterable[tuple[bytes | int, heads.Command]] = ()
+            data: Buffer = _NO_DATA
+            records, digests = 0, b""
+            if kind in _BRINGING:
+                data = command.data  # type: ignore[union-attr]
+                size = len(data)
+                lengths = command.lengths if kind in _CUT else [size] * (size > 0)  # type: ignore[union-attr]
+                records = len(lengths)
+                command.data = _NO_DATA  # type: ignore[union-attr]
+            if kind in heads.OF_ONE_STREAM:
+                if not _is_stream(command.key):  # type: ignore[union-attr]
+                    continue
+                about = ((command.key, command),)  # type: ignore
+                digests = digests_of(data, lengths) if records else b""
+            elif kind in heads.TO_CUT:
+                about = heads.cut(command)
+            for sub, (key, piece) in enumerate(about):
+                if isinstance(key, int):
+                    single = Bundle(
+                        [index], [position], [sub], [entry.term], [entry.log_ms], [piece],
+                        [records], [len(data)], [b""],
+                    )  # fmt: skip
+                    body = heads.encode(single)
+                    yield _row(BUNDLE_OF_UPLOAD, group, index, position, one=key, body=body)
+                    continue
+                bundle = bundles.get(key)
+                if bundle is None:
+                    bundle = bundles[key] = Bundle([], [], [], [], [], [], [], [], [])
+                bundle.index.append(index)
+                bundle.position.append(position)
+                bundle.sub.append(sub)
+                bundle.term.append(entry.term)
+                bundle.log_ms.append(entry.log_ms)
+                bundle.commands.append(piece)
+                bundle.records.append(records)
+                bundle.size.append(len(data))
+                bundle.digests.append(digests)
+            if kind is not Append:
+                yield from _facts(group, entry, position, command)
+    for key, bundle in bundles.items():
+        names = _names(key)
+        if names is not None:
+            place = bundle.index[0], bundle.position[0]
+            yield _row(BUNDLE, group, *place, *names, body=heads.encode(bundle))
+
+
+def _facts(group: int, entry: LogEntry, position: int, command: Any) -> Iterator[Row]:
+    """What a command says that is more than something about one stream."""
+    place = group, entry.index, position
+    match command:
+        case Create() if command.settings.fork is not None:
+            source = _names(command.settings.fork.source)
+            if source is not None:
+                bucket, stream = _names(command.key) or _NO_NAMES
+                yield _row(FORK, *place, bucket, stream, source[0], source[1])
+        case PublishSnapshot() if command.upload_id > 0:
+            names = _names(command.key) or _NO_NAMES
+            yield _row(PUBLISHED, *place, *names, one=command.upload_id)
+        case CreateBucket() | DeleteBucket():
+            is_made = isinstance(command, CreateBucket)
+            event = buckets.BUCKET_CREATED if is_made else buckets.BUCKET_DELETED
+            yield _row(OF_BUCKET, *place, one=event, two=entry.log_ms, body=command.name)
+        case OpenSession():
+            node, nonce, replaces = command.node_id, command.nonce, command.replaces
+            yield _row(OPENED_SESSION, *place, one=node, two=nonce, three=replaces)
+        case ForgetPacks():
+            for term, number in command.packs:
+                yield _row(PACK, *place, one=term, two=number)
+        # One that a deposed leader proposed has no effect.
+        case FlushCold() | MoveSlices() if command.term == entry.term:
+            term, number, size = command.term, command.number, command.size
+            yield _row(PACK, *place, one=term, two=number, three=size, object=command.name)
+        case RenewIncarnations():
+            yield _row(SETTING, *place, one=RENEWED, two=command.base)
+        case Archived() if command.anew:
+            yield _row(SETTING, *place, one=BEGAN_ANEW)
+        case _:
+            pass
+
+
+def _packages(entry: LogEntry) -> Iterator[tuple[int, Package]]:
+    """The packages of a batch, each with the position of its first command. The commands end with
+    theirs, and packages may say that they have more than there are."""
+    at = len(entry.commands) - sum(package.count for package in entry.packages)
+    for package in entry.packages:
+        begin, at = max(at, 0), at + package.count
+        if at > begin:
+            yield begin, package
+
+
+def _order(group: int, name: str, entries: Sequence[LogEntry]) -> Entries:
+    return Entries(
+        group,
+        name,
+        [entry.index for entry in entries],
+        [entry.term for entry in entries],
+        [
+            entry.stamp_ms if entry.stamp_ms is not None and entry.stamp_ms < _LONG else None
+            for entry in entries
+        ],
+        [entry.chain for entry in entries],
+        [at for at, entry in enumerate(entries) if entry.kind == NOOP],
+    )
+
+
+def _told(told: Told) -> Row:
+    what = _OF_TOLD[told.what]
+    term = told.first_term if what == NOOPS else None
+    return _row(what, told.group, told.first, one=term, body=encode(told))
+
+
+def _row(
+    what: int,
+    group: int,
+    index: int | None,
+    position: int | None = None,
+    bucket: str | None = None,
+    stream: str | None = None,
+    other_bucket: str | None = None,
+    other_stream: str | None = None,
+    *,
+    one: int | None = None,
+    two: int | None = None,
+    three: int | None = None,
+    object: str | None = None,  # noqa: A002 - the column's name
+    body: bytes | None = None,
+) -> Row:
+    return (
+        what, group, index, position, bucket, stream, other_bucket, other_stream, one, two, three,
+        object, body,
+    )  # fmt: skip
+
+
+def _is_stream(key: bytes) -> bool:
+    bucket, _, name = key.partition(b"\0")
+    return bool(bucket and name)
+
+
+def _names(key: bytes) -> tuple[str, str] | None:
+    """Bucket and name in a stream's key."""
+    bucket, nul, name = key.partition(b"\0")
+    if not nul:
+        return None
+    return bucket.decode("utf-8", "replace"), name.decode("utf-8", "replace")
