@@ -76,7 +76,7 @@ async def _fill(node: Node, messages: int) -> int:
     async with trio.open_nursery() as nursery:
         for _ in range(WRITERS):
             nursery.start_soon(write)
-    index = node.group.core.applied_index
+    index = node.group.applied_index
     state = node.group.state
     await node.group.wait_for(lambda: state.header.archived.index >= index, 120)
     assert state.header.archived.index >= index, "the log is not archived"

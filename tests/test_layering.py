@@ -133,6 +133,23 @@ def test_no_module_reaches_beyond_its_layer() -> None:
     assert [wrong for module, source in read.items() for wrong in breaches(module, source)] == []
 
 
+def private_parts_of_groups(source: str) -> list[str]:
+    """Attributes such as `group._core`, where a group is held under any name that ends so."""
+    return [
+        f"{node.lineno} {ast.unparse(node)}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and ast.unparse(node.value).endswith("group")
+    ]
+
+
+def test_a_group_is_used_by_its_facade_alone() -> None:
+    found = {name: private_parts_of_groups(source) for name, source in modules()}
+    assert {name: parts for name, parts in found.items() if parts} == {}
+    assert private_parts_of_groups("def f(self):\n    self._group._core.tick()")
+
+
 def test_the_audit_imports_nothing_of_the_server() -> None:
     sources = sorted(AUDIT.rglob("*.py"))
     assert sources, "the audit is where it is expected"

@@ -99,11 +99,11 @@ async def test_an_idle_node_archives_nothing(
         await archived(node)
         await a_round(node, "snapshot")
         await a_round(node)
-        index, names = node.group.core.applied_index, await list_all(cold, "")
+        index, names = node.group.applied_index, await list_all(cold, "")
         for _ in range(3):
             await a_round(node)
             await a_round(node, "snapshot")
-        assert node.group.core.applied_index == index
+        assert node.group.applied_index == index
         assert await list_all(cold, "") == names
 
 
@@ -377,7 +377,7 @@ async def test_a_clock_that_was_ahead_and_is_put_right_does_not_end_the_snapshot
         clock.now_ms = NOW_MS
         for number in range(3):
             await append_to(node, "a", b"%d" % number)
-            written = node.group.core.applied_index
+            written = node.group.applied_index
             await archived(node)
             with trio.fail_after(20):
                 while (await source.catalog()).manifests[-1].log_index < written:

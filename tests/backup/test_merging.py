@@ -33,7 +33,7 @@ async def archive_in_small_segments(leader: Machine, count: int) -> None:
     await group.propose(create("a"))
     for number in range(count):
         await group.propose(append("a", b"%d" % number))
-        written = group.core.applied_index
+        written = group.applied_index
         await wait_until(lambda: group.state.header.archived.index >= written)  # noqa: B023
 
 
@@ -64,7 +64,7 @@ def test_a_merge_brings_nothing_back_that_was_removed_for_age_meanwhile(tmp_path
         [run] = runs(await target.objects.catalog())
         all_added = linger_over_the_last_part(leader, len(run))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Merger(target).make_round, LeaderTerm(group.core.term))
+            nursery.start_soon(Merger(target).make_round, LeaderTerm(group.term))
             await all_added.wait()
             leader.disk_s = 0.001
             await snapshots.remove_old()
@@ -95,7 +95,7 @@ def test_a_deposed_leader_s_merge_brings_nothing_back_that_its_successor_removed
 
         async def merge() -> None:
             with pytest.raises(ColdUnavailable, match="removed meanwhile"):
-                await Merger(archive.target).make_round(LeaderTerm(leader.node.group.core.term))
+                await Merger(archive.target).make_round(LeaderTerm(leader.node.group.term))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(merge)
@@ -131,8 +131,7 @@ def test_what_is_put_late_and_was_removed_before_goes_when_the_lead_changes(tmp_
         await target.cold.put(name, contents[name])
         assert (await target.objects.catalog()).gaps(), "what can be restored looks broken"
         heir = next(machine for machine in machines.all if machine is not leader)
-        leader.node.group.core.transfer(heir.node_id)
-        leader.node.group.wake()
+        leader.node.group.transfer(heir.node_id)
         await wait_until(lambda: heir.leads and name not in machines.objects.contents)
 
     run_virtually(3, partial(play, scenario, tmp_path, SETTINGS))

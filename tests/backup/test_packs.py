@@ -90,7 +90,7 @@ async def test_a_pack_that_the_log_never_took_is_not_missed(tmp_path: Path) -> N
     cold, _ = cold_in(tmp_path / "cold")
     async with running_node(tmp_path / "data", cold=cold, cold_config=UNFLUSHED) as node:
         await append_to(node, "a", b"x")
-        term = node.group.core.term
+        term = node.group.term
         late = FlushCold(term - 1, 7, "gone.pack", 1, [])
         assert (await node.group.propose(late)).result is Result.STALE
         await archived(node)

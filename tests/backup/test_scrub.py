@@ -295,5 +295,5 @@ async def test_a_deposed_leaders_word_is_not_taken(
 ) -> None:
     cold, _ = place
     async with running_node(tmp_path / "data", cold=cold, cold_config=CONFIG) as node:
-        await node.group.propose(Scrubbed(node.group.core.term - 1, Scrub(missing_count=7)))
+        await node.group.propose(Scrubbed(node.group.term - 1, Scrub(missing_count=7)))
         assert node.scrubber.scrub == Scrub()

@@ -209,7 +209,7 @@ def test_a_cluster_whose_majority_was_set_back_leaves_the_store_alone(
         for number in range(count):
             await machine.node.group.propose(append("a", b"%d." % number))
         archived = machine.node.group.state.header
-        index = machine.node.group.core.applied_index
+        index = machine.node.group.applied_index
         with trio.fail_after(60):
             while archived.archived.index < index - 1:  # noqa: ASYNC110
                 await trio.sleep(0.1)

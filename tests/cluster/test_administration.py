@@ -49,13 +49,12 @@ async def have(machine: Machine, wish: AdminCommand) -> dict[str, Any]:
 
 
 def configuration(machine: Machine) -> Configuration:
-    return machine.node.group.core.configuration
+    return machine.node.group.configuration
 
 
 async def hand_over(leader: Machine, to: Machine) -> None:
     """Have another lead, with no operator's turn taken for it."""
-    leader.node.group.core.transfer(to.node_id)
-    leader.node.group.wake()
+    leader.node.group.transfer(to.node_id)
     await wait_until(lambda: to.leads and to.is_ready)
 
 
@@ -75,7 +74,7 @@ def test_a_wish_whose_turn_comes_when_the_lead_is_gone_is_carried_out_by_the_new
         leader, second, _ = await all_ready(machines)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(have, leader, Transfer(second.node_id))
-            while not leader.node.group.core.transferring:
+            while not leader.node.group.transferring:
                 await trio.lowlevel.checkpoint()
             answer = await have(leader, Transfer())
         assert answer["leader_id"] not in (None, second.node_id)

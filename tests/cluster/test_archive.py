@@ -50,7 +50,7 @@ async def write(machine: Machine, count: int) -> None:
 
 async def archived(machine: Machine) -> None:
     """All that is applied now is archived, but for entries that only say so."""
-    index = machine.node.group.core.applied_index
+    index = machine.node.group.applied_index
     state = machine.node.group.state
     await wait_until(lambda: state.header.archived.index >= index - 1)
 
@@ -166,7 +166,7 @@ def test_a_leader_that_lost_its_log_s_chain_continues_that_of_the_archive(
         shutil.rmtree(other.path / "log")
         machines.start(other)
         await write(leader, 10)
-        await wait_until(lambda: other.is_ready and other.node.group.core.may_vote)
+        await wait_until(lambda: other.is_ready and other.node.group.may_vote)
         await hand_over(machines, other)
         await write(other, 10)
         await archived(other)

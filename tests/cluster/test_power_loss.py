@@ -65,7 +65,7 @@ def test_writes_torn_on_all_nodes_at_once_take_nobody_the_vote(seed: int, play: 
         for machine in machines.all:
             machines.start(machine)
         leader, *_ = await all_ready(machines)
-        assert [machine.node.group.core.may_vote for machine in machines.all] == [True] * 3
+        assert [machine.node.group.may_vote for machine in machines.all] == [True] * 3
         assert [machine.node.stores.log.lost_below for machine in machines.all] == [None] * 3
         await leader.node.group.propose(append("a", b"<9>"))
         everything = b"".join(b"<%d>" % number for number in range(10))
@@ -114,14 +114,14 @@ def test_a_member_with_a_damaged_state_and_a_log_that_was_cut_fetches_it(play: P
             await machine.kill()
         machines.start(damaged)
         await wait_until(lambda: damaged.running is not None)
-        assert not damaged.node.group.core.may_vote
+        assert not damaged.node.group.may_vote
         lost = damaged.node.stores.log.lost_below
         assert lost is not None
         assert lost.index >= reached
 
         machines.start(leader)
         machines.start(other)
-        await wait_until(lambda: damaged.is_ready and damaged.node.group.core.may_vote)
+        await wait_until(lambda: damaged.is_ready and damaged.node.group.may_vote)
         assert await read_all(damaged.node, "a") == b"content"
         assert (damaged.path / "log.damaged").is_dir()
 

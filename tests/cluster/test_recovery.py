@@ -52,8 +52,8 @@ async def test_a_survivor_serves_what_its_log_holds(survivor: Path) -> None:
     assert (report.last_index, report.last_term) == (3, 7)
     async with running_node(survivor) as node:
         assert await read_all(node, "a") == b"kept"
-        assert node.group.core.configuration.voters == (1,)
-        assert node.group.core.configuration.addresses == ((1, "127.0.0.1:4438", "127.0.0.1:4437"),)
+        assert node.group.configuration.voters == (1,)
+        assert node.group.configuration.addresses == ((1, "127.0.0.1:4438", "127.0.0.1:4437"),)
 
 
 def test_the_recovered_cluster_is_another_one(survivor: Path) -> None:

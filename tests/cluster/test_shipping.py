@@ -46,13 +46,13 @@ async def leave_behind(machines: Machines) -> tuple[Machine, Machine]:
 
 
 def flow(leader: Machine, follower: Machine) -> str:
-    return leader.node.group.core.peers()[follower.node_id].state
+    return leader.node.group.peers()[follower.node_id].state
 
 
 def has_caught_up(follower: Machine, leader: Machine) -> bool:
     if follower.running is None:
         return False
-    return follower.node.group.core.applied_index == leader.node.group.core.commit_index
+    return follower.node.group.applied_index == leader.node.group.commit_index
 
 
 def incoming(machine: Machine) -> Path:
@@ -200,8 +200,7 @@ def test_a_deposed_leader_stops_sending_and_its_successor_begins_anew(play: Play
         third = next(m for m in machines.all if m not in (leader, behind))
         machines.start(behind)
         await after_pieces(behind, 2).wait()
-        leader.node.group.core.transfer(third.node_id)
-        leader.node.group.wake()
+        leader.node.group.transfer(third.node_id)
         await wait_until(lambda: third.leads)
         await wait_until(lambda: has_caught_up(behind, third))
         assert leader.calls["close"] == 1
@@ -291,7 +290,7 @@ def test_the_log_is_kept_for_a_follower_whose_snapshot_takes_longer_than_the_log
         behind.disk_s = 0.5
         machines.start(behind)
         await after_pieces(behind, 1).wait()
-        began_at = leader.node.group.core.first_index
+        began_at = leader.node.group.first_index
         while not behind.calls["install"]:
             await leader.node.group.propose(append("a", bytes(400)))
             await trio.sleep(0.1)
@@ -302,6 +301,6 @@ def test_the_log_is_kept_for_a_follower_whose_snapshot_takes_longer_than_the_log
         # What nobody needs is cut as before.
         for _ in range(60):
             await leader.node.group.propose(append("a", bytes(400)))
-        await wait_until(lambda: leader.node.group.core.first_index > began_at)
+        await wait_until(lambda: leader.node.group.first_index > began_at)
 
     play(scenario)

@@ -36,8 +36,8 @@ async def begin(machines: Machines) -> tuple[Machine, Machine, Machine]:
     """The leader and the two others, all ready, with a stream that has a sliding window."""
     leader, second, third = await all_ready(machines)
     await leader.node.group.propose(create("a", ttl_ms=_TTL_MS))
-    created = leader.node.group.core.commit_index
-    await wait_until(lambda: all(m.node.group.core.applied_index >= created for m in machines.all))
+    created = leader.node.group.commit_index
+    await wait_until(lambda: all(m.node.group.applied_index >= created for m in machines.all))
     return leader, second, third
 
 
@@ -76,9 +76,9 @@ def test_a_read_renews_a_window_though_the_leader_is_handing_over(play: Play) ->
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
         await second.kill()
-        leader.node.group.core.transfer(second.node_id)
+        leader.node.group.transfer(second.node_id)
         read_ms = await read(leader)
-        await wait_until(lambda: not leader.node.group.core.transferring)
+        await wait_until(lambda: not leader.node.group.transferring)
         assert leader.leads
         await renewed(leader, read_ms)
 
@@ -92,9 +92,7 @@ def test_a_read_renews_a_window_though_the_clock_there_is_an_hour_ahead(play: Pl
         leader, second, third = await all_ready(machines)
         second.ahead_ms = 3_600_000
         await leader.node.group.propose(create("a", ttl_ms=60_000))
-        await wait_until(
-            lambda: second.node.group.core.applied_index == leader.node.group.core.applied_index
-        )
+        await wait_until(lambda: second.node.group.applied_index == leader.node.group.applied_index)
         for _ in range(30):
             await read(second)
             await trio.sleep(5)
@@ -115,10 +113,10 @@ def test_an_answer_of_the_leader_that_is_not_understood_leaves_the_outcome_unkno
         async def as_another_release(*_: object) -> bytes:
             return msgspec.msgpack.encode([[["heard-of-nowhere"]]])
 
-        leader.node.group.propose_package = as_another_release  # type: ignore[method-assign]
+        leader.node.group.admission.propose_package = as_another_release  # type: ignore[method-assign]
         with pytest.raises(OutcomeUnknown):
             await second.node.group.propose(append("a", b"x"))
-        del leader.node.group.propose_package
+        del leader.node.group.admission.propose_package
         await second.node.group.propose(append("a", b"y"))
 
     play(scenario)
@@ -127,9 +125,9 @@ def test_an_answer_of_the_leader_that_is_not_understood_leaves_the_outcome_unkno
 def test_a_leader_without_room_takes_no_bytes_from_a_node_without_sessions(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await begin(machines)
-        leader.node.group.hot_limit_bytes = -1
+        leader.node.group.admission.hot_limit_bytes = -1
         wanted = [Proposal(append("a", b"x"), 1, 0.0), Proposal(Delete(key("a")), 0, 0.0)]
-        answer = await leader.node.group.propose_forwarded(encode_proposals(wanted))
+        answer = await leader.node.group.admission.propose_forwarded(encode_proposals(wanted))
         refused, deleted = decode_answers(answer)
         with pytest.raises(Unavailable, match="the hot tier is full"):
             refused.unwrap()

@@ -43,9 +43,9 @@ async def _append_together(node: Node, name: str, count: int, size: int = 20) ->
 async def test_appends_that_wait_together_share_log_entries(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
-        before = node.group.core.last_index
+        before = node.group.last_index
         await _append_together(node, "a", 500)
-        assert node.group.core.last_index - before <= 3
+        assert node.group.last_index - before <= 3
         content = await read_all(node, "a")
     assert len(content) == 500 * 20
     assert {int(content[i : i + 20]) for i in range(0, len(content), 20)} == set(range(500))
@@ -58,15 +58,15 @@ async def test_one_entry_holds_a_bounded_number_of_commands_and_bytes(
     monkeypatch.setattr(group, "MAX_BATCH_BYTES", 1000)
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
-        before = node.group.core.last_index
+        before = node.group.last_index
         await _append_together(node, "a", 40, size=20)
-        assert node.group.core.last_index - before >= 4
-        before = node.group.core.last_index
+        assert node.group.last_index - before >= 4
+        before = node.group.last_index
         await _append_together(node, "a", 10, size=400)
-        assert node.group.core.last_index - before >= 5
-        before = node.group.core.last_index
+        assert node.group.last_index - before >= 5
+        before = node.group.last_index
         await append_to(node, "a", b"x" * 5000)
-        assert node.group.core.last_index - before == 1, "a large one goes alone, but goes"
+        assert node.group.last_index - before == 1, "a large one goes alone, but goes"
 
 
 # -- backpressure and cancellation ----------------------------------------------------------------
@@ -221,8 +221,7 @@ async def test_a_stored_log_is_cut_and_the_rest_is_enough_to_start_from(
             while node.stores.log.first_index < 10:
                 await append_to(node, "a", b"x" * 1000)
                 written += 1000
-        core = node.group.core
-        assert node.stores.log.first_index <= core.applied_index
+        assert node.stores.log.first_index <= node.group.applied_index
     async with running_node(tmp_path) as again:
         assert len(await read_all(again, "a")) == written
         await append_to(again, "a", b"more")

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from streamd.blocking import in_thread
-from streamd.group import group, state_flusher
+from streamd.group import admission, state_flusher
 from streamd.group.pins import Pins
 from streamd.group.read_index import ReadIndex
 from streamd.group.reclaim import reclaim_some
@@ -154,13 +154,13 @@ async def test_the_log_is_not_cut_under_a_snapshot_that_is_on_its_way(
     monkeypatch.setattr(state_flusher, "CHECKPOINT_BYTES", 2_000)
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
-        index = node.group.core.applied_index
+        index = node.group.applied_index
         with node.group.retention.keeping_behind(index):
             for _ in range(10):
                 await append_to(node, "a", b"x" * 1_000)
                 await node.group.stored()
-            assert node.group.core.first_index <= index + 1
-        while node.group.core.first_index <= index + 1:
+            assert node.group.first_index <= index + 1
+        while node.group.first_index <= index + 1:
             await append_to(node, "a", b"x" * 1_000)
             await node.group.stored()
 
@@ -184,7 +184,7 @@ async def test_who_waits_for_the_store_goes_on_when_an_installed_state_has_it_al
             assert not went_on.is_set()
             state = node.group.state
             state.stored_index = state.header.applied_index
-            node.group._storing.restarted(state.stored_index)
+            node.group._flusher.restarted(state.stored_index)
             with trio.fail_after(20):
                 await went_on.wait()
 
@@ -196,7 +196,7 @@ async def test_nothing_more_is_proposed_while_too_much_waits_to_be_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_flusher, "MAX_UNSTORED_BYTES", 10_000)
-    monkeypatch.setattr(group, "PROPOSE_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(admission, "PROPOSE_TIMEOUT_S", 3600.0)
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
         most = 0
@@ -225,9 +225,9 @@ def test_a_follower_that_cannot_store_takes_no_more_until_it_can(
             await trio.sleep(5)
             state = follower.node.group.state
             assert limit_bytes < state.unstored_bytes < 2 * limit_bytes
-            assert follower.node.group.core.leader_id == leader.node_id, "it still hears it"
+            assert follower.node.group.leader_id == leader.node_id, "it still hears it"
         await wait_until(
-            lambda: follower.node.group.core.applied_index == leader.node.group.core.applied_index
+            lambda: follower.node.group.applied_index == leader.node.group.applied_index
         )
         assert await read_all(follower.node, "a") == await read_all(leader.node, "a")
         assert leader.leads
@@ -246,9 +246,7 @@ async def far_behind(machines: Machines) -> tuple[Machine, Machine]:
     """The leader, and a follower that runs and hears nothing; it needs a snapshot to go on."""
     leader, follower, third = await all_ready(machines)
     await leader.node.group.propose(create("a"))
-    await wait_until(
-        lambda: follower.node.group.core.applied_index == leader.node.group.core.applied_index
-    )
+    await wait_until(lambda: follower.node.group.applied_index == leader.node.group.applied_index)
     machines.network.cut(
         [
             (one.node_id, other.node_id)
@@ -268,14 +266,14 @@ def test_a_snapshot_is_not_installed_beside_a_flush(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         _, follower = await far_behind(machines)
         node = follower.node
-        before = node.group.core.applied_index
+        before = node.group.applied_index
         async with node.group.state_write_lock:
             machines.heal()
             await wait_until(lambda: node.group.is_installing)
             await trio.sleep(5)
-            assert node.group.core.applied_index == before
+            assert node.group.applied_index == before
             assert follower.calls["install"] == 0
-        await wait_until(lambda: node.group.core.applied_index > before)
+        await wait_until(lambda: node.group.applied_index > before)
         assert follower.calls["install"] == 1
 
     play(scenario)

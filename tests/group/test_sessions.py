@@ -106,8 +106,8 @@ def test_both_survivors_write_through_the_new_leader_as_soon_as_they_know_it(pla
                 await trio.sleep(0.001)
             known_at = {}
             for other in others:
-                known = other.node.group.core
-                await wait_until(lambda core=known: core.leader_id not in (0, leader.node_id))
+                known = other.node.group
+                await wait_until(lambda known=known: known.leader_id not in (0, leader.node_id))
                 known_at[other] = trio.current_time()
             for writer in writers:
                 await writer.all_acknowledged()
@@ -141,7 +141,7 @@ def test_writes_of_a_leader_that_was_cut_off_take_effect_once_when_it_is_back(pl
 def test_a_write_whose_answer_was_lost_takes_effect_once(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
-        real = leader.node.group.propose_package
+        real = leader.node.group.admission.propose_package
         lost = 0
 
         async def answer_is_lost(node_id: int, payload: bytes) -> bytes:
@@ -152,7 +152,7 @@ def test_a_write_whose_answer_was_lost_takes_effect_once(play: Play) -> None:
                 raise OutcomeUnknown("the answer was lost")
             return answer
 
-        leader.node.group.propose_package = answer_is_lost  # type: ignore[method-assign]
+        leader.node.group.admission.propose_package = answer_is_lost  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             writer = Writer(second, nursery)
             writer.begin(3)
@@ -165,14 +165,14 @@ def test_a_write_whose_answer_was_lost_takes_effect_once(play: Play) -> None:
 def test_a_write_is_settled_by_its_own_log_when_no_answer_comes(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
-        real = leader.node.group.propose_package
+        real = leader.node.group.admission.propose_package
 
         async def never_answered(node_id: int, payload: bytes) -> bytes:
             await real(node_id, payload)
             await trio.sleep_forever()
             raise AssertionError
 
-        leader.node.group.propose_package = never_answered  # type: ignore[method-assign]
+        leader.node.group.admission.propose_package = never_answered  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             writer = Writer(second, nursery)
             started = trio.current_time()
@@ -232,7 +232,7 @@ def test_a_write_that_leaders_refuse_until_its_deadline_is_no_unknown_one(play: 
         async def refuses(*_: object) -> bytes:
             raise Unavailable("not now")
 
-        leader.node.group.propose_package = refuses  # type: ignore[method-assign]
+        leader.node.group.admission.propose_package = refuses  # type: ignore[method-assign]
         with pytest.raises(Unavailable):
             await second.node.group.propose(append("a", b"<refused>"))
         assert b"<refused>" not in await content(leader)
@@ -280,7 +280,7 @@ def test_a_process_whose_state_lags_is_told_which_session_it_replaces(play: Play
         leader, second, _ = await begin(machines)
         group = second.node.group
         assert second.node.cluster is not None
-        opener = Opener(group.core, State(MemoryStore()), second.node.cluster, nonce=99)
+        opener = Opener(group._core, State(MemoryStore()), second.node.cluster, nonce=99)
         assert await opener.ask(opener.begin()) == 0
         opened = await opener.ask(opener.begin())
         session = leader.node.group.state.sessions.get(keys.number(second.node_id))
@@ -295,7 +295,7 @@ def test_a_leader_without_room_takes_what_brings_no_bytes_and_refuses_the_rest_a
 ) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
-        leader.node.group.hot_limit_bytes = -1
+        leader.node.group.admission.hot_limit_bytes = -1
         results: list[Result] = []
         refused: list[str] = []
         started = trio.current_time()
@@ -363,7 +363,7 @@ async def test_a_single_node_has_no_session_and_numbers_nothing(tmp_path: Path) 
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
         await node.group.propose(append("a", b"x"))
-        core = node.group.core
+        core = node.group._core
         for index in range(core.first_index, core.last_index + 1):
             entry = core.entry_at(index)
             if entry.kind == EntryKind.COMMANDS:

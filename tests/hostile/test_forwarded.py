@@ -151,7 +151,7 @@ def test_forged_commands_are_not_proposed_and_those_beside_them_are(
         named = dict(zip(FORGED, results[1:-1], strict=True))
         assert [name for name, result in named.items() if result is not Result.INVALID] == []
         assert (results[0], results[-1]) == (Result.CREATED, Result.APPENDED)
-        assert leader.node.group.refused_commands == len(FORGED)
+        assert leader.node.group.admission.refused_commands == len(FORGED)
         assert leader.node.group.state.header.streams == 1
 
     play(scenario)
@@ -162,7 +162,7 @@ def test_only_the_leader_makes_commands_of_its_own_state(
 ) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await all_ready(machines)
-        term, index = leader.node.group.core.term, leader.node.group.core.last_index
+        term, index = leader.node.group.term, leader.node.group.last_index
         archived = Archived(term, LogPosition(), LogPosition(index))
         payload = _encoded(
             FlushCold(term, 1, "p", 1, []),
@@ -177,7 +177,7 @@ def test_only_the_leader_makes_commands_of_its_own_state(
         for refused in (dropped, forgotten):
             with pytest.raises(Unavailable):
                 refused.unwrap()
-        assert leader.node.group.core.last_index == index
+        assert leader.node.group.last_index == index
 
     play(scenario)
 

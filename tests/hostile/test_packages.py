@@ -40,7 +40,7 @@ async def begin(machines: Machines) -> tuple[Machine, Machine]:
 
 
 async def results(leader: Machine, sender: int, payload: bytes) -> list[Result]:
-    answer = await leader.node.group.propose_package(sender, payload)
+    answer = await leader.node.group.admission.propose_package(sender, payload)
     return [outcome.result for outcome in decode_decision(answer).outcomes]
 
 
@@ -74,9 +74,9 @@ def test_a_package_of_no_session_does_nothing_and_harms_no_node(
         told = await results(leader, second.node_id, package(_HONEST, **stamp))
         assert told == [Result.SESSION_LOST]
         await second.node.group.propose(append("a", b"y"))
-        applied = leader.node.group.core.applied_index
+        applied = leader.node.group.applied_index
         await wait_until(
-            lambda: all(one.node.group.core.applied_index >= applied for one in machines.all)
+            lambda: all(one.node.group.applied_index >= applied for one in machines.all)
         )
         assert await read_all(leader.node, "a") == b"y"
 
@@ -98,7 +98,7 @@ def test_what_is_no_package_is_refused(payload: bytes, play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second = await begin(machines)
         with pytest.raises(Unavailable):
-            await leader.node.group.propose_package(second.node_id, payload)
+            await leader.node.group.admission.propose_package(second.node_id, payload)
 
     play(scenario)
 
@@ -107,10 +107,10 @@ def test_only_members_have_packages_and_sessions(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, _ = await begin(machines)
         with pytest.raises(Unavailable):
-            await leader.node.group.propose_package(99, package(_HONEST))
+            await leader.node.group.admission.propose_package(99, package(_HONEST))
         request = msgspec.msgpack.encode(SessionRequest(1, 0))
         with pytest.raises(Unavailable):
-            await leader.node.group.opener.open_for(99, request)
+            await leader.node.group.admission.open_session(99, request)
         assert leader.node.group.state.sessions.get(keys.number(99)) is None
         assert key("a") in leader.node.group.state.streams
 

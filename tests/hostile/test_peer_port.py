@@ -193,7 +193,7 @@ def _look_for_faults(machine: Machine) -> None:
             for command in decode_batch(entry.payload).commands:
                 opens = isinstance(command, OpenSession)  # the leader, for a member that asks
                 assert opens or fault(command) is None, command
-    configuration = machine.node.group.core.configuration
+    configuration = machine.node.group.configuration
     assert configuration.members() == {1, 2, 3}
     known = machine.node.group.state.streams
     assert all(keys.is_stream_key(key) for key in known._live)
@@ -209,7 +209,7 @@ def _look_for_hoards(machine: Machine) -> None:
 async def _scene(actions: list[Action], place: int, machines: Machines) -> None:
     leader, member, third = await all_ready(machines)
     await leader.node.group.propose(create("kept"))
-    term = leader.node.group.core.term
+    term = leader.node.group.term
     target = (leader, member, third)[place]
     play = _Play(machines, target)
     for number, action in enumerate(actions):
@@ -223,7 +223,7 @@ async def _scene(actions: list[Action], place: int, machines: Machines) -> None:
         _look_for_faults(machine)
         _look_for_hoards(machine)
     assert leader.leads
-    assert leader.node.group.core.term == term, "a stranger has had a new leader elected"
+    assert leader.node.group.term == term, "a stranger has had a new leader elected"
 
 
 @settings(
@@ -245,8 +245,8 @@ def test_entries_that_no_release_understands_are_not_stored() -> None:
 
     async def scenario(machines: Machines) -> None:
         leader, member, _ = await all_ready(machines)
-        core = leader.node.group.core
-        last, term = core.last_index, core.term
+        group = leader.node.group
+        last, term = group.last_index, group.term
         assert leader.node.cluster is not None
         for payload in (b"\xc1", _packed([1, [["unheard-of"]]])):
             entry = Entry(last + 1, term, EntryKind.COMMANDS, payload)
@@ -254,7 +254,7 @@ def test_entries_that_no_release_understands_are_not_stored() -> None:
             leader.node.cluster.transport.send(member.node_id, [request])
             await trio.sleep(1)
             assert member.running is not None
-            assert member.node.group.core.last_index == last
+            assert member.node.group.last_index == last
         await leader.node.group.propose(create("kept"))
         await _works(member, b"on.")
 

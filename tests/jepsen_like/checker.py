@@ -11,7 +11,7 @@ import argparse
 import gc
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain, pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -26,11 +26,14 @@ from tests.jepsen_like.observations import check_observations
 from tests.jepsen_like.producers import check_producers
 
 _DECIDED_WITHIN_NS = 15_000_000_000
+_SESSION_LOST = "session with the log was lost"
 _WRITES = frozenset({"create", "append", "close", "delete"})
 
 
-def check(operations: Sequence[Operation]) -> Report:
+def check(operations: Sequence[Operation], removed: Collection[str] = ()) -> Report:
     """Everything that is wrong with a history of any number of streams.
+
+    `removed` names the nodes that were removed from the cluster in the course of it.
 
     Raises MalformedHistory when it was not recorded by the rules.
     """
@@ -38,17 +41,17 @@ def check(operations: Sequence[Operation]) -> Report:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return _check_all(operations)
+        return _check_all(operations, removed)
     finally:
         if was_enabled:
             gc.enable()
 
 
-def _check_all(operations: Sequence[Operation]) -> Report:
+def _check_all(operations: Sequence[Operation], removed: Collection[str]) -> Report:
     report = Report()
     _count(operations, report)
     _check_clients(operations)
-    _check_patience(operations, report)
+    _check_patience(operations, removed, report)
     streams: dict[str, dict[int, list[Operation]]] = {}
     for operation in operations:
         lives = streams.get(operation.stream)
@@ -84,16 +87,20 @@ def _check_clients(operations: Iterable[Operation]) -> None:
             idle_since[client] = operation.returned_ns
 
 
-def _check_patience(operations: Iterable[Operation], report: Report) -> None:
+def _check_patience(
+    operations: Iterable[Operation], removed: Collection[str], report: Report
+) -> None:
     """A node that answers finds out what became of a write, or has tried for so long.
 
-    The limit is that of `streamd.group`: clients have a clock of their own, and hear later.
+    The limit is that of `streamd.group`: clients have a clock of their own, and hear later. Only a
+    node that was removed cannot find out: its session went with it.
     """
     for operation in operations:
         took_ns = operation.returned_ns - operation.invoked_ns
         if UNKNOWN in operation.refusal and operation.outcome == "unknown":
             report.counts["outcome unknown to the node"] += 1
-            if took_ns < _DECIDED_WITHIN_NS:
+            lost_session = operation.node in removed and _SESSION_LOST in operation.refusal
+            if took_ns < _DECIDED_WITHIN_NS and not lost_session:
                 message = f"the node stopped waiting after {took_ns / 1e9:.1f} s"
                 report.findings.append(
                     Finding(

@@ -86,7 +86,7 @@ async def settled(machines: Machines) -> None:
     def is_settled() -> bool:
         if not all(machine.is_ready for machine in machines.all):
             return False
-        applied = {machine.node.group.core.applied_index for machine in machines.all}
+        applied = {machine.node.group.applied_index for machine in machines.all}
         return len(applied) == 1 and all(
             machine.node.group.state.header.hot_bytes == 0 and not chunks(machine)
             for machine in machines.all
@@ -213,7 +213,7 @@ def test_what_a_former_leader_proposes_late_is_refused(play: Play) -> None:
         writer = Writer(machines)
         await writer.begin()
         leader = await machines.leader()
-        term = leader.node.group.core.term
+        term = leader.node.group.term
         late = FlushCold(term - 1, 0, "x/packs/late.pack", 1, [])
         follower = next(machine for machine in machines.all if machine is not leader)
         with pytest.raises(Unavailable):
@@ -263,7 +263,7 @@ def test_while_the_store_is_away_bytes_are_refused_at_the_limit_by_every_node(pl
             # A new leader knows it at once; and what brings no bytes is done.
             await machine.node.group.propose(create(f"n{machine.node_id}"))
         machines.objects.heal()
-        await wait_until(lambda: not any(m.node.group.is_full for m in machines.all))
+        await wait_until(lambda: not any(m.node.group.admission.is_full for m in machines.all))
         await writer.write(30)
         await writer.check()
 
@@ -280,7 +280,7 @@ def test_a_store_that_fails_all_the_time_is_not_believed_but_used(play: Play) ->
         leader = await machines.leader()
         counts = machines.objects.counts
         while not (counts["flipped bit"] and counts["lost reply to put"]) or writer.number < 150:
-            await wait_until(lambda: not leader.node.group.is_full)
+            await wait_until(lambda: not leader.node.group.admission.is_full)
             await writer.write(1)
         await settled(machines)
         machines.objects.heal()

@@ -115,8 +115,7 @@ def test_a_new_leader_waits_for_the_whole_grace_again(play: Callable[[Step], Non
         await leader.node.group.propose(Delete(key("gone")))
         await trio.sleep(GRACE_S - SLACK_S)
         heir = next(machine for machine in machines.all if machine is not leader)
-        leader.node.group.core.transfer(heir.node_id)
-        leader.node.group.wake()
+        leader.node.group.transfer(heir.node_id)
         waited_s = await time_until(lambda: heir.leads)
         assert waited_s < SLACK_S
         waited_s = await time_until(lambda: heir.node.cold_gc.total.dropped_slices == 1)

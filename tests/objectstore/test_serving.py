@@ -306,7 +306,7 @@ async def test_without_room_bytes_are_refused_until_the_store_is_back(
             assert len((await http.get(path)).content) == 3 + 10_000 * (written - 1)
         finally:
             await trio.to_thread.run_sync(minio.start)
-        await until(lambda: not server.node.group.is_full)
+        await until(lambda: not server.node.group.admission.is_full)
         assert (await http.post(path, content=b"new", headers=TEXT)).status_code == 204
         await until_cold(server)
     async with serving(tmp_path, cold=cold) as server, server.client() as http:

@@ -94,7 +94,7 @@ class Faults:
         leader = next((host.node for host in self._hosts() if host.leads), None)
         if leader is None:
             return None
-        configuration = leader.group.core.configuration
+        configuration = leader.group.configuration
         halves = [half for half in (configuration.voters, configuration.voters_outgoing) if half]
         if min(map(len, halves)) < 3:
             return None

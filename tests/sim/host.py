@@ -150,7 +150,7 @@ class Host:
     def is_whole(self) -> bool:
         """Whether the node is up and has all that it ever promised to keep."""
         node = self.node
-        return node is not None and node.group.core.may_vote and node.stores.log.lost_below is None
+        return node is not None and node.group.may_vote and node.stores.log.lost_below is None
 
     @property
     def is_up(self) -> bool:
@@ -283,13 +283,13 @@ class Host:
 
     def _freeze_ticks(self, node: Node) -> None:
         """The node's own timers must not tell it that time passes while it is paused."""
-        tick = node.group.core.tick
+        tick = node.group._core.tick
 
         def tick_unless_paused() -> None:
             if not self.paused:
                 tick()
 
-        node.group.core.tick = tick_unless_paused  # type: ignore[method-assign]
+        node.group._core.tick = tick_unless_paused  # type: ignore[method-assign]
 
     async def kill(self, *, powerless: bool) -> None:
         """End the process at this moment; the disk keeps what it has by now, or what it must."""

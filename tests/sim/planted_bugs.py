@@ -19,6 +19,7 @@ from streamd.group.group import Group
 from streamd.group.packages import OwnPackage, OwnPackages
 from streamd.group.proposals import OutcomeUnknown, Unavailable, fail_all
 from streamd.group.state_flusher import StateFlusher
+from streamd.group.writer import Writer
 from streamd.raft.chain import ChainPosition
 from streamd.raft.core import Ready
 from streamd.raft.messages import Entry, HardState
@@ -87,14 +88,14 @@ def writes_are_acknowledged_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
 
 @bug(Focus({Faults.crash: 1}))
 def acknowledgements_leave_before_the_write(patch: pytest.MonkeyPatch) -> None:
-    real = Group._write
+    real = Writer._store_ready
 
-    async def write(self: Group, ready: Ready) -> None:
+    async def store_ready(self: Writer, ready: Ready) -> None:
         self._peers.send(ready.messages_after_store)
         ready.messages_after_store = []
         await real(self, ready)
 
-    patch.setattr(Group, "_write", write)
+    patch.setattr(Writer, "_store_ready", store_ready)
 
 
 @bug(Focus({Faults.crash: 1}))
@@ -380,17 +381,17 @@ def forwarded_write_is_answered_before_it_is_committed(patch: pytest.MonkeyPatch
     real = Group._propose_pending
 
     def propose_pending(self: Group) -> None:
-        before = self.core.last_index
+        before = self.last_index
         real(self)
-        batch = self._batches.get(self.core.last_index)
+        pending = self._applier._pending.get(self.last_index)
         header = self.state.header
-        if batch is None or header.applied_index != before or self.core.last_index == before:
+        if pending is None or header.applied_index != before or self.last_index == before:
             return
         outcomes = self.machine.apply(
-            self.core.last_index, batch.term, batch.now_ms, batch.commands, batch.packages
+            self.last_index, pending.term, pending.now_ms, pending.commands, pending.packages
         )
         self.state.header.applied_index = before
-        batch.settle(outcomes, self.core.node_id, self._packages)
+        pending.settle(outcomes, self.node_id, self._packages)
 
     patch.setattr(Group, "_propose_pending", propose_pending)
 
@@ -400,12 +401,18 @@ def forwarded_write_is_answered_before_it_is_committed(patch: pytest.MonkeyPatch
 
 @bug(Focus({Faults.skew_clock: 1}))
 def replicas_go_by_their_own_clocks(patch: pytest.MonkeyPatch) -> None:
-    real = Group._batch
+    real = Group.__init__
 
-    def batch(self: Group, entry: Entry) -> Any:
-        found = real(self, entry)
-        if not self.leads:
-            found.now_ms = self._clock_ms()
-        return found
+    def init(self: Group, *args: Any, **given: Any) -> None:
+        real(self, *args, **given)
+        of_the_leader = self._applier.pending
 
-    patch.setattr(Group, "_batch", batch)
+        def pending(entry: Entry) -> PendingEntry:
+            found = of_the_leader(entry)
+            if not self.leads:
+                found.now_ms = self._clock_ms()
+            return found
+
+        self._applier.pending = pending  # type: ignore[method-assign]
+
+    patch.setattr(Group, "__init__", init)

@@ -109,10 +109,10 @@ class Recovery:
         for host in members:
             if host.node is None:
                 return None
-            core = host.node.group.core
-            if not core.may_vote:
+            group = host.node.group
+            if not group.may_vote:
                 return None
-            places.add((core.applied_index, core.commit_index, core.last_index, core.term))
+            places.add((group.applied_index, group.commit_index, group.last_index, group.term))
         if len(places) != 1:
             return None
         applied, _, last, _ = places.pop()
@@ -121,7 +121,7 @@ class Recovery:
     def _configuration(self) -> Configuration | None:
         for host in self._simulation.hosts.values():
             if host.leads and host.node is not None:
-                return host.node.group.core.configuration
+                return host.node.group.configuration
         return None
 
     # -- equality -----------------------------------------------------------------------------

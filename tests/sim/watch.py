@@ -7,7 +7,7 @@ simulated disks, and at what the nodes answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any
 from zlib import crc32
@@ -72,6 +72,8 @@ class Watch:
         self._checker = Checker(self._disks)
         self._applied: Counter[int] = Counter()
         self._first_index: dict[int, int] = {}
+        # Nodes that a configuration in the log removed.
+        self.removed: set[int] = set()
         self._encoder = msgspec.msgpack.Encoder()
 
     @property
@@ -87,7 +89,7 @@ class Watch:
 
         Raises `InvariantBroken` when it misses entries though its disk was never damaged.
         """
-        core = node.group.core
+        core = node.group._core
         if not core.may_vote and not is_damaged:
             raise InvariantBroken(f"node {core.node_id} has lost entries on a disk that is whole")
         self._disks[core.node_id].log = node.stores.log
@@ -97,6 +99,7 @@ class Watch:
         for event in _EVENTS:
             setattr(core, event, self._checked(core, getattr(core, event)))
         machine = node.group.machine
+        machine.configure = self._noted(machine.configure)  # type: ignore[method-assign]
         machine.apply = self._compared(core, machine.apply)  # type: ignore[method-assign]
         assert node.cluster is not None
         node.cluster.send = self._vouched(node.cluster.send)  # type: ignore[method-assign]
@@ -127,6 +130,13 @@ class Watch:
             return result
 
         return checked
+
+    def _noted(self, configure: Callable[..., None]) -> Callable[..., None]:
+        def noted(index: int, term: int, configuration: bytes, gone: Iterable[int]) -> None:
+            self.removed |= set(gone)
+            configure(index, term, configuration, gone)
+
+        return noted
 
     def _compared(self, core: Core, apply: Callable[..., list[Outcome]]) -> Callable[..., Any]:
         """Applied anywhere, and again after a restart, an entry has the same outcomes."""

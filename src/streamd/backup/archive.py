@@ -186,7 +186,7 @@ class Archive:
 
     async def _bridge(self, lead: LeaderTerm, archived: LogPosition) -> bool:
         """This node's log begins too late: others may have what is missing, or nobody has."""
-        others = self._group.core.configuration.members() - {self._group.core.node_id}
+        others = self._group.configuration.members() - {self._group.node_id}
         silent = False
         for member in sorted(others):
             try:

@@ -101,15 +101,15 @@ class History:
     async def _begin_term(self) -> None:
         """Forget what another term has shown, once an entry of this one is applied: then the state
         has all that leaders before it committed, and so all that they archived."""
-        core, header = self._group.core, self._group.state.header
-        if not (self._group.leads and header.applied_term == core.term):
-            await self._group.wait_for(
-                lambda: self._group.leads and header.applied_term == core.term, _APPLY_TIMEOUT_S
+        group, header = self._group, self._group.state.header
+        if not (group.leads and header.applied_term == group.term):
+            await group.wait_for(
+                lambda: group.leads and header.applied_term == group.term, _APPLY_TIMEOUT_S
             )
-        if not (self._group.leads and header.applied_term == core.term):
+        if not (group.leads and header.applied_term == group.term):
             raise Unavailable("this node does not lead, or only just")
-        if core.term != self._term:
-            self._term, self._is_known = core.term, False
+        if group.term != self._term:
+            self._term, self._is_known = group.term, False
             self.problem, self.has_archive, self.pointed_index = None, False, 0
             self.has_lost_end = False
 
@@ -126,7 +126,7 @@ class History:
         found = await self._end_of(objects, catalog)
         # A leader that was deposed, and does not know it, finds what its successor wrote.
         await self._group.read_barrier()
-        if not self._group.leads or self._group.core.term != term:
+        if not self._group.leads or self._group.term != term:
             raise Unavailable("the lead has changed")
         is_same = await self._compare(objects, catalog, found)
         self._is_known, self._looked_at = is_same is not None, trio.current_time()

@@ -18,12 +18,10 @@ from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.core import (
     ChangeInProgress,
-    Core,
     InvalidConfiguration,
     InvalidTransfer,
     NotLeader,
     Overloaded,
-    Role,
     TransferInProgress,
 )
 from streamd.raft.messages import Configuration
@@ -105,23 +103,23 @@ class Administration:
         """
         give_up_at = trio.current_time() + _CHANGE_TIMEOUT_S
         while True:
-            asked = self._group.core.leader_id
+            asked = self._group.leader_id
             try:
                 return await self._ask_leader(wish)
             except Unavailable:
                 left_s = give_up_at - trio.current_time()
-                core = self._group.core
-                if not await self._group.wait_for(
-                    lambda: core.leader_id not in (0, asked),  # noqa: B023 - awaited at once
+                group = self._group
+                if not await group.wait_for(
+                    lambda: group.leader_id not in (0, asked),  # noqa: B023 - awaited at once
                     left_s,
                 ):
                     raise
 
     async def _ask_leader(self, wish: AdminCommand) -> dict[str, Any]:
-        leader_id = self._group.core.leader_id
+        leader_id = self._group.leader_id
         if not leader_id:
             raise Unavailable("no leader is known")
-        if leader_id == self._group.core.node_id:
+        if leader_id == self._group.node_id:
             return await self._carry_out(wish)
         payload = await self._cluster.ask_to_administer(leader_id, _ENCODER.encode(wish))
         reply = _REPLY.decode(payload)
@@ -148,9 +146,9 @@ class Administration:
                     await self._remove(node_id)
                 case Transfer(node_id=wanted):
                     await self._transfer(wanted)
-        configuration = self._group.core.configuration
+        configuration = self._group.configuration
         return {
-            "leader_id": self._group.core.leader_id or None,
+            "leader_id": self._group.leader_id or None,
             "voters": sorted(configuration.voters),
             "learners": sorted(configuration.learners),
         }
@@ -161,7 +159,7 @@ class Administration:
         hello = await self._cluster.meet(address, _MEET_TIMEOUT_S)
         if hello is None:
             raise AdminRefused("NO_ANSWER", f"no node of this cluster's name answers at {address}")
-        _with_learner(self._group.core.configuration, hello)
+        _with_learner(self._group.configuration, hello)
         _must_be_empty(hello)
         try:
             now = await self._cluster.invite(hello.node_id)
@@ -183,7 +181,7 @@ class Administration:
                 raise AdminRefused("NOT_A_LEARNER", f"node {node_id} is no learner")
             if replacing is not None and replacing not in current.voters:
                 raise AdminRefused("NOT_A_VOTER", f"node {replacing} is no voter")
-            behind = self._group.core.last_index - self._group.core.peers()[node_id].match_index
+            behind = self._group.last_index - self._group.peers()[node_id].match_index
             if behind > _CAUGHT_UP_ENTRIES:
                 raise AdminRefused("NOT_CAUGHT_UP", f"node {node_id} is {behind} entries behind")
             voters = tuple(sorted({*current.voters, node_id} - {replacing}))
@@ -193,10 +191,10 @@ class Administration:
         await self._change(promoted)
 
     async def _remove(self, node_id: int) -> None:
-        current = self._group.core.configuration
+        current = self._group.configuration
         if node_id not in current.members():
             raise AdminRefused("NOT_A_MEMBER", f"node {node_id} is no member")
-        if node_id == self._group.core.node_id and current.voters != (node_id,):
+        if node_id == self._group.node_id and current.voters != (node_id,):
             # Whoever leads afterwards does it; a leader that removes itself could not say so.
             await self._transfer(None)
             raise Unavailable("the lead was handed over")
@@ -213,15 +211,14 @@ class Administration:
     async def _change(self, change: Callable[[Configuration], Configuration]) -> None:
         """Propose what `change` makes of the configuration, and wait until it alone is in force
         and committed."""
-        core = self._group.core
+        group = self._group
         index, target = await self._propose(change)
-        self._group.wake()
 
         def settled() -> bool:
-            found = core.configuration
+            found = group.configuration
             final = not found.voters_outgoing and found.voters == target.voters
             # Another leader may have put something else in the entry's place.
-            return core.commit_index >= index and final and found.learners == target.learners
+            return group.commit_index >= index and final and found.learners == target.learners
 
         if not await self._group.wait_for(settled, _CHANGE_TIMEOUT_S):
             raise OutcomeUnknown("the change is not committed yet; look at the cluster's status")
@@ -232,17 +229,17 @@ class Administration:
         """Append a changed configuration as soon as the one before it is settled; returns its
         index and what it leads to. What is changed is what is in force then: whatever was so
         before a wait, another wish or another leader may have changed."""
-        core = self._group.core
+        group = self._group
         give_up_at = trio.current_time() + _CHANGE_TIMEOUT_S
         while True:
             self._must_lead()
-            committed = core.commit_index
-            target = _of_members_only(change(core.configuration))
+            committed = group.commit_index
+            target = _of_members_only(change(group.configuration))
             try:
-                return core.propose_configuration(target), target
+                return group.propose_configuration(target), target
             except ChangeInProgress as error:
                 left_s = give_up_at - trio.current_time()
-                if not await self._group.wait_for(partial(_beyond, core, committed), left_s):
+                if not await group.wait_for(partial(_beyond, group, committed), left_s):
                     raise AdminRefused("CHANGE_IN_PROGRESS", str(error)) from error
             except InvalidConfiguration as error:
                 raise AdminRefused("INVALID_CONFIGURATION", str(error)) from error
@@ -250,19 +247,19 @@ class Administration:
                 raise Unavailable(str(error)) from error
 
     def _must_lead(self) -> None:
-        if self._group.core.role != Role.LEADER:
+        if not self._group.leads:
             raise Unavailable("this node does not lead")
 
     # -- the lead -----------------------------------------------------------------------------
 
     async def _transfer(self, wanted: int | None) -> None:
-        core = self._group.core
-        others = [one for one in core.configuration.voters if one != core.node_id]
-        if wanted == core.node_id:
+        group = self._group
+        others = [one for one in group.configuration.voters if one != group.node_id]
+        if wanted == group.node_id:
             return
         if not others:
             raise AdminRefused("NOT_A_VOTER", "there is no other voter")
-        peers = core.peers()
+        peers = group.peers()
 
         def fitness(voter: int) -> tuple[bool, int]:
             peer = peers[voter]
@@ -270,16 +267,13 @@ class Administration:
 
         to = wanted if wanted is not None else max(others, key=fitness)
         try:
-            core.transfer(to)
+            group.transfer(to)
         except NotLeader as error:
             raise Unavailable(str(error)) from error
         except InvalidTransfer as error:
             raise AdminRefused("NOT_A_VOTER", str(error)) from error
-        self._group.wake()
-        await self._group.wait_for(
-            lambda: core.leader_id not in (0, core.node_id), _CHANGE_TIMEOUT_S
-        )
-        if core.leader_id != to:
+        await group.wait_for(lambda: group.leader_id not in (0, group.node_id), _CHANGE_TIMEOUT_S)
+        if group.leader_id != to:
             raise AdminRefused("NOT_TRANSFERRED", f"node {to} did not take over the lead")
 
 
@@ -311,5 +305,5 @@ def _of_members_only(target: Configuration) -> Configuration:
     return replace(target, addresses=addresses)
 
 
-def _beyond(core: Core, index: int) -> bool:
-    return core.commit_index > index
+def _beyond(group: Group, index: int) -> bool:
+    return group.commit_index > index

@@ -118,11 +118,7 @@ class SnapshotSender:
             log.warning("a snapshot was not delivered", to=peer_id, error=str(error))
         finally:
             self._receiving.remove(peer_id)
-            if index is None:
-                self._group.core.snapshot_failed(peer_id)
-            else:
-                self._group.core.snapshot_sent(peer_id, index)
-            self._group.wake()
+            self._group.snapshot_ended(peer_id, index)
 
     @asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[SnapshotSource]:
@@ -173,7 +169,7 @@ class SnapshotSender:
 
     async def _ask(self, peer_id: int, step: Begin | Take | Finish) -> Answer:
         """Raises `Unavailable`, `OutcomeUnknown`, `_Unwanted`."""
-        if peer_id not in self._group.core.peers():
+        if peer_id not in self._group.peers():
             raise _Unwanted("this node does not lead it any more")
         answer = await self._cluster.ask_snapshot(peer_id, _ENCODER.encode(step))
         try:
@@ -243,7 +239,7 @@ class SnapshotReceiver:
         return Answer()
 
     async def _begin(self, meta: SnapshotMeta) -> Answer:
-        if meta.index <= self._group.core.commit_index:
+        if meta.index <= self._group.commit_index:
             self._meta = None
             await self._run_blocking(self._sink.discard)
             return Answer()

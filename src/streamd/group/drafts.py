@@ -82,6 +82,10 @@ class Drafting:
         else:
             raise Unavailable("this node does not lead")
 
+    def add_foreign(self, package: ForeignPackage) -> None:
+        """Let a package of another node wait for an entry. Raises `Unavailable`."""
+        self._foreign.add(package)
+
     def draft(self, max_commands: int, max_bytes: int) -> Draft | None:
         """The next entry, None when there is nothing to put into it."""
         proposals = self._opener.take() + self._leaders
@@ -116,7 +120,7 @@ class Drafting:
         self._foreign.expire(now)
         self._packages.expire(now)
 
-    def lead_lost(self) -> None:
+    def leadership_lost(self) -> None:
         """Send other nodes what they wanted proposed back; they will ask the next leader."""
         elsewhere = Unavailable("this node does not lead any more")
         self._foreign.refuse_all(elsewhere)

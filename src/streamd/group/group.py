@@ -1,88 +1,48 @@
-"""One Raft group at work: what waits is proposed, written, applied, answered.
-
-The loop around the two pure hearts. A write takes this way:
-
-1. `propose` puts the command on the pending list and parks its task.
-2. When the log writer is free, `_turn` makes everything pending one log entry.
-3. One synced batch puts it on disk, in a thread; the next entry gathers meanwhile.
-4. The core commits it, the machine applies it, and the parked tasks get their outcomes.
-5. Live readers of the touched streams are told, once the answers have gone out.
-
-The machine's state is stored afterwards, many entries at a time: what a crash loses of it, the
-log replays.
-"""
+"""A Raft group for the layers above: `Group` is all that they use of it."""
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
-import outcome
 import trio
 
 from streamd.blocking import RunBlocking
-from streamd.codec import UNDECODABLE, Batch, decode_batch, encode_batch
+from streamd.codec import Batch, encode_batch
+from streamd.group.admission import PROPOSE_TIMEOUT_S, Admission
+from streamd.group.applying import Applier
 from streamd.group.committed_log import CommittedLog
 from streamd.group.drafts import Drafting, PendingEntry
 from streamd.group.forwarding import Forwarding
 from streamd.group.opening import Opener
-from streamd.group.packages import (
-    HOT_TIER_FULL,
-    Decision,
-    ForeignPackage,
-    OwnPackages,
-    decode_package,
-    encode_decision,
-)
+from streamd.group.packages import ForeignPackage, OwnPackages
 from streamd.group.peers import ChangeListener, NoPeers, Peers
-from streamd.group.proposals import (
-    OutcomeUnknown,
-    Proposal,
-    ProposalBatch,
-    ProposalQueue,
-    Unavailable,
-    decode_proposals,
-    encode_answers,
-    refusals_of,
-)
+from streamd.group.proposals import OutcomeUnknown, Proposal, ProposalQueue, Unavailable
 from streamd.group.read_index import ReadIndex
 from streamd.group.retention import Retention
 from streamd.group.state_flusher import StateFlusher
-from streamd.group.sweeping import Sweeper, until_now
+from streamd.group.sweeping import Sweeper
+from streamd.group.writer import Writer
 from streamd.metrics import Metrics
-from streamd.raft import interface as raft
-from streamd.raft.core import Core, Ready, Role, SoftState
-from streamd.raft.membership import decode_configuration, departed
-from streamd.raft.messages import AppendRequest, Configuration, Entry, EntryKind, Message
+from streamd.raft.core import Core, CoreRefused, PeerStatus, Ready, Role, SoftState
+from streamd.raft.messages import AppendRequest, Configuration, Message
 from streamd.storage.data_dir import DataDir
-from streamd.storage.install import install
 from streamd.storage.log_storage import LogStorage
 from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
-from streamd.streams.checks import are_of_clients
-from streamd.streams.commands import Command, Outcome, Result, brings_bytes
-from streamd.streams.content import SMALL_BYTES
+from streamd.streams.commands import Command, Outcome
 from streamd.streams.machine import Machine
-from streamd.streams.sessions import PackageStamp
-from streamd.streams.state import load_rows
-
-W = TypeVar("W")
-V = TypeVar("V")
 
 MAX_BATCH_COMMANDS = 1024
 MAX_BATCH_BYTES = 1024 * 1024
 MAX_PENDING_COMMANDS = 50_000
 MAX_PENDING_BYTES = 256 * 1024 * 1024
-# How long a write may wait for a leader to take it, a read for one to confirm it.
-PROPOSE_TIMEOUT_S = 10.0
+# How long a read may wait for a leader to confirm it.
 READ_TIMEOUT_S = 10.0
 TICK_S = 0.1
 
 
 class Group:
-    """The replicated machine of one group. `run` must be running for anything else to happen."""
+    """The replicated machine of one Raft group. Nothing happens unless `run` is running."""
 
     def __init__(
         self,
@@ -95,398 +55,395 @@ class Group:
         run_blocking: RunBlocking,
         clock_ms: Callable[[], int],
         metrics: Metrics,
-        audience: ChangeListener,
+        listener: ChangeListener,
         peers: Peers | None = None,
         tick_s: float = TICK_S,
         nonce: int = 0,
     ) -> None:
         """`nonce` is a random number that no other process of this node draws."""
-        self.core = core
         self.machine = machine
         self.state = machine.state
+        self.tick_s = tick_s
+        self._core = core
         self._log = log
         self._store = store
-        self._data_dir = data_dir
         self._run_blocking = run_blocking
         self._clock_ms = clock_ms
         self._metrics = metrics
-        self._audience = audience
+        self._listener = listener
         self._peers = peers or NoPeers()
-        self.tick_s = tick_s
-        # Without a cold store there is none.
-        self.hot_limit_bytes = math.inf
-        self._intake: ProposalQueue[Proposal] = ProposalQueue(
-            MAX_PENDING_COMMANDS, MAX_PENDING_BYTES
-        )
-        # Packages of other nodes, while this one leads.
-        self._foreign: ProposalQueue[ForeignPackage] = ProposalQueue(
-            MAX_PENDING_COMMANDS, MAX_PENDING_BYTES
-        )
-        self._pauses = False
-        self._packages = OwnPackages(core.node_id, metrics, self._intake.put_back)
-        self.opener = Opener(core, self.state, self._peers, nonce)
-        self._forwarding = Forwarding(
-            self._peers, self._intake, self._packages, self.opener, self.wake
-        )
-        self._batches: dict[int, PendingEntry] = {}
-        self._writes: deque[Ready] = deque()
-        self._writing = False
-        self._work = trio.lowlevel.ParkingLot()
-        self._stirred = trio.lowlevel.ParkingLot()
-        self._news = trio.lowlevel.ParkingLot()
-        self._turned = trio.lowlevel.ParkingLot()
-        self._roles = trio.lowlevel.ParkingLot()
-        self.retention = Retention(core, tick_s)
-        self._storing = StateFlusher(
-            self.state, store, log, self.retention, run_blocking=run_blocking, due=self.wake
-        )
-        # While it is held, nothing is written to the state's store, and nobody replaces it.
-        self.state_write_lock = self._storing.exclusive
-        self._sweeper = Sweeper(self, store, run_blocking)
-        self._drafting = Drafting(core, self._intake, self._foreign, self._packages, self.opener)
-        self._barriers = ReadIndex(core, self.wake)
         self._configuration: Configuration | None = None
-        self._writer = trio.CapacityLimiter(1)
-        self._judging = trio.CapacityLimiter(1)
-        # Forwarded by peers, though their clients cannot have asked for them.
-        self.refused_commands = 0
-        self.committed = CommittedLog(log, core, run_blocking=run_blocking, writer=self._writer)
-        self._installing: SnapshotMeta | None = None
+        # After a refusal by the core, nothing is proposed until the next tick.
+        self._proposing_pauses = False
 
-    # -- for the layers above -----------------------------------------------------------------
+        self._turn_due = trio.lowlevel.ParkingLot()  # the turn task
+        self._turn_is_due = False
+        self._turn_taken = trio.lowlevel.ParkingLot()  # who waits for a condition
+        self._leadership_changed = trio.lowlevel.ParkingLot()  # who acts as leader, or follows one
+        self._changes_made = trio.lowlevel.ParkingLot()  # the task that tells live readers
+
+        self._queue: ProposalQueue[Proposal] = ProposalQueue(
+            MAX_PENDING_COMMANDS, MAX_PENDING_BYTES
+        )
+        foreign: ProposalQueue[ForeignPackage] = ProposalQueue(
+            MAX_PENDING_COMMANDS, MAX_PENDING_BYTES
+        )
+        self._packages = OwnPackages(core.node_id, metrics, self._queue.put_back)
+        self._opener = Opener(core, self.state, self._peers, nonce)
+        self._forwarding = Forwarding(
+            self._peers, self._queue, self._packages, self._opener, self._wake
+        )
+        self._drafting = Drafting(core, self._queue, foreign, self._packages, self._opener)
+        self.admission = Admission(
+            core,
+            self.state,
+            self._drafting,
+            self._opener,
+            now_ms=self.now_ms,
+            proposed=self._proposed,
+            run_blocking=run_blocking,
+        )
+        self._read_index = ReadIndex(core, self._wake)
+        self.retention = Retention(core, tick_s)
+        self._flusher = StateFlusher(
+            self.state, store, log, self.retention, run_blocking=run_blocking, due=self._wake
+        )
+        # While it is held, nobody writes to the state's store and nobody replaces it.
+        self.state_write_lock = self._flusher.exclusive
+        self._sweeper = Sweeper(self, store, run_blocking)
+        self._applier = Applier(machine, core.node_id, self._packages)
+        self._writer = Writer(
+            core,
+            log,
+            self.state,
+            store,
+            data_dir,
+            self._applier,
+            self._flusher,
+            self._peers,
+            run_blocking=run_blocking,
+            metrics=metrics,
+            job_ended=self._wake,
+            state_replaced=self._state_replaced,
+        )
+        self.committed = CommittedLog(
+            log, core, run_blocking=run_blocking, writer=self._writer.limiter
+        )
+
+    # -- the node in its group ----------------------------------------------------------------
+
+    @property
+    def node_id(self) -> int:
+        return self._core.node_id
+
+    @property
+    def role(self) -> Role:
+        return self._core.role
+
+    @property
+    def leads(self) -> bool:
+        return self._core.role == Role.LEADER
+
+    @property
+    def leader_id(self) -> int:
+        """The leader of this term, 0 while none is known."""
+        return self._core.leader_id
+
+    @property
+    def term(self) -> int:
+        return self._core.term
+
+    @property
+    def first_index(self) -> int:
+        """The oldest entry kept in the log."""
+        return self._core.first_index
+
+    @property
+    def last_index(self) -> int:
+        return self._core.last_index
+
+    @property
+    def commit_index(self) -> int:
+        return self._core.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        return self._core.applied_index
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration in force, committed or not."""
+        return self._core.configuration
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the node leads or follows, and its state is about as new as the group's."""
+        return self._core.is_caught_up
+
+    @property
+    def may_vote(self) -> bool:
+        """False while the log lacks entries that this node had confirmed."""
+        return self._core.may_vote
+
+    @property
+    def transferring(self) -> int:
+        """The node that this one is handing leadership to, or 0."""
+        return self._core.transferring
+
+    @property
+    def refused_messages(self) -> int:
+        """How many Raft messages were ignored because their senders may not send them."""
+        return self._core.refused_messages
+
+    def peers(self) -> dict[int, PeerStatus]:
+        """What the leader knows of the other members; empty on any other node."""
+        return self._core.peers()
+
+    async def leadership_changed(self) -> None:
+        """Wait until the node's role, its leader or its term changes."""
+        await self._leadership_changed.park()
+
+    async def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for a condition that the group's turns bring about; False when time ran out."""
+        with trio.move_on_after(max(0.0, timeout_s)):
+            while not condition():
+                await self._turn_taken.park()
+            return True
+        return False
+
+    def transfer(self, to: int) -> None:
+        """Begin to hand leadership to a voter. Raises `NotLeader`, `InvalidTransfer`."""
+        self._core.transfer(to)
+        self._wake()
+
+    def propose_configuration(self, target: Configuration) -> int:
+        """Begin to change the members; returns the index of the first entry that does so.
+
+        Raises what `Core.propose_configuration` raises; nothing is appended then.
+        """
+        index = self._core.propose_configuration(target)
+        self._wake()
+        return index
+
+    def step(self, messages: Sequence[Message]) -> None:
+        """Take messages from peers. Raises `RaftViolation`: the process must end.
+
+        While too many changes wait to be stored, new entries are ignored: the leader sends them
+        again, and memory stays bounded. Heartbeats still count.
+        """
+        for message in messages:
+            if isinstance(message, AppendRequest) and message.entries and self._flusher.is_full:
+                continue
+            self._core.step(message)
+        self._wake()
+
+    # -- writes -------------------------------------------------------------------------------
 
     async def propose(self, command: Command, size: int = 0) -> Outcome:
-        """Have `command` take effect and wait for its outcome; `size` is its payload in bytes.
+        """Propose `command` and wait for its outcome; `size` is its payload in bytes.
 
-        Cancelled, the caller learns nothing: the command may still take effect.
-        Raises `Unavailable` when it will not, `OutcomeUnknown` when nobody can tell.
+        A caller that is cancelled learns nothing: the command may still take effect.
+        Raises `Unavailable` if it never will, `OutcomeUnknown` if nobody can tell.
         """
-        self._admit(command)
         proposal = Proposal(command, size, trio.current_time() + PROPOSE_TIMEOUT_S)
-        self._drafting.add(proposal)
-        self._work.unpark()
+        self.admission.add(proposal)
         try:
             return await proposal.settled()
         except OutcomeUnknown:
             self._metrics.outcomes_unknown += 1
             raise
 
-    async def propose_forwarded(self, payload: bytes) -> bytes:
-        """Propose what another node forwarded, and answer when all of it is settled.
-
-        What the API would have refused is not proposed: its outcome is `INVALID`.
-        Raises `Unavailable` when this node does not lead: nothing was proposed.
-        """
-        if not self.leads:
-            raise Unavailable("this node does not lead")
-        proposals = decode_proposals(payload, trio.current_time() + PROPOSE_TIMEOUT_S)
-        refusals = await self._judge(refusals_of, proposals, len(payload))
-        gathering = ProposalBatch(proposals)
-        for proposal, refusal in zip(proposals, refusals, strict=True):
-            if refusal is not None:
-                self.refused_commands += 1
-                proposal.settle(refusal)
-                continue
-            proposal.command = until_now(proposal.command, self.now_ms())
-            try:
-                self._admit(proposal.command)
-                self._drafting.add(proposal)
-            except Unavailable as error:
-                proposal.settle(outcome.Error(error))
-        self._work.unpark()
-        await gathering.wait()
-        return encode_answers(gathering.settled)
-
-    async def propose_package(self, node_id: int, payload: bytes) -> bytes:
-        """Propose a package of another node, which takes effect once however often it comes, and
-        answer when it is decided.
-
-        Raises `Unavailable` when this copy did not get into the log, `OutcomeUnknown` when this
-        node lost the lead meanwhile.
-        """
-        if not self.leads or node_id not in self.core.configuration.members():
-            raise Unavailable("this node does not lead, or not that one")
-        sent = decode_package(payload)
-        # The sender has judged each command already, so one that no client can have asked for is
-        # the sender's own, and makes the whole package suspect.
-        if not await self._judge(are_of_clients, sent.commands, len(payload)):
-            self.refused_commands += len(sent.commands)
-            invalid = [Outcome(Result.INVALID) for _ in sent.commands]
-            return encode_decision(Decision(invalid))
-        if self.is_full and not sent.is_repeated and any(map(brings_bytes, sent.commands)):
-            return encode_decision(Decision(is_full=True))
-        if not self.leads:
-            raise Unavailable("this node does not lead any more")
-        stamp = PackageStamp(
-            node_id, sent.session_id, sent.sequence, sent.lowest, len(sent.commands)
-        )
-        deadline = trio.current_time() + PROPOSE_TIMEOUT_S
-        now_ms = self.now_ms()
-        commands = [until_now(command, now_ms) for command in sent.commands]
-        package = ForeignPackage(stamp, commands, deadline)
-        self._foreign.add(package)
-        self._work.unpark()
-        return encode_decision(Decision(await package.settled()))
-
-    async def _judge(self, judge: Callable[[W], V], what: W, size: int) -> V:
-        """Judge what another node forwarded, in a thread if it has many bytes."""
-        if size <= SMALL_BYTES:
-            return judge(what)
-        return await self._run_blocking(judge, what, limiter=self._judging)
-
-    def _admit(self, command: Command) -> None:
-        """Raises `Unavailable` for more bytes, on the leader, while there is no room for them."""
-        if self.is_full and self.leads and brings_bytes(command):
-            raise Unavailable(HOT_TIER_FULL)
-
     @property
-    def is_full(self) -> bool:
-        """Whether more waits for the cold store than may."""
-        return self.state.header.hot_bytes > self.hot_limit_bytes
+    def writes_taken(self) -> int:
+        """How many commands of this node left the queue so far."""
+        return self._queue.taken
 
-    def step(self, messages: Sequence[Message]) -> None:
-        """Take messages from peers. Raises `RaftViolation`: the process must end.
+    async def have_room(self) -> None:
+        """Wait until few changes wait to be stored. Raises `Unavailable`.
 
-        While too much waits to be stored, entries are treated as lost on the way: the leader
-        sends them again, and memory stays bounded. Heartbeats still count.
+        A large upload waits here between two parts: otherwise it would fill memory up to the
+        limit at which all writes wait.
         """
-        for message in messages:
-            if isinstance(message, AppendRequest) and message.entries and self._storing.is_behind:
-                continue
-            self.core.step(message)
-        self.wake()
+        if not await self.wait_for(lambda: self._flusher.has_room, PROPOSE_TIMEOUT_S):
+            raise Unavailable("too many changes are waiting to be stored on this node's disk")
 
-    def wake(self) -> None:
-        """Have the loop look at what was put into the core."""
-        self._work.unpark()
-        self._stirred.unpark()
+    def abandon_upload(self, upload_id: int) -> None:
+        """Remove an upload through the log, some time soon."""
+        self._sweeper.abandoned.append(upload_id)
 
-    async def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for something that the loop's turns bring about; False when time ran out."""
-        with trio.move_on_after(max(0.0, timeout_s)):
-            while not condition():
-                await self._turned.park()
-            return True
-        return False
+    def touch(self, key: bytes, stream_id: int) -> None:
+        """Note a read of a stream with a sliding window; the next sweep proposes it."""
+        self._sweeper.touches[key] = (stream_id, self.now_ms())
 
-    async def role_changed(self) -> None:
-        """Wait until the node's role, its leader or its term is another."""
-        await self._roles.park()
+    def touched_ms(self, key: bytes, stream_id: int) -> int:
+        """The latest read of a stream that is not in the log yet, or 0."""
+        noted = self._sweeper.touches.get(key)
+        return noted[1] if noted is not None and noted[0] == stream_id else 0
 
-    @property
-    def leads(self) -> bool:
-        return self.core.role == Role.LEADER
+    # -- reads --------------------------------------------------------------------------------
 
     def may_read(self) -> bool:
         """Whether a read of the state as it is now is linearizable without asking anyone."""
-        return self.core.local_read_index() is not None
+        return self._core.local_read_index() is not None
 
     async def read_barrier(self, timeout_s: float = READ_TIMEOUT_S) -> None:
         """Return once the state includes everything acknowledged before the call.
 
         Raises `Unavailable` when no leader confirms it in time.
         """
-        if not await self._barriers.wait(timeout_s):
+        if not await self._read_index.wait(timeout_s):
             raise Unavailable("no leader confirmed that the state is up to date")
-
-    async def stored(self) -> int:
-        """Wait until the store has all that was applied before the call; returns log time then."""
-        log_ms = self.state.header.log_ms
-        await self._storing.stored(self.state.header.applied_index)
-        return log_ms
-
-    def touch(self, key: bytes, stream_id: int) -> None:
-        """Note that a stream with a sliding window was read; the log hears of it soon."""
-        self._sweeper.touches[key] = (stream_id, self.now_ms())
-
-    async def have_room(self) -> None:
-        """Return once little waits to be stored. Who brings much waits here between two parts,
-        rather than make all writes wait at the limit. Raises `Unavailable`."""
-        if self._storing.has_room:
-            return
-        if not await self.wait_for(lambda: self._storing.has_room, PROPOSE_TIMEOUT_S):
-            raise Unavailable("too much waits to be stored")
-
-    @property
-    def writes_taken(self) -> int:
-        """How many writes of this node went on their way so far."""
-        return self._intake.taken
-
-    def abandon_upload(self, upload_id: int) -> None:
-        """Have the log forget an upload, some time soon."""
-        self._sweeper.abandoned.append(upload_id)
-
-    def touched_ms(self, key: bytes, stream_id: int) -> int:
-        """The latest read of a stream that the log has not heard of yet, or 0."""
-        noted = self._sweeper.touches.get(key)
-        return noted[1] if noted is not None and noted[0] == stream_id else 0
 
     def now_ms(self) -> int:
         """Log time as of now: the wall clock, but never before an entry already stamped."""
         return max(self._clock_ms(), self.state.header.log_ms)
 
-    # -- the loop -----------------------------------------------------------------------------
+    # -- the state on disk --------------------------------------------------------------------
+
+    async def stored(self) -> int:
+        """Wait until the store has all that was applied before the call; returns log time then."""
+        log_ms = self.state.header.log_ms
+        await self._flusher.stored(self.state.header.applied_index)
+        return log_ms
+
+    async def flush(self) -> None:
+        """Store all changes made so far."""
+        await self._flusher.flush()
+
+    async def compact(self) -> int:
+        """Store the state and compact the log up to it; returns the log's first entry then."""
+        through = await self._flusher.compact()
+        await self.wait_for(lambda: self._log.first_index > through, READ_TIMEOUT_S)
+        return self._log.first_index
+
+    async def open_snapshot(self, snapshot_id: int, *, only_hot: bool = False) -> SnapshotSource:
+        """A Raft snapshot of the stored state. Raises `SnapshotUnavailable`."""
+        args = (self._store, self._log, snapshot_id, only_hot)
+        return await self._run_blocking(SnapshotSource.open, *args, limiter=self._writer.limiter)
+
+    def snapshot_ended(self, peer_id: int, index: int | None) -> None:
+        """Note that a follower installed a Raft snapshot as of `index`, or with None, did not."""
+        if index is None:
+            self._core.snapshot_failed(peer_id)
+        else:
+            self._core.snapshot_sent(peer_id, index)
+        self._wake()
+
+    @property
+    def is_installing(self) -> bool:
+        """Whether a Raft snapshot is replacing state and log."""
+        return self._writer.is_installing
+
+    async def install(self, meta: SnapshotMeta) -> bool:
+        """Replace state and log with a received Raft snapshot; False if it is not needed."""
+        if self.is_installing or not self._core.begin_restore(meta.index, meta.term):
+            return False
+        self._writer.install(meta)
+        self._wake()
+        while self.is_installing:
+            await self._turn_taken.park()
+        return True
+
+    def _state_replaced(self) -> None:
+        self.machine.take_changes()
+        self._listener.start_over()
+
+    # -- turns --------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Run until cancelled. Raises `StorageError` when a disk fails, `RaftViolation` when
         something happened that cannot: the process must end."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write_loop, nursery)
-            nursery.start_soon(self._turn_loop, nursery)
-            nursery.start_soon(self._publish_loop)
-            nursery.start_soon(self._storing.run)
+            nursery.start_soon(self._take_turns, nursery)
+            nursery.start_soon(self._writer.run)
+            nursery.start_soon(self._tick)
+            nursery.start_soon(self._publish)
+            nursery.start_soon(self._flusher.run)
             nursery.start_soon(self._sweeper.run)
-            nursery.start_soon(self._tick_loop)
 
-    async def _tick_loop(self) -> None:
-        while True:
-            await trio.sleep(self.tick_s)
-            self.core.tick()
-            self._barriers.tick()
-            now = trio.current_time()
-            self._drafting.expire(now)
-            self._pauses = False
-            self._forwarding.resume()
-            self.wake()
+    def _wake(self) -> None:
+        """Let the turn task take a turn. However often it is called before that, it is one."""
+        self._turn_is_due = True
+        self._turn_due.unpark()
 
-    async def _turn_loop(self, nursery: trio.Nursery) -> None:
-        """Take turns while the writer waits for the disk: a slow disk must not look like a dead
-        node to its peers."""
+    def _proposed(self) -> None:
+        # While the disk is busy the next entry gathers; a turn follows when the write has ended.
+        if not self._writer.is_storing:
+            self._wake()
+
+    async def _take_turns(self, nursery: trio.Nursery) -> None:
         while True:
-            await self._stirred.park()
+            self._turn_is_due = False
             self._turn(nursery)
-
-    async def _write_loop(self, nursery: trio.Nursery) -> None:
-        while True:
-            self._turn(nursery)
-            if self._writes:
-                self._writing = True
-                await self._write(self._writes.popleft())
-                self._writing = False
-            elif self._installing is not None:
-                await self._install(self._installing)
-            elif (duty := self._storing.next_duty()) is not None:
-                await self._run_blocking(duty, limiter=self._writer)
-            elif self._log.lost_below is not None and self.core.may_vote:
-                await self._run_blocking(self._log.note_regained, limiter=self._writer)
+            if self._turn_is_due:
+                await trio.lowlevel.checkpoint()
             else:
-                await self._work.park()
-
-    async def _write(self, ready: Ready) -> None:
-        """Put a `Ready`'s hard state and entries on disk, and load what applying will need."""
-        wanted = self._rows_wanted(ready.entries)
-        flushes = self.state.flushes
-        started = trio.current_time()
-        rows = await self._run_blocking(self._write_blocking, ready, wanted, limiter=self._writer)
-        self._metrics.fsync_latency.observe(trio.current_time() - started)
-        # A row read before a flush ended may be older than one the flush let go of.
-        if flushes == self.state.flushes:
-            for row, raw in rows.items():
-                self.state.install(row, raw)
-        self._storing.log_grew(sum(len(entry.payload) for entry in ready.entries))
-        self._peers.send(ready.messages_after_store)
-        self.core.stored(*ready.completion)
-
-    def _write_blocking(self, ready: Ready, wanted: list[bytes]) -> dict[bytes, bytes | None]:
-        rows = load_rows(self._store, wanted, b"")
-        self._log.append(ready.entries, ready.hard_state)
-        return rows
-
-    def _rows_wanted(self, entries: Sequence[Entry]) -> list[bytes]:
-        """Rows that the entries will look at and that are not in memory."""
-        wanted: list[bytes] = []
-        for entry in entries:
-            if entry.kind == EntryKind.COMMANDS:
-                for command in self._batch(entry).commands:
-                    wanted += self.state.missing(command)
-        return wanted
-
-    def _batch(self, entry: Entry) -> PendingEntry:
-        """The commands of an entry, as proposed here or as another leader sent them."""
-        batch = self._batches.get(entry.index)
-        if batch is not None and batch.term == entry.term:
-            return batch
-        if batch is not None:
-            batch.fail(Unavailable("another leader's entry took its place"))
-        try:
-            decoded = decode_batch(entry.payload)
-        except UNDECODABLE as error:
-            # To skip it would be to differ from a replica that understands it.
-            raise raft.RaftViolation(
-                f"log entry {entry.index} has a command that this release of streamd does not know"
-                f" ({error}): start the release that wrote it, or a later one"
-            ) from error
-        batch = self._batches[entry.index] = PendingEntry(
-            entry.term, decoded.now_ms, decoded.commands, decoded.packages
-        )
-        return batch
+                await self._turn_due.park()
 
     def _turn(self, nursery: trio.Nursery) -> None:
-        """Do all that can be done without waiting."""
-        if not self._packages.session_id and self.opener.is_due:
-            nursery.start_soon(self._open_session, self.opener.begin())
-        self._pass_on(nursery)
-        self._barriers.ask()
-        applied = False
-        while (ready := self.core.ready()) is not None:
-            if ready.soft_state is not None:
-                self._role_changed(ready.soft_state)
-            if ready.messages:
-                self._peers.send(ready.messages)
-            if ready.must_store:
-                self._writes.append(ready)
-            for entry in ready.committed:
-                self._apply(entry)
-                applied = True
-            if ready.reads:
-                self._barriers.answer(ready.reads)
-            if ready.snapshots:
-                self._peers.snapshots_wanted(ready.snapshots)
-        self._barriers.applied(self.core.applied_index)
-        if self.core.configuration is not self._configuration:
-            self._configuration = self.core.configuration
+        """Do all that can be done without waiting, and give the writer its next job."""
+        if not self._packages.session_id and self._opener.is_due:
+            nursery.start_soon(self._open_session, self._opener.begin())
+        if self.leads:
+            self._propose_pending()
+        elif self.leader_id:
+            self._forwarding.send(nursery, self.leader_id, MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
+        self._read_index.ask()
+        applied_before = self._core.applied_index
+        while (ready := self._core.ready()) is not None:
+            self._take(ready)
+        self._read_index.applied(self._core.applied_index)
+        if self._core.configuration is not self._configuration:
+            self._configuration = self._core.configuration
             self._peers.configured(self._configuration)
-        self._turned.unpark_all()
-        if applied:
-            if self._audience.present:
-                self._news.unpark()
+        self._writer.start_next()
+        self._turn_taken.unpark_all()
+        if self._core.applied_index > applied_before:
+            self._flusher.changed()
+            if self._listener.present:
+                self._changes_made.unpark()
             else:
                 self.machine.take_changes()
-            self._storing.changed()
 
-    async def _open_session(self, call: trio.CancelScope) -> None:
-        session_id = await self.opener.ask(call)
-        if session_id:
-            self._packages.open(session_id)
-            self.wake()
+    def _take(self, ready: Ready) -> None:
+        """Do what the core hands out."""
+        if ready.soft_state is not None:
+            self._leader_or_term_changed(ready.soft_state)
+        # Messages in `messages` say nothing that must be on the disk first, so they do not wait
+        # for it: the leader replicates entries while it writes them itself (thesis 10.2.1).
+        if ready.messages:
+            self._peers.send(ready.messages)
+        if ready.must_store:
+            self._writer.store(ready)
+        for entry in ready.committed:
+            self._applier.apply(entry)
+            self._core.applied(entry.index)
+        if ready.reads:
+            self._read_index.answer(ready.reads)
+        if ready.snapshots:
+            self._peers.snapshots_wanted(ready.snapshots)
 
-    def _pass_on(self, nursery: trio.Nursery) -> None:
-        """Propose what is pending, or have the leader propose it."""
-        if self.leads:
-            # While the disk is busy the next batch gathers.
-            if not self._writes and not self._writing and not self._pauses:
-                self._propose_pending()
-        elif self.core.leader_id:
-            self._forwarding.send(nursery, self.core.leader_id, MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
-
-    def _role_changed(self, state: SoftState) -> None:
-        """Another role, leader or term: nobody may wait for what only the old one could do."""
-        self._barriers.ask_again()
-        self._roles.unpark_all()
-        self.opener.leader_changed()
+    def _leader_or_term_changed(self, state: SoftState) -> None:
+        """Let nobody wait for what only the former leader could do."""
+        self._read_index.ask_again()
+        self._leadership_changed.unpark_all()
+        self._opener.leader_changed()
         self._forwarding.leader_changed()
-        self._pauses = False
-        self.wake()
-        if state.role == Role.LEADER:
-            return
-        error = OutcomeUnknown("the leader changed before the write was committed")
-        for batch in self._batches.values():
-            batch.fail(error)
-        self._drafting.lead_lost()
+        self._proposing_pauses = False
+        self._wake()
+        if state.role != Role.LEADER:
+            self._applier.fail_all(
+                OutcomeUnknown("the leader changed before the write was committed")
+            )
+            self._drafting.leadership_lost()
 
     def _propose_pending(self) -> None:
-        """Make all that is pending one entry, as far as one entry may hold it."""
-        if self._storing.is_behind:
+        """Propose all that waits as one entry, as far as one entry may hold it.
+
+        While one is on its way to the disk the next gathers: the slower the disk, the more writes
+        share a sync.
+        """
+        if self._writer.is_storing or self._proposing_pauses or self._flusher.is_full:
             return
         draft = self._drafting.draft(MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
         if draft is None:
@@ -496,99 +453,41 @@ class Group:
         now_ms = self.now_ms()
         payload = encode_batch(Batch(now_ms, draft.commands, draft.stamps))
         try:
-            indexes = self.core.propose([payload])
-        except raft.CoreRefused as error:
+            [index] = self._core.propose([payload])
+        except CoreRefused as error:
             draft.refused(Unavailable(str(error)))
-            self._pauses = True
+            self._proposing_pauses = True
             return
-        self._batches[indexes[0]] = PendingEntry(
-            self.core.term, now_ms, draft.commands, draft.stamps, draft.proposals, draft.foreign
+        pending = PendingEntry(
+            self.term, now_ms, draft.commands, draft.stamps, draft.proposals, draft.foreign
         )
+        self._applier.proposed(index, pending)
         self._metrics.commit_batch.observe(len(draft.commands))
 
-    def _apply(self, entry: Entry) -> None:
-        if entry.kind == EntryKind.COMMANDS:
-            batch = self._batch(entry)
-            outcomes = self.machine.apply(
-                entry.index, entry.term, batch.now_ms, batch.commands, batch.packages
-            )
-            batch.settle(outcomes, self.core.node_id, self._packages)
-        else:
-            if entry.kind == EntryKind.CONFIGURATION:
-                gone = departed(self.state.header.configuration, entry.payload)
-                self.machine.configure(entry.index, entry.term, entry.payload, gone)
-            else:
-                self.machine.apply(entry.index, entry.term, 0, [])
-            stale = self._batches.get(entry.index)
-            if stale is not None:
-                stale.fail(Unavailable("another leader's entry took its place"))
-        self._batches.pop(entry.index, None)
-        self.core.applied(entry.index)
+    async def _open_session(self, call: trio.CancelScope) -> None:
+        session_id = await self._opener.ask(call)
+        if session_id:
+            self._packages.open(session_id)
+            self._wake()
 
-    async def _publish_loop(self) -> None:
-        """Tell live readers what changed, after those who changed it.
+    async def _tick(self) -> None:
+        while True:
+            await trio.sleep(self.tick_s)
+            self._core.tick()
+            self._read_index.tick()
+            self._drafting.expire(trio.current_time())
+            self._proposing_pauses = False
+            self._forwarding.resume()
+            self._wake()
 
-        A stream with a thousand readers costs the loop some milliseconds an append. The tasks
-        that got their outcome in the same turn run before this one goes on.
+    async def _publish(self) -> None:
+        """Tell live readers what changed, after the writers whose commands changed it.
+
+        A stream with a thousand readers costs some milliseconds an append. The tasks that got
+        their outcome in the same turn run before this one goes on.
         """
         while True:
             while not self.machine.changes:
-                await self._news.park()
+                await self._changes_made.park()
             await trio.lowlevel.checkpoint()
-            self._audience.publish(self.machine.take_changes())
-
-    # -- behind the writes --------------------------------------------------------------------
-
-    async def flush(self) -> None:
-        """Store all changes made so far."""
-        await self._storing.flush()
-
-    async def compact(self) -> int:
-        """Store the state and cut the log behind it; returns the log's first entry then."""
-        through = await self._storing.compact()
-        await self.wait_for(lambda: self._log.first_index > through, READ_TIMEOUT_S)
-        return self._log.first_index
-
-    # -- snapshots ----------------------------------------------------------------------------
-
-    async def open_snapshot(self, snapshot_id: int, *, only_hot: bool = False) -> SnapshotSource:
-        """A snapshot of the state as stored; see there. Raises `SnapshotUnavailable`."""
-        args = (self._store, self._log, snapshot_id, only_hot)
-        return await self._run_blocking(SnapshotSource.open, *args, limiter=self._writer)
-
-    @property
-    def is_installing(self) -> bool:
-        """Whether a snapshot is taking the place of state and log."""
-        return self._installing is not None
-
-    async def install(self, meta: SnapshotMeta) -> bool:
-        """Put a received snapshot in the place of state and log, between two writes.
-
-        False when it is not wanted any more.
-        """
-        if self._installing is not None or not self.core.begin_restore(meta.index, meta.term):
-            return False
-        self._installing = meta
-        self.wake()
-        while self._installing is not None:
-            await self._turned.park()
-        return True
-
-    async def _install(self, meta: SnapshotMeta) -> None:
-        async with self._storing.exclusive:
-            await self._run_blocking(
-                install, self._data_dir, self._log, self._store, meta, limiter=self._writer
-            )
-            self.state.load()
-            self.machine.take_changes()
-            configuration = decode_configuration(meta.configuration)
-            restored = self.core.restore(meta.index, meta.term, configuration)
-            assert restored, meta
-        unknown = OutcomeUnknown("a snapshot took the place of the log")
-        for batch in self._batches.values():
-            batch.fail(unknown)
-        self._batches = {}
-        self._storing.restarted(meta.index)
-        self._installing = None
-        self._audience.start_over()
-        self._turned.unpark_all()
+            self._listener.publish(self.machine.take_changes())

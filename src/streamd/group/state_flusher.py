@@ -66,7 +66,7 @@ class StateFlusher:
         self._floor_due = False
 
     @property
-    def is_behind(self) -> bool:
+    def is_full(self) -> bool:
         """Whether so much waits to be stored that no more should be added."""
         return self._state.unstored_bytes > MAX_UNSTORED_BYTES
 

@@ -38,17 +38,17 @@ async def report(node: Node) -> dict[str, object] | None:
     tier = node.cold_tier
     if tier is None:
         return None
-    core, header, config = node.group.core, node.group.state.header, node.cold_config
+    group, header, config = node.group, node.group.state.header, node.cold_config
     packs = await node.run_blocking(_sum_up, node.stores.state)
     oldest_ms = await node.run_blocking(_oldest_hot_ms, node.stores.state)
     return {
         "place": tier.cold.place,
         "unavailable_ms": _unavailable_ms(tier),
-        "node_id": core.node_id,
-        "leads": node.group.leads,
-        "leader_id": core.leader_id or None,
+        "node_id": group.node_id,
+        "leads": group.leads,
+        "leader_id": group.leader_id or None,
         "leader_address": node.leader_address(),
-        "term": core.term,
+        "term": group.term,
         "hot_bytes": header.hot_bytes,
         "hot_limit_bytes": config.hot_limit_bytes,
         "lag_ms": _lag_ms(node, oldest_ms),
@@ -71,7 +71,7 @@ async def report(node: Node) -> dict[str, object] | None:
 def backpressure(node: Node) -> str | None:
     """Why the leader refuses appends at the moment; None when they are taken."""
     group = node.group
-    if not group.is_full:
+    if not group.admission.is_full:
         return None
     return (
         f"refused: {group.state.header.hot_bytes} bytes wait for the cold store, more than "
@@ -166,7 +166,7 @@ def export(node: Node, metrics: Metrics) -> None:
     gauge("cold_bytes", "In the cold store, and needed.", lambda: header.header.cold_bytes)
     away = tier.cold.health
     gauge("cold_unavailable", "Whether the store does not answer.", lambda: away.away_s is not None)
-    gauge("cold_backpressure", "Whether appends are refused.", lambda: node.group.is_full)
+    gauge("cold_backpressure", "Whether appends are refused.", lambda: node.group.admission.is_full)
     stuck = node.flusher
     gauge("cold_stuck_bytes", "That no object can hold, as known.", lambda: stuck.stuck_bytes)
     held = node.evictor

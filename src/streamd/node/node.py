@@ -78,7 +78,7 @@ class Node:
             run_blocking=run_blocking,
             clock_ms=clock_ms,
             metrics=metrics,
-            audience=listener,
+            listener=listener,
             peers=cluster,
             tick_s=timing.heartbeat_interval_ms / 1000,
             nonce=random.getrandbits(63),
@@ -111,7 +111,7 @@ class Node:
         """The cold tier over a cold store, if there is one."""
         if cold is None:
             return None
-        self.group.hot_limit_bytes = config.hot_limit_bytes
+        self.group.admission.hot_limit_bytes = config.hot_limit_bytes
         reads = SliceCache(cold, cache_bytes=config.cache_bytes)
         self.flusher = Flusher(
             self.group,
@@ -180,7 +180,7 @@ class Node:
             self._nursery = nursery
             nursery.start_soon(self.group.run)
             if self.cluster is not None:
-                self.cluster.configured(self.group.core.configuration)
+                self.cluster.configured(self.group.configuration)
                 self.cluster.member = self
                 nursery.start_soon(self._receiver.tidy_forever)
             else:
@@ -198,19 +198,19 @@ class Node:
 
     @property
     def leader_id(self) -> int:
-        return self.group.core.leader_id
+        return self.group.leader_id
 
     def step(self, messages: Sequence[Message]) -> None:
         self.group.step(messages)
 
     async def propose_forwarded(self, payload: bytes) -> bytes:
-        return await self.group.propose_forwarded(payload)
+        return await self.group.admission.propose_forwarded(payload)
 
     async def propose_package(self, peer_id: int, payload: bytes) -> bytes:
-        return await self.group.propose_package(peer_id, payload)
+        return await self.group.admission.propose_package(peer_id, payload)
 
     async def open_session(self, peer_id: int, payload: bytes) -> bytes:
-        return await self.group.opener.open_for(peer_id, payload)
+        return await self.group.admission.open_session(peer_id, payload)
 
     async def administer(self, payload: bytes) -> bytes:
         assert self.administration is not None
@@ -233,19 +233,19 @@ class Node:
 
     def leader_address(self) -> str | None:
         """Where clients reach the leader when that is another node, as far as it is known."""
-        core = self.group.core
-        if self.cluster is None or core.leader_id in (0, core.node_id):
+        leader_id = self.group.leader_id
+        if self.cluster is None or leader_id in (0, self.group.node_id):
             return None
-        return self.cluster.client_address_of(core.leader_id)
+        return self.cluster.client_address_of(leader_id)
 
     def is_in_contact(self) -> bool:
         """Whether the group has voters and the leader, as far as known, is in reach."""
-        core = self.group.core
-        if self.cluster is None or core.leader_id == core.node_id:
-            return bool(core.configuration.voters)
-        connection = self.cluster.connections().get(core.leader_id)
+        group = self.group
+        if self.cluster is None or group.leader_id == group.node_id:
+            return bool(group.configuration.voters)
+        connection = self.cluster.connections().get(group.leader_id)
         return connection is not None and connection.connected
 
     def is_ready(self) -> bool:
         """Whether the node leads or follows, and its state is as new as it can be."""
-        return self.group.core.is_caught_up
+        return self.group.is_caught_up

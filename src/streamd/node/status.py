@@ -13,20 +13,20 @@ from streamd.transport import PeerConnection
 
 def report(node: Node) -> dict[str, object]:
     """What ``/cluster/status`` says. Raises `StorageFailed`."""
-    core = node.group.core
-    configuration = core.configuration
+    group = node.group
+    configuration = group.configuration
     identity = node.stores.data_dir.identity
     found: dict[str, object] = {
         "cluster_id": identity.cluster_id,
         "cluster_name": identity.cluster_name or None,
-        "node_id": core.node_id,
-        "role": core.role.name.lower(),
-        "leader_id": core.leader_id or None,
-        "term": core.term,
-        "commit_index": core.commit_index,
-        "last_applied": core.applied_index,
-        "last_log_index": core.last_index,
-        "first_log_index": core.first_index,
+        "node_id": group.node_id,
+        "role": group.role.name.lower(),
+        "leader_id": group.leader_id or None,
+        "term": group.term,
+        "commit_index": group.commit_index,
+        "last_applied": group.applied_index,
+        "last_log_index": group.last_index,
+        "first_log_index": group.first_index,
         "voters": sorted(configuration.voters),
         "learners": sorted(configuration.learners),
         "streams": node.group.state.header.streams,
@@ -38,9 +38,9 @@ def report(node: Node) -> dict[str, object]:
 
 def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
     """What this node knows of each member; lag and contact only the leader knows."""
-    core = node.group.core
-    configuration = core.configuration
-    progress = core.peers()
+    group = node.group
+    configuration = group.configuration
+    progress = group.peers()
     connections = cluster.connections()
     members: list[dict[str, object]] = []
     for node_id, peer_address, client_address in configuration.addresses:
@@ -53,7 +53,7 @@ def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
         if node_id in progress:
             peer = progress[node_id]
             member["match_index"] = peer.match_index
-            member["behind_entries"] = core.last_index - peer.match_index
+            member["behind_entries"] = group.last_index - peer.match_index
             member["behind_bytes"] = _behind_bytes(node, peer)
             member["flow"] = peer.state
             member["last_contact_ms"] = _last_contact_ms(node, peer)
@@ -66,7 +66,7 @@ def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
 def _behind_bytes(node: Node, peer: PeerStatus) -> int:
     """About how many bytes of entries a follower lacks; those of the log only, when some that it
     lacks are gone from there and a snapshot will replace them."""
-    return node.stores.log.size_after(max(peer.match_index, node.group.core.first_index - 1))
+    return node.stores.log.size_after(max(peer.match_index, node.group.first_index - 1))
 
 
 def _last_contact_ms(node: Node, peer: PeerStatus) -> int:
@@ -75,11 +75,11 @@ def _last_contact_ms(node: Node, peer: PeerStatus) -> int:
 
 def export(node: Node, metrics: Metrics) -> None:
     """Have the node's standing scraped, and how things are with each peer."""
-    core, gauge = node.group.core, metrics.gauge
-    gauge("raft_term", "The node's Raft term.", lambda: core.term)
-    gauge("raft_role", "0 follower, 1 or 2 candidate, 3 leader.", lambda: core.role)
-    gauge("raft_commit_index", "The last committed log entry.", lambda: core.commit_index)
-    gauge("raft_applied_index", "The last applied log entry.", lambda: core.applied_index)
+    group, gauge = node.group, metrics.gauge
+    gauge("raft_term", "The node's Raft term.", lambda: group.term)
+    gauge("raft_role", "0 follower, 1 or 2 candidate, 3 leader.", lambda: group.role)
+    gauge("raft_commit_index", "The last committed log entry.", lambda: group.commit_index)
+    gauge("raft_applied_index", "The last applied log entry.", lambda: group.applied_index)
     gauge("streams", "Streams that exist.", lambda: node.group.state.header.streams)
     metrics.counter_by(
         "what",
@@ -94,8 +94,8 @@ def export(node: Node, metrics: Metrics) -> None:
 
 def _refused(node: Node) -> dict[str, float]:
     counts: dict[str, float] = {
-        "commands": node.group.refused_commands,
-        "messages": node.group.core.refused_messages,
+        "commands": node.group.admission.refused_commands,
+        "messages": node.group.refused_messages,
     }
     if node.cluster is not None:
         counts["requests"] = node.cluster.refused_requests
@@ -104,16 +104,16 @@ def _refused(node: Node) -> dict[str, float]:
 
 
 def _export_progress(node: Node, metrics: Metrics) -> None:
-    core = node.group.core
+    group = node.group
 
     def of_each(value: Callable[[PeerStatus], float]) -> Callable[[], Mapping[str, float]]:
-        return lambda: {str(node_id): value(peer) for node_id, peer in core.peers().items()}
+        return lambda: {str(node_id): value(peer) for node_id, peer in group.peers().items()}
 
     metrics.gauge_by(
         "peer",
         "peer_behind_entries",
         "Log entries that a follower lacks; on the leader only.",
-        of_each(lambda peer: core.last_index - peer.match_index),
+        of_each(lambda peer: group.last_index - peer.match_index),
     )
     metrics.gauge_by(
         "peer",

@@ -165,9 +165,9 @@ class ColdTier:
                 nursery.start_soon(task.run)
             while True:
                 if self._group.leads:
-                    await self._lead(LeaderTerm(self._group.core.term))
+                    await self._lead(LeaderTerm(self._group.term))
                 else:
-                    await self._group.role_changed()
+                    await self._group.leadership_changed()
 
     def run_now(self) -> None:
         """Have the leader's tasks look now at what there is to do."""
@@ -176,14 +176,13 @@ class ColdTier:
 
     async def _lead(self, lead: LeaderTerm) -> None:
         """Do the leader's work for as long as this node leads in this term."""
-        core = self._group.core
         self.lead = lead
         try:
             async with trio.open_nursery() as nursery:
                 for task in self.leader_tasks:
                     nursery.start_soon(task.run, lead)
-                while self._group.leads and core.term == lead.term:
-                    await self._group.role_changed()
+                while self._group.leads and self._group.term == lead.term:
+                    await self._group.leadership_changed()
                 nursery.cancel_scope.cancel()
         finally:
             self.lead = None

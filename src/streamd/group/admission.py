@@ -1,0 +1,160 @@
+"""What may wait here for the log: commands of this node, and what other nodes send the leader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import outcome
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.group.drafts import Drafting
+from streamd.group.opening import Opener
+from streamd.group.packages import (
+    HOT_TIER_FULL,
+    Decision,
+    ForeignPackage,
+    decode_package,
+    encode_decision,
+)
+from streamd.group.proposals import (
+    Proposal,
+    ProposalBatch,
+    Unavailable,
+    decode_proposals,
+    encode_answers,
+    refusals_of,
+)
+from streamd.group.sweeping import until_now
+from streamd.raft.core import Core, Role
+from streamd.streams.checks import are_of_clients
+from streamd.streams.commands import Command, Outcome, Result, brings_bytes
+from streamd.streams.content import SMALL_BYTES
+from streamd.streams.sessions import PackageStamp
+from streamd.streams.state import State
+
+W = TypeVar("W")
+V = TypeVar("V")
+
+# How long a write may wait for a leader to take it.
+PROPOSE_TIMEOUT_S = 10.0
+
+
+class Admission:
+    """The one way to the queues of `Drafting`. `proposed` is called when something was added.
+
+    What a node forwards was judged there already. It is judged again here: a faulty node must not
+    get a command into the log that no client could have asked for.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        state: State,
+        drafting: Drafting,
+        opener: Opener,
+        *,
+        now_ms: Callable[[], int],
+        proposed: Callable[[], None],
+        run_blocking: RunBlocking,
+    ) -> None:
+        self._core = core
+        self._state = state
+        self._drafting = drafting
+        self._opener = opener
+        self._now_ms = now_ms
+        self._proposed = proposed
+        self._run_blocking = run_blocking
+        self._judging = trio.CapacityLimiter(1)
+        # Infinite without a cold store.
+        self.hot_limit_bytes = math.inf
+        # Forwarded by other nodes, though no client can have asked for them.
+        self.refused_commands = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more bytes wait for the cold store than `hot_limit_bytes`."""
+        return self._state.header.hot_bytes > self.hot_limit_bytes
+
+    @property
+    def _leads(self) -> bool:
+        return self._core.role == Role.LEADER
+
+    def add(self, proposal: Proposal) -> None:
+        """Let a proposal of this node wait for the log. Raises `Unavailable`."""
+        self._add(proposal)
+        self._proposed()
+
+    def _add(self, proposal: Proposal) -> None:
+        if self.is_full and self._leads and brings_bytes(proposal.command):
+            raise Unavailable(HOT_TIER_FULL)
+        self._drafting.add(proposal)
+
+    # -- for other nodes ----------------------------------------------------------------------
+
+    async def propose_forwarded(self, payload: bytes) -> bytes:
+        """Propose what a node without a session forwarded; returns once all of it is settled.
+
+        The outcome of a command that the API would have refused is `INVALID`.
+        Raises `Unavailable` when this node does not lead: nothing was proposed.
+        """
+        if not self._leads:
+            raise Unavailable("this node does not lead")
+        proposals = decode_proposals(payload, trio.current_time() + PROPOSE_TIMEOUT_S)
+        refusals = await self._judge(refusals_of, proposals, len(payload))
+        batch = ProposalBatch(proposals)
+        for proposal, refusal in zip(proposals, refusals, strict=True):
+            if refusal is not None:
+                self.refused_commands += 1
+                proposal.settle(refusal)
+                continue
+            proposal.command = until_now(proposal.command, self._now_ms())
+            try:
+                self._add(proposal)
+            except Unavailable as error:
+                proposal.settle(outcome.Error(error))
+        self._proposed()
+        await batch.wait()
+        return encode_answers(batch.settled)
+
+    async def propose_package(self, node_id: int, payload: bytes) -> bytes:
+        """Propose a package of another node; returns once it is decided. However many copies of a
+        package are proposed, it takes effect once.
+
+        Raises `Unavailable` when this copy did not get into the log, `OutcomeUnknown` when this
+        node was deposed meanwhile.
+        """
+        if not self._leads or node_id not in self._core.configuration.members():
+            raise Unavailable(f"this node does not lead node {node_id}")
+        sent = decode_package(payload)
+        # One command that no client can have asked for makes the whole package suspect.
+        if not await self._judge(are_of_clients, sent.commands, len(payload)):
+            self.refused_commands += len(sent.commands)
+            invalid = [Outcome(Result.INVALID) for _ in sent.commands]
+            return encode_decision(Decision(invalid))
+        # A repeated package may be in the log already: whether it took effect, the log must say.
+        if self.is_full and not sent.is_repeated and any(map(brings_bytes, sent.commands)):
+            return encode_decision(Decision(is_full=True))
+        if not self._leads:
+            raise Unavailable("this node no longer leads")
+        stamp = PackageStamp(
+            node_id, sent.session_id, sent.sequence, sent.lowest, len(sent.commands)
+        )
+        now_ms = self._now_ms()
+        commands: list[Command] = [until_now(command, now_ms) for command in sent.commands]
+        package = ForeignPackage(stamp, commands, trio.current_time() + PROPOSE_TIMEOUT_S)
+        self._drafting.add_foreign(package)
+        self._proposed()
+        return encode_decision(Decision(await package.settled()))
+
+    async def open_session(self, node_id: int, payload: bytes) -> bytes:
+        """Open a session for a node that asks. Raises `Unavailable`, `OutcomeUnknown`."""
+        return await self._opener.open_for(node_id, payload)
+
+    async def _judge(self, judge: Callable[[W], V], what: W, size: int) -> V:
+        """Judge what another node sent, in a thread if it is large."""
+        if size <= SMALL_BYTES:
+            return judge(what)
+        return await self._run_blocking(judge, what, limiter=self._judging)

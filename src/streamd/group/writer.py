@@ -1,0 +1,157 @@
+"""The one task of a group that writes to the log, a job at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.group.applying import Applier
+from streamd.group.peers import Peers
+from streamd.group.proposals import OutcomeUnknown
+from streamd.group.state_flusher import StateFlusher
+from streamd.metrics import Metrics
+from streamd.raft.core import Core, Ready
+from streamd.raft.membership import decode_configuration
+from streamd.storage.data_dir import DataDir
+from streamd.storage.install import install
+from streamd.storage.log_storage import LogStorage
+from streamd.storage.raft_snapshots import SnapshotMeta
+from streamd.storage.state_store import StateStore
+from streamd.streams.state import State, load_rows
+
+Job = Callable[[], Awaitable[None]]
+
+
+class Writer:
+    """Stores what the core hands out, installs Raft snapshots, and keeps the log in order.
+
+    The turn task decides: at the end of each turn it calls `start_next`, and a job that has ended
+    calls `job_ended` for the next turn. So a job never begins before the turn that follows the
+    one before it, and what is to be stored goes before what can wait.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        log: LogStorage,
+        state: State,
+        store: StateStore,
+        data_dir: DataDir,
+        applier: Applier,
+        flusher: StateFlusher,
+        peers: Peers,
+        *,
+        run_blocking: RunBlocking,
+        metrics: Metrics,
+        job_ended: Callable[[], None],
+        state_replaced: Callable[[], None],
+    ) -> None:
+        """`state_replaced` is called when a Raft snapshot has been installed."""
+        self._core = core
+        self._log = log
+        self._state = state
+        self._store = store
+        self._data_dir = data_dir
+        self._applier = applier
+        self._flusher = flusher
+        self._peers = peers
+        self._run_blocking = run_blocking
+        self._metrics = metrics
+        self._job_ended = job_ended
+        self._state_replaced = state_replaced
+        # Everything that touches the log's files runs in this one thread.
+        self.limiter = trio.CapacityLimiter(1)
+        self._unwritten: deque[Ready] = deque()
+        self._is_storing = False
+        self._job: Job | None = None
+        self._job_given = trio.lowlevel.ParkingLot()
+        self._installing: SnapshotMeta | None = None
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether entries or votes are on their way to the disk, or wait to be."""
+        return self._is_storing or bool(self._unwritten)
+
+    @property
+    def is_installing(self) -> bool:
+        """Whether a Raft snapshot is replacing state and log, or waits to."""
+        return self._installing is not None
+
+    def store(self, ready: Ready) -> None:
+        """Store a `Ready`'s hard state and entries, after those before it."""
+        self._unwritten.append(ready)
+
+    def install(self, meta: SnapshotMeta) -> None:
+        """Install a received Raft snapshot once everything handed out before is stored."""
+        assert self._installing is None, "one at a time"
+        self._installing = meta
+
+    def start_next(self) -> None:
+        """Begin the next job unless one is under way."""
+        if self._job is None:
+            self._job = self._next_job()
+            if self._job is not None:
+                self._job_given.unpark()
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises `StorageError`: the process must end."""
+        while True:
+            while self._job is None:
+                await self._job_given.park()
+            await self._job()
+            self._job = None
+            self._job_ended()
+
+    def _next_job(self) -> Job | None:
+        if self._unwritten:
+            self._is_storing = True
+            return partial(self._store_ready, self._unwritten.popleft())
+        if self._installing is not None:
+            return partial(self._install, self._installing)
+        duty = self._flusher.next_duty()
+        if duty is None and self._log.lost_below is not None and self._core.may_vote:
+            duty = self._log.note_regained
+        return None if duty is None else partial(self._run_blocking, duty, limiter=self.limiter)
+
+    async def _store_ready(self, ready: Ready) -> None:
+        """Store a `Ready` with one synced write, and load the rows that applying it will need.
+
+        Only then may the messages that confirm it leave (thesis 3.8).
+        """
+        wanted = self._applier.rows_wanted(ready.entries)
+        flushes = self._state.flushes
+        started = trio.current_time()
+        rows = await self._run_blocking(self._store_blocking, ready, wanted, limiter=self.limiter)
+        self._metrics.fsync_latency.observe(trio.current_time() - started)
+        # A flush that ended meanwhile may have stored a newer row and evicted it from memory: the
+        # one read before would take its place.
+        if flushes == self._state.flushes:
+            for row, raw in rows.items():
+                self._state.install(row, raw)
+        self._flusher.log_grew(sum(len(entry.payload) for entry in ready.entries))
+        self._peers.send(ready.messages_after_store)
+        self._core.stored(*ready.completion)
+        self._is_storing = False
+
+    def _store_blocking(self, ready: Ready, wanted: list[bytes]) -> dict[bytes, bytes | None]:
+        rows = load_rows(self._store, wanted, b"") if wanted else {}
+        self._log.append(ready.entries, ready.hard_state)
+        return rows
+
+    async def _install(self, meta: SnapshotMeta) -> None:
+        async with self._flusher.exclusive:
+            await self._run_blocking(
+                install, self._data_dir, self._log, self._store, meta, limiter=self.limiter
+            )
+            self._state.load()
+            configuration = decode_configuration(meta.configuration)
+            restored = self._core.restore(meta.index, meta.term, configuration)
+            assert restored, meta
+        self._applier.reset(OutcomeUnknown("a snapshot took the place of the log"))
+        self._flusher.restarted(meta.index)
+        self._installing = None
+        self._state_replaced()
