@@ -229,14 +229,12 @@ class Server:
     def _request(
         self, method: str, url: httpx.URL, headers: Mapping[str, str] | None, body: Body
     ) -> httpx.Request:
-        if not isinstance(body, bytes):
-            return self._client.build_request(method, url, headers=headers, content=body())
-        if not body:
-            return self._client.build_request(method, url, headers=headers, content=b"")
         # httpx keeps a request that is part of a cycle, and one of bytes keeps its body: a large
         # append would hold a hundred bodies until the garbage collector comes.
-        sized = {**(headers or {}), "Content-Length": str(len(body))}
-        return self._client.build_request(method, url, headers=sized, content=iter((body,)))
+        content = iter((body,)) if isinstance(body, bytes) else body()
+        size = {"Content-Length": str(len(body))} if isinstance(body, bytes) else {}
+        headers = {**(headers or {}), **size}
+        return self._client.build_request(method, url, headers=headers, content=content)
 
     def turn(self) -> bool:
         """Ask the next node from now on. Returns whether a pause is due: all had their turn."""
