@@ -46,6 +46,17 @@ def _of_stream(folder: Folder, found: Slice) -> int:
     return ids.index(found.stream_id)
 
 
+def with_changed_record(folder: Folder, found: Slice) -> tuple[list[tuple[int, Chunk]], int]:
+    """All slices of a pack, with a bit flipped in the fourth record of one; and its number."""
+    slices = folder.chunks(found.pack)
+    number = _of_stream(folder, found)
+    chunk = slices[number][1]
+    record = chunk.start_record + 3
+    changed = with_bytes(chunk, flipped(chunk.data, record_at(chunk, record)))
+    slices[number] = (found.stream_id, changed)
+    return slices, record
+
+
 def _read_end(content: bytes) -> tuple[int, bytes]:
     """Where a pack's footer begins, and its footer."""
     size, _ = packs._END.unpack(content[-packs._END.size :])
@@ -68,14 +79,7 @@ def byte_of_a_slice_made_good(scene: Scene) -> Expected:
     """A record in a slice changes, and the checksums of slice and footer are made good."""
     folder = scene.folder
     found = a_slice(folder)
-    slices = folder.chunks(found.pack)
-    number = _of_stream(folder, found)
-    chunk = slices[number][1]
-    record = chunk.start_record + 3
-    slices[number] = (
-        found.stream_id,
-        with_bytes(chunk, flipped(chunk.data, record_at(chunk, record))),
-    )
+    slices, _ = with_changed_record(folder, found)
     folder.objects[found.pack] = folder.pack_of(found.pack, slices).content
     return Expected("slice_altered", found.pack, CHAT)
 
@@ -85,14 +89,7 @@ def slice_forged_everywhere(scene: Scene) -> Expected:
     """A record in a slice changes, and pack, name, log, chain and states are made good."""
     folder = scene.folder
     found = a_slice(folder)
-    slices = folder.chunks(found.pack)
-    number = _of_stream(folder, found)
-    chunk = slices[number][1]
-    record = chunk.start_record + 3
-    slices[number] = (
-        found.stream_id,
-        with_bytes(chunk, flipped(chunk.data, record_at(chunk, record))),
-    )
+    slices, record = with_changed_record(folder, found)
     forged = folder.forge_pack(found.pack, slices)
     return Expected("slice_contradicts_log", forged, CHAT, record)
 
