@@ -16,8 +16,10 @@ from streamd.client.transport import Unreachable
 from streamd.spark.sink import task
 from streamd.spark.sink.errors import BadRow, Fenced, NotWritten, RowsChanged
 from streamd.spark.sink.writers import StreamWriter, Written
+from tests.client.running import Shell
 from tests.spark.sink.attempts import Row, Sink, Streams, new_sink
 from tests.support.s3_proxy import Fault, S3Proxy
+from tests.support.server_process import ServerProcess
 
 ALL = os.environ.get("AUDIT_TESTS") == "all"
 
@@ -331,6 +333,26 @@ def test_a_stream_that_was_made_anew_is_written_to_as_what_it_is_now(
         sink.write([(name, b"2")], epoch=1)
     sink.write([(name, b"2")], epoch=1)
     assert streams.content(name) == b"2"
+
+
+def test_the_journals_of_a_sink_are_listed_and_deleted_by_its_id(
+    sink_server: ServerProcess, streams: Streams
+) -> None:
+    """As docs/spark.md has it for queries that were given up, and for no others."""
+    sink = new_sink(sink_server.url)
+    other = Sink(sink.settings, f"{sink.sink_id}2", sink.run)
+    rows = rows_for(sink, 10)
+    for one, partition in ((sink, 0), (sink, 11), (other, 0)):
+        one.write(rows, partition=partition)
+    shell = Shell(sink_server.url)
+    journals = shell("list", "spark-sink", "--prefix", f"{sink.sink_id}.").decode().split()
+    assert journals == [f"spark-sink/{sink.sink_id}.{partition}" for partition in (0, 11)]
+    for name in journals:
+        assert shell.run("delete", name).returncode == 0
+    left = shell("list", "spark-sink", "--prefix", sink.sink_id).decode().split()
+    assert left == [f"spark-sink/{other.sink_id}.0"]
+    sink.write(rows, epoch=1)
+    assert_holds(streams, rows * 4)
 
 
 def test_a_journal_keeps_little_of_batches_that_are_over(
