@@ -19,6 +19,7 @@ from streamd.spark.source import StreamdSource
 from tests.http.serving import serving
 from tests.spark.buckets import JSON, Author, Place, write_up_to_newest_state
 from tests.spark.conftest import BUCKET
+from tests.spark.reading import InProcess
 from tests.spark.test_materialized import gone, put
 from tests.support.minio import MinioServer
 
@@ -90,6 +91,34 @@ async def test_every_stream_is_in_the_store_as_the_server_tells_it(tmp_path: Pat
         pack.unlink()
     with pytest.raises(StoreChanged, match=r"there is no object .* is gone since"):
         ask(store=str(root), stream="agents/inside")
+
+
+@pytest.mark.usefixtures("spark")
+async def test_what_was_appended_after_the_newest_state_is_in_the_log_alone(
+    tmp_path: Path,
+) -> None:
+    """With a retry, which is why it is not among the stream's records."""
+    root = tmp_path / "store"
+    async with serving(tmp_path / "node", cold=directory(root)) as server, server.client() as http:
+        author = Author(server, http)
+        await author.create("/v1/stream/a/b", JSON, b'["before"]')
+        await author.snapshot()
+        for _ in range(2):
+            await author.append(
+                "/v1/stream/a/b",
+                b'"after"',
+                JSON,
+                Producer_Id="p",
+                Producer_Epoch="0",
+                Producer_Seq="0",
+            )
+        await author.archived()
+    store = {"store": str(root)}
+    assert [row["record"] for row in ask(stream="a/b", **store)] == [b'"before"']
+    newest = max(row["index"] for row in InProcess("streamd_manifests", None, store).rows())
+    log = InProcess("streamd_log", None, store).rows()
+    later = [row["payload"] for row in log if row["index"] > newest and row["kind"] == "append"]
+    assert later == [b'"after",'] * 2
 
 
 def tuple_of(row: dict[str, Any]) -> tuple[str, str]:
