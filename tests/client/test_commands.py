@@ -267,7 +267,7 @@ def test_ctrl_c_ends_it_quietly(streamd: Shell) -> None:
     ("module", "strangers"),
     [
         ("streamd.cli", ["httpx", "rich", "trio", "quart", "streamd.storage.binding"]),
-        ("streamd.commands.serve", ["httpx", "streamd.client"]),
+        ("streamd.commands.serve", ["httpx", "minio", "streamd.client"]),
         ("streamd.client.reading", ["trio", "quart", "streamd.storage.binding"]),
     ],
 )

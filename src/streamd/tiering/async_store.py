@@ -30,7 +30,6 @@ from streamd.objectstore.fs import FsStore
 from streamd.objectstore.names import digest_of
 from streamd.objectstore.objects import MAX_PAGE, ObjectInfo, ObjectStore
 from streamd.objectstore.packs import SliceRef, read_slices
-from streamd.objectstore.s3 import S3Store
 from streamd.streams.chunks import Chunk
 from streamd.tiering.health import StoreHealth
 
@@ -52,6 +51,9 @@ def open_object_store(config: ColdConfig, data_dir: Path) -> ObjectStore | None:
     if config.backend == "fs":
         return FsStore(Path(config.fs_path) if config.fs_path else data_dir / "cold")
     if config.backend == "s3":
+        # The client's library is a fifth of what a start loads.
+        from streamd.objectstore.s3 import S3Store
+
         assert config.s3_bucket is not None
         prefix = config.s3_prefix.strip("/")
         return S3Store(
