@@ -35,6 +35,7 @@ from streamd.group.stores import Stores
 from streamd.http.application import StreamApplication
 from streamd.http.asgi import AsgiApplication
 from streamd.http.asgi_bridge import call_asgi
+from streamd.http.cursors import Cursors
 from streamd.http.descriptors import allowed_connections
 from streamd.http.front_door import FrontDoor
 from streamd.http.hypercorn_server import HypercornHttp2
@@ -147,14 +148,8 @@ class App:
         self.hub.export(self.metrics)
         status.export(self.node, self.metrics)
         cold_status.export(self.node, self.metrics)
-        self.service = Service(
-            self.node,
-            self.hub,
-            config.server,
-            self.metrics,
-            environment.clock_ms,
-            environment.random,
-        )
+        cursors = Cursors(environment.clock_ms, environment.random)
+        self.service = Service(self.node, self.hub, config.server, cursors)
         ops = create_ops_app(self.metrics, self.node)
 
         async def operate(request: Request) -> Response:

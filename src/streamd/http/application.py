@@ -124,7 +124,7 @@ class StreamApplication:
         resource = RESOURCES.get(type(route))
         response = await self._answer(request, route, resource)
         label = _label(route) if resource is None else resource.label
-        self._service.metrics.request(label, request.method, response.status)
+        self._service.node.metrics.request(label, request.method, response.status)
         return response
 
     async def _answer(
@@ -144,7 +144,7 @@ class StreamApplication:
             elif request.method == "POST":
                 started = trio.current_time()
                 response = await handler(self._service, request, route)
-                self._service.metrics.append_latency.observe(trio.current_time() - started)
+                self._service.node.metrics.append_latency.observe(trio.current_time() - started)
             else:
                 response = await handler(self._service, request, route)
             # Streams know better what is worth it.

@@ -58,7 +58,7 @@ async def append_batch(service: Service, request: Request, route: BatchRoute) ->
         fields.producer(headers),
         if_match(headers),
     )
-    outcome = await service.group.propose(command, len(records.data))
+    outcome = await service.node.group.propose(command, len(records.data))
     response = append_answer(command, outcome, route.stream)
     if outcome.result is Result.APPENDED:
         response.status = 200

@@ -118,7 +118,7 @@ class _Bootstrap:
         at = stream.earliest
         while at != stream.tail:
             try:
-                found = await self._service.reads.records(stream, at, _READ_BYTES)
+                found = await self._service.node.reads.records(stream, at, _READ_BYTES)
             except (OffsetMismatch, ColdError) as error:
                 raise ClientGone from error
             for piece in _pieces(found, part_head, trailing):

@@ -60,7 +60,7 @@ class ListingBody(msgspec.Struct):
 
 async def create(service: Service, request: Request, route: BucketRoute) -> Response:
     """PUT of a bucket."""
-    outcome = await service.group.propose(CreateBucket(route.name))
+    outcome = await service.node.group.propose(CreateBucket(route.name))
     if outcome.result is Result.BUCKET_EXISTS:
         return error_response(409, "BUCKET_EXISTS", "the bucket exists")
     return Response(201, location(request))
@@ -69,7 +69,7 @@ async def create(service: Service, request: Request, route: BucketRoute) -> Resp
 async def look_at(service: Service, request: Request, route: BucketRoute) -> Response:
     """GET of a bucket."""
     await service.catch_up(local=is_local(parse_query(request.query)))
-    bucket = await service.reads.bucket(route.name)
+    bucket = await service.node.reads.bucket(route.name)
     if bucket is None:
         return BUCKET_NOT_FOUND
     body = BucketBody(route.name.decode(), bucket.streams - bucket.hidden, bucket.created_ms)
@@ -78,9 +78,9 @@ async def look_at(service: Service, request: Request, route: BucketRoute) -> Res
 
 async def delete(service: Service, request: Request, route: BucketRoute) -> Response:
     """DELETE of a bucket without streams."""
-    outcome = await service.group.propose(DeleteBucket(route.name))
+    outcome = await service.node.group.propose(DeleteBucket(route.name))
     if outcome.result is Result.BUCKET_NOT_EMPTY and await _sweep(service, route.name):
-        outcome = await service.group.propose(DeleteBucket(route.name))
+        outcome = await service.node.group.propose(DeleteBucket(route.name))
     match outcome.result:
         case Result.DELETED:
             return Response(204)
@@ -99,7 +99,9 @@ async def _sweep(service: Service, name: bytes) -> bool:
     page = await _page(service, ListQuery(name, limit=1), local=False)
     if page.streams or not page.over:
         return False
-    await service.group.propose(Sweep([stream_key(name, over) for over in page.over[:_MAX_SWEPT]]))
+    await service.node.group.propose(
+        Sweep([stream_key(name, over) for over in page.over[:_MAX_SWEPT]])
+    )
     return True
 
 
@@ -111,7 +113,7 @@ async def list_streams(service: Service, request: Request, route: ListingRoute) 
     )
     local = is_local(given)
     await service.catch_up(local=local)
-    if await service.reads.bucket(route.bucket) is None:
+    if await service.node.reads.bucket(route.bucket) is None:
         return BUCKET_NOT_FOUND
     page = await _page(service, query, local=local)
     body = ListingBody(
@@ -127,9 +129,9 @@ async def list_streams(service: Service, request: Request, route: ListingRoute) 
 
 async def _page(service: Service, query: ListQuery, *, local: bool) -> Page:
     """The page, as of now or later; what it leaves out as over is over for everyone."""
-    group = service.group
+    group = service.node.group
     asked_ms = group.now_ms()
-    page = await service.reads.page(query, await group.stored())
+    page = await service.node.reads.page(query, await group.stored())
     over = [
         stream_key(query.bucket, listed.name)
         for listed in page.streams
@@ -139,7 +141,7 @@ async def _page(service: Service, query: ListQuery, *, local: bool) -> Page:
         # As for a single stream (`Service.find`): first in the log, then told. Log time has
         # passed `asked_ms` by then, so the second page has none of them.
         await group.propose(Sweep(over))
-        page = await service.reads.page(query, await group.stored())
+        page = await service.node.reads.page(query, await group.stored())
     return page
 
 

@@ -6,6 +6,7 @@ one interval the same to a cache and those of the next a different one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 INTERVAL_MS = 20_000
@@ -18,10 +19,18 @@ def current_cursor(now_ms: int) -> int:
     return max(0, (now_ms - EPOCH_MS) // INTERVAL_MS)
 
 
-def next_cursor(now_ms: int, echoed: int | None, random: Random) -> int:
-    """A cursor for a response: the current interval, but always beyond an echoed one."""
-    current = current_cursor(now_ms)
-    if echoed is None or echoed < current:
-        return current
-    jitter_ms = random.randint(1, _MAX_JITTER_S) * 1000
-    return echoed + max(1, -(-jitter_ms // INTERVAL_MS))
+class Cursors:
+    """The cursors of responses. `clock_ms` is wall time in ms since the epoch."""
+
+    def __init__(self, clock_ms: Callable[[], int], random: Random) -> None:
+        self._clock_ms = clock_ms
+        self._random = random
+
+    def next(self, echoed: int | None) -> int:
+        """The current interval; for a client that `echoed` that or a later one, a random one up to
+        an hour after the echoed, so that its cursors never repeat."""
+        current = current_cursor(self._clock_ms())
+        if echoed is None or echoed < current:
+            return current
+        jitter_ms = self._random.randint(1, _MAX_JITTER_S) * 1000
+        return echoed + max(1, -(-jitter_ms // INTERVAL_MS))

@@ -8,7 +8,6 @@ import trio
 
 from streamd.http import compression, fields
 from streamd.http.conditions import named_tag
-from streamd.http.cursors import next_cursor
 from streamd.http.fields import PIECE_BYTES, BadRequest, Live, ReadQuery
 from streamd.http.live import Reader
 from streamd.http.messages import Buffer, ClientGone, LiveResponse, Request, Response
@@ -99,7 +98,7 @@ async def read(service: Service, request: Request, route: StreamRoute) -> Respon
 async def _boundary(service: Service, stream: Stream, record: int) -> Position | Response:
     """The offset at which a record begins, or the answer that it cannot be read."""
     try:
-        return await service.reads.boundary(stream, record)
+        return await service.node.reads.boundary(stream, record)
     except OffsetMismatch:
         # Removed while it was looked at, with the stream or before a snapshot.
         return NOT_FOUND
@@ -133,7 +132,7 @@ async def _catch_up(
     lengths: list[int] | None = [] if query.framed else None
     most = min(query.max_bytes, _FRAMED_BYTES) if query.framed else query.max_bytes
     try:
-        found = await service.reads.read(stream, at, most, lengths)
+        found = await service.node.reads.read(stream, at, most, lengths)
     except OffsetMismatch:
         raise BadRequest("INVALID_OFFSET", "offset is no offset of this stream") from None
     except OffsetGone as gone:
@@ -164,7 +163,7 @@ async def _catch_up(
     if closed:
         head += _CLOSED
     elif query.live is not None:
-        head += b"Stream-Cursor: %d\r\n" % _cursor(service, query)
+        head += b"Stream-Cursor: %d\r\n" % service.cursors.next(query.cursor)
     body = body_of(stream, found) if lengths is None else _framed(found, lengths)
     response = Response(200, head + caching, body)
     if pays:
@@ -196,12 +195,8 @@ def _caching(service: Service, stream: Stream, found: Slice) -> bytes:
     expiry_ms = stream.expiry_ms()
     if expiry_ms is None:
         return _CACHEABLE
-    left_s = (expiry_ms - service.group.now_ms()) // 1000
+    left_s = (expiry_ms - service.node.group.now_ms()) // 1000
     return b"Cache-Control: public, max-age=%d\r\n" % max(0, min(_CACHEABLE_S, left_s))
-
-
-def _cursor(service: Service, query: ReadQuery) -> int:
-    return next_cursor(service.clock_ms(), query.cursor, service.random)
 
 
 def _tail_head(at: Position, cursor: bytes) -> bytes:
@@ -240,5 +235,5 @@ async def _wait_for_news(
         return await _catch_up(service, request, current, at, query)
     if current.closed:
         return Response(204, _tail_head(at, b"") + _CLOSED)
-    cursor = b"Stream-Cursor: %d\r\n" % _cursor(service, query)
+    cursor = b"Stream-Cursor: %d\r\n" % service.cursors.next(query.cursor)
     return Response(204, _tail_head(at, cursor))

@@ -1,20 +1,17 @@
-"""What the handlers work with: one node's services, bound together once."""
+"""What the handlers of requests share: the node, and the limits over all clients."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from random import Random
 
 import trio
 
 from streamd.config import ServerConfig
 from streamd.http.compression import Compressor
+from streamd.http.cursors import Cursors
 from streamd.http.live import Hub
 from streamd.http.messages import Response, error_response
 from streamd.http.outgoing import Outgoing
 from streamd.http.routing import StreamRoute
 from streamd.http.shares import Shares
-from streamd.metrics import Metrics
 from streamd.node.node import Node
 from streamd.streams.commands import Sweep
 from streamd.streams.model import Stream
@@ -22,57 +19,35 @@ from streamd.streams.offsets import Position
 
 
 class Service:
-    """A node as the handlers see it. `clock_ms` is wall time in ms since the epoch.
+    """A node, and what its handlers share: limits over all clients, and tools.
 
-    `uploads` and `downloads` count the snapshots and bootstraps on their way in and out,
-    `outgoing` what live readers hold.
+    `uploads` and `downloads` limit the snapshots and bootstraps on their way in and out,
+    `outgoing` the bytes that live readers hold, `splitting` the large JSON bodies that are split
+    into messages at the same time: one, for it takes many times its size meanwhile.
     """
 
     __slots__ = (
-        "anchors",
-        "blobs",
-        "clock_ms",
         "compressor",
-        "cutting",
+        "cursors",
         "downloads",
-        "group",
         "hub",
-        "metrics",
         "node",
         "outgoing",
-        "pins",
-        "random",
-        "reads",
         "server",
+        "splitting",
         "uploads",
     )
 
-    def __init__(
-        self,
-        node: Node,
-        hub: Hub,
-        server: ServerConfig,
-        metrics: Metrics,
-        clock_ms: Callable[[], int],
-        random: Random,
-    ) -> None:
+    def __init__(self, node: Node, hub: Hub, server: ServerConfig, cursors: Cursors) -> None:
         self.node = node
+        self.hub = hub
+        self.server = server
+        self.cursors = cursors
         self.compressor = Compressor(node.run_blocking)
-        # One large body at a time: a message takes many times its size while they are told apart.
-        self.cutting = trio.CapacityLimiter(1)
-        self.group = node.group
-        self.reads = node.reads
-        self.anchors = node.anchors
-        self.blobs = node.blobs
-        self.pins = node.pins
+        self.splitting = trio.CapacityLimiter(1)
         self.uploads = Shares(server.max_snapshot_uploads)
         self.downloads = Shares(server.max_snapshot_downloads)
-        self.hub = hub
         self.outgoing = Outgoing(server.max_buffered_bytes)
-        self.server = server
-        self.metrics = metrics
-        self.clock_ms = clock_ms
-        self.random = random
 
     async def find(self, route: StreamRoute, *, local: bool = False) -> Stream | Response:
         """The live stream at `route`, or the answer that it is not.
@@ -80,9 +55,9 @@ class Service:
         Linearizable, or with `local` as this node knows it. Raises `Unavailable`.
         """
         await self.catch_up(local=local)
-        stream = await self.reads.stream(route.key)
+        stream = await self.node.reads.stream(route.key)
         if stream is not None and await self._has_expired(route, stream):
-            stream = await self.reads.stream(route.key)
+            stream = await self.node.reads.stream(route.key)
         if stream is None:
             return NOT_FOUND
         return GONE if stream.deleted else stream
@@ -92,8 +67,8 @@ class Service:
 
         Raises `Unavailable`.
         """
-        if not (local or self.group.may_read()):
-            await self.group.read_barrier()
+        if not (local or self.node.group.may_read()):
+            await self.node.group.read_barrier()
 
     async def _has_expired(self, route: StreamRoute, stream: Stream) -> bool:
         """Whether a stream's time is over, and by now in the log as well.
@@ -104,20 +79,20 @@ class Service:
         """
         if stream.deleted or (stream.ttl_ms is None and stream.expires_at_ms is None):
             return False
-        touched_ms = self.group.touched_ms(route.key, stream.stream_id)
-        if not (self.group.leads and stream.expired(self.group.now_ms(), touched_ms)):
+        touched_ms = self.node.group.touched_ms(route.key, stream.stream_id)
+        if not (self.node.group.leads and stream.expired(self.node.group.now_ms(), touched_ms)):
             return False
-        await self.group.propose(Sweep([route.key]))
+        await self.node.group.propose(Sweep([route.key]))
         return True
 
     def incarnation(self, stream_id: int) -> int:
         """What an ETag of the stream begins with."""
-        return self.group.state.header.incarnation_base + stream_id
+        return self.node.group.state.header.incarnation_base + stream_id
 
     def touch(self, route: StreamRoute, stream: Stream) -> None:
         """Renew the sliding window of a stream that is read."""
         if stream.ttl_ms is not None:
-            self.group.touch(route.key, stream.stream_id)
+            self.node.group.touch(route.key, stream.stream_id)
 
 
 def offset_gone(earliest: Position) -> Response:

@@ -54,7 +54,7 @@ class Sending:
         if stream.snapshot is not None:
             ids.add(stream.snapshot.blob_id)
         self._service = service
-        self._pin = service.pins.hold(ids)
+        self._pin = service.node.pins.hold(ids)
 
     def end(self) -> None:
         self._pin.release()
@@ -67,9 +67,9 @@ class Sending:
         """
         try:
             if stream.snapshot is not None and stream.snapshot.size:
-                await self._service.blobs.part(stream.snapshot.blob_id, 0)
+                await self._service.node.blobs.part(stream.snapshot.blob_id, 0)
             elif stream.earliest != stream.tail:
-                await self._service.reads.records(stream, stream.earliest, 1)
+                await self._service.node.reads.records(stream, stream.earliest, 1)
         except (BlobGone, OffsetMismatch):
             pass  # What sends it will find the same.
         except BaseException:
@@ -81,7 +81,7 @@ class Sending:
         sent = number = 0
         while sent < snapshot.size:
             try:
-                data = await self._service.blobs.part(snapshot.blob_id, number)
+                data = await self._service.node.blobs.part(snapshot.blob_id, number)
             except (BlobGone, ColdError) as error:
                 raise ClientGone from error
             await channel.send(data)
@@ -112,7 +112,7 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
         slot.hold(1)
     except LimitReached:
         return _TOO_MANY_UPLOADS
-    upload = Upload(service.group, service.anchors, route.stream.key, at)
+    upload = Upload(service.node.group, service.node.anchors, route.stream.key, at)
     try:
         outcome = await _take_in(service, body, upload, content_type)
     except UploadRefused as refused:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import trio
 
-from streamd.http.cursors import next_cursor
 from streamd.http.fields import BadRequest
 from streamd.http.live import SseReader
 from streamd.http.messages import (
@@ -52,7 +51,7 @@ async def tail_by_sse(
 ) -> Response | LiveResponse:
     """GET with ``live=sse``: everything after `at`, then news as it comes."""
     try:
-        await service.reads.read(stream, at, 1)
+        await service.node.reads.read(stream, at, 1)
     except OffsetMismatch:
         raise BadRequest("INVALID_OFFSET", "offset is no offset of this stream") from None
     except OffsetGone as gone:
@@ -60,7 +59,9 @@ async def tail_by_sse(
     held = b""
     if is_text(stream.content_type) and not (stream.closed and at == stream.tail):
         # A reader that got this far by events was not shown a character that is cut here.
-        held = cut_character(await service.reads.bytes_before(stream, at.record, MOST_HELD_BYTES))
+        held = cut_character(
+            await service.node.reads.bytes_before(stream, at.record, MOST_HELD_BYTES)
+        )
     if service.hub.full:
         return TOO_MANY_READERS
     tail = _SseTail(service, request.client, route, stream.stream_id, at, held, echoed_cursor)
@@ -86,7 +87,7 @@ class _SseTail:
         self._stream_id = stream_id
         self._at = at
         self._held = held
-        self._cursor = next_cursor(service.clock_ms(), echoed_cursor, service.random)
+        self._cursor = service.cursors.next(echoed_cursor)
         self._told_tail = False
         self._finished = False
 
@@ -109,13 +110,13 @@ class _SseTail:
     async def _catch_up(self, channel: Channel) -> bool:
         """Send all there is. Returns False when there will never be more."""
         while True:
-            stream = await self._service.reads.stream(self._route.key)
+            stream = await self._service.node.reads.stream(self._route.key)
             if stream is None or stream.stream_id != self._stream_id or stream.deleted:
                 return False
             if self._told_tail and self._at == stream.tail and not stream.closed:
                 return True
             try:
-                found = await self._service.reads.read(stream, self._at, _EVENT_BYTES)
+                found = await self._service.node.reads.read(stream, self._at, _EVENT_BYTES)
             except (OffsetMismatch, OffsetGone, ColdError):
                 return False  # Who comes again is told why.
             self._at = found.end
@@ -170,5 +171,4 @@ class _SseTail:
         return heard or reader.news
 
     def _current_cursor(self) -> int:
-        clock_ms = self._service.clock_ms()
-        return max(self._cursor, next_cursor(clock_ms, None, self._service.random))
+        return max(self._cursor, self._service.cursors.next(None))

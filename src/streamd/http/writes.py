@@ -63,7 +63,7 @@ async def append(service: Service, request: Request, route: StreamRoute) -> Resp
         fields.producer(headers),
         if_match(headers),
     )
-    outcome = await service.group.propose(command, len(records.data))
+    outcome = await service.node.group.propose(command, len(records.data))
     return append_answer(command, outcome, route)
 
 
@@ -228,11 +228,11 @@ async def _propose_stream(service: Service, command: Create, body: bytes) -> Out
     except BadRequest:
         # For a stream that exists the body is without meaning (protocol section 5.1).
         existing = replace(command, if_match=command.if_match or ANY_STATE)
-        outcome = await service.group.propose(existing)
+        outcome = await service.node.group.propose(existing)
         if outcome.result is Result.PRECONDITION_FAILED:
             raise
         return outcome
-    return await service.group.propose(command, len(command.data))
+    return await service.node.group.propose(command, len(command.data))
 
 
 async def _propose_fork(
@@ -244,9 +244,9 @@ async def _propose_fork(
         nonlocal command
         kind = command.settings.content_type or await _type_of(service, fork.source)
         command = await _with_body(service, command, kind, body)
-        return await service.anchors.of_fork(fork)
+        return await service.node.anchors.of_fork(fork)
 
-    return await service.anchors.propose(
+    return await service.node.anchors.propose(
         lambda finding: replace(command, finding=finding), find, len(body)
     )
 
@@ -254,7 +254,7 @@ async def _propose_fork(
 async def _type_of(service: Service, key: bytes) -> str:
     """The content type that a fork inherits. Raises `Unavailable`."""
     await service.catch_up()
-    source = await service.reads.stream(key)
+    source = await service.node.reads.stream(key)
     return DEFAULT_CONTENT_TYPE if source is None else source.content_type
 
 
@@ -322,7 +322,7 @@ async def _records(service: Service, content_type: str, body: bytes) -> Records:
         if len(body) <= SMALL_BYTES or not is_json(content_type):
             return split_body(content_type, body)
         run_blocking = service.node.run_blocking
-        return await run_blocking(split_body, content_type, body, limiter=service.cutting)
+        return await run_blocking(split_body, content_type, body, limiter=service.splitting)
     except InvalidJson as error:
         raise BadRequest("INVALID_JSON", f"the body is not JSON: {error}") from None
     except TooManyMessages:
@@ -332,7 +332,7 @@ async def _records(service: Service, content_type: str, body: bytes) -> Records:
 
 async def delete(service: Service, request: Request, route: StreamRoute) -> Response:
     """DELETE of a stream."""
-    outcome = await service.group.propose(Delete(route.key, if_match(request.headers)))
+    outcome = await service.node.group.propose(Delete(route.key, if_match(request.headers)))
     match outcome.result:
         case Result.DELETED:
             return Response(204)
