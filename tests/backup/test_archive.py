@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -39,7 +40,7 @@ def place(tmp_path: Path) -> tuple[AsyncObjectStore, FlakyStore]:
 
 def task(node: Node, name: str) -> PeriodicTask[[object]]:
     assert node.cold_tier is not None
-    return next(one for one in node.cold_tier.leader_tasks if one.name == name)  # type: ignore
+    return next(one for one in node.cold_tier.leader_tasks if one.name == name)
 
 
 async def a_round(node: Node, name: str = "archive") -> None:
@@ -177,7 +178,7 @@ async def test_the_log_is_not_cut_behind_what_is_archived(
         assert await node.group.compact() > end + 1
 
 
-def alarms(node: Node) -> tuple[object, object]:
+def alarms(node: Node) -> tuple[Any, Any]:
     assert node.archive is not None
     told = node.archive.report()
     return told["log_cut_unarchived_index"], told["gaps"]

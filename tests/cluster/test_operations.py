@@ -156,7 +156,7 @@ def test_a_large_body_through_a_follower_arrives_whole(cluster: ClusterProcesses
     follower, third = cluster.nodes[2], cluster.nodes[3]
     body = os.urandom(_LARGE_BYTES)
     binary = {"Content_Type": "application/octet-stream"}
-    assert ask(follower, "PUT", "/v1/stream/ops/large", **binary).status == 201
+    assert ask(follower, "PUT", "/v1/stream/ops/large", None, **binary).status == 201
     appended = ask(follower, "POST", "/v1/stream/ops/large", body, **binary)
     assert appended.status == 204
     for node in (follower, third):

@@ -110,7 +110,7 @@ def test_an_answer_of_the_leader_that_is_not_understood_leaves_the_outcome_unkno
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
 
-        async def as_another_release(*_: object) -> bytes:
+        async def as_another_release(node_id: int, payload: bytes) -> bytes:
             return msgspec.msgpack.encode([[["heard-of-nowhere"]]])
 
         leader.node.group.admission.propose_package = as_another_release  # type: ignore[method-assign]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import outcome
 import pytest
@@ -65,7 +67,7 @@ def test_commands_with_conditions_travel_between_nodes() -> None:
 def test_every_field_of_an_outcome_reaches_the_node_that_forwarded_the_command() -> None:
     """Also a field that is added one day: a client at a follower must see what one at the leader
     sees."""
-    others = {bool: True, str: "text/plain", int: 42, Position: Position(3, 4)}
+    others: dict[type, Any] = {bool: True, str: "text/plain", int: 42, Position: Position(3, 4)}
     fields = msgspec.structs.fields(Outcome)[1:]
     found = Outcome(Result.APPENDED, *[others[type(field.default)] for field in fields])
     assert all(getattr(found, field.name) != field.default for field in fields)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -229,7 +230,7 @@ def test_a_write_that_leaders_refuse_until_its_deadline_is_no_unknown_one(play: 
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
 
-        async def refuses(*_: object) -> bytes:
+        async def refuses(node_id: int, payload: bytes) -> bytes:
             raise Unavailable("not now")
 
         leader.node.group.admission.propose_package = refuses  # type: ignore[method-assign]
@@ -329,7 +330,7 @@ def test_a_cluster_with_a_member_of_an_earlier_release_does_without(
         found = real(self)
         if self.node_id != 3 or not is_early:
             return found
-        return Hello(**{**_fields(found), "log_format": 0})
+        return Hello(**_fields(found) | {"log_format": 0})
 
     monkeypatch.setattr(Cluster, "hello", hello)
 
@@ -355,7 +356,7 @@ def test_a_cluster_with_a_member_of_an_earlier_release_does_without(
     play(scenario)
 
 
-def _fields(hello: Hello) -> dict[str, object]:
+def _fields(hello: Hello) -> dict[str, Any]:
     return {name: getattr(hello, name) for name in hello.__struct_fields__}
 
 

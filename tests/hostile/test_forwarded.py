@@ -203,7 +203,10 @@ async def test_a_log_that_holds_such_a_command_starts_again(tmp_path: Path) -> N
         await append_to(node, "a", b"before")
     stores = await in_thread(Stores.open, tmp_path, 1)
     last = stores.log.last_index
-    commands = [Create(b"no-nul-here", Settings(), implicit_bucket=True), append("a", b"beside")]
+    commands: list[Command] = [
+        Create(b"no-nul-here", Settings(), implicit_bucket=True),
+        append("a", b"beside"),
+    ]
     payload = encode_batch(Batch(1, commands))
     entry = Entry(last + 1, stores.log.hard_state.term, EntryKind.COMMANDS, payload)
     await in_thread(stores.log.append, [entry], None)

@@ -51,7 +51,7 @@ _STRANGER = 9
 _PATIENCE_S = 60
 
 _packed = msgspec.msgpack.encode
-_commands = hostile(list[Command]).map(lambda made: _packed([(one, -1) for one in made]))  # type: ignore[attr-defined]
+_commands = hostile(list[Command]).map(lambda made: _packed([(one, -1) for one in made]))
 _packages = hostile(SentPackage).map(_packed)
 
 # -- what is sent -------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ A struct that gets another field, or a union another member, is covered without 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ _TEXTS = st.one_of(
 )
 
 
-def hostile(kind: object, **fields: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+def hostile(kind: object, **fields: st.SearchStrategy[object]) -> st.SearchStrategy[Any]:
     """Values of a type as a peer may send them. `fields` replace what structs have by name."""
     return _of(inspect.type_info(kind), fields)
 

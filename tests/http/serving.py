@@ -220,7 +220,8 @@ class Serving:
     async def tail(self, path: str) -> str | None:
         """The tail of a stream as a reader sees it; None when there is no stream."""
         async with self.client() as client:
-            return (await client.head(path)).headers.get("stream-next-offset")
+            tail: str | None = (await client.head(path)).headers.get("stream-next-offset")
+            return tail
 
     async def content(self, path: str) -> bytes:
         """All there is in a stream."""

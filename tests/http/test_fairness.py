@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -66,7 +67,7 @@ async def slow_clients(
 async def test_bodies_that_are_announced_and_do_not_come_cost_nothing(
     tmp_path: Path,
 ) -> None:
-    limits = {"max_body_bytes": 100_000, "max_buffered_bytes": 1_000_000}
+    limits: dict[str, Any] = {"max_body_bytes": 100_000, "max_buffered_bytes": 1_000_000}
     async with serving(tmp_path, **limits) as server, server.client() as client:
         await client.put("/v1/stream/s", headers=BINARY)
         async with slow_clients(server, 20, APPEND % 100_000 + b"x", source="127.0.0.1"):
@@ -77,7 +78,7 @@ async def test_bodies_that_are_announced_and_do_not_come_cost_nothing(
 
 
 async def test_bodies_that_lack_their_end_leave_room_for_those_of_others(tmp_path: Path) -> None:
-    limits = {"max_body_bytes": 100_000, "max_buffered_bytes": 1_000_000}
+    limits: dict[str, Any] = {"max_body_bytes": 100_000, "max_buffered_bytes": 1_000_000}
     most = limits["max_buffered_bytes"] // 2
     async with serving(tmp_path, **limits) as server, server.client() as client:
         await client.put("/v1/stream/s", headers=BINARY)
@@ -163,7 +164,7 @@ async def test_slow_downloads_leave_slots_to_others(tmp_path: Path) -> None:
 
 async def test_reads_that_nobody_takes_leave_room_for_those_of_others(tmp_path: Path) -> None:
     record = b"r" * 8 * MIB  # More than the system's buffers take.
-    limits = {"max_body_bytes": 8 * MIB, "max_buffered_bytes": 32 * MIB}
+    limits: dict[str, Any] = {"max_body_bytes": 8 * MIB, "max_buffered_bytes": 32 * MIB}
     async with serving(tmp_path, **limits) as server, server.client() as client:
         for number in range(7):
             made = await client.put(f"/v1/stream/{number}", content=record, headers=BINARY)
@@ -184,7 +185,7 @@ async def test_reads_that_nobody_takes_leave_room_for_those_of_others(tmp_path: 
 @pytest.mark.parametrize("kind", ["append", "chunked append", "snapshot"])
 async def test_a_fast_beginning_does_not_pay_for_silence(kind: str, tmp_path: Path) -> None:
     """At the rate asked for, what came at first would pay for longer than this test may take."""
-    limits = {"body_timeout_ms": 1000, "body_min_bytes_per_s": 1024}
+    limits: dict[str, Any] = {"body_timeout_ms": 1000, "body_min_bytes_per_s": 1024}
     body = b"x" * 200_000
     async with serving(tmp_path, **limits) as server, server.client() as client:
         at = await prepare_snapshots(client)

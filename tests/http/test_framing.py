@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -37,7 +38,7 @@ async def stack(
     name: str, tmp_path: Path, pki: Pki
 ) -> AsyncIterator[Callable[[], httpx.AsyncClient]]:
     """A server of the kind `name`, and what makes clients that speak its newest HTTP."""
-    settings = {} if name == STACKS[0] else {"http": "hypercorn"}
+    settings: dict[str, Any] = {} if name == STACKS[0] else {"http": "hypercorn"}
     if "HTTP/2" in name:
         settings |= {"tls_cert": str(pki.certificate), "tls_key": str(pki.key)}
     async with serving(tmp_path, **settings) as server:

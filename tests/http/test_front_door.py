@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -28,7 +29,7 @@ def post(*lines: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def with_stream(tmp_path: Path, **settings: object) -> AsyncIterator[Serving]:
+async def with_stream(tmp_path: Path, **settings: Any) -> AsyncIterator[Serving]:
     """A server with one empty text stream."""
     async with serving(tmp_path, **settings) as server:
         async with server.client() as client:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import h2.config
 import h2.connection
@@ -23,7 +24,7 @@ SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 
 
 @asynccontextmanager
-async def hypercorn(tmp_path: Path, **settings: object) -> AsyncIterator[Serving]:
+async def hypercorn(tmp_path: Path, **settings: Any) -> AsyncIterator[Serving]:
     async with serving(tmp_path, http="hypercorn", **settings) as server:
         yield server
 
@@ -146,7 +147,7 @@ async def status_of(connection: h2.connection.H2Connection, client: RawClient) -
     while data := await client.receive_some():
         for event in connection.receive_data(data):
             if isinstance(event, h2.events.ResponseReceived):
-                return dict(event.headers)[":status"]
+                return cast("dict[str, str]", dict(event.headers))[":status"]
     return None
 
 

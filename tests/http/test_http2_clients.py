@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any, cast
 
 import h2.config
 import h2.connection
@@ -51,7 +52,7 @@ class Http2Client:
         while len(found) < count:
             for event in self._connection.receive_data(await self._raw.receive_some()):
                 if isinstance(event, h2.events.ResponseReceived):
-                    found.append(dict(event.headers)[":status"])
+                    found.append(cast("dict[str, str]", dict(event.headers))[":status"])
         return found
 
 
@@ -63,7 +64,7 @@ def buffers() -> list[StreamBuffer]:
 @pytest.mark.parametrize("what", ["snapshot", "bootstrap", "tail"])
 async def test_a_response_that_is_not_taken_is_not_gathered(what: str, tmp_path: Path) -> None:
     content = bytes(range(256)) * 40_000
-    settings = {"http": "hypercorn", "write_timeout_ms": 1000}
+    settings: dict[str, Any] = {"http": "hypercorn", "write_timeout_ms": 1000}
     async with (
         serving(tmp_path, **settings) as server,
         server.client() as client,
@@ -96,7 +97,11 @@ async def test_a_response_that_is_not_taken_is_not_gathered(what: str, tmp_path:
 
 
 async def test_bodies_that_lack_their_end_leave_room_for_those_of_others(tmp_path: Path) -> None:
-    settings = {"http": "hypercorn", "max_body_bytes": 10_000, "max_buffered_bytes": 40_000}
+    settings: dict[str, Any] = {
+        "http": "hypercorn",
+        "max_body_bytes": 10_000,
+        "max_buffered_bytes": 40_000,
+    }
     async with (
         serving(tmp_path, **settings) as server,
         server.client() as client,
@@ -114,7 +119,11 @@ async def test_bodies_that_lack_their_end_leave_room_for_those_of_others(tmp_pat
 
 
 async def test_reads_that_nobody_takes_leave_room_for_those_of_others(tmp_path: Path) -> None:
-    settings = {"http": "hypercorn", "max_body_bytes": MIB, "max_buffered_bytes": 4 * MIB}
+    settings: dict[str, Any] = {
+        "http": "hypercorn",
+        "max_body_bytes": MIB,
+        "max_buffered_bytes": 4 * MIB,
+    }
     async with (
         serving(tmp_path, **settings) as server,
         server.client() as client,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -140,7 +141,7 @@ async def test_a_client_that_floods_is_disconnected_and_told_why(kind: int, tmp_
 
 async def test_large_bodies_are_no_flood(tmp_path: Path, pki: Pki) -> None:
     body = bytes(range(256)) * 32 * 1024
-    tls = {"tls_cert": str(pki.certificate), "tls_key": str(pki.key)}
+    tls: dict[str, Any] = {"tls_cert": str(pki.certificate), "tls_key": str(pki.key)}
     async with (
         serving(tmp_path, http="hypercorn", **tls) as server,
         checked_async_client(

@@ -7,14 +7,14 @@ repaired the request, or found a second one inside it, would be caught by the st
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.http.serving import Serving, serving
 
 WITNESS = b"/v1/stream/witness"
-LIMITS = {"max_header_bytes": 12 * 1024, "max_body_bytes": 1024, "max_headers": 20}
+LIMITS: dict[str, Any] = {"max_header_bytes": 12 * 1024, "max_body_bytes": 1024, "max_headers": 20}
 SMUGGLED = b"POST /v1/stream/witness HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
 SMUGGLED += b"Content-Length: 8\r\n\r\nsmuggled"
 

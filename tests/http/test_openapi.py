@@ -174,7 +174,7 @@ def test_every_kind_of_route_is_a_path_and_has_the_methods_that_are_answered() -
 async def test_every_route_of_the_operations_app_is_a_path(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         rules = create_ops_app(Metrics(), server.node).url_map.iter_rules()
-        served = {rule.rule: set(rule.methods) for rule in rules if rule.endpoint != "static"}
+        served = {rule.rule: set(rule.methods or ()) for rule in rules if rule.endpoint != "static"}
     documented = {
         template: documented_methods(template)
         for template in DOCUMENT["paths"]

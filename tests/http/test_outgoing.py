@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_a_large_event_in_pieces_is_the_same_event(content_type: str, alphabet: 
 async def test_readers_who_take_nothing_hold_no_more_than_allowed(
     query: str, tmp_path: Path
 ) -> None:
-    limits = {"max_body_bytes": RECORD, "max_buffered_bytes": RECORD}
+    limits: dict[str, Any] = {"max_body_bytes": RECORD, "max_buffered_bytes": RECORD}
     async with (
         serving(tmp_path, **limits) as server,
         server.client() as client,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import schemathesis
@@ -53,7 +54,7 @@ STREAMS = {
     "application/octet-stream": ("bytes",),
 }
 READ = ("/v1/stream/{path}", "/{bucket}/{stream}")
-QUERIES = (
+QUERIES: tuple[dict[str, str], ...] = (
     {},
     {"offset": "-1", "live": "sse"},
     {"offset": "now", "live": "sse"},
@@ -89,7 +90,7 @@ class Place:
         client.put("/agents/fork", headers={"Stream-Forked-From": "/agents/source"})
         client.delete("/agents/source")
 
-    def aim(self, case: schemathesis.Case) -> None:
+    def aim(self, case: schemathesis.Case[Any]) -> None:
         """Have two requests of three meet something that is there, half of them with a chance
         to be granted."""
         draw = self._random
@@ -149,6 +150,6 @@ def place(server: ServerProcess) -> Place:
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_the_server_answers_as_documented(case: schemathesis.Case, place: Place) -> None:
+def test_the_server_answers_as_documented(case: schemathesis.Case[Any], place: Place) -> None:
     place.aim(case)
     case.call_and_validate(base_url=place.url, checks=CHECKS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -45,7 +46,7 @@ class Client:
 
 
 @asynccontextmanager
-async def prepared(tmp_path: Path, **settings: int) -> AsyncIterator[Client]:
+async def prepared(tmp_path: Path, **settings: Any) -> AsyncIterator[Client]:
     async with serving(tmp_path, **settings) as server, server.client() as http:
         client = Client(http, server)
         await client.prepare()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -18,7 +18,11 @@ from tests.support.wire import checked_async_client
 
 TEXT = {"Content-Type": "text/plain"}
 # A heartbeat brings along what should not have waited for it: there is none as long as tests run.
-LIMITS = {"max_body_bytes": 1000, "long_poll_timeout_ms": 5000, "sse_heartbeat_ms": 3_600_000}
+LIMITS: dict[str, Any] = {
+    "max_body_bytes": 1000,
+    "long_poll_timeout_ms": 5000,
+    "sse_heartbeat_ms": 3_600_000,
+}
 ENVIRONMENT = {f"STREAMD_SERVER_{name.upper()}": str(value) for name, value in LIMITS.items()}
 
 

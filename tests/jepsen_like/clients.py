@@ -84,6 +84,7 @@ class Connection:
         if self._http.sock is None:
             try:
                 self._http.connect()
+                assert self._http.sock is not None
                 self._http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
                 self.close()

@@ -239,7 +239,7 @@ class ClusterProcesses:
     def wait_ready(self, ids: Iterable[int] | None = None) -> None:
         """Wait until nodes, by default all that run, know a leader and are caught up."""
         for node in [self.nodes[i] for i in ids] if ids is not None else self.alive:
-            wait_until(lambda node=node: node.is_ready(), f"node {node.node_id} ready")
+            wait_until(node.is_ready, f"node {node.node_id} ready")
 
     def statuses(self) -> dict[int, dict[str, Any]]:
         """What the nodes that answer say."""
@@ -320,6 +320,7 @@ def cut_log_beyond(nodes: Iterable[NodeProcess], index: int) -> None:
 
 def administer(node: NodeProcess, operation: str, **request: object) -> dict[str, object]:
     """Send an administrative request to a node. Raises AssertionError when it refuses."""
+    answer: dict[str, object]
     status, answer = node.post(f"/cluster/{operation}", request)
     assert status == 200, (operation, request, status, answer)
     return answer

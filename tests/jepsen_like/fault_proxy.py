@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -142,7 +143,7 @@ class FaultProxy:
                 dialler, _ = self._listener.accept()
             except OSError:
                 return
-            _start(lambda dialler=dialler: self._serve(dialler))
+            _start(partial(self._serve, dialler))
 
     def _serve(self, dialler: socket.socket) -> None:
         try:

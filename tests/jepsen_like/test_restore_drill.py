@@ -36,7 +36,7 @@ RECORD_BYTES = 512
 class Recording(NamedTuple):
     """All streams as they were while nobody wrote."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # of NamedTuple
     time_ms: int
     content: dict[str, bytes]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar, TypeVarTuple
+from collections.abc import Callable, Iterator
+from typing import TypeVar, TypeVarTuple, cast
 
 import trio
 
 from streamd.node.reads import Reads
+from streamd.storage.state_store import StateStore
 from streamd.streams.offsets import START
 from streamd.tiering.cold_reader import ColdReader
 from tests.streams.driver import Driver, key
@@ -24,7 +25,9 @@ async def test_a_read_under_way_when_the_state_is_replaced_sees_what_came_after(
     driver.flush()
     driver.reopen()
     # After each look into the store, before its result has come back.
-    meanwhile = iter([driver.state.load, lambda: driver.append(b"one")])
+    meanwhile: Iterator[Callable[[], object]] = iter(
+        [driver.state.load, lambda: driver.append(b"one")]
+    )
 
     async def run_blocking(
         call: Callable[[*Args], T],
@@ -35,7 +38,7 @@ async def test_a_read_under_way_when_the_state_is_replaced_sees_what_came_after(
         next(meanwhile)()
         return rows
 
-    reads = Reads(driver.state, store, ColdReader(None), run_blocking)
+    reads = Reads(driver.state, cast(StateStore, store), ColdReader(None), run_blocking)
     stream = await reads.stream(key("s"))
     assert stream is driver.stream()
     assert stream.size == len(b"zeroone")
@@ -67,7 +70,7 @@ async def test_what_is_read_while_the_state_is_replaced_is_not_kept_for_the_new_
         return found
 
     before = driver.stream()
-    reads = Reads(driver.state, store, ColdReader(None), run_blocking)
+    reads = Reads(driver.state, cast(StateStore, store), ColdReader(None), run_blocking)
     assert b"".join((await reads.read(before, START, 100)).parts) == b"zero"
     driver.append(b"two")
     driver.flush()

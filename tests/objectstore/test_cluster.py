@@ -66,7 +66,7 @@ class Writer:
         for machine in self.machines.all:
             node = machine.node
             Manifest(node.stores.state, self.machines.objects.contents).check()
-            node.group.state.tails.__init__(1 << 20)  # type: ignore[misc]
+            node.group.state.tails.__init__(1 << 20)
             for name in NAMES:
                 assert await read_all(node, name, 50_000) == self.expected[name]
 
@@ -175,7 +175,7 @@ def test_a_crash_at_any_step_loses_nothing_and_leaves_no_gap(
         await leader.kill()
         for machine in machines.all:
             if machine is not leader:
-                await wait_until(lambda m=machine: m.is_ready)  # type: ignore[misc]
+                await wait_until(lambda m=machine: m.is_ready)
         leader.disk_s = 0.001
         leader.on_call = lambda _: None
         machines.start(leader)

@@ -58,7 +58,7 @@ async def only_cold(machine: Machine) -> None:
     stop = bytes([keys.CHUNK[0] + 1])
     await wait_until(lambda: not machine.node.stores.state.scan(keys.CHUNK, stop, limit=1))
     await machine.node.group.flush()
-    machine.node.group.state.tails.__init__(1 << 20)  # type: ignore[misc]
+    machine.node.group.state.tails.__init__(1 << 20)
 
 
 async def flush_little_by_little(leader: Machine, count: int) -> dict[str, bytes]:

@@ -27,7 +27,7 @@ async def only_cold(node: Node, hot_bytes: int = 0) -> None:
     """Wait until all but so much is in the cold store, and nothing of it in memory."""
     await wait_until(lambda: node.group.state.header.hot_bytes == hot_bytes)
     await wait_until(lambda: node.evictor.held_bytes == 0)
-    node.group.state.tails.__init__(MIB)  # type: ignore[misc]
+    node.group.state.tails.__init__(MIB)
 
 
 async def test_a_record_larger_than_a_pack_gets_one_of_its_own(tmp_path: Path) -> None:

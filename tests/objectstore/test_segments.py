@@ -20,7 +20,6 @@ from streamd.objectstore.names import check_digest, parse_segment_name
 from streamd.objectstore.segments import (
     HEAD_BYTES,
     MAX_ENTRY_BYTES,
-    LogPosition,
     SegmentWriter,
     cluster_of_segment,
     entries_of,
@@ -30,6 +29,7 @@ from streamd.raft.chain import chain
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.commands import Append
 from streamd.streams.content import MAX_MESSAGES, split_body
+from streamd.streams.model import LogPosition
 from tests.objectstore.damage import cut, flipped
 
 BEGINNING = LogPosition()

@@ -23,7 +23,7 @@ from tests.support.minio import MinioServer
 
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
-SMALL = {"pack_bytes": 64 * 1024, "flush_after_ms": 100, "hot_keep_bytes": 1}
+SMALL: dict[str, Any] = {"pack_bytes": 64 * 1024, "flush_after_ms": 100, "hot_keep_bytes": 1}
 
 
 @pytest.fixture(params=["fs", "s3"])

@@ -57,7 +57,7 @@ async def all_cold(tmp_path: Path, root: Path) -> AsyncIterator[tuple[Serving, l
                 server.node.cold_tier.run_now()
                 await until(lambda: server.node.group.state.header.hot_bytes == 0)
             await until(lambda: server.node.evictor.held_bytes == 0)
-            server.node.group.state.tails.__init__(1)  # type: ignore[misc]
+            server.node.group.state.tails.__init__(1)
         yield server, offsets
 
 
@@ -124,7 +124,7 @@ async def test_a_tail_that_stood_still_goes_on_or_ends(
             await client.send(b"GET /bucket/kept?offset=-1&live=sse HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await client.read_head()).status == 200
             first = await client.read_chunk()
-            await remove(http, offsets)  # type: ignore[misc]
+            await remove(http, offsets)
             await until_gone(server, packs)
             data, is_all = await events(client, first)
             assert data

@@ -86,7 +86,7 @@ class SimulatedDisk:
 class Snapshot(NamedTuple):
     """A stored state: how far it has applied, who the members were, and what it came to."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # of NamedTuple
     term: int
     configuration: Configuration
     digest: int

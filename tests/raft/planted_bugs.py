@@ -5,6 +5,7 @@ need a schedule that hardly ever comes about by chance, or cost time rather than
 shows them.
 """
 
+# mypy: disable-error-code="attr-defined"
 from __future__ import annotations
 
 from collections.abc import Callable

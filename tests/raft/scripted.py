@@ -75,9 +75,10 @@ class Script:
         disk = SimulatedDisk()
         log = [parse_entry(index, word) for index, word in enumerate(_words(given, "log"), 1)]
         disk.write(HardState(int(given.get("term", 0)), int(given.get("vote", 0))), log)
-        configuration = Configuration(
-            *(tuple(map(int, _words(given, key))) for key in ("voters", "outgoing", "learners"))
+        voters, outgoing, learners = (
+            tuple(map(int, _words(given, key))) for key in ("voters", "outgoing", "learners")
         )
+        configuration = Configuration(voters, outgoing, learners)
         self.nodes[int(node_id)] = SimulatedNode(
             int(node_id),
             disk,
@@ -378,9 +379,11 @@ def parse_configuration(word: str) -> Configuration:
     """`1+2` are voters, `1+2&2+3` outgoing ones besides, `1+2/4` a learner besides."""
     deciding, _, learners = word.partition("/")
     voters, _, outgoing = deciding.partition("&")
-    return Configuration(
-        *(tuple(map(int, ids.split("+"))) if ids else () for ids in (voters, outgoing, learners))
-    )
+    return Configuration(_ids(voters), _ids(outgoing), _ids(learners))
+
+
+def _ids(word: str) -> tuple[int, ...]:
+    return tuple(map(int, word.split("+"))) if word else ()
 
 
 def show_configuration(configuration: Configuration) -> str:

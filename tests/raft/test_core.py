@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -132,13 +133,14 @@ def test_who_leads_is_told_to_those_who_propose_to_a_follower() -> None:
         with pytest.raises(NotLeader, match="no leader is known"):
             ask()
     node.core.step(Heartbeat(2, 1, 5, 0))
-    for ask in (
+    refused: list[Callable[[], object]] = [
         lambda: node.core.propose([b"x"]),
         lambda: node.core.propose_configuration(Configuration((1,))),
         lambda: node.core.transfer(1),
-    ):
+    ]
+    for propose in refused:
         with pytest.raises(NotLeader, match="node 2 is") as refusal:
-            ask()
+            propose()
         assert refusal.value.leader_id == 2
     assert node.core.local_read_index() is None
     assert node.core.peers() == {}

@@ -59,7 +59,7 @@ class Operator:
         hosts = [host for host in self._simulation.hosts.values() if not host.retired]
         return self._random.choice(hosts)
 
-    async def _add(self, members: frozenset[int]) -> None:
+    async def _add(self, members: set[int]) -> None:
         hosts = self._simulation.hosts
         spare = [i for i, host in hosts.items() if i not in members and not host.retired]
         if not spare and len(hosts) < MAX_HOSTS:

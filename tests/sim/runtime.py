@@ -93,7 +93,7 @@ class _Guard:
         if self._calls > _MAX_ENDS:
             raise Stuck(f"{self._why}, and someone goes on after being cancelled")
         self._scope.cancel()
-        statuses = [self._scope._cancel_status]  # type: ignore[attr-defined]
+        statuses: list[Any] = [self._scope._cancel_status]
         for status in statuses:
             status._scope.shield = False
             statuses += status._children

@@ -110,7 +110,7 @@ async def followed_everywhere(machines: Machines, nursery: trio.Nursery) -> list
 async def assert_all_told(tails: list[Tail], numbers: range) -> None:
     expected = b"".join(b"<%04d>" % number for number in numbers)
     for tail in tails:
-        await wait_until(lambda tail=tail: len(tail.data) >= len(expected))  # type: ignore[misc]
+        await wait_until(lambda tail=tail: len(tail.data) >= len(expected))
         assert tail.data == expected
         assert await read_all(tail.machine.node, "a") == expected
         assert tail.partial_writes, "hollow: its socket took everything"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
+from typing import Any, TypeVar
 
 import pytest
 
@@ -120,6 +122,8 @@ def test_entries_that_may_have_been_acknowledged_are_never_installed_over(
 
 # -- power cuts -----------------------------------------------------------------------------------
 
+T = TypeVar("T")
+
 
 class PowerCuts:
     """Copies the directory before and after everything that changes what is on disk in order."""
@@ -145,8 +149,8 @@ class PowerCuts:
                 target = to / each.relative_to(self._directory)
                 target.mkdir() if each.is_dir() else target.write_bytes(each.read_bytes())
 
-    def _watched(self, call):  # type: ignore[no-untyped-def]
-        def watched(*args, **kwargs):  # type: ignore[no-untyped-def]
+    def _watched(self, call: Callable[..., T]) -> Callable[..., T]:
+        def watched(*args: Any, **kwargs: Any) -> T:
             self.image()
             result = call(*args, **kwargs)
             self.image()

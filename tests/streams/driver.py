@@ -102,7 +102,9 @@ class Driver:
         ttl_ms: int | None = None,
         expires_at_ms: int | None = None,
     ) -> Outcome:
-        settings = Settings(content_type, ttl_ms, expires_at_ms and "as given", expires_at_ms)
+        settings = Settings(
+            content_type, ttl_ms, "as given" if expires_at_ms else None, expires_at_ms
+        )
         data, lengths = split_body(content_type or "", body)
         return self.do(Create(key(name), settings, closed, data, lengths, True))
 

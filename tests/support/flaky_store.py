@@ -16,7 +16,7 @@ class Away(list[Exception]):
     def __bool__(self) -> bool:
         return True
 
-    def pop(self, *_: object) -> Exception:  # type: ignore[override]
+    def pop(self, *_: object) -> Exception:
         return ColdUnavailable("away")
 
 

@@ -42,7 +42,7 @@ class SkewedClock:
     def __init__(self, directory: Path) -> None:
         source, self._library = directory / "skewed_clock.c", directory / "skewed_clock.so"
         source.write_text(_SOURCE)
-        command = ["cc", "-shared", "-fPIC", "-O1", "-o", self._library, source, "-ldl"]
+        command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(self._library), str(source), "-ldl"]
         subprocess.run(command, check=True, capture_output=True)
 
     def ahead(self, seconds: int) -> dict[str, str]:

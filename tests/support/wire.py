@@ -183,7 +183,7 @@ def checked_client(**settings: Any) -> httpx.Client:
 
 def _pool(client: httpx.Client | httpx.AsyncClient) -> Any:
     """httpx passes no network backend on, though httpcore takes one."""
-    return client._transport._pool  # type: ignore[attr-defined, union-attr]
+    return client._transport._pool  # type: ignore[union-attr]
 
 
 class _AsyncBackend(httpcore.AsyncNetworkBackend):

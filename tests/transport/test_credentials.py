@@ -140,7 +140,8 @@ async def test_a_dialler_shows_no_proof_to_who_has_none() -> None:
     async with impostor(behave) as address, running(node, mesh=False):
         node.transport.set_peers({2: address})
         await wait_until(lambda: "another secret" in node.last_error(2))
-        assert seen == node.met == []
+        assert seen == []
+        assert node.met == []
 
 
 # -- certificates -----------------------------------------------------------------------------

@@ -336,7 +336,7 @@ async def test_a_stranger_cannot_make_a_node_dial_elsewhere() -> None:
                 if is_dialled:
                     await wait_until(lambda: bool(dialled))
                 else:
-                    await wait_until(lambda a=announced: _error_at(node, a) != "")  # type: ignore[misc]
+                    await wait_until(lambda a=announced: _error_at(node, a) != "")
                     assert "named by a peer at 127.0.0.1" in _error_at(node, announced)
                     assert not dialled
 
