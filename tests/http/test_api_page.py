@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from streamd.headers import HEADERS, Header, Json
 from streamd.http.openapi import build
 from streamd.http.openapi.errors import ERRORS
 from tests.support.server_process import ServerProcess
@@ -86,3 +87,28 @@ def test_the_page_has_every_header_and_parameter() -> None:
     names |= {name.removesuffix(".optional") for name in components["headers"]}
     missing = {name for name in names if re.search(rf"`{re.escape(name)}[`:=]", PAGE) is None}
     assert missing == set()
+
+
+def row(header: Header, document: Json) -> str:
+    """A header's line in the page's table."""
+    sent = [
+        method.upper()
+        for item in document["paths"].values()
+        for method, operation in item.items()
+        if method != "parameters"
+        for parameter in operation.get("parameters", [])
+        if parameter["$ref"].endswith(f"/{header}")
+    ]
+    asked = answered = ""
+    if header.request is not None:
+        asked = f"{', '.join(sorted(set(sent))) or 'any body'}: {header.request.meaning}"
+    if header.response is not None:
+        answered = header.response.meaning
+    return f"| `{header}` | {asked} | {answered} | {header.source} |"
+
+
+def test_the_table_of_headers_is_that_of_the_code() -> None:
+    told = PAGE.partition("## Headers\n")[2].partition("\n## ")[0]
+    document = build()
+    expected = [row(header, document) for header in HEADERS]
+    assert [line for line in told.splitlines() if line.startswith("| `")] == expected

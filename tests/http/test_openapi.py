@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import jsonschema_rs
 
+from streamd import headers as table
 from streamd.http.application import RESOURCES
 from streamd.http.openapi import build
 from streamd.http.ops import STATUS, create_ops_app
@@ -123,24 +124,26 @@ def raised_errors() -> set[tuple[int, str]]:
 
 
 def byte_keys_of(*names: str) -> set[str]:
-    """Literal keys that are looked up, by ``[]`` or a method, in variables of these names."""
+    """Keys that are looked up, by ``[]`` or a method, in variables of these names: literals, and
+    keys of the table of headers."""
     found: set[str] = set()
     for tree in trees():
         for node in ast.walk(tree):
             match node:
                 case (
-                    ast.Call(
-                        func=ast.Attribute(value=holder, attr="get"), args=[ast.Constant(key), *_]
-                    )
-                    | ast.Subscript(value=holder, slice=ast.Constant(key))
+                    ast.Call(func=ast.Attribute(value=holder, attr="get"), args=[looked_up, *_])
+                    | ast.Subscript(value=holder, slice=looked_up)
                 ):
                     held = getattr(holder, "id", getattr(holder, "attr", ""))
-                case ast.Call(func=ast.Name(), args=[ast.Name(held), ast.Constant(key), *_]):
+                case ast.Call(func=ast.Name(), args=[ast.Name(held), looked_up, *_]):
                     pass
                 case _:
                     continue
-            if held in names and isinstance(key, bytes):
-                found.add(key.decode())
+            match looked_up:
+                case ast.Constant(bytes(key)) if held in names:
+                    found.add(key.decode())
+                case ast.Attribute(value=ast.Name(constant), attr="key") if held in names:
+                    found.add(getattr(table, constant).lower())
     return found
 
 

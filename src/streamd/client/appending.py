@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from streamd.client.names import StreamName
 from streamd.client.transport import Answer, ApiError, Server
+from streamd.headers import CONTENT_TYPE, PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ, STREAM_CLOSED
 from streamd.streams.content import InvalidJson, is_json, json_value
 
 
@@ -48,25 +49,25 @@ class Producer:
             except ApiError as refusal:
                 if not self._may_take_over(refusal):
                     raise
-                self._epoch = int(refusal.headers["producer-epoch"]) + 1
+                self._epoch = int(refusal.headers[PRODUCER_EPOCH]) + 1
             else:
                 self._seq += 1
                 return answer
 
     def _may_take_over(self, refusal: ApiError) -> bool:
         # Only at the beginning: later, it is us who were taken over from.
-        return refusal.status == 403 and self._seq == 0 and "producer-epoch" in refusal.headers
+        return refusal.status == 403 and self._seq == 0 and PRODUCER_EPOCH in refusal.headers
 
     def _send(self, body: bytes, close: bool) -> Answer:
-        headers = {
-            "Producer-Id": self._name,
-            "Producer-Epoch": str(self._epoch),
-            "Producer-Seq": str(self._seq),
+        headers: dict[str, str] = {
+            PRODUCER_ID: self._name,
+            PRODUCER_EPOCH: str(self._epoch),
+            PRODUCER_SEQ: str(self._seq),
         }
         if body:
-            headers["Content-Type"] = self._content_type
+            headers[CONTENT_TYPE] = self._content_type
         if close:
-            headers["Stream-Closed"] = "true"
+            headers[STREAM_CLOSED] = "true"
         return self._server.ask("POST", self._stream.path, headers=headers, body=body)
 
 

@@ -13,6 +13,14 @@ import msgspec
 from streamd.client.names import StreamName
 from streamd.client.sse import EventTooLarge, parse_events
 from streamd.client.transport import FAILURES, Answer, ApiError, Broken, Server
+from streamd.headers import (
+    CONTENT_TYPE,
+    STREAM_CLOSED,
+    STREAM_CURSOR,
+    STREAM_NEXT_OFFSET,
+    STREAM_SSE_DATA_ENCODING,
+    STREAM_UP_TO_DATE,
+)
 from streamd.streams.content import is_json, media_type
 
 START = "-1"
@@ -53,14 +61,14 @@ def read(server: Server, stream: StreamName, offset: str) -> Iterator[Piece]:
 
 def _piece(answer: Answer, content_type: str = "") -> Piece:
     headers = answer.headers
-    if "stream-next-offset" not in headers:
+    if STREAM_NEXT_OFFSET not in headers:
         raise _unexpected(answer.status, "it names no offset")
     return Piece(
-        headers.get("content-type", content_type),
+        headers.get(CONTENT_TYPE, content_type),
         answer.body,
-        headers["stream-next-offset"],
-        headers.get("stream-up-to-date", "").lower() == "true",
-        headers.get("stream-closed", "").lower() == "true",
+        headers[STREAM_NEXT_OFFSET],
+        headers.get(STREAM_UP_TO_DATE, "").lower() == "true",
+        headers.get(STREAM_CLOSED, "").lower() == "true",
     )
 
 
@@ -88,7 +96,7 @@ def _follow_by_long_poll(server: Server, stream: StreamName, piece: Piece) -> It
             params["cursor"] = cursor
         patience = server.patience(endless=True)
         answer = server.ask("GET", stream.path, params=params, patience=patience)
-        cursor = answer.headers.get("stream-cursor", cursor)
+        cursor = answer.headers.get(STREAM_CURSOR, cursor)
         piece = _piece(answer, content_type)
         yield piece
 
@@ -121,7 +129,7 @@ def _pieces_of_events(
     response: httpx.Response, content_type: str
 ) -> Iterator[tuple[Piece, str | None]]:
     """Data with the control event after it: one without the other is not passed on."""
-    encoded = response.headers.get("stream-sse-data-encoding", "").lower() == "base64"
+    encoded = response.headers.get(STREAM_SSE_DATA_ENCODING, "").lower() == "base64"
     data = b""
     try:
         for event in parse_events(response.iter_bytes()):

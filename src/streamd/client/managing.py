@@ -15,6 +15,19 @@ from streamd.client.names import bucket_path, parse_name
 from streamd.client.options import json_option, talks_to_server, type_option
 from streamd.client.terminal import failures_told, flush, say, write
 from streamd.client.transport import Answer, ApiError, Server
+from streamd.headers import (
+    CONTENT_TYPE,
+    ETAG,
+    STREAM_CLOSED,
+    STREAM_EARLIEST_OFFSET,
+    STREAM_EXPIRES_AT,
+    STREAM_FORK_OFFSET,
+    STREAM_FORK_SUB_OFFSET,
+    STREAM_FORKED_FROM,
+    STREAM_NEXT_OFFSET,
+    STREAM_SNAPSHOT_OFFSET,
+    STREAM_TTL,
+)
 
 _DEFAULT_TYPE = "text/plain"
 _PAGE = 1000
@@ -48,9 +61,9 @@ def create(
         server.ask("PUT", bucket_path(name))
         say(f"created bucket {name}")
         return
-    headers = {"Content-Type": kind or _DEFAULT_TYPE, **_lifetime(ttl, expires_at)}
+    headers: dict[str, str] = {CONTENT_TYPE: kind or _DEFAULT_TYPE, **_lifetime(ttl, expires_at)}
     if closed:
-        headers["Stream-Closed"] = "true"
+        headers[STREAM_CLOSED] = "true"
     answer = server.ask("PUT", parse_name(name).path, headers=headers)
     _tell_created(name, answer, as_json)
 
@@ -77,13 +90,16 @@ def fork(
     as_json: bool,
 ) -> None:
     """Create NAME with all that SOURCE holds up to an offset; nothing is copied."""
-    headers = {"Stream-Forked-From": parse_name(source).path, **_lifetime(ttl, expires_at)}
+    headers: dict[str, str] = {
+        STREAM_FORKED_FROM: parse_name(source).path,
+        **_lifetime(ttl, expires_at),
+    }
     if at is not None:
-        headers["Stream-Fork-Offset"] = at
+        headers[STREAM_FORK_OFFSET] = at
     if sub_offset is not None:
-        headers["Stream-Fork-Sub-Offset"] = str(sub_offset)
+        headers[STREAM_FORK_SUB_OFFSET] = str(sub_offset)
     if kind is not None:
-        headers["Content-Type"] = kind
+        headers[CONTENT_TYPE] = kind
     try:
         answer = server.ask("PUT", parse_name(name).path, headers=headers)
     except ApiError as refusal:
@@ -95,11 +111,11 @@ def fork(
 
 
 def _lifetime(ttl: int | None, expires_at: str | None) -> dict[str, str]:
-    headers = {}
+    headers: dict[str, str] = {}
     if ttl is not None:
-        headers["Stream-TTL"] = str(ttl)
+        headers[STREAM_TTL] = str(ttl)
     if expires_at is not None:
-        headers["Stream-Expires-At"] = expires_at
+        headers[STREAM_EXPIRES_AT] = expires_at
     return headers
 
 
@@ -119,7 +135,7 @@ def _tell_created(name: str, answer: Answer, as_json: bool) -> None:
 @talks_to_server
 def close(server: Server, name: str, as_json: bool) -> None:
     """Close the stream NAME: nothing can be appended any more, and readers see its end."""
-    answer = server.ask("POST", parse_name(name).path, headers={"Stream-Closed": "true"})
+    answer = server.ask("POST", parse_name(name).path, headers={STREAM_CLOSED: "true"})
     if as_json:
         _write_json({"name": name, **_facts(answer.headers)})
     else:
@@ -163,18 +179,18 @@ def _facts(headers: Mapping[str, str]) -> dict[str, Any]:
     """What headers tell of a stream."""
     facts: dict[str, Any] = {}
     for fact, header in (
-        ("content_type", "content-type"),
-        ("next_offset", "stream-next-offset"),
-        ("snapshot_offset", "stream-snapshot-offset"),
-        ("earliest_offset", "stream-earliest-offset"),
-        ("ttl_s", "stream-ttl"),
-        ("expires_at", "stream-expires-at"),
-        ("etag", "etag"),
+        ("content_type", CONTENT_TYPE),
+        ("next_offset", STREAM_NEXT_OFFSET),
+        ("snapshot_offset", STREAM_SNAPSHOT_OFFSET),
+        ("earliest_offset", STREAM_EARLIEST_OFFSET),
+        ("ttl_s", STREAM_TTL),
+        ("expires_at", STREAM_EXPIRES_AT),
+        ("etag", ETAG),
     ):
         if header in headers:
             value = headers[header]
             facts[fact] = int(value) if fact == "ttl_s" else value
-    facts["closed"] = headers.get("stream-closed", "").lower() == "true"
+    facts["closed"] = headers.get(STREAM_CLOSED, "").lower() == "true"
     return facts
 
 

@@ -13,6 +13,7 @@ from streamd.client.names import StreamName, parse_name
 from streamd.client.options import json_option, talks_to_server
 from streamd.client.terminal import flush, progress, write
 from streamd.client.transport import ApiError, Server
+from streamd.headers import STREAM_EARLIEST_OFFSET
 from streamd.streams.content import is_json
 
 _DEFAULT_LINES = 10
@@ -127,7 +128,7 @@ def _whole(server: Server, stream: StreamName) -> Iterator[Piece]:
     try:
         yield from read_pieces(server, stream, START)
     except ApiError as refusal:
-        earliest = refusal.headers.get("stream-earliest-offset")
+        earliest = refusal.headers.get(STREAM_EARLIEST_OFFSET)
         if refusal.status != 410 or earliest is None:
             raise
         yield from read_pieces(server, stream, earliest)

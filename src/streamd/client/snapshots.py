@@ -31,6 +31,7 @@ from streamd.client.terminal import (
     write,
 )
 from streamd.client.transport import FAILURES, Body, Server, Unreachable
+from streamd.headers import CONTENT_TYPE, STREAM_NEXT_OFFSET, STREAM_SNAPSHOT_OFFSET
 
 _CHUNK_BYTES = 256 * 1024
 
@@ -59,13 +60,13 @@ def publish(server: Server, name: str, file: str | None, at: str, kind: str | No
     """
     stream = parse_name(name)
     if at == NOW:
-        at = str(metadata(server, stream)["stream-next-offset"])
+        at = str(metadata(server, stream)[STREAM_NEXT_OFFSET])
     path = f"{stream.bucketed_path()}/snapshot/{_quoted(at)}"
     with (
         open(file or descriptor(sys.stdin), "rb", closefd=file is not None) as source,
         progress(f"publish {name}", _size(source)) as advance,
     ):
-        headers = {"Content-Type": kind or "application/octet-stream"}
+        headers: dict[str, str] = {CONTENT_TYPE: kind or "application/octet-stream"}
         if (size := _size(source)) is not None:
             headers["Content-Length"] = str(size)
         server.ask("PUT", path, headers=headers, body=_sent_from(source, advance))
@@ -200,9 +201,9 @@ def _receive(server: Server, stream: StreamName, sink: Sink, advance: Advance) -
 
 def _pass_on(response: httpx.Response, sink: Sink, advance: Advance) -> str:
     headers = response.headers
-    boundary = boundary_of(headers.get("content-type", ""))
-    next_offset: str = headers.get("stream-next-offset", "")
-    sink.begin(headers.get("stream-snapshot-offset", "-1"), next_offset)
+    boundary = boundary_of(headers.get(CONTENT_TYPE, ""))
+    next_offset: str = headers.get(STREAM_NEXT_OFFSET, "")
+    sink.begin(headers.get(STREAM_SNAPSHOT_OFFSET, "-1"), next_offset)
     for event in parse_parts(response.iter_bytes(), boundary):
         match event:
             case PartStart(content_type):
@@ -217,7 +218,7 @@ def _pass_on(response: httpx.Response, sink: Sink, advance: Advance) -> str:
 
 
 def _follow(server: Server, stream: StreamName, at: str, as_json: bool) -> None:
-    content_type = metadata(server, stream).get("content-type", "")
+    content_type = metadata(server, stream).get(CONTENT_TYPE, "")
     for piece in follow(server, stream, Piece(content_type, b"", at), Live.AUTO):
         if not piece.empty:
             if as_json:

@@ -19,6 +19,7 @@ from streamd.client.lines import LineTooLong
 from streamd.client.multipart import Malformed
 from streamd.client.names import BadName
 from streamd.client.transport import ApiError, Unreachable
+from streamd.headers import STREAM_EARLIEST_OFFSET
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
@@ -63,7 +64,7 @@ def _sentence(refusal: ApiError, subject: str | None) -> str:
     what = f"{refusal.args[0] or 'refused'} ({refusal.status} {refusal.code})"
     if refusal.code == "STREAM_NOT_FOUND":
         return f"{what}; 'streamd create {subject}' would make it"
-    if refusal.status == 410 and (earliest := refusal.headers.get("stream-earliest-offset")):
+    if refusal.status == 410 and (earliest := refusal.headers.get(STREAM_EARLIEST_OFFSET)):
         return f"{what}; it begins at {earliest}, and 'streamd bootstrap {subject}' gives it whole"
     return what
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from streamd import __version__
+from streamd.headers import ACCEPT_ENCODING, LOCATION, RETRY_AFTER
 from streamd.redaction import shown
 
 Body = bytes | Callable[[], Iterator[bytes]]
@@ -61,7 +62,7 @@ class Busy(Exception):
     def __init__(self, refusal: ApiError) -> None:
         super().__init__(str(refusal))
         self.refusal = refusal
-        raw = refusal.headers.get("retry-after", "")
+        raw = refusal.headers.get(RETRY_AFTER, "")
         self.pause_s = float(raw) if raw.isdigit() else 0.0
 
 
@@ -110,7 +111,7 @@ class Server:
         self._client = httpx.Client(
             verify=_trust(urls, cacert),
             timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S),
-            headers={"User-Agent": f"streamd/{__version__}", "Accept-Encoding": "identity"},
+            headers={"User-Agent": f"streamd/{__version__}", ACCEPT_ENCODING: "identity"},
         )
 
     @property
@@ -220,10 +221,10 @@ class Server:
             request = self._request(method, url, headers, body)
             response = self._client.send(request, stream=True)
             self._met = True
-            if response.status_code not in (307, 308) or "location" not in response.headers:
+            if response.status_code not in (307, 308) or LOCATION not in response.headers:
                 return response
             response.close()
-            url = url.join(response.headers["location"])
+            url = url.join(response.headers[LOCATION])
         raise ApiError(response.status_code, "REDIRECTS", "redirected in a circle", {})
 
     def _request(

@@ -24,6 +24,7 @@ from streamd.client.names import parse_name
 from streamd.client.options import json_option, talks_to_server, type_option
 from streamd.client.terminal import Advance, BadInput, descriptor, flush, progress, write
 from streamd.client.transport import Answer, ApiError, Server
+from streamd.headers import CONTENT_TYPE, STREAM_CLOSED, STREAM_NEXT_OFFSET
 from streamd.streams.content import is_json, is_text
 
 
@@ -51,7 +52,7 @@ def append(
     had to be sent. --type is the stream's own unless given.
     """
     stream = parse_name(name)
-    content_type = kind or metadata(server, stream).get("content-type", "")
+    content_type = kind or metadata(server, stream).get(CONTENT_TYPE, "")
     name_of_producer = producer_id or f"streamd-{uuid.uuid4()}"
     producer = Producer(server, stream, content_type, name_of_producer, time.time_ns() // 1_000_000)
     with progress(f"append to {name}", _input_bytes()) as advance:
@@ -116,7 +117,7 @@ def _input_bytes() -> int | None:
 
 def _tell(name: str, answer: Answer) -> None:
     headers = answer.headers
-    closed = headers.get("stream-closed", "").lower() == "true"
-    offset = headers.get("stream-next-offset", "")
+    closed = headers.get(STREAM_CLOSED, "").lower() == "true"
+    offset = headers.get(STREAM_NEXT_OFFSET, "")
     write(json_object({"name": name, "next_offset": offset, "closed": closed}))
     flush()

@@ -13,6 +13,7 @@ from rich.table import Table
 from streamd.client.options import server_group
 from streamd.client.terminal import EXIT_REFUSED, end
 from streamd.client.transport import FAILURES, ApiError, Busy, Server
+from streamd.headers import CONTENT_TYPE
 
 _POLL_S = 0.2
 _TABLE_WIDTH = 120
@@ -150,7 +151,7 @@ def _is_ready(server: Server) -> bool:
 def _post(server: Server, path: str, wish: dict[str, Any]) -> dict[str, Any]:
     """Send a change once: repeated, it would be refused, or transfer leadership again."""
     given = {key: value for key, value in wish.items() if value is not None}
-    headers = {"Content-Type": "application/json"}
+    headers: dict[str, str] = {CONTENT_TYPE: "application/json"}
     return server.ask_once("POST", path, headers=headers, body=json.dumps(given).encode()).json()
 
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from streamd.client.options import server_group
 from streamd.client.terminal import EXIT_REFUSED, end
 from streamd.client.transport import Server
+from streamd.headers import CONTENT_TYPE
 
 _POLL_S = 0.3
 
@@ -37,7 +38,7 @@ class Leader:
 
     def order(self, work: str) -> Answer:
         """Ask the leader to begin; returns what to wait for. May be repeated."""
-        headers = {"Content-Type": "application/json"}
+        headers: dict[str, str] = {CONTENT_TYPE: "application/json"}
         return self._server.ask("POST", f"/cluster/cold/{work}", headers=headers, body=b"{}").json()
 
     def watch(

@@ -15,6 +15,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 from streamd.config import ServerConfig, split_address
+from streamd.headers import CONTENT_TYPE
 from streamd.http.messages import Request, Response, error_response
 
 # Probes and scrapers may use any name for these. All other operations paths are guarded.
@@ -46,7 +47,7 @@ class AdminGuard:
             message = "pages of other origins may not administer a node"
             return error_response(403, "ORIGIN_NOT_ALLOWED", message)
         # Browsers ask before any other method that changes something.
-        if request.method == "POST" and not _is_json(request.headers.get(b"content-type", b"")):
+        if request.method == "POST" and not _is_json(request.headers.get(CONTENT_TYPE.key, b"")):
             message = "Content-Type must be application/json"
             return error_response(415, "UNSUPPORTED_MEDIA_TYPE", message)
         return None

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import trio
 
 from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.headers import ACCEPT_ENCODING, CONTENT_ENCODING, HEADERS
 from streamd.http import batches, bootstrap, buckets, reading, snapshots, writes
 from streamd.http.admin_guard import PUBLIC_PATHS, AdminGuard
 from streamd.http.fields import BadRequest, refuse_coding
@@ -92,11 +93,10 @@ _STREAMS = RESOURCES[StreamRoute]
 _ALL_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _WRITES = frozenset(("POST", "PUT", "DELETE"))
 _ALLOW = re.compile(rb"^allow: ([^\r]*)\r$", re.MULTILINE | re.IGNORECASE)
-_ALLOWED_HEADERS = (
-    b"Content-Type, Authorization, If-Match, If-None-Match, Stream-Seq, Stream-TTL, "
-    b"Stream-Expires-At, Stream-Closed, Stream-Forked-From, Stream-Fork-Offset, "
-    b"Stream-Fork-Sub-Offset, Producer-Id, Producer-Epoch, Producer-Seq"
-)
+# Accept-Encoding is the browser's own business.
+_ALLOWED_HEADERS = ", ".join(
+    ("Authorization", *(one for one in HEADERS if one.request and one != ACCEPT_ENCODING))
+).encode()
 _PREFLIGHT = (
     b"Access-Control-Allow-Methods: %b\r\n"
     b"Access-Control-Allow-Headers: " + _ALLOWED_HEADERS + b"\r\n"
@@ -133,8 +133,8 @@ class StreamApplication:
         # Each frame on the way to a handler costs every request: this one dispatches, too.
         try:
             if request.method in _WRITES:
-                if b"content-encoding" in request.headers:
-                    refuse_coding(request.headers[b"content-encoding"])
+                if CONTENT_ENCODING.key in request.headers:
+                    refuse_coding(request.headers[CONTENT_ENCODING.key])
                 if elsewhere := self._redirect(request, route):
                     return elsewhere
             if resource is None:

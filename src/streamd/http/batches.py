@@ -11,6 +11,7 @@ from struct import Struct
 
 import msgspec
 
+from streamd.headers import CONTENT_TYPE
 from streamd.http import fields
 from streamd.http.conditions import if_match
 from streamd.http.fields import BadRequest
@@ -40,7 +41,7 @@ class BatchBody(msgspec.Struct):
 async def append_batch(service: Service, request: Request, route: BatchRoute) -> Response:
     """POST of frames; with producers, Stream-Seq, If-Match and closing as any append."""
     headers = request.headers
-    raw_type = headers.get(b"content-type")
+    raw_type = headers.get(CONTENT_TYPE.key)
     if not raw_type:
         raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required: that of the payloads")
     kind = fields.content_type(raw_type)

@@ -16,6 +16,7 @@ import trio
 import zstandard
 
 from streamd.blocking import RunBlocking
+from streamd.headers import ACCEPT_ENCODING
 from streamd.http.messages import Buffer, Request, Response
 from streamd.http.wire import body_parts
 from streamd.streams.content import media_type
@@ -94,7 +95,7 @@ class Compressor:
 
     async def compress(self, request: Request, response: Response) -> None:
         """Compress an answer of a kind that pays, if the client wants that and it gets smaller."""
-        accepted = request.headers.get(b"accept-encoding")
+        accepted = request.headers.get(ACCEPT_ENCODING.key)
         coding = None if accepted is None else choose(accepted)
         if coding is None:
             return

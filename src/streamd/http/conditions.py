@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from streamd.headers import IF_MATCH
 from streamd.http.fields import BadRequest, Headers
 from streamd.streams.checks import MAX_TAGS
 from streamd.streams.etags import parse_tag
@@ -41,7 +42,7 @@ def if_match(headers: Headers) -> IfMatch | None:
 
     Raises `BadRequest`.
     """
-    raw = headers.get(b"if-match")
+    raw = headers.get(IF_MATCH.key)
     if raw is None:
         return None
     if raw.strip() == b"*":

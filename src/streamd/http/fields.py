@@ -14,6 +14,18 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from streamd.headers import (
+    CONTENT_TYPE,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    PRODUCER_SEQ,
+    STREAM_CLOSED,
+    STREAM_EXPIRES_AT,
+    STREAM_FORK_OFFSET,
+    STREAM_FORK_SUB_OFFSET,
+    STREAM_SEQ,
+    STREAM_TTL,
+)
 from streamd.http.messages import Response, error_response
 from streamd.streams.checks import (
     MAX_SAFE_INTEGER,
@@ -85,7 +97,7 @@ def refuse_coding(content_encoding: bytes) -> None:
 
 def wants_close(headers: Headers) -> bool:
     """Any value but ``true`` counts as absent (protocol section 4.1)."""
-    value = headers.get(b"stream-closed")
+    value = headers.get(STREAM_CLOSED.key)
     return value is not None and value.lower() == b"true"
 
 
@@ -99,7 +111,7 @@ def content_type(raw: bytes) -> str:
 
 
 def stream_seq(headers: Headers) -> str | None:
-    raw = headers.get(b"stream-seq")
+    raw = headers.get(STREAM_SEQ.key)
     if raw is None:
         return None
     if not raw or len(raw) > MAX_TOKEN_BYTES:
@@ -109,9 +121,9 @@ def stream_seq(headers: Headers) -> str | None:
 
 def producer(headers: Headers) -> ProducerStamp | None:
     """The three producer headers, all or none (protocol section 5.2.1)."""
-    producer_id = headers.get(b"producer-id")
-    epoch = headers.get(b"producer-epoch")
-    seq = headers.get(b"producer-seq")
+    producer_id = headers.get(PRODUCER_ID.key)
+    epoch = headers.get(PRODUCER_EPOCH.key)
+    seq = headers.get(PRODUCER_SEQ.key)
     if producer_id is None and epoch is None and seq is None:
         return None
     if producer_id is None or epoch is None or seq is None:
@@ -129,9 +141,9 @@ def producer(headers: Headers) -> ProducerStamp | None:
 
 def create_settings(headers: Headers, fork: ForkRequest | None) -> Settings:
     """What a PUT asks the stream to be (protocol section 5.1)."""
-    raw_type = headers.get(b"content-type")
-    ttl = headers.get(b"stream-ttl")
-    expires_at = headers.get(b"stream-expires-at")
+    raw_type = headers.get(CONTENT_TYPE.key)
+    ttl = headers.get(STREAM_TTL.key)
+    expires_at = headers.get(STREAM_EXPIRES_AT.key)
     if ttl is not None and expires_at is not None:
         raise BadRequest("INVALID_REQUEST", "Stream-TTL and Stream-Expires-At exclude each other")
     ttl_ms = None if ttl is None else whole_number(ttl, "Stream-TTL", MAX_TTL_S) * 1000
@@ -153,8 +165,8 @@ def _timestamp(raw: bytes) -> tuple[str, int]:
 
 def fork_request(headers: Headers, source: bytes | None) -> ForkRequest | None:
     """The fork headers; `source` is the key that Stream-Forked-From names, if it is there."""
-    raw_offset = headers.get(b"stream-fork-offset")
-    raw_sub_offset = headers.get(b"stream-fork-sub-offset")
+    raw_offset = headers.get(STREAM_FORK_OFFSET.key)
+    raw_sub_offset = headers.get(STREAM_FORK_SUB_OFFSET.key)
     if source is None:
         if raw_offset is not None or raw_sub_offset is not None:
             raise BadRequest(

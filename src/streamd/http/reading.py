@@ -6,6 +6,7 @@ from struct import pack
 
 import trio
 
+from streamd.headers import IF_NONE_MATCH
 from streamd.http import compression, fields
 from streamd.http.conditions import named_tag
 from streamd.http.fields import PIECE_BYTES, BadRequest, Live, ReadQuery
@@ -40,7 +41,7 @@ async def head(service: Service, request: Request, route: StreamRoute) -> Respon
         return stream
     tail = stream.tail.token()
     etag = state_tag(service.incarnation(stream.stream_id), tail, stream.closed)
-    asked = request.headers.get(b"if-none-match")
+    asked = request.headers.get(IF_NONE_MATCH.key)
     if asked is not None and (named := named_tag(asked, etag)) is not None:
         return Response(304, b"ETag: %b\r\n" % named + _NO_STORE)
     head = b"Content-Type: %b\r\nStream-Next-Offset: %b\r\nETag: %b\r\n%b" % (
@@ -144,7 +145,7 @@ async def _catch_up(
     pays = found.size > compression.LEAST_BYTES and compression.pays(stream.content_type)
     if pays:
         caching += compression.VARY
-    asked = request.headers.get(b"if-none-match")
+    asked = request.headers.get(IF_NONE_MATCH.key)
     if asked is not None and (named := named_tag(asked, etag)) is not None:
         return Response(304, b"ETag: %b\r\n" % named + caching)
     content_type = stream.content_type.encode()

@@ -7,6 +7,7 @@ from hashlib import blake2b
 import trio
 from msgspec.structs import replace
 
+from streamd.headers import CONTENT_TYPE
 from streamd.http import fields
 from streamd.http.fields import BadRequest
 from streamd.http.messages import (
@@ -99,7 +100,7 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
     body = request.incoming
     assert body is not None, "the application asked for bodies in pieces"
     at = fields.snapshot_offset(route.offset)
-    raw_type = request.headers.get(b"content-type")
+    raw_type = request.headers.get(CONTENT_TYPE.key)
     content_type = fields.content_type(raw_type) if raw_type else DEFAULT_CONTENT_TYPE
     _check_size(service, body.length or 0)
     stream = await service.find(route.stream)

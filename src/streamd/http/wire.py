@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from http import HTTPStatus
 
+from streamd.headers import HEADERS
 from streamd.http.messages import Buffer, Response, error_response
 
 MAX_CHUNK_LINE_BYTES = 256
@@ -14,26 +15,10 @@ MAX_TRAILER_BYTES = 4 * 1024
 CHUNKS_PER_TURN = 256
 
 VISIBLE = bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100)) + b"\t\r\n"
-# Headers of which two could mean two things; all others are lists or of no interest here.
-SINGLE_HEADERS = frozenset(
-    (
-        b"host",
-        b"content-length",
-        b"transfer-encoding",
-        b"content-type",
-        b"expect",
-        b"stream-ttl",
-        b"stream-expires-at",
-        b"stream-seq",
-        b"stream-closed",
-        b"stream-forked-from",
-        b"stream-fork-offset",
-        b"stream-fork-sub-offset",
-        b"producer-id",
-        b"producer-epoch",
-        b"producer-seq",
-    )
-)
+# Headers that framing or routing rests on; two different values would be ambiguous, as with those
+# that the protocol defines.
+_FRAMING = (b"host", b"content-length", b"transfer-encoding", b"expect")
+SINGLE_HEADERS = frozenset((*_FRAMING, *(header.key for header in HEADERS if header.single)))
 # What is no trailer (RFC 9110 section 6.5.1): it would be too late, or unseen by a proxy.
 _NO_TRAILERS = SINGLE_HEADERS | {b"authorization"}
 _EMPTY_LINES = re.compile(rb"(?:\r\n)*")

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from streamd.headers import CONTENT_TYPE, IF_NONE_MATCH, STREAM_FORKED_FROM
 from streamd.http import fields
 from streamd.http.conditions import ANY_STATE, if_match, named_tag
 from streamd.http.fields import BadRequest
@@ -41,7 +42,7 @@ async def append(service: Service, request: Request, route: StreamRoute) -> Resp
     kind = ""
     records = NO_RECORDS
     if request.body:
-        raw_type = headers.get(b"content-type")
+        raw_type = headers.get(CONTENT_TYPE.key)
         if not raw_type:
             raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required with a body")
         kind = fields.content_type(raw_type)
@@ -192,7 +193,7 @@ async def create(service: Service, request: Request, route: StreamRoute) -> Resp
         outcome = await _propose_stream(service, command, request.body)
     else:
         outcome = await _propose_fork(service, command, fork, request.body)
-    asked = headers.get(b"if-none-match")
+    asked = headers.get(IF_NONE_MATCH.key)
     if asked is not None and outcome.result in (Result.EXISTS, Result.SETTINGS_DIFFER):
         tag = state_tag(outcome.incarnation, outcome.tail.token(), outcome.closed)
         if named_tag(asked, tag) is not None:
@@ -203,7 +204,7 @@ async def create(service: Service, request: Request, route: StreamRoute) -> Resp
 
 def _fork_source(request: Request) -> bytes | None:
     """The key of the stream that Stream-Forked-From names, by its path or its URL at this host."""
-    raw = request.headers.get(b"stream-forked-from")
+    raw = request.headers.get(STREAM_FORKED_FROM.key)
     if raw is None:
         return None
     path = raw
