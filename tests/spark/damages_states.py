@@ -11,7 +11,7 @@ from streamd.objectstore.checkpoints import Manifest
 from streamd.objectstore.names import NamedObject, digest_of, manifest_name, piece_name
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
-from streamd.streams.model import Bucket, ProducerState, Segment, Settings, Stream
+from streamd.streams.model import Bucket, Extent, ProducerState, Settings, Stream
 from tests.spark.damages import Catalogue, Expected, Scene
 from tests.spark.forging import Folder, Rows, count, edit_row, flipped, stream_row, with_bytes
 
@@ -297,13 +297,13 @@ def lost_trim(scene: Scene) -> Expected:
 def moved_fork(scene: Scene) -> Expected:
     """A fork leaves its source a record earlier in the newest state."""
     folder = scene.folder
-    [segment] = folder.stream("agents/fork").segments
+    [extent] = folder.stream("agents/fork").extents
     chunk = next(chunk for pack in folder.packs() for owner, chunk in folder.chunks(pack)
-                 if owner == segment.stream_id and chunk.start_record == 0)  # fmt: skip
-    last = chunk.lengths[segment.end_record - 1]
-    moved = Segment(segment.stream_id, segment.end_record - 1, segment.end_byte - last)
+                 if owner == extent.stream_id and chunk.start_record == 0)  # fmt: skip
+    last = chunk.lengths[extent.end_record - 1]
+    moved = Extent(extent.stream_id, extent.end_record - 1, extent.end_byte - last)
     row = stream_row("agents/fork")
-    folder.forge_state(lambda rows: edit_row(rows, row, Stream, segments=(moved,)))
+    folder.forge_state(lambda rows: edit_row(rows, row, Stream, extents=(moved,)))
     return Expected("fork_moved", stream="agents/fork")
 
 

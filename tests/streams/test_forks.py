@@ -9,7 +9,7 @@ import pytest
 
 from streamd.streams import keys
 from streamd.streams.commands import Result
-from streamd.streams.model import Segment
+from streamd.streams.model import Extent
 from streamd.streams.offsets import START, Position
 from streamd.streams.reading import gather
 from tests.streams.driver import JSON, TEXT, Driver, key
@@ -56,7 +56,7 @@ def test_a_fork_at_the_start_has_nothing_of_its_source(driver: Driver) -> None:
     assert driver.fork("f", "text", START).tail == START
     driver.append(b"own", "f")
     assert driver.content("f") == b"own"
-    assert driver.stream("f").segments == ()
+    assert driver.stream("f").extents == ()
 
 
 def test_a_forks_offsets_continue_its_sources(driver: Driver) -> None:
@@ -291,8 +291,8 @@ def test_a_fork_of_a_fork_may_leave_in_the_inherited_part(driver: Driver) -> Non
     driver.append(b"-b", "b")
     driver.fork("c", "b", Position(1, 5))
     assert driver.content("c") == b"hello"
-    [segment] = driver.stream("c").segments
-    assert segment.stream_id == driver.stream("text").stream_id
+    [extent] = driver.stream("c").extents
+    assert extent.stream_id == driver.stream("text").stream_id
 
 
 def test_a_cut_record_is_cut_for_the_forks_of_the_fork_too(driver: Driver) -> None:
@@ -359,7 +359,7 @@ def test_a_long_chain_is_removed_in_one_go() -> None:
 # -- forks of forks of forks ------------------------------------------------------------------
 
 
-class _CountedLooks(tuple[Segment, ...]):
+class _CountedLooks(tuple[Extent, ...]):
     """Segments that count how often one is looked at."""
 
     looks = 0
@@ -368,10 +368,10 @@ class _CountedLooks(tuple[Segment, ...]):
         self.looks += 1
         return super().__getitem__(place)
 
-    def __iter__(self) -> Iterator[Segment]:
-        for segment in super().__iter__():
+    def __iter__(self) -> Iterator[Extent]:
+        for extent in super().__iter__():
             self.looks += 1
-            yield segment
+            yield extent
 
 
 def test_a_long_ancestry_is_not_gone_through_for_each_record() -> None:
@@ -383,8 +383,8 @@ def test_a_long_ancestry_is_not_gone_through_for_each_record() -> None:
         driver.fork(str(number), str(number - 1))
         driver.append(b"x", str(number))
     youngest = driver.stream(str(depth - 1))
-    segments = youngest.segments = _CountedLooks(youngest.segments)
+    extents = youngest.extents = _CountedLooks(youngest.extents)
     found = gather(youngest, START, 2 * depth, driver.machine.state.tails.find)
     assert found is not None
     assert found.size == depth
-    assert segments.looks < 20 * depth
+    assert extents.looks < 20 * depth

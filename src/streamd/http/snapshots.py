@@ -51,7 +51,7 @@ class Sending:
         """Raises `LimitReached` when too many are on their way out, or too many of `client`."""
         self._slot = service.downloads.share(client)
         self._slot.hold(1)
-        ids = {stream.stream_id, *(segment.stream_id for segment in stream.segments)}
+        ids = {stream.stream_id, *(extent.stream_id for extent in stream.extents)}
         if stream.snapshot is not None:
             ids.add(stream.snapshot.blob_id)
         self._service = service

@@ -1,6 +1,6 @@
 """Forks: streams that begin with a prefix of another, without copying a byte of it.
 
-A fork reads the ancestors' chunks through its `segments` and adds its own records behind them;
+A fork reads the ancestors' chunks through its `extents` and adds its own records behind them;
 its offsets continue the source's. The source counts its forks and outlives its deletion for
 them. What a fork asked for is settled in full before anything is changed, so that a refused fork
 leaves no reference behind.
@@ -13,7 +13,7 @@ from itertools import accumulate
 from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, append_at
 from streamd.streams.commands import Create, Result
 from streamd.streams.content import is_json, same_media_type
-from streamd.streams.model import Segment, Settings, Stream, Verdict, VerifiedPosition
+from streamd.streams.model import Extent, Settings, Stream, Verdict, VerifiedPosition
 from streamd.streams.offsets import START, Position
 from streamd.streams.snapshots import inherit
 from streamd.streams.state import State
@@ -45,7 +45,7 @@ class Anchor:
     def attach(self, state: State, fork: Stream) -> None:
         """Make the new stream `fork` begin with the source's records before the anchor."""
         source, at = self._source, self._at
-        fork.segments = _prefix(source, at)
+        fork.extents = _prefix(source, at)
         fork.records, fork.size = at
         if self._settings.content_type is None:
             fork.content_type = source.content_type
@@ -58,19 +58,19 @@ class Anchor:
         state.streams.put(self._key, source)
 
 
-def _prefix(source: Stream, at: Position) -> tuple[Segment, ...]:
-    """The segments of a fork of `source` at `at`."""
-    segments: list[Segment] = []
-    for segment in source.segments:
-        if segment.end_record >= at.record:
+def _prefix(source: Stream, at: Position) -> tuple[Extent, ...]:
+    """The extents of a fork of `source` at `at`."""
+    extents: list[Extent] = []
+    for extent in source.extents:
+        if extent.end_record >= at.record:
             break
-        segments.append(segment)
+        extents.append(extent)
     if at.record:
         home = next(
-            (s.stream_id for s in source.segments if at.record <= s.end_record), source.stream_id
+            (s.stream_id for s in source.extents if at.record <= s.end_record), source.stream_id
         )
-        segments.append(Segment(home, at.record, at.byte))
-    return tuple(segments)
+        extents.append(Extent(home, at.record, at.byte))
+    return tuple(extents)
 
 
 def resolve_fork(state: State, command: Create, now_ms: int) -> Anchor:

@@ -81,8 +81,8 @@ class VerifiedPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     byte: int = 0
 
 
-class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A stretch of an ancestor's bytes that a fork reads as its own.
+class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A range of an ancestor's records that a fork inherits.
 
     It ends before record `end_record`, at byte `end_byte`; when the fork was cut inside a
     record, `end_byte` lies inside record ``end_record - 1`` of the ancestor.
@@ -166,7 +166,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     closed: bool = False
     closed_by: ProducerStamp | None = None
     last_seq: str | None = None
-    segments: tuple[Segment, ...] = ()
+    extents: tuple[Extent, ...] = ()
     forks: int = 0
     deleted: bool = False
     sweep_at_ms: int | None = None
@@ -198,9 +198,9 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     @property
     def fork_point(self) -> Position:
         """Where the stream's own records begin."""
-        if not self.segments:
+        if not self.extents:
             return Position(0, 0)
-        last = self.segments[-1]
+        last = self.extents[-1]
         return Position(last.end_record, last.end_byte)
 
     def expiry_ms(self, touched_ms: int = 0) -> int | None:

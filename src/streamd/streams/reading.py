@@ -73,12 +73,12 @@ class Find(Protocol):
 
 def home(stream: Stream, record: int) -> tuple[int, Limit]:
     """The stream id that holds a record of `stream`, and where its part there ends."""
-    segments = stream.segments
+    extents = stream.extents
     # As many as clients like: a fork of a fork of a fork has one of each.
-    place = bisect_right(segments, record, key=_END_RECORD) if segments else 0
-    if place < len(segments):
-        segment = segments[place]
-        return segment.stream_id, Limit(segment.end_record, segment.end_byte)
+    place = bisect_right(extents, record, key=_END_RECORD) if extents else 0
+    if place < len(extents):
+        extent = extents[place]
+        return extent.stream_id, Limit(extent.end_record, extent.end_byte)
     return stream.stream_id, Limit(stream.records, stream.size)
 
 

@@ -132,10 +132,10 @@ class Judge:
             self._end_to_end(key, stream, own.record)
             start = stream.earliest.record
             begin = 0
-            for segment in stream.segments:
+            for extent in stream.extents:
                 first = max(start, begin)
-                self._covered(key, segment.stream_id, first, segment.end_record)
-                begin = segment.end_record
+                self._covered(key, extent.stream_id, first, extent.end_record)
+                begin = extent.end_record
 
     def _covered(self, key: bytes, stream_id: int, first: int, end: int) -> None:
         """Slices and chunks have each record of a stream id from one on to before another."""
@@ -243,7 +243,7 @@ class Judge:
         """Slices of no stream, no blob and no note would stay for ever."""
         state = self._state
         ids = {stream.stream_id for stream in state.streams.values()}
-        ids |= {part.stream_id for stream in state.streams.values() for part in stream.segments}
+        ids |= {part.stream_id for stream in state.streams.values() for part in stream.extents}
         ids |= set(state.blobs) | state.garbage | set(state.trims)
         for stream_id, slices in state.slices.items():
             if slices and stream_id not in ids:
