@@ -17,8 +17,6 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID
 
-from msgspec.structs import astuple
-
 from streamd.backup.archive import SEGMENT_BYTES
 from streamd.codec import Batch, encode_batch
 from streamd.config import ColdConfig
@@ -206,7 +204,7 @@ class _Cluster:
             appends = hot.appends if len(hot.appends) != len(hot.lengths) else []
             data = b"".join(hot.parts)
             chunk = Chunk(hot.start_record, hot.start_byte, hot.lengths, appends, data)
-            slices.append(NewSlice(key, *astuple(writer.add(hot.stream_id, chunk))))
+            slices.append(NewSlice.of(key, writer.add(hot.stream_id, chunk)))
         self._hot, self._hot_bytes = {}, 0
         pack = writer.finish()
         name = self._folder + pack.name

@@ -264,7 +264,7 @@ async def test_damage_is_an_error_and_never_wrong_bytes(
         assert code(await http.get("/bucket/s")) == (500, "COLD_DATA_DAMAGED")
         assert code(await http.get("/bucket/s?live=sse&offset=-1")) == (500, "COLD_DATA_DAMAGED")
         assert server.node.cold_tier is not None
-        assert server.node.cold_tier.records.damaged == 2
+        assert server.node.cold_tier.reader.damaged == 2
         # What does not need it goes on.
         assert (await http.post("/bucket/s", content=b"y", headers=TEXT)).status_code == 204
         assert (await http.get("/bucket/s?offset=now")).status_code == 200

@@ -15,8 +15,9 @@ from streamd.objectstore.names import check_digest
 from streamd.objectstore.packs import Pack, PackWriter, chunks_of
 from streamd.streams.chunks import Chunk
 from streamd.tiering.async_store import AsyncObjectStore
-from streamd.tiering.slice_cache import SliceCache
+from streamd.tiering.cold_reader import ColdReader
 from tests.sim.objects import ObjectsOf, SimulatedObjects
+from tests.support.packs import located
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -47,7 +48,7 @@ async def test_nothing_wrong_gets_through(
     shared.refusal_probability = shared.lost_reply_probability = 0.2
     shared.flip_probability = 0.3
     cold = AsyncObjectStore(ObjectsOf(shared), run_blocking=_inline, random=random, max_requests=2)
-    reads = SliceCache(cold, cache_bytes=500)
+    reader = ColdReader(cold, cache_bytes=500)
     made = [_pack(random, number) for number in range(5)]
     for pack, _ in made:
         while True:
@@ -60,7 +61,7 @@ async def test_nothing_wrong_gets_through(
         pack, chunks = random.choice(made)
         first = random.randrange(len(chunks))
         try:
-            found = await reads.chunks(pack.name, pack.slices[first:])
+            found = await reader.chunks(located(pack)[first:])
         except (ColdUnavailable, ObjectCorrupt):
             continue
         assert found == chunks[first : first + len(found)]

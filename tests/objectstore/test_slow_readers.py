@@ -135,7 +135,7 @@ async def test_a_tail_that_stood_still_goes_on_or_ends(
             else:
                 assert len(data) < len(WHOLE)
         assert server.node.cold_tier is not None
-        assert not server.node.cold_tier.records.damaged
+        assert not server.node.cold_tier.reader.damaged
 
 
 async def test_what_a_bootstrap_still_sends_stays_until_it_ends(tmp_path: Path, root: Path) -> None:

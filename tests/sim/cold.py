@@ -148,8 +148,8 @@ class ColdStore:
         node = host.node
         if node is None or node.cold_tier is None:
             return
-        self._counted["cold: reads"] += node.cold_tier.reads.misses
-        self._counted["cold: damaged reads"] += node.cold_tier.records.damaged
+        self._counted["cold: reads"] += node.cold_tier.reader.misses
+        self._counted["cold: damaged reads"] += node.cold_tier.reader.damaged
         for name in ("dropped_slices", "deleted_packs", "compacted_packs", "deleted_orphans"):
             self._counted[f"cold: {name.replace('_', ' ')}"] += getattr(node.cold_gc.total, name)
 

@@ -7,10 +7,10 @@ from crc32c import crc32c
 from msgspec.structs import replace
 
 from streamd.objectstore import packs
-from streamd.objectstore.packs import PackWriter, SliceRef, read_pack
+from streamd.objectstore.packs import PackWriter, read_pack
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
-from streamd.streams.model import Pack, Stream
+from streamd.streams.model import Pack, SliceRef, Stream
 from tests.spark.damages import Catalogue, Expected, Scene
 from tests.spark.forging import (
     Folder,

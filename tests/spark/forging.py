@@ -34,7 +34,7 @@ from streamd.objectstore.names import (
     parse_segment_name,
     segment_name,
 )
-from streamd.objectstore.packs import PackWriter, SliceRef, chunks_of, read_pack
+from streamd.objectstore.packs import PackWriter, chunks_of, read_pack
 from streamd.objectstore.segments import (
     SegmentWriter,
     read_entries,
@@ -45,7 +45,7 @@ from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.commands import Archived, Command, FlushCold, MoveSlices, NewSlice
-from streamd.streams.model import ColdSlice, Header, LogPosition, Pack, Stream
+from streamd.streams.model import ColdSlice, Header, LogPosition, Pack, SliceRef, Stream
 
 Rows = dict[bytes, bytes]
 
@@ -176,7 +176,10 @@ class Folder:
         made = self.pack_of(name, slices)
         new = self.replace(name, made.name, made.content)
         [said] = self.find(lambda c: isinstance(c, FlushCold) and c.name == name)
-        refs = [_refer(old, ref) for old, ref in zip(said.command.slices, made.slices, strict=True)]
+        refs = [
+            NewSlice.of(old.owner, ref)
+            for old, ref in zip(said.command.slices, made.slices, strict=True)
+        ]
         flush = replace(said.command, name=new, size=len(made.content), slices=refs)
         self.forge_command(said.index, said.position, flush)
         for manifest in self.names("snapshots"):
@@ -462,11 +465,6 @@ def _move_state(of: CheckpointOf, rows: Rows, places: Mapping[int, LogPosition])
     edit_row(rows, keys.HEADER, Header, archived=places[header.archived.index])
     place = places[of.index]
     return replace(of, chain=place.chain, term=place.term, time_ms=place.time_ms)
-
-
-def _refer(old: NewSlice, ref: SliceRef) -> NewSlice:
-    """What a `FlushCold` says of a slice that is another now."""
-    return NewSlice(old.owner, *astuple(ref))
 
 
 def _refer_to_pack(

@@ -45,7 +45,6 @@ from streamd.streams.reading import (
 )
 from streamd.streams.snapshots import find_boundary
 from streamd.streams.state import State
-from streamd.tiering.cold_reader import ref_of
 from streamd.tiering.eviction import Place, drop_some
 from streamd.tiering.flush import gather_pack
 from tests.streams.memory_store import MemoryStore
@@ -238,8 +237,8 @@ class Driver:
 
     def cold_chunks(self, located: Sequence[LocatedSlice]) -> list[Chunk]:
         """The chunk of the first slice."""
-        ref = ref_of(located[0])
-        content = self.objects[located[0].pack]
+        pack, ref = located[0]
+        content = self.objects[pack]
         return [decode_slice(ref, content[ref.offset : ref.offset + ref.length])]
 
     def find_anchor(self, request: ForkRequest) -> VerifiedPosition:

@@ -13,9 +13,7 @@ from streamd.objectstore.packs import decode_slice
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import Blob, ColdSlice, Header, Pack, Stream
-from streamd.streams.reading import LocatedSlice
 from streamd.streams.tables import KeyValue
-from streamd.tiering.cold_reader import ref_of
 
 T = TypeVar("T")
 _ALL = 10**6
@@ -93,7 +91,7 @@ class Manifest:
 
     def _check_slice(self, stream_id: int, end_record: int, row: ColdSlice) -> None:
         pack = self.packs[keys.pack_key(row.term, row.number)]
-        ref = ref_of(LocatedSlice(stream_id, end_record, row, pack.name))
+        ref = row.ref(stream_id, end_record)
         content = self._objects[pack.name]
         chunk = decode_slice(ref, content[ref.offset : ref.offset + ref.length])
         assert chunk.digest() == row.digest

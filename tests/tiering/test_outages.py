@@ -16,8 +16,9 @@ from streamd.objectstore.fs import FsStore
 from streamd.objectstore.packs import Pack, PackWriter
 from streamd.streams.chunks import Chunk
 from streamd.tiering.async_store import AsyncObjectStore
-from streamd.tiering.slice_cache import SliceCache
+from streamd.tiering.cold_reader import ColdReader
 from streamd.tiering.tier import PeriodicTask
+from tests.support.packs import located
 from tests.support.slow_line import SlowLine
 
 TIMEOUT_S = 30.0
@@ -59,15 +60,15 @@ async def put_packs(cold: AsyncObjectStore, count: int) -> list[Pack]:
 class Readers:
     """Many at once, each of something else; how long each waited, and whether in vain."""
 
-    def __init__(self, reads: SliceCache) -> None:
-        self._reads = reads
+    def __init__(self, reader: ColdReader) -> None:
+        self._reader = reader
         self.waited_s: list[float] = []
         self.failed = 0
 
     async def read(self, pack: Pack) -> None:
         begun_at = trio.current_time()
         try:
-            await self._reads.chunks(pack.name, pack.slices)
+            await self._reader.chunks(located(pack))
         except ColdUnavailable:
             self.failed += 1
         self.waited_s.append(trio.current_time() - begun_at)
@@ -83,7 +84,7 @@ async def test_no_reader_waits_for_a_store_that_hangs_beyond_the_time_limit(
 ) -> None:
     wanted = await put_packs(cold, 40)
     line.hangs, line.begun = True, 0
-    readers = Readers(SliceCache(cold, cache_bytes=1))
+    readers = Readers(ColdReader(cold, cache_bytes=1))
     await readers.read_all(wanted)
     assert readers.failed == 40
     assert max(readers.waited_s) <= TIMEOUT_S
@@ -95,7 +96,7 @@ async def test_who_waits_for_what_another_reads_has_no_second_time_limit(
 ) -> None:
     [pack] = await put_packs(cold, 1)
     line.hangs = True
-    readers = Readers(SliceCache(cold, cache_bytes=1))
+    readers = Readers(ColdReader(cold, cache_bytes=1))
     await readers.read_all([pack] * 10)
     assert readers.failed == 10
     assert max(readers.waited_s) <= TIMEOUT_S
@@ -105,18 +106,18 @@ async def test_while_the_store_is_away_one_reader_asks_and_the_others_hear_so_at
     autojump_clock: MockClock, cold: AsyncObjectStore, line: SlowLine
 ) -> None:
     wanted = await put_packs(cold, 20)
-    reads = SliceCache(cold, cache_bytes=1)
+    reader = ColdReader(cold, cache_bytes=1)
     line.hangs = True
-    await Readers(reads).read_all(wanted[:1])
+    await Readers(reader).read_all(wanted[:1])
     line.begun = 0
-    readers = Readers(reads)
+    readers = Readers(reader)
     await readers.read_all(wanted)
     assert readers.failed == 20
     assert sorted(readers.waited_s)[:19] == [0.0] * 19
     assert line.begun == 1
     # It is the next one who finds that the store is back.
     line.hangs = False
-    again = Readers(reads)
+    again = Readers(reader)
     await again.read_all(wanted[:1])
     await again.read_all(wanted)
     assert again.failed == 0
@@ -126,7 +127,7 @@ async def test_an_outage_and_its_end_are_told_once_each(
     autojump_clock: MockClock, cold: AsyncObjectStore, line: SlowLine
 ) -> None:
     wanted = await put_packs(cold, 10)
-    reads = SliceCache(cold, cache_bytes=1)
+    reader = ColdReader(cold, cache_bytes=1)
 
     async def make_round() -> float:
         await cold.get(wanted[0].name, 0, 1 + cold.health.retries)
@@ -139,7 +140,7 @@ async def test_an_outage_and_its_end_are_told_once_each(
             await trio.sleep(5)
             line.hangs = True
             for _ in range(5):
-                await Readers(reads).read_all(wanted)
+                await Readers(reader).read_all(wanted)
                 await trio.sleep(20)
             assert cold.health.away_s is not None
             line.hangs = False
@@ -159,10 +160,10 @@ async def test_one_call_that_is_lost_while_others_are_answered_is_no_outage(
     autojump_clock: MockClock, cold: AsyncObjectStore, line: SlowLine
 ) -> None:
     [one, other] = await put_packs(cold, 2)
-    reads = SliceCache(cold, cache_bytes=1)
+    reader = ColdReader(cold, cache_bytes=1)
     async with trio.open_nursery() as nursery:
         line.hangs = True
-        nursery.start_soon(Readers(reads).read, one)
+        nursery.start_soon(Readers(reader).read, one)
         await trio.sleep(1)
         line.hangs = False
         await cold.get(other.name, 0, 1)
@@ -175,9 +176,9 @@ async def test_the_nodes_own_work_does_not_wait_for_readers(
 ) -> None:
     wanted = await put_packs(cold, 100)
     line.delay_s, line.hangs = 0.3, hangs
-    reads = SliceCache(cold, cache_bytes=1)
+    reader = ColdReader(cold, cache_bytes=1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Readers(reads).read_all, wanted)
+        nursery.start_soon(Readers(reader).read_all, wanted)
         await trio.sleep(0.1)
         line.hangs = False
         begun_at = trio.current_time()

@@ -171,7 +171,7 @@ def export(node: Node, metrics: Metrics) -> None:
     gauge("cold_stuck_bytes", "That no object can hold, as known.", lambda: stuck.stuck_bytes)
     held = node.evictor
     gauge("cold_kept_bytes", "In the store, and kept here too.", lambda: held.held_bytes or 0)
-    gauge("cold_cache_bytes", "Read from the store, in memory.", lambda: tier.reads.size)
+    gauge("cold_cache_bytes", "Read from the store, in memory.", lambda: tier.reader.cached_bytes)
     metrics.counter_by("task", "cold_failures", "Rounds that failed.", of_each(_failures))
     metrics.gauge_by("task", "cold_failing", "Whether the last round failed.", of_each(_fails))
     metrics.counter_by("what", "cold", "What the tier did on this node.", lambda: _counts(node))
@@ -245,9 +245,9 @@ def _counts(node: Node) -> dict[str, float]:
         "flushed_bytes": node.flusher.bytes,
         "dropped_bytes": node.evictor.dropped_bytes,
         "differing_slices": node.evictor.differing,
-        "read_slices": tier.reads.misses,
-        "cached_slices": tier.reads.hits,
-        "damaged_reads": tier.records.damaged,
+        "read_slices": tier.reader.misses,
+        "cached_slices": tier.reader.hits,
+        "damaged_reads": tier.reader.damaged,
         "retried_requests": tier.cold.health.retries,
         "outages": tier.cold.health.outages,
         "deleted_packs": gc.deleted_packs,

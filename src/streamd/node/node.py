@@ -37,7 +37,6 @@ from streamd.tiering.cold_reader import ColdReader
 from streamd.tiering.eviction import Evictor
 from streamd.tiering.flush import Flusher
 from streamd.tiering.gc import ColdGc
-from streamd.tiering.slice_cache import SliceCache
 from streamd.tiering.tier import ColdTier, PeriodicTask
 
 
@@ -87,10 +86,10 @@ class Node:
         self.archive: Archive | None = None
         self.cold_config = cold_config or ColdConfig()
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
-        records = ColdReader(None) if self.cold_tier is None else self.cold_tier.records
-        self.reads = Reads(state, stores.state, records, run_blocking)
+        reader = ColdReader(None) if self.cold_tier is None else self.cold_tier.reader
+        self.reads = Reads(state, stores.state, reader, run_blocking)
         self.anchors = PositionLookup(self.group, self.reads)
-        self.blobs = Blobs(state, stores.state, records, run_blocking)
+        self.blobs = Blobs(state, stores.state, reader, run_blocking)
         self.administration: Administration | None = None
         if cluster is not None:
             self.administration = Administration(self.group, cluster)
@@ -112,7 +111,7 @@ class Node:
         if cold is None:
             return None
         self.group.admission.hot_limit_bytes = config.hot_limit_bytes
-        reads = SliceCache(cold, cache_bytes=config.cache_bytes)
+        reader = ColdReader(cold, cache_bytes=config.cache_bytes)
         self.flusher = Flusher(
             self.group,
             self.stores.state,
@@ -145,7 +144,7 @@ class Node:
             self.group,
             self.stores.state,
             cold,
-            reads,
+            reader,
             self.pins,
             target.guard,
             config,
@@ -155,8 +154,7 @@ class Node:
         return ColdTier(
             self.group,
             cold,
-            reads,
-            ColdReader(reads),
+            reader,
             node_tasks=[PeriodicTask("drop", self.evictor.round)],
             leader_tasks=[
                 PeriodicTask("flush", guarded(self.flusher.round)),

@@ -27,6 +27,7 @@ from streamd.objectstore.framing import Head
 from streamd.objectstore.names import pack_name
 from streamd.objectstore.objects import ObjectStore
 from streamd.streams.chunks import Chunk
+from streamd.streams.model import SliceRef
 
 VERSION = 1
 
@@ -36,41 +37,6 @@ _CHECKSUM = Struct(">I")
 _SLICE = Struct(">QI")
 _MAX_NUMBER = 2**63 - 1
 _SLICE_HEAD_BYTES = _CHECKSUM.size + _SLICE.size
-
-
-class SliceRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where in its pack a slice is, and what it holds: whole records of one stream id.
-
-    Records and bytes count from the stream's beginning; `offset` and `length` are those of the
-    slice in the pack, its head included, and `crc` the checksum it begins with. `digest` is that
-    of the chunk: what a replica compares with its own copy of the records before it lets go of it.
-    """
-
-    stream_id: int
-    start_record: int
-    start_byte: int
-    end_record: int
-    end_byte: int
-    offset: int
-    length: int
-    crc: int
-    digest: bytes
-
-    @classmethod
-    def of(
-        cls, stream_id: int, chunk: Chunk, offset: int, length: int, crc: int, digest: bytes
-    ) -> SliceRef:
-        return cls(
-            stream_id,
-            chunk.start_record,
-            chunk.start_byte,
-            chunk.end_record,
-            chunk.end_byte,
-            offset,
-            length,
-            crc,
-            digest,
-        )
 
 
 class Pack(NamedTuple):
@@ -115,7 +81,7 @@ class PackWriter:
         head = _SLICE.pack(stream_id, len(content))
         crc = crc32c(content, crc32c(head))
         length = _SLICE_HEAD_BYTES + len(content)
-        ref = SliceRef.of(stream_id, chunk, self.size, length, crc, chunk.digest())
+        ref = _ref(stream_id, chunk, self.size, length, crc, chunk.digest())
         self._add(_CHECKSUM.pack(crc) + head)
         self._add(content)
         self._slices.append(ref)
@@ -155,10 +121,26 @@ def decode_slice(ref: SliceRef, content: bytes | memoryview) -> Chunk:
         raise ObjectCorrupt(f"a slice of stream {ref.stream_id} holds no chunk") from error
     if not _has_a_place(chunk):
         raise ObjectCorrupt(f"a slice of stream {ref.stream_id} holds records that cannot be")
-    found = SliceRef.of(stream_id, chunk, ref.offset, ref.length, crc, ref.digest)
+    found = _ref(stream_id, chunk, ref.offset, ref.length, crc, ref.digest)
     if found != ref or sum(chunk.lengths) != len(chunk.data):
         raise ObjectCorrupt(f"a slice holds {found} where {ref} was expected")
     return chunk
+
+
+def _ref(
+    stream_id: int, chunk: Chunk, offset: int, length: int, crc: int, digest: bytes
+) -> SliceRef:
+    return SliceRef(
+        stream_id=stream_id,
+        start_record=chunk.start_record,
+        start_byte=chunk.start_byte,
+        end_record=chunk.end_record,
+        end_byte=chunk.end_byte,
+        offset=offset,
+        length=length,
+        crc=crc,
+        digest=digest,
+    )
 
 
 def _has_a_place(chunk: Chunk) -> bool:

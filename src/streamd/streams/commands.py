@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import astuple
 
 from streamd.streams.model import (
     IfMatch,
@@ -17,6 +18,7 @@ from streamd.streams.model import (
     ProducerStamp,
     Scrub,
     Settings,
+    SliceRef,
     Stream,
     VerifiedPosition,
 )
@@ -135,9 +137,9 @@ class DropUploads(msgspec.Struct, frozen=True, array_like=True, tag="drop-upload
 
 
 class NewSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A slice of a pack, and whose records are in it: those of a stream, or the parts of a blob.
+    """A slice of a new pack: its owner, and flat after it the fields of `SliceRef`.
 
-    `owner` is the stream's key, or `keys.blob_owner`. The rest is as in `ColdSlice`.
+    `owner` is the stream's key or, for the parts of a blob, `keys.blob_owner`.
     """
 
     owner: bytes
@@ -150,6 +152,14 @@ class NewSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     length: int
     crc: int
     digest: bytes
+
+    @classmethod
+    def of(cls, owner: bytes, ref: SliceRef) -> NewSlice:
+        return cls(owner, *astuple(ref))
+
+    @property
+    def ref(self) -> SliceRef:
+        return SliceRef(*astuple(self)[1:])
 
 
 class FlushCold(msgspec.Struct, frozen=True, array_like=True, tag="flush-cold"):
@@ -171,7 +181,7 @@ class DropSlices(msgspec.Struct, frozen=True, array_like=True, tag="drop-slices"
 
 
 class MovedSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A slice that is in another pack as well now: where it was, and where in the new one it is."""
+    """A slice that was repacked: its key, the pack it was in, and its place in the new one."""
 
     stream_id: int
     end_record: int

@@ -250,12 +250,38 @@ class Bucket(msgspec.Struct, array_like=True, gc=False):
     hidden: int = 0
 
 
-class ColdSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Records of one stream id in the cold store: a slice of the `number`-th pack of `term`.
+class SliceRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A slice as its pack has it: whole records of one stream id, and where in the pack they are.
 
-    They begin at `start_record`, `start_byte` and end at `end_byte`; the row's key has the id and
-    the record before which they end. `offset`, `length` and `crc` find and check the slice in its
-    pack, `digest` says whether a replica's own records are the same (`Chunk.digest`).
+    Records and bytes count from the stream's beginning. `offset` and `length` are those of the
+    slice in the pack, its head included, and `crc` is the checksum it begins with. `digest` is that
+    of the chunk: a replica compares it with its own copy of the records before it evicts them.
+    """
+
+    stream_id: int
+    start_record: int
+    start_byte: int
+    end_record: int
+    end_byte: int
+    offset: int
+    length: int
+    crc: int
+    digest: bytes
+
+    @property
+    def start(self) -> Position:
+        return Position(self.start_record, self.start_byte)
+
+    @property
+    def end(self) -> Position:
+        return Position(self.end_record, self.end_byte)
+
+
+class ColdSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A slice as the state has it: its records are in the `number`-th pack of `term`.
+
+    The row's key has the stream id and the record before which they end. The rest is as in
+    `SliceRef`.
     """
 
     start_record: int
@@ -267,6 +293,35 @@ class ColdSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     length: int
     crc: int
     digest: bytes
+
+    @classmethod
+    def of(cls, ref: SliceRef, term: int, number: int) -> ColdSlice:
+        """The row of a slice in the `number`-th pack of `term`."""
+        return cls(
+            start_record=ref.start_record,
+            start_byte=ref.start_byte,
+            end_byte=ref.end_byte,
+            term=term,
+            number=number,
+            offset=ref.offset,
+            length=ref.length,
+            crc=ref.crc,
+            digest=ref.digest,
+        )
+
+    def ref(self, stream_id: int, end_record: int) -> SliceRef:
+        """How the pack has the slice; the arguments are those of the row's key."""
+        return SliceRef(
+            stream_id=stream_id,
+            start_record=self.start_record,
+            start_byte=self.start_byte,
+            end_record=end_record,
+            end_byte=self.end_byte,
+            offset=self.offset,
+            length=self.length,
+            crc=self.crc,
+            digest=self.digest,
+        )
 
 
 class Pack(msgspec.Struct, array_like=True, gc=False):

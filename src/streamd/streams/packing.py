@@ -7,6 +7,8 @@ term that no new entry has.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from streamd.streams import keys
 from streamd.streams.commands import (
     Archived,
@@ -21,7 +23,6 @@ from streamd.streams.commands import (
     Scrubbed,
 )
 from streamd.streams.model import Blob, ColdSlice, Pack, Stream
-from streamd.streams.offsets import Position
 from streamd.streams.state import State, storable
 
 
@@ -97,28 +98,16 @@ def _put_pack(state: State, command: FlushCold | MoveSlices, live: int, index: i
 
 def _take(state: State, command: FlushCold, new: NewSlice) -> bool:
     """Take a slice; False when its owner is gone, or its records are in another already."""
-    owner = _owner(state, new)
-    if owner is None or owner.hot_at_ms is None:
+    owner, ref = _owner(state, new), new.ref
+    if owner is None or owner.hot_at_ms is None or owner.cold != ref.start:
         return False
-    if owner.cold != (new.start_record, new.start_byte):
+    if not (ref.start_record < ref.end_record <= owner.records and ref.end_byte <= owner.size):
         return False
-    if not (new.start_record < new.end_record <= owner.records and new.end_byte <= owner.size):
-        return False
-    row = ColdSlice(
-        new.start_record,
-        new.start_byte,
-        new.end_byte,
-        command.term,
-        command.number,
-        new.offset,
-        new.length,
-        new.crc,
-        new.digest,
-    )
-    state.slices.put(keys.place(new.stream_id, new.end_record), row)
-    moved = new.end_byte - new.start_byte
-    state.header.flushed_bytes = storable(state.header.flushed_bytes + moved)
-    state.cool(new.owner, owner, Position(new.end_record, new.end_byte))
+    row = ColdSlice.of(ref, command.term, command.number)
+    state.slices.put(keys.place(ref.stream_id, ref.end_record), row)
+    flushed = ref.end_byte - ref.start_byte
+    state.header.flushed_bytes = storable(state.header.flushed_bytes + flushed)
+    state.cool(new.owner, owner, ref.end)
     if isinstance(owner, Stream):
         state.streams.put(new.owner, owner)
     else:
@@ -141,16 +130,13 @@ def _move(state: State, command: MoveSlices, moved: MovedSlice, index: int) -> b
     if row is None or (row.term, row.number) != (moved.from_term, moved.from_number):
         return False
     _release(state, row, index)
-    row = ColdSlice(
-        row.start_record,
-        row.start_byte,
-        row.end_byte,
-        command.term,
-        command.number,
-        moved.offset,
-        moved.length,
-        moved.crc,
-        row.digest,
+    row = replace(
+        row,
+        term=command.term,
+        number=command.number,
+        offset=moved.offset,
+        length=moved.length,
+        crc=moved.crc,
     )
     state.slices.put(place, row)
     return True

@@ -20,7 +20,7 @@ from streamd.streams.chunks import (
     lengths_between,
     read_chunk,
 )
-from streamd.streams.model import ColdSlice, Pack, Stream
+from streamd.streams.model import ColdSlice, Pack, SliceRef, Stream
 from streamd.streams.offsets import Position
 from streamd.streams.tables import KeyValue
 
@@ -44,12 +44,15 @@ class RecordSlice(NamedTuple):
 
 
 class LocatedSlice(NamedTuple):
-    """A slice of the cold store, whose records it holds, and the name of its pack."""
+    """The name of a pack, and a slice in it."""
 
-    stream_id: int
-    end_record: int
-    row: ColdSlice
     pack: str
+    ref: SliceRef
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Names the slice among those of all packs."""
+        return self.pack, self.ref.offset
 
 
 class StoredRead(NamedTuple):
@@ -197,9 +200,9 @@ def read_slices(store: KeyValue, stream_id: int, record: int) -> list[LocatedSli
     located: list[LocatedSlice] = []
     for end_record, row in found:
         if (row.term, row.number) not in names:
-            break  # the slice was moved between the two looks: who comes again finds it there
+            break  # Repacked between the two looks: the next look finds the new pack.
         name = names[row.term, row.number]
-        located.append(LocatedSlice(stream_id, end_record, row, name))
+        located.append(LocatedSlice(name, row.ref(stream_id, end_record)))
     return located
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from itertools import count
 from pathlib import Path
 from random import Random
 from typing import TypeVar, TypeVarTuple
 
+import structlog
 import trio
 from crc32c import crc32c
 
@@ -29,9 +30,11 @@ from streamd.objectstore.errors import (
 from streamd.objectstore.fs import FsStore
 from streamd.objectstore.names import digest_of
 from streamd.objectstore.objects import MAX_PAGE, ObjectInfo, ObjectStore
-from streamd.objectstore.packs import SliceRef, read_slices
+from streamd.objectstore.packs import read_slices
 from streamd.streams.chunks import Chunk
-from streamd.tiering.health import StoreHealth
+from streamd.streams.model import SliceRef
+
+log = structlog.get_logger("streamd.objectstore")
 
 MAX_ATTEMPTS = 4
 FIRST_PAUSE_S = 0.1
@@ -70,6 +73,64 @@ def open_object_store(config: ColdConfig, data_dir: Path) -> ObjectStore | None:
             connections=2 * config.max_requests,
         )
     return None
+
+
+class StoreHealth:
+    """A circuit breaker. Open while the store is away: then one reader at a time is let through, to
+    find out whether it is back, and the others fail at once. Whatever call is answered closes it.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._answered_at = -math.inf
+        self._away_since: float | None = None
+        self._error = ""
+        self._probing = False
+        # For metrics: attempts that failed and were made again, and times that the store went away.
+        self.retries = 0
+        self.outages = 0
+
+    @property
+    def away_s(self) -> float | None:
+        """For how long the store has not answered, in seconds; None while it does."""
+        return None if self._away_since is None else trio.current_time() - self._away_since
+
+    def answered(self) -> None:
+        """Hear that the store answered, be it with a refusal."""
+        self._answered_at = trio.current_time()
+        if self._away_since is not None:
+            log.info("the cold store answers again", away_s=round(self.away_s or 0.0, 1))
+            self._away_since = None
+
+    def gave_up(self, begun_at: float, error: ColdUnavailable) -> None:
+        """Hear that a call has failed for good, which began at that time on Trio's clock.
+
+        If the store answered other calls since then, it is not away.
+        """
+        if self._answered_at > begun_at:
+            return
+        self._error = str(error)
+        if self._away_since is None:
+            self._away_since = trio.current_time()
+            self.outages += 1
+            log.warning("the cold store does not answer", error=self._error)
+
+    @contextmanager
+    def admitting(self) -> Iterator[None]:
+        """Let a reader ask the store. Raises `ColdUnavailable` while it is known to be away and
+        another is asking."""
+        if self._away_since is None:
+            yield
+            return
+        if self._probing:
+            raise ColdUnavailable(
+                f"{self._place} has not answered for {self.away_s:.1f} s: {self._error}"
+            )
+        self._probing = True
+        try:
+            yield
+        finally:
+            self._probing = False
 
 
 class AsyncObjectStore:
@@ -190,13 +251,16 @@ class AsyncObjectStore:
         self._store.close()
 
     async def _read(self, name: str, call: Callable[[*Args], T], *args: *Args) -> T:
-        """Read something of an object.
+        """Read something of an object, twice if the bytes are wrong: damage on the way passes.
 
-        What reads wrong bytes may have met damage on the way: then once more. What the store fails
-        to give is damaged if it gives other objects.
+        What the store fails to give is damaged if it gives other objects.
         """
         try:
-            found = await self._call_twice(call, *args)
+            try:
+                found = await self._call(call, *args)
+            except ObjectCorrupt:
+                self.health.retries += 1
+                found = await self._call(call, *args)
         except StoreFaulty:
             if not await self._gives_other_objects(name):
                 raise
@@ -207,13 +271,6 @@ class AsyncObjectStore:
         if name not in self._read_lately:
             self._read_lately[:] = [*self._read_lately[-1:], name]
         return found
-
-    async def _call_twice(self, call: Callable[[*Args], T], *args: *Args) -> T:
-        try:
-            return await self._call(call, *args)
-        except ObjectCorrupt:
-            self.health.retries += 1
-            return await self._call(call, *args)
 
     async def _gives_other_objects(self, name: str) -> bool:
         """Whether the store gives what is not this object: what was read lately, or what is written

@@ -1,46 +1,65 @@
-"""Records that are in the cold store: read there, with what is likely to be read next."""
+"""The reader of the cold store: slices of packs, a range at a time, kept while there is room."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import dropwhile
 
 import structlog
 import trio
 
-from streamd.objectstore.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMissing
-from streamd.objectstore.packs import SliceRef
+from streamd.objectstore.errors import (
+    ColdError,
+    ColdRefused,
+    ColdUnavailable,
+    ObjectCorrupt,
+    ObjectMissing,
+)
 from streamd.streams.chunks import Chunk
 from streamd.streams.reading import LocatedSlice
-from streamd.tiering.slice_cache import AHEAD_BYTES, READ_BYTES, SliceCache, first_range
+from streamd.tiering.async_store import AsyncObjectStore
 
 log = structlog.get_logger("streamd.objectstore")
 
-# How much is on its way ahead of its readers at once; more is not, the readers come anyway.
-_AHEAD_AT_ONCE_BYTES = 4 * AHEAD_BYTES
-# Of so many stream ids it is remembered where they were read last.
+# What a request asks for, to the end of a slice: for a reader that waits, and ahead of one that
+# reads on. Each request has its price, so larger ones are cheaper.
+READ_BYTES = 4 * 1024 * 1024
+AHEAD_BYTES = 2 * READ_BYTES
+# The most that is requested ahead of all readers at once. Readers wait for the rest themselves.
+_MAX_AHEAD_BYTES = 4 * AHEAD_BYTES
+# Of so many stream ids the reader remembers where they were read last.
 _REMEMBERED = 1_000
+
+_Key = tuple[str, int]
 
 
 class ColdReader:
-    """Reads the slices that the state refers to.
+    """Reads the slices that the state refers to: few requests, bounded memory, never wrong bytes.
 
-    A reader who goes on where one ended before is taken for one who will go on, and the next
-    range is read while this one is being sent. `run` must be running for that.
+    A pack's range is read by one task at a time; others wait for it. `cache_bytes` bounds the
+    chunks that are kept. A request that continues where the last one of its stream ended is taken
+    as a sequential read: while its chunks are sent, the next range is read ahead. `run` must be
+    running for that.
     """
 
-    def __init__(self, reads: SliceCache | None) -> None:
-        """Without `reads` there is no cold store, and all that is wanted of it an error."""
-        self._reads = reads
+    def __init__(self, cold: AsyncObjectStore | None, *, cache_bytes: int = 0) -> None:
+        """If `cold` is None there is no cold store; every read raises `ColdRefused`."""
+        self._cold = None if cold is None else cold.for_readers()
+        self._cache_bytes = cache_bytes
+        self._cached: OrderedDict[_Key, Chunk] = OrderedDict()
+        self._under_way: dict[_Key, trio.Event] = {}
         self._nursery: trio.Nursery | None = None
         self._ahead_bytes = 0
         # By stream id, the records between which it was read last.
         self._last: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        # For metrics: reads that met objects which are not what they should be.
+        # Packs whose damage is in the log already; clients retry.
+        self._logged: set[str] = set()
+        self.cached_bytes = 0
+        # For metrics: slices found in memory and slices read; reads that met damaged objects.
+        self.hits = 0
+        self.misses = 0
         self.damaged = 0
-        # Those that the log has told of; readers come again and again.
-        self._damaged: set[str] = set()
 
     async def run(self) -> None:
         """Read ahead until cancelled."""
@@ -52,83 +71,139 @@ class ColdReader:
                 self._nursery = None
 
     async def chunks(self, slices: Sequence[LocatedSlice]) -> list[Chunk]:
-        """The chunk of the first slice, and of as many more as one request brings.
+        """The chunks of the first slice and of those after it that one request brings. Ask again
+        for the rest.
 
-        Raises a `ColdError`: `ObjectMissing` and `ObjectCorrupt` mean damage.
+        Raises `ColdUnavailable`, also when reading takes longer than the store's time limit, and
+        `ColdRefused`; `ObjectMissing` and `ObjectCorrupt` mean damage.
         """
-        if self._goes_on(slices[0]):
+        stream_id = slices[0].ref.stream_id
+        if self._is_sequential(slices[0]):
             self._read_ahead(slices)
-        chunks = await self._load(slices, READ_BYTES)
-        self._last[slices[0].stream_id] = (chunks[0].start_record, chunks[-1].end_record)
-        self._last.move_to_end(slices[0].stream_id)
+        chunks = await self._read(slices, READ_BYTES)
+        self._last[stream_id] = (chunks[0].start_record, chunks[-1].end_record)
+        self._last.move_to_end(stream_id)
         if len(self._last) > _REMEMBERED:
             self._last.popitem(last=False)
         return chunks
 
-    async def _load(self, slices: Sequence[LocatedSlice], max_bytes: int) -> list[Chunk]:
-        if self._reads is None:
-            raise ColdRefused('cold.backend is "none", but records are in a cold store')
-        pack = slices[0].pack
-        refs = [ref_of(each) for each in slices if each.pack == pack]
-        try:
-            return await self._reads.chunks(pack, refs, max_bytes)
-        except (ObjectMissing, ObjectCorrupt) as error:
-            self.damaged += 1
-            if pack not in self._damaged and len(self._damaged) < _REMEMBERED:
-                self._damaged.add(pack)
-                log.error("records in the cold store are damaged", object=pack, error=str(error))
-            raise
+    def expects(self, each: LocatedSlice) -> bool:
+        """Whether a slice is in memory or being read."""
+        return each.key in self._cached or each.key in self._under_way
 
-    def _goes_on(self, first: LocatedSlice) -> bool:
-        """Whether a slice lies behind what was read before, or it is the beginning."""
-        start, before = first.row.start_record, self._last.get(first.stream_id)
-        return start == 0 or (before is not None and before[0] < start <= before[1])
+    @property
+    def under_way(self) -> int:
+        """How many slices are being read."""
+        return len(self._under_way)
+
+    def forget(self, pack: str) -> None:
+        """Drop what is kept of a pack that was deleted."""
+        for key in [key for key in self._cached if key[0] == pack]:
+            self.cached_bytes -= self._cached.pop(key).size
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def _read(self, slices: Sequence[LocatedSlice], max_bytes: int) -> list[Chunk]:
+        cold = self._cold
+        if cold is None:
+            raise ColdRefused('cold.backend is "none", but records are in a cold store')
+        wanted = list(_one_request(slices, max_bytes))
+        begun_at = trio.current_time()
+        try:
+            with trio.move_on_after(cold.timeout_s):
+                while not (found := self._from_cache(wanted)):
+                    if wanted[0].key not in self._under_way:
+                        return await self._load(cold, wanted)
+                    await self._under_way[wanted[0].key].wait()
+                return found
+        except (ObjectMissing, ObjectCorrupt) as error:
+            self._note_damage(wanted[0].pack, error)
+            raise
+        late = ColdUnavailable(
+            f"{wanted[0].pack} in {cold.place}: not read within {cold.timeout_s:g} s"
+        )
+        cold.health.gave_up(begun_at, late)
+        raise late
+
+    def _from_cache(self, wanted: Sequence[LocatedSlice]) -> list[Chunk]:
+        found: list[Chunk] = []
+        for each in wanted:
+            chunk = self._cached.get(each.key)
+            if chunk is None:
+                break
+            self._cached.move_to_end(each.key)
+            found.append(chunk)
+        self.hits += len(found)
+        return found
+
+    async def _load(self, cold: AsyncObjectStore, wanted: Sequence[LocatedSlice]) -> list[Chunk]:
+        arrived = trio.Event()
+        expected = [each.key for each in wanted if each.key not in self._under_way]
+        self._under_way.update(dict.fromkeys(expected, arrived))
+        try:
+            chunks = await cold.slices(wanted[0].pack, [each.ref for each in wanted])
+        finally:
+            # Also after an error or a cancellation: those that waited then read for themselves.
+            for key in expected:
+                del self._under_way[key]
+            arrived.set()
+        self.misses += len(chunks)
+        for each, chunk in zip(wanted, chunks, strict=True):
+            self._keep(each.key, chunk)
+        return chunks
+
+    def _keep(self, key: _Key, chunk: Chunk) -> None:
+        if chunk.size > self._cache_bytes:
+            return
+        old = self._cached.pop(key, None)
+        self.cached_bytes += chunk.size - (old.size if old is not None else 0)
+        self._cached[key] = chunk
+        while self.cached_bytes > self._cache_bytes:
+            _, evicted = self._cached.popitem(last=False)
+            self.cached_bytes -= evicted.size
+
+    def _note_damage(self, pack: str, error: ColdError) -> None:
+        self.damaged += 1
+        if pack not in self._logged and len(self._logged) < _REMEMBERED:
+            self._logged.add(pack)
+            log.error("records in the cold store are damaged", object=pack, error=str(error))
+
+    # -- reading ahead ------------------------------------------------------------------------
+
+    def _is_sequential(self, first: LocatedSlice) -> bool:
+        """Whether a slice follows what was read last of its stream, or is its first."""
+        start, last = first.ref.start_record, self._last.get(first.ref.stream_id)
+        return start == 0 or (last is not None and last[0] < start <= last[1])
 
     def _read_ahead(self, slices: Sequence[LocatedSlice]) -> None:
-        """Read what of these is neither at hand nor on its way, beyond what the reader of the first
-        asks for itself, and while it does."""
-        reads = self._reads
-        if reads is None or self._nursery is None:
+        """Read what the request for the first of these slices will not bring."""
+        if self._nursery is None:
             return
-
-        def is_expected(each: LocatedSlice) -> bool:
-            return reads.expects(each.pack, ref_of(each))
-
-        own = 1 if is_expected(slices[0]) else _range_size(slices, READ_BYTES)
-        missing = list(dropwhile(is_expected, slices[own:]))
-        while missing and self._ahead_bytes < _AHEAD_AT_ONCE_BYTES:
-            count = _range_size(missing, AHEAD_BYTES)
-            size = sum(each.row.length for each in missing[:count])
+        own = 1 if self.expects(slices[0]) else len(list(_one_request(slices, READ_BYTES)))
+        missing = list(dropwhile(self.expects, slices[own:]))
+        while missing and self._ahead_bytes < _MAX_AHEAD_BYTES:
+            ahead = list(_one_request(missing, AHEAD_BYTES))
+            size = sum(each.ref.length for each in ahead)
             self._ahead_bytes += size
-            self._nursery.start_soon(self._load_ahead, missing[:count], size)
-            missing = list(dropwhile(is_expected, missing[count:]))
+            self._nursery.start_soon(self._load_ahead, ahead, size)
+            missing = list(dropwhile(self.expects, missing[len(ahead) :]))
 
     async def _load_ahead(self, slices: Sequence[LocatedSlice], size: int) -> None:
         try:
-            await self._load(slices, AHEAD_BYTES)
+            await self._read(slices, AHEAD_BYTES)
         except ColdError:
-            pass  # The reader who wants it will be told.
+            pass  # The reader that wants these slices gets the error.
         finally:
             self._ahead_bytes -= size
 
 
-def _range_size(slices: Sequence[LocatedSlice], max_bytes: int) -> int:
-    """How many of the slices one request brings."""
-    refs = [ref_of(each) for each in slices if each.pack == slices[0].pack]
-    return sum(1 for _ in first_range(refs, max_bytes))
-
-
-def ref_of(located: LocatedSlice) -> SliceRef:
-    """How the slice is found in its pack."""
-    row = located.row
-    return SliceRef(
-        located.stream_id,
-        row.start_record,
-        row.start_byte,
-        located.end_record,
-        row.end_byte,
-        row.offset,
-        row.length,
-        row.crc,
-        row.digest,
-    )
+def _one_request(slices: Sequence[LocatedSlice], max_bytes: int) -> Iterator[LocatedSlice]:
+    """The slices that one request reads: those that lie end to end with the first in its pack, up
+    to the one that reaches `max_bytes`."""
+    pack, end, size = slices[0].pack, slices[0].ref.offset, 0
+    for each in slices:
+        if (each.pack, each.ref.offset) != (pack, end) or size >= max_bytes:
+            return
+        yield each
+        end = each.ref.offset + each.ref.length
+        size += each.ref.length

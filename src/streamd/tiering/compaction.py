@@ -19,11 +19,11 @@ from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing
 from streamd.objectstore.names import check_digest, cluster_folder
 from streamd.objectstore.objects import MAX_OBJECT_BYTES, MAX_PAGE
 from streamd.objectstore.packs import Pack as MadePack
-from streamd.objectstore.packs import PackWriter, SliceRef, decode_slice, read_pack
+from streamd.objectstore.packs import PackWriter, decode_slice, read_pack
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.commands import MovedSlice, MoveSlices
-from streamd.streams.model import ColdSlice, Pack
+from streamd.streams.model import ColdSlice, Pack, SliceRef
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.tier import LeaderTerm
 

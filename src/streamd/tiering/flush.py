@@ -18,7 +18,7 @@ from streamd.blocking import RunBlocking
 from streamd.config import ColdConfig
 from streamd.group.group import Group
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
-from streamd.objectstore.packs import PackWriter, SliceRef
+from streamd.objectstore.packs import PackWriter
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk, gathered
@@ -234,7 +234,7 @@ def gather_pack(
                 writer = PackWriter(GROUP_ID, term, number)
                 stuck[hot.owner] = hot.stuck_at(Position(chunk.start_record, chunk.start_byte))
                 break
-            slices.append(_new_slice(hot.owner, ref))
+            slices.append(NewSlice.of(hot.owner, ref))
             is_full = writer.size >= pack_bytes or len(slices) >= MAX_SLICES
             if is_full:
                 break
@@ -249,21 +249,6 @@ def _fits(writer: PackWriter, chunk: Chunk, pack_bytes: int) -> bool:
     lengths = len(chunk.lengths) + len(chunk.appends)
     size = chunk.size + _MAX_LENGTH_BYTES * lengths + _MAX_HEAD_BYTES
     return chunk.size < pack_bytes and writer.size + size <= _PACK_MAX_BYTES
-
-
-def _new_slice(owner: bytes, ref: SliceRef) -> NewSlice:
-    return NewSlice(
-        owner,
-        ref.stream_id,
-        ref.start_record,
-        ref.start_byte,
-        ref.end_record,
-        ref.end_byte,
-        ref.offset,
-        ref.length,
-        ref.crc,
-        ref.digest,
-    )
 
 
 class _Hot(NamedTuple):

@@ -35,9 +35,9 @@ from streamd.streams import keys
 from streamd.streams.commands import DropSlices, ForgetPacks
 from streamd.streams.model import Pack
 from streamd.tiering.async_store import AsyncObjectStore
+from streamd.tiering.cold_reader import ColdReader
 from streamd.tiering.compaction import Compaction
 from streamd.tiering.fence import Guard
-from streamd.tiering.slice_cache import SliceCache
 from streamd.tiering.tier import LeaderTerm, PeriodicTask
 
 # Between looks at all names in the store. Orphans come of crashes and changed leaders.
@@ -75,7 +75,7 @@ class ColdGc:
         group: Group,
         store: StateStore,
         cold: AsyncObjectStore,
-        reads: SliceCache,
+        reader: ColdReader,
         pins: Pins,
         guard: Guard,
         config: ColdConfig,
@@ -89,7 +89,7 @@ class ColdGc:
         self._group = group
         self._store = store
         self._cold = cold
-        self._reads = reads
+        self._reader = reader
         self._pins = pins
         self._guard = guard
         self._run_blocking = run_blocking
@@ -227,7 +227,7 @@ class ColdGc:
         await self._guard.check(deleting=True)
         await self._cold.delete_now([pack.name for pack in own])
         for one in dead:
-            self._reads.forget(one.pack.name)
+            self._reader.forget(one.pack.name)
         await self._group.propose(ForgetPacks([one.place for one in dead]), 16 * len(dead))
         removed.deleted_packs += len(own)
         removed.deleted_bytes += sum(pack.size for pack in own)

@@ -22,7 +22,6 @@ from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.objectstore.errors import ColdError, ColdRefused, ColdUnavailable
 from streamd.tiering.async_store import AsyncObjectStore, open_object_store
 from streamd.tiering.cold_reader import ColdReader
-from streamd.tiering.slice_cache import SliceCache
 
 log = structlog.get_logger("streamd.objectstore")
 
@@ -142,15 +141,13 @@ class ColdTier:
         self,
         group: Group,
         cold: AsyncObjectStore,
-        reads: SliceCache,
-        records: ColdReader,
+        reader: ColdReader,
         *,
         node_tasks: list[PeriodicTask[[]]],
         leader_tasks: list[PeriodicTask[[LeaderTerm]]],
     ) -> None:
         self.cold = cold
-        self.reads = reads
-        self.records = records
+        self.reader = reader
         self.node_tasks = node_tasks
         self.leader_tasks = leader_tasks
         # While this node leads.
@@ -160,7 +157,7 @@ class ColdTier:
     async def run(self) -> None:
         """Run until cancelled. Raises `StorageError`."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.records.run)
+            nursery.start_soon(self.reader.run)
             for task in self.node_tasks:
                 nursery.start_soon(task.run)
             while True:

@@ -14,7 +14,7 @@ import msgspec
 from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing
 from streamd.objectstore.names import PACKS, check_digest, parse_pack_name
 from streamd.objectstore.objects import ObjectStore
-from streamd.objectstore.packs import SliceRef, decode_slice
+from streamd.objectstore.packs import decode_slice
 from streamd.storage.state_store import open_state_database
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
@@ -263,18 +263,8 @@ class Judge:
 
 
 def _decoded(stream_id: int, end_record: int, found: ColdSlice, content: bytes) -> Chunk:
-    ref = SliceRef(
-        stream_id,
-        found.start_record,
-        found.start_byte,
-        end_record,
-        found.end_byte,
-        found.offset,
-        found.length,
-        found.crc,
-        found.digest,
-    )
-    return decode_slice(ref, content[found.offset : found.offset + found.length])
+    ref = found.ref(stream_id, end_record)
+    return decode_slice(ref, content[ref.offset : ref.offset + ref.length])
 
 
 def _bytes_of(chunk: Chunk, start: int, end: int) -> tuple[list[int], bytes]:
