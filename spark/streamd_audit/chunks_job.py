@@ -8,9 +8,8 @@ never their bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import StorageLevel
@@ -28,11 +27,11 @@ from streamd_audit.chunks.coverage import (
     Row,
     judge_streams,
 )
-from streamd_audit.chunks.reading import findings_in, read_packs
-from streamd_audit.chunks.refs import pending, references
+from streamd_audit.chunks.reading import FINDING, PACK, findings_in, read_packs
+from streamd_audit.chunks.refs import references
 from streamd_audit.chunks.said import damaged_rows, said_rows, totals
 from streamd_audit.context import Context, Judged
-from streamd_audit.findings import FINDINGS_DDL, findings_batch
+from streamd_audit.findings import FINDINGS_DDL, Finding, findings_batch
 from streamd_audit.frames import findings_frame, shaped
 from streamd_audit.listing import listing_findings
 from streamd_audit.replay.whole import plans_of, replayed
@@ -48,44 +47,39 @@ _LOOKED_FOR = 10_000
 def chunks_job(context: Context) -> Judged:
     """Every reference of every state there is, and of the log after the newest one."""
     # Listed before anything else is: what is put meanwhile is no orphan.
-    listed = context.source(PacksSource, "object string, size long").persist(StorageLevel.DISK_ONLY)
-    listed.count()
+    listed = context.source(PacksSource, "object string, size long")
     states = states_of(context)
     newest = {state.group: state for state in states}
     rows = said_rows(context, newest)
-    refs = references(rows, _judged_before(context))
-    later = pending(context, newest)
-    refs = (refs if later is None else refs.unionByName(later)).persist(StorageLevel.DISK_ONLY)
-    wanted = refs.where("not coalesce(is_judged, false)")
-    count, size = _counted(wanted)
-    context.progress(f"reading {count:,} packs ({size_of(size)})")
-    passed = read_packs(context, wanted, count, size).persist(StorageLevel.DISK_ONLY)
-    told = {row["what"]: row["count"] for row in passed.groupBy("what").count().collect()}
+    packs, size = (each["packs"] for each in (context.listing.objects, context.listing.sizes))
+    context.progress(f"reading {packs:,} packs ({size_of(size)})")
+    refs = references(context, rows, newest)
+    passed = read_packs(context, refs, _judged_before(context)).persist(StorageLevel.DISK_ONLY)
+    told = _counted(passed, rows)
     frames = [
-        _of_listing(context),
-        damaged_rows(context, rows),
         totals(context, rows, newest),
-        _against_log(context, passed, refs, rows),
-        _orphans(context, listed, rows, refs),
+        _against_log(context, passed, rows),
+        _orphans(context, listed, rows, passed),
     ]
+    if told.has_damage:
+        frames.append(damaged_rows(context, rows))
     if context.since is not None:
-        frames.append(_gone(context, listed, refs))
-    if len(told) > (SLICE in told):
-        frames.append(_still_missing(context, findings_in(passed), states))
+        frames.append(_gone(context, listed, passed))
+    if told.has_findings:
+        frames.append(_still_missing(context, findings_in(passed, rows), states))
 
     def facts() -> Mapping[str, Any]:
-        slices = told.get(SLICE, 0)
         last = max((state.index for state in states), default=None)
         of = "" if last is None else f", the newest as of entry {last:,}"
         return {
             "states": f"{len(states)}{of}",
-            "packs": f"{count:,} ({size_of(size)}), {slices:,} slices",
-            "pack_count": count,
-            "pack_bytes": size,
-            "slice_count": slices,
+            "packs": f"{told.packs:,} ({size_of(told.size)}), {told.slices:,} slices",
+            "pack_count": told.packs,
+            "pack_bytes": told.size,
+            "slice_count": told.slices,
         }
 
-    return Judged(reduce(DataFrame.unionByName, frames), facts)
+    return Judged(_of_listing(context), frames, facts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,22 +96,39 @@ def size_of(size: int) -> str:
     return f"{size:,} bytes" if unit == "bytes" else f"{value:,.1f} {unit}"
 
 
-def _of_listing(context: Context) -> DataFrame:
+def _of_listing(context: Context) -> list[Finding]:
     """What the names of objects tell, and manifests by themselves."""
     # A damaged manifest still is one: its pieces are no orphans.
     places = [
         (row["group"], row["index"], int(row["snapshot_id"], 16)) for row in manifests_of(context)
     ]
     found = listing_findings(context.listing, context.cluster, places)
-    found += manifest_findings(context)
-    rows = [astuple(one) for one in found]
-    return context.spark.createDataFrame(rows, FINDINGS_DDL)
+    return found + manifest_findings(context)
 
 
-def _counted(refs: DataFrame) -> tuple[int, int]:
-    """How many packs there are in references, and their size."""
-    told = refs.where("what = 0").agg(F.count("*"), F.sum("size")).first()
-    return (0, 0) if told is None else (told[0], told[1] or 0)
+class _Counted(NamedTuple):
+    """How many packs were read, of how many bytes and with how many slices that are referred to;
+    whether anything was found in them, and whether rows of states are damaged."""
+
+    packs: int
+    size: int
+    slices: int
+    has_findings: bool
+    has_damage: bool
+
+
+def _counted(passed: DataFrame, rows: DataFrame) -> _Counted:
+    damage = rows.where("said = 'damaged'").select(F.lit(None).cast("int").alias("what"))
+    counted = (
+        passed.where("not coalesce(is_judged, false)")
+        .select("what", "size", "slices")
+        .unionByName(damage, allowMissingColumns=True)
+        .groupBy("what")
+        .agg(F.count("*").alias("count"), F.sum("size").alias("size"), F.sum("slices").alias("in"))
+    )
+    told = {row["what"]: row for row in counted.collect()}
+    packs = told.get(PACK, {"count": 0, "size": 0, "in": 0})
+    return _Counted(packs["count"], packs["size"], packs["in"], FINDING in told, None in told)
 
 
 def _still_missing(context: Context, found: DataFrame, states: Sequence[State]) -> DataFrame:
@@ -145,9 +156,9 @@ def _judged_before(context: Context) -> dict[int, int]:
     return {group: plan.before for group, plan in plans if plan.before is not None}
 
 
-def _gone(context: Context, listed: DataFrame, refs: DataFrame) -> DataFrame:
+def _gone(context: Context, listed: DataFrame, passed: DataFrame) -> DataFrame:
     """Packs that were judged before, and are not there any more."""
-    packs = refs.where("what = 0 and is_judged").where(
+    packs = passed.where(f"what = {PACK} and is_judged").where(
         F.col("object").startswith(f"{context.cluster}/")
     )
     gone = packs.join(listed, ["object", "size"], "left_anti").select(
@@ -160,9 +171,7 @@ def _gone(context: Context, listed: DataFrame, refs: DataFrame) -> DataFrame:
     return findings_frame(gone, "pack_missing", context.cluster)
 
 
-def _against_log(
-    context: Context, passed: DataFrame, refs: DataFrame, rows: DataFrame
-) -> DataFrame:
+def _against_log(context: Context, passed: DataFrame, rows: DataFrame) -> DataFrame:
     """Slices and a state's own records against one another, and against the appends in the log."""
     cluster = context.cluster
     mine = rows.where("is_newest")
@@ -183,9 +192,7 @@ def _against_log(
         streams = streams.join(before, ["group", "stream_id"], "left").na.fill({"end_byte": 0})
     hot = mine.where("said = 'hot'").withColumn("what", F.lit(HOT))
     slices = passed.where(f"what = {SLICE}")
-    unread = refs.where("what = 1 and is_judged").withColumn("what", F.lit(SLICE))
-    unread = unread.drop("digest")
-    frames = [shaped(frame, ROWS_DDL) for frame in (streams, hot, slices, unread)]
+    frames = [shaped(frame, ROWS_DDL) for frame in (streams, hot, slices)]
     if appends is not None:
         frames.append(shaped(appends, ROWS_DDL))
     has_log = appends is not None
@@ -238,15 +245,16 @@ def _before_log(context: Context) -> DataFrame | None:
     return reduce(DataFrame.unionByName, frames) if frames else None
 
 
-def _orphans(context: Context, listed: DataFrame, rows: DataFrame, refs: DataFrame) -> DataFrame:
+def _orphans(context: Context, listed: DataFrame, rows: DataFrame, passed: DataFrame) -> DataFrame:
     """Packs that nothing refers to. One of the archive's last term may be under way."""
-    known = (
-        rows.where("said = 'pack'")
-        .select(F.col("name").alias("object"))
-        .unionByName(refs.where("what = 0").select("object"))
-        .distinct()
-    )
-    orphans = listed.join(known, "object", "left_anti").withColumn(
-        "found", F.format_string("%d bytes", "size")
+    known = rows.where("said = 'pack'").select(F.col("name").alias("object"))
+    known = known.unionByName(passed.where(f"what = {PACK}").select("object"))
+    orphans = (
+        listed.withColumn("is_known", F.lit(False))
+        .unionByName(known.withColumn("is_known", F.lit(True)), allowMissingColumns=True)
+        .groupBy("object")
+        .agg(F.max("is_known").alias("is_known"), F.max("size").alias("size"))
+        .where("not is_known")
+        .withColumn("found", F.format_string("%d bytes", "size"))
     )
     return findings_frame(orphans, "pack_orphan", context.cluster)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from streamd_audit.arrow import map_in_arrow
+from streamd_audit.findings import Finding
 from streamd_audit.listing import Listing, look_through
 from streamd_audit.names import is_cluster
 from streamd_audit.options import NotRun, Options
@@ -29,13 +30,15 @@ def columns_of(ddl: str) -> StructType:
 
 
 class Judged(NamedTuple):
-    """What a job came to. `findings` has the columns of `findings.FINDINGS_DDL`.
+    """What a job came to: findings, `few` of which there are by their nature or by a limit, and
+    frames with the columns of `findings.FINDINGS_DDL`.
 
     `facts` is asked for when the findings are there: lines of the summary, by their names, and
     numbers for scripts.
     """
 
-    findings: DataFrame
+    few: Sequence[Finding]
+    frames: Sequence[DataFrame]
     facts: Callable[[], Mapping[str, Any]]
 
 

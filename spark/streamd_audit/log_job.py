@@ -8,8 +8,7 @@ what the commands come to can tell, compared with a state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, replace
-from functools import reduce
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -34,6 +33,7 @@ from streamd_audit.framing import check_digest
 from streamd_audit.log_segments import findings_of_segments
 from streamd_audit.names import EndName, parse, split
 from streamd_audit.replay import scan
+from streamd_audit.replay.run import DIFFERENCES
 from streamd_audit.replay.whole import Span, account_of, plans_of, replayed, spans_of
 from streamd_audit.runner import run
 from streamd_audit.states import states_of
@@ -56,14 +56,8 @@ def log_job(context: Context) -> Judged:
         *_of_places(context),
     ]
     found = replayed(context)
-    frames = [context.spark.createDataFrame([], FINDINGS_DDL)]
-    if made:
-        # Those that one broken log has; what is wrong with each of many streams stays in frames.
-        frames.append(_frame(context, made))
-    if found is not None:
-        frames.append(differences_of(context, JUDGED))
-        if not found.settled:
-            frames.append(_frame(context, [_unsettled(context)]))
+    if found is not None and not found.settled:
+        made.append(_unsettled(context))
     _note_judged(context)
 
     def facts() -> Mapping[str, Any]:
@@ -74,17 +68,20 @@ def log_job(context: Context) -> Judged:
             told += ", …"
         return {"log": f"{entries:,} entries ({told})", "entry_count": entries}
 
-    return Judged(reduce(DataFrame.unionByName, frames), facts)
+    return Judged(made, differences_of(context, JUDGED), facts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     return run({"audit_log": log_job}, "Audit the archived log.", arguments)
 
 
-def differences_of(context: Context, kinds: Sequence[str], *, others: bool = False) -> DataFrame:
+def differences_of(
+    context: Context, kinds: Sequence[str], *, others: bool = False
+) -> Sequence[DataFrame]:
     """Where a state differs from the log in streams: findings of these kinds, or of all others."""
     found = replayed(context)
-    assert found is not None
+    if found is None or not found.counts.get(DIFFERENCES):
+        return []
     cluster = context.cluster
     after = {group: plan.after for group, plan in plans_of(context).items()}
     chosen = f.col("kind").isin(*kinds)
@@ -111,13 +108,8 @@ def differences_of(context: Context, kinds: Sequence[str], *, others: bool = Fal
                 )
             yield findings_batch(made)
 
-    return map_in_arrow(
-        found.differences.where(~chosen if others else chosen), findings, FINDINGS_DDL
-    )
-
-
-def _frame(context: Context, made: Sequence[Finding]) -> DataFrame:
-    return context.spark.createDataFrame([astuple(one) for one in made], FINDINGS_DDL)
+    differences = found.differences.where(~chosen if others else chosen)
+    return [map_in_arrow(differences, findings, FINDINGS_DDL)]
 
 
 # -- entries ---------------------------------------------------------------------------------

@@ -6,13 +6,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from heapq import nsmallest
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 
 from streamd_audit.context import Context, Judged
 from streamd_audit.failures import told_in_a_line
@@ -109,42 +110,44 @@ def _divide(context: Context) -> None:
 def judge(context: Context, jobs: Mapping[str, Job]) -> tuple[Verdict, dict[str, Any]]:
     """Run jobs; what they found as a verdict, and their facts. Writes ``findings.parquet`` below
     ``--out``."""
-    frames, facts_of = [], []
+    few: list[Finding] = []
+    frames: list[DataFrame] = []
+    facts_of = []
     for name, job in jobs.items():
         context.progress(name)
         judged = job(context)
-        frames.append(judged.findings)
+        few += judged.few
+        frames += judged.frames
         facts_of.append(judged.facts)
-    found = reduce(DataFrame.unionByName, frames).persist(StorageLevel.DISK_ONLY)
-    # All partitions at once; they are fetched one after the other.
-    total = found.count()
-    context.progress(f"{total:,} findings before they are folded")
+    total, found = 0, None
+    if frames:
+        found = reduce(DataFrame.unionByName, frames).persist(StorageLevel.DISK_ONLY)
+        # All partitions at once; they are fetched one after the other.
+        total = found.count()
+    context.progress(f"{total + len(few):,} findings before they are folded")
     facts: dict[str, Any] = {}
     for tell in facts_of:
         facts.update(tell())
-    # Few of them come in one piece: each partition fetched by itself is a job.
-    fetched = found.coalesce(1) if total <= _FETCHED_AT_ONCE else found
-    verdict = _folded(fetched, context.options.out)
-    found.unpersist()
-    return verdict, facts
+    rows: Iterator[Row] = iter(())
+    if found is not None and total:
+        # Few of them come in one piece: each partition fetched by itself is a job.
+        fetched = found.coalesce(1) if total <= _FETCHED_AT_ONCE else found
+        rows = fetched.toLocalIterator()
+    every = chain(few, (Finding(**row.asDict()) for row in rows))
+    return _folded(every, context.options.out), facts
 
 
-def _folded(frame: DataFrame, out: Path | None) -> Verdict:
-    """The verdict on a frame of findings, which pass through the driver a few at a time."""
+def _folded(findings: Iterator[Finding], out: Path | None) -> Verdict:
+    """The verdict on findings, which pass through the driver a few at a time."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     total = 0
 
     def each(writer: pq.ParquetWriter | None) -> Iterator[Finding]:
         nonlocal total
-        some: list[Finding] = []
-        for row in frame.toLocalIterator():
-            total += 1
-            some.append(Finding(**row.asDict()))
-            if len(some) == _ROWS_AT_ONCE:
-                yield from _written(some, writer)
-                some = []
-        yield from _written(some, writer)
+        while some := list(islice(findings, _ROWS_AT_ONCE)):
+            total += len(some)
+            yield from _written(some, writer)
 
     def chosen(writer: pq.ParquetWriter | None) -> list[Finding]:
         return nsmallest(MAX_FOLDED, each(writer), key=rank)

@@ -6,7 +6,7 @@ the same wrong digest stands for a flipped bit and for a pack of another cluster
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from struct import Struct
@@ -65,12 +65,10 @@ def judge_pack(
     size: int,
     refs: Sequence[SliceRef],
     cluster: str,
-    streams: Mapping[int, str],
 ) -> JudgedPack:
     """Judge a whole pack that states say to have `size` bytes. `name` has the folder of the cluster
-    that wrote it, `cluster` is the one that refers to it; `streams` has names of streams, by their
-    ids."""
-    judge = _Judge(name, named, content, cluster, streams)
+    that wrote it, `cluster` is the one that refers to it."""
+    judge = _Judge(name, named, content, cluster)
     if len(content) != size:
         kind = "pack_replaced" if judge.is_whole() else "pack_truncated"
         judge.add(kind, expected=f"{size} bytes", found=f"{len(content)} bytes")
@@ -88,11 +86,8 @@ def judge_pack(
 
 
 class _Judge:
-    def __init__(
-        self, name: str, named: PackName, content: bytes, cluster: str, streams: Mapping[int, str]
-    ) -> None:
+    def __init__(self, name: str, named: PackName, content: bytes, cluster: str) -> None:
         self._name, self._named, self._cluster = name, named, cluster
-        self._streams = streams
         self._content = content
         self._view = memoryview(content)
         self.findings: list[Finding] = []
@@ -147,7 +142,6 @@ class _Judge:
         if swapped:
             self.add(
                 "slices_swapped",
-                stream=self._streams.get(swapped[0].stream_id),
                 stream_id=swapped[0].stream_id,
                 offset=(swapped[0].start_record, swapped[0].start_byte),
                 expected=f"{_told(swapped[0])} at byte {swapped[0].offset}",
@@ -167,7 +161,6 @@ class _Judge:
             found = self._place_at(ref)
         self.add(
             why,
-            stream=self._streams.get(ref.stream_id),
             stream_id=ref.stream_id,
             offset=(ref.start_record, ref.start_byte),
             expected=f"{_told(ref)} at byte {ref.offset}",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F
 from streamd_audit.arrow import map_in_arrow
 from streamd_audit.chunks.coverage import ROWS_DDL, SLICE, encode_counts
 from streamd_audit.chunks.pack import judge_pack
+from streamd_audit.chunks.refs import packs_of
 from streamd_audit.context import Context
 from streamd_audit.errors import Damaged, ObjectMissing
 from streamd_audit.findings import FINDINGS_DDL, Finding, finding
@@ -26,37 +28,42 @@ from streamd_audit.store import Store, open_store
 _TASK_BYTES = 64 * 1024 * 1024
 _MAX_TASKS = 4096
 
-# Of findings, which are JSON in `found`, `what` is -1.
-PASSED_DDL = f"{ROWS_DDL}, found string"
+# Of findings, which are JSON in `found`, and of packs, which have `slices` that were read, unless a
+# former audit has judged them (`is_judged`).
+FINDING, PACK = -1, -2
+PASSED_DDL = f"{ROWS_DDL}, size long, state long, is_judged boolean, slices long, found string"
 _PASSED = arrow_schema(PASSED_DDL)
-_FINDING = -1
 
 Ref = dict[str, Any]
 
 
-def read_packs(context: Context, refs: DataFrame, count: int, size: int) -> DataFrame:
-    """Rows of slices for `coverage.judge_streams`, and findings; `refs` name `count` packs of
-    together `size` bytes."""
-    tasks = max(1, min(_MAX_TASKS, count, 4 + size // _TASK_BYTES))
-    rows = refs.repartition(tasks, "object").sortWithinPartitions("object", "what", "offset")
-    place, access, cluster = context.options.store, context.options.of_sources(), context.cluster
+def read_packs(context: Context, refs: DataFrame, judged: Mapping[int, int]) -> DataFrame:
+    """Rows of slices for `coverage.judge_streams`, and findings, and packs; `refs` are rows of
+    `refs.REF_DDL`, `judged` the indexes of states that were judged before, by group."""
+    listing = context.listing
+    packs = listing.objects["packs"], 4 + listing.sizes["packs"] // _TASK_BYTES
+    tasks = max(1, min(_MAX_TASKS, *packs))
+    place = ["group", "term", "number"]
+    rows = refs.repartition(tasks, *place).sortWithinPartitions(*place, "said", "offset")
+    url, access, cluster = context.options.store, context.options.of_sources(), context.cluster
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = _Reader(open_store(place, access), cluster)
-        for _, pack in groupby(_rows_of(batches), key=lambda row: row["object"]):
-            yield pa.RecordBatch.from_pylist(reader.read(list(pack)), schema=_PASSED)
+        reader = _Reader(open_store(url, access), cluster)
+        each = (row for batch in batches for row in batch.to_pylist())
+        for _, some in groupby(each, key=itemgetter(*place)):
+            for pack, slices in packs_of(some, judged):
+                yield pa.RecordBatch.from_pylist(reader.read(pack, slices), schema=_PASSED)
 
     return map_in_arrow(rows, read, PASSED_DDL)
 
 
-def findings_in(passed: DataFrame) -> DataFrame:
+def findings_in(passed: DataFrame, rows: DataFrame) -> DataFrame:
+    """Findings among what was read; `rows` of `said.SAID_DDL` name the streams."""
     parsed = F.from_json("found", FINDINGS_DDL).alias("finding")
-    return passed.where(f"what = {_FINDING}").select(parsed).select("finding.*")
-
-
-def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Ref]:
-    for batch in batches:
-        yield from batch.to_pylist()
+    found = passed.where(f"what = {FINDING}").select(parsed).select("finding.*")
+    names = rows.where("said = 'stream'").select("group", "stream_id", "name")
+    named = found.join(names, ["group", "stream_id"], "left")
+    return named.withColumn("stream", F.coalesce("stream", "name")).select(*found.columns)
 
 
 class _Reader:
@@ -64,12 +71,23 @@ class _Reader:
         self._store = store
         self._cluster = cluster
 
-    def read(self, rows: list[Ref]) -> list[dict[str, Any]]:
-        """The rows of one pack: itself first, then the slices in it that are referred to."""
-        pack, slices = rows[0], [row for row in rows if row["what"]]
-        name = pack["object"]
-        if name is None:
+    def read(self, pack: Ref | None, slices: list[Ref]) -> list[dict[str, Any]]:
+        """The rows of one pack, and of the slices in it that are referred to."""
+        if pack is None:
             return [_finding(self._without_pack(row)) for row in slices]
+        name = pack["name"]
+        judged = self._judged(pack, slices)
+        told = {
+            "what": PACK, "group": pack["group"], "object": name, "size": pack["size"],
+            "state": pack["state"], "is_judged": pack["is_judged"],
+            "slices": sum(row["what"] == SLICE for row in judged),
+        }  # fmt: skip
+        return [told, *judged]
+
+    def _judged(self, pack: Ref, slices: list[Ref]) -> list[dict[str, Any]]:
+        name = pack["name"]
+        if pack["is_judged"]:
+            return _unread(pack, slices)
         named = parse(split(name)[1])
         at = {
             "cluster": self._cluster,
@@ -79,25 +97,24 @@ class _Reader:
         }
         if not isinstance(named, PackName):
             made = finding("pack_missing", **at, expected="a pack", found="a name that none has")
-            return [_finding(made), *_unread(slices)]
+            return [_finding(made), *_unread(pack, slices)]
         try:
             content = self._store.read(name)
         except ObjectMissing:
             made = finding("pack_missing", **at, expected=f"{pack['size']} bytes", found="nothing")
-            return [_finding(made), *_unread(slices)]
+            return [_finding(made), *_unread(pack, slices)]
         except Damaged as damaged:
             made = finding("object_unreadable", **at, found=damaged.detail)
-            return [_finding(made), *_unread(slices)]
+            return [_finding(made), *_unread(pack, slices)]
         if pack["state"] is None:
             slices = self._of_footer(pack, content)
         refs = [_ref(row) for row in slices]
-        streams = {row["stream_id"]: row["name"] for row in slices if row["name"]}
-        judged = judge_pack(name, named, content, pack["size"], refs, self._cluster, streams)
+        judged = judge_pack(name, named, content, pack["size"], refs, self._cluster)
         return [
             *map(_finding, judged.findings),
             *(
                 {
-                    **_row(row),
+                    **_row(pack, row),
                     "digests": held.digests,
                     "appends": encode_counts(list(held.appends)),
                 }
@@ -113,10 +130,7 @@ class _Reader:
             return []
         return [
             {
-                "group": pack["group"],
-                "object": pack["object"],
                 "is_newest": False,
-                "name": None,
                 **{field: getattr(ref, field) for field in SliceRef.__struct_fields__},
             }
             for ref in refs
@@ -127,7 +141,6 @@ class _Reader:
             "pack_missing",
             cluster=self._cluster,
             group=row["group"],
-            stream=row["name"],
             stream_id=row["stream_id"],
             offset=(row["start_record"], row["start_byte"]),
             index=row["state"],
@@ -137,21 +150,21 @@ class _Reader:
 
 
 def _finding(made: Finding) -> dict[str, Any]:
-    return {"what": _FINDING, "found": json.dumps(asdict(made))}
+    return {"what": FINDING, "found": json.dumps(asdict(made))}
 
 
 def _ref(row: Ref) -> SliceRef:
     return SliceRef(*(row[field] for field in SliceRef.__struct_fields__))
 
 
-def _unread(slices: list[Ref]) -> list[dict[str, Any]]:
+def _unread(pack: Ref, slices: list[Ref]) -> list[dict[str, Any]]:
     """Slices of which nothing but the references is known."""
-    return [{**_row(row), "digests": None, "appends": None} for row in slices]
+    return [{**_row(pack, row), "digests": None, "appends": None} for row in slices]
 
 
-def _row(row: Ref) -> dict[str, Any]:
+def _row(pack: Ref, row: Ref) -> dict[str, Any]:
     names = (
-        "group", "stream_id", "start_record", "start_byte", "end_record", "end_byte", "object",
-        "is_newest", "name",
+        "stream_id", "start_record", "start_byte", "end_record", "end_byte", "is_newest"
     )  # fmt: skip
-    return {"what": SLICE, **{name: row[name] for name in names}}
+    about = {"what": SLICE, "group": pack["group"], "object": pack["name"]}
+    return about | {name: row[name] for name in names}

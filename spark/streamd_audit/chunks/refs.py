@@ -2,85 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from streamd_audit.context import Context
 from streamd_audit.frames import shaped
+from streamd_audit.packs import SliceRef
 from streamd_audit.replay import scan
 from streamd_audit.replay.whole import account_of, scanned
 from streamd_audit.states import State
 
-# Of a pack, `what` is 0, and `state` the newest that refers to it, or null where only the log does.
+# A pack or a slice that a state refers to, a pack that only the log made, or forgot. Of a pack
+# `name` is the object.
+PACK, SLICE, MADE, FORGOTTEN = "pack", "slice", "made", "forgotten"
 REF_DDL = (
-    "object string, what int, `group` int, state long, is_newest boolean, size long, "
-    "stream_id long, start_record long, start_byte long, end_record long, end_byte long, "
-    "offset long, length long, crc long, digest binary, name string, is_judged boolean"
+    "said string, `group` int, term long, number long, state long, is_newest boolean, "
+    "name string, size long, stream_id long, start_record long, start_byte long, "
+    "end_record long, end_byte long, offset long, length long, crc long, digest binary"
 )
+_OF_SLICE = SliceRef.__struct_fields__
+
+Ref = dict[str, Any]
 
 
-def references(rows: DataFrame, judged: Mapping[int, int]) -> DataFrame:
-    """A row for each pack that a slice of some state is in, and one for each slice.
-
-    `judged` are the indexes of states that were judged before, by group: packs of which they have
-    every slice need not be read again (`is_judged`).
-    """
-    was_judged = F.lit(False)
-    for group, index in judged.items():
-        was_judged = was_judged | ((F.col("group") == group) & (F.col("state") == index))
-    place = ["group", "term", "number"]
-    packs = (
-        rows.where("said = 'pack'")
-        .groupBy(*place, "name", "size")
-        .agg(F.max("state").alias("state"))
-        .withColumnRenamed("name", "object")
-    )
-    names = rows.where("said = 'stream'").select("group", "stream_id", "name")
-    slices = (
-        rows.where("said = 'slice'")
-        .groupBy(
-            *place, "stream_id", "start_record", "start_byte", "end_record", "end_byte", "offset",
-            "length", "crc", "digest",
-        )
-        .agg(
-            F.max("state").alias("state"),
-            F.max("is_newest").alias("is_newest"),
-            F.max(was_judged).alias("is_judged"),
-        )
-        .join(names, ["group", "stream_id"], "left")
-    )  # fmt: skip
-    alive = slices.groupBy(*place).agg(
-        F.max("state").alias("state"), F.min("is_judged").alias("is_judged")
-    )
-    whole = packs.drop("state").join(alive, place).withColumn("what", F.lit(0))
-    of_pack = whole.select(*place, "object", "is_judged")
-    joined = slices.drop("is_judged").join(of_pack, place, "left").withColumn("what", F.lit(1))
-    return shaped(joined, REF_DDL).unionByName(shaped(whole, REF_DDL))
-
-
-def pending(context: Context, newest: Mapping[int, State]) -> DataFrame | None:
-    """Packs that no state refers to yet: entries after the newest one do."""
+def references(context: Context, rows: DataFrame, newest: Mapping[int, State]) -> DataFrame:
+    """What states (`said.SAID_DDL`) say of packs and slices, and after the newest of them the
+    log."""
+    said = shaped(rows.where(F.col("said").isin(PACK, SLICE)), REF_DDL)
     account_of(context)
     if scan.PACK not in context.notes["log_rows"]:
-        return None
-    after = F.lit(False)
-    groups = F.lit(True)
+        return said
+    after, has_none = F.lit(False), F.lit(True)
     for group, state in newest.items():
         after = after | ((F.col("group") == group) & (F.col("index") > state.index))
-        groups = groups & (F.col("group") != group)
-    found = scanned(context).where((F.col("what") == scan.PACK) & (after | groups))
-    found = found.select(
-        "group", F.col("one").alias("pack_term"), F.col("two").alias("number"), "object",
-        F.col("three").alias("size"),
+        has_none = has_none & (F.col("group") != group)
+    later = scanned(context).where((F.col("what") == scan.PACK) & (after | has_none))
+    later = later.select(
+        "group", F.col("one").alias("term"), F.col("two").alias("number"),
+        F.col("three").alias("size"), F.col("object").alias("name"),
+        F.when(F.col("object").isNull(), FORGOTTEN).otherwise(MADE).alias("said"),
     )  # fmt: skip
-    forgotten = found.where("object is null").select("group", "pack_term", "number").distinct()
-    made = (
-        found.where("object is not null")
-        .dropDuplicates(["object"])
-        .join(forgotten, ["group", "pack_term", "number"], "left_anti")
-        .withColumn("what", F.lit(0))
-        .withColumn("is_judged", F.lit(False))
-    )
-    return shaped(made, REF_DDL)
+    return said.unionByName(shaped(later, REF_DDL))
+
+
+def packs_of(
+    rows: Iterable[Ref], judged: Mapping[int, int]
+) -> Iterator[tuple[Ref | None, list[Ref]]]:
+    """The packs of one group, term and number, of which there is one as a rule, and the slices in
+    them that states refer to, each once; slices of no known pack come with None.
+
+    A pack's `state` is the newest that refers to it, None where only the log does. Packs of which
+    a state in `judged` has every slice need not be read again (`is_judged`).
+    """
+    packs: dict[tuple[str, int], Ref] = {}
+    made: dict[str, Ref] = {}
+    slices: dict[tuple[Any, ...], Ref] = {}
+    is_forgotten = False
+    for row in rows:
+        if row["said"] == PACK:
+            packs.setdefault((row["name"], row["size"]), row)
+        elif row["said"] == SLICE:
+            row["is_judged"] = judged.get(row["group"]) == row["state"]
+            known = slices.setdefault(tuple(map(row.get, _OF_SLICE)), row)
+            if known is not row:
+                known["state"] = max(known["state"], row["state"])
+                known["is_newest"] = known["is_newest"] or row["is_newest"]
+                known["is_judged"] = known["is_judged"] or row["is_judged"]
+        elif row["said"] == MADE:
+            made.setdefault(row["name"], row)
+        else:
+            is_forgotten = True
+    alive = list(slices.values())
+    if alive:
+        state = max(row["state"] for row in alive)
+        is_judged = all(row["is_judged"] for row in alive)
+        for pack in packs.values():
+            yield pack | {"state": state, "is_judged": is_judged}, alive
+        if not packs:
+            yield None, alive
+    elif not is_forgotten:
+        for pack in made.values():
+            yield pack | {"is_judged": False}, []

@@ -123,14 +123,15 @@ def totals(context: Context, rows: DataFrame, newest: Mapping[int, State]) -> Da
     """Totals that are not the sums of what they count: of the newest state."""
     cluster = context.cluster
     mine = rows.where("is_newest")
-    packs = mine.where("said = 'pack'").select("group", "term", "number", "name", "live")
-    lengths = (
-        mine.where("said = 'slice'")
-        .groupBy("group", "term", "number")
-        .agg(F.sum("length").alias("sum"))
-    )
+    is_slice = F.col("said") == "slice"
     of_packs = (
-        packs.join(lengths, ["group", "term", "number"], "left")
+        mine.where(F.col("said").isin("pack", "slice"))
+        .groupBy("group", "term", "number")
+        .agg(
+            F.sum(F.when(is_slice, F.col("length"))).alias("sum"),
+            F.max("name").alias("name"),
+            F.max("live").alias("live"),
+        )
         .where("live != coalesce(sum, 0)")
         .select(
             "group",

@@ -6,9 +6,11 @@ one task, which holds sixteen bytes for each fork.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
@@ -21,6 +23,7 @@ from streamd_audit.replay import batches, run, scan
 MAX_ROUNDS = 8
 
 _PLACE = ["group", "index", "position"]
+_OF_NO_TABLE = -1
 _NODES_DDL = "node long, `group` int, index long, position int, op int, body binary"
 _SCOPES_DDL = "scope long, `group` int, index long, position int, op int, body binary"
 _SCOPES = ["scope", *_PLACE, "op", "body"]
@@ -58,6 +61,7 @@ class Replayed:
     - `buckets`: group, bucket, created_ms, streams, hidden: as of the state to be compared with.
     - `next_numbers`: the id that what is made next would have, of each group.
     - `settled`: whether all that commands say of ids came out right.
+    - `counts`: how many rows the tables of `run` have, by their numbers.
     """
 
     appends: DataFrame
@@ -67,6 +71,16 @@ class Replayed:
     buckets: DataFrame
     next_numbers: dict[int, int]
     settled: bool
+    counts: Mapping[int, int]
+
+
+class _Counted(NamedTuple):
+    """The rows of each table; the id that what is made next would have, of each group; and whether
+    anything is there of what a scope that was replayed with wrong ideas of ids or buckets shows."""
+
+    counts: Mapping[int, int]
+    following: dict[int, int]
+    is_odd: bool
 
 
 def replay(
@@ -127,11 +141,12 @@ class _Replay:
         for round_ in range(1, MAX_ROUNDS + 1):
             numbers = self._numbers(out).persist(StorageLevel.DISK_ONLY)
             told = self._buckets(out).persist(StorageLevel.DISK_ONLY)
-            following, settled = self._settled(out, numbers, told)
+            found = self._counted(out, numbers, told)
+            settled = not found.is_odd or self._wrong(out, numbers, told).isEmpty()
             if settled or round_ == MAX_ROUNDS:
                 break
             out = self._again(rows, out, numbers, told)
-        return self._result(out, numbers, told, following, settled)
+        return self._result(out, numbers, told, found, settled)
 
     def _said(self, what: int) -> DataFrame:
         """What the log says of something, but by commands that did not take effect."""
@@ -295,29 +310,28 @@ class _Replay:
         until = {group: plan.after for group, plan in self._plans.items()}
         return map_in_arrow(ordered, batches.judge_buckets(until), batches.BUCKETS)
 
-    def _settled(
-        self, out: DataFrame, numbers: DataFrame, told: DataFrame
-    ) -> tuple[dict[int, int], bool]:
-        """The id that what is made next would have, of each group; and whether no scope was
-        replayed with wrong ideas of ids or buckets."""
-        none = f.lit(None).cast("long")
-        is_absent = (f.col("result") == "absent").alias("is_odd")
-        met_none = f.col("text") == "bucket-not-found"
-        odd = (
-            numbers.select("group", "number", (f.col("guess") != f.col("number")).alias("is_odd"))
-            .unionAll(told.select("group", none.alias("number"), is_absent))
-            .unionAll(
-                out.where((f.col("table") == run.OUTCOMES) & met_none).select(
-                    "group", none.alias("number"), f.lit(True).alias("is_odd")
-                )
+    def _counted(self, out: DataFrame, numbers: DataFrame, told: DataFrame) -> _Counted:
+        none, neither = f.lit(None).cast("long"), f.lit(_OF_NO_TABLE)
+        is_absent = f.col("result") == "absent"
+        met_none = (f.col("table") == run.OUTCOMES) & (f.col("text") == "bucket-not-found")
+        guessed = f.col("guess") != f.col("number")
+        rows = (
+            numbers.select("group", neither.alias("table"), "number", guessed.alias("is_odd"))
+            .unionAll(told.select("group", neither, none, is_absent))
+            .unionAll(out.select("group", "table", none, met_none))
+            .groupBy("group", "table")
+            .agg(
+                f.count("*").alias("count"),
+                f.max("number").alias("last"),
+                f.max("is_odd").alias("is_odd"),
             )
-            .groupBy("group")
-            .agg(f.max("number").alias("last"), f.max("is_odd").alias("is_odd"))
             .collect()
         )
-        last = {row["group"]: row["last"] + 1 for row in odd if row["last"] is not None}
-        is_settled = not any(row["is_odd"] for row in odd)
-        return self._first | last, is_settled or self._wrong(out, numbers, told).isEmpty()
+        counts: Counter[int] = Counter()
+        for row in rows:
+            counts[row["table"]] += row["count"]
+        last = {row["group"]: row["last"] + 1 for row in rows if row["last"] is not None}
+        return _Counted(counts, self._first | last, any(row["is_odd"] for row in rows))
 
     def _wrong(self, out: DataFrame, numbers: DataFrame, told: DataFrame) -> DataFrame:
         """Scopes that were replayed with wrong ideas of ids or buckets."""
@@ -358,7 +372,7 @@ class _Replay:
         out: DataFrame,
         numbers: DataFrame,
         told: DataFrame,
-        following: dict[int, int],
+        found: _Counted,
         settled: bool,
     ) -> Replayed:
         ids = numbers.select("group", "born_index", "born_position", "number")
@@ -383,11 +397,13 @@ class _Replay:
         outcomes = outcomes.unionByName(of_buckets.select(*_PLACE, "result"))
         if self._refused is not None:
             outcomes = outcomes.unionByName(self._refused.select(*_PLACE, "result"))
-        found = told.where("position is null").select(
+        last = told.where("position is null").select(
             "group", f.col("bucket").cast("string").alias("bucket"), "created_ms", "streams",
             "hidden",
         )  # fmt: skip
-        return Replayed(appends, outcomes, streams, differences, found, following, settled)
+        return Replayed(
+            appends, outcomes, streams, differences, last, found.following, settled, found.counts
+        )
 
 
 def _node(bucket: str, stream: str) -> Column:
