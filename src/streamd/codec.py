@@ -33,7 +33,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """The beginning of a `Batch`; the commands behind it are skipped unread."""
+    """The beginning of a `Batch`; the commands after it are skipped unread."""
 
     now_ms: int
 
@@ -44,6 +44,7 @@ _STAMP_DECODER = msgspec.msgpack.Decoder(_Stamp)
 
 
 def encode_batch(batch: Batch) -> bytes:
+    """The payload of a `COMMANDS` entry."""
     return _ENCODER.encode(batch)
 
 

@@ -18,7 +18,7 @@ PATIENCE_S = 30.0
 
 
 def prepare(url: str) -> str:
-    """A stream with a record; returns the offset behind it."""
+    """A stream with a record; returns the offset after it."""
     assert httpx.put(f"{url}/bucket", timeout=PATIENCE_S).status_code == 201
     assert httpx.put(f"{url}/bucket/s", headers=TEXT, timeout=PATIENCE_S).status_code == 201
     answer = httpx.post(f"{url}/bucket/s", content=b"one", headers=TEXT, timeout=PATIENCE_S)

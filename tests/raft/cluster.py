@@ -45,7 +45,7 @@ class SimulatedDisk:
         return self._entries[index - self.first_index].term
 
     def holds(self, index: int, term: int) -> bool:
-        """Or has held: whoever lost it knows, and keeps the promises that go with it."""
+        """Or has held: a node that lost it knows, and keeps the promises that go with it."""
         if index < self.first_index:
             return True
         if index <= self.last_index:
@@ -224,7 +224,7 @@ def bootstrapped_disk(voters: Iterable[int]) -> SimulatedDisk:
 
 
 def settle(node: SimulatedNode) -> None:
-    """Have a node do everything it can without its peers, writes included."""
+    """Let a node do everything it can without its peers, writes included."""
     while node.take_readies() or node.writes:
         while node.writes:
             node.write_one()

@@ -183,10 +183,6 @@ class Script:
         agrees = self.nodes[int(node_id)].core.begin_restore(int(index), int(term))
         return ["yes" if agrees else "no"]
 
-    def abandon_restore(self, node_id: str) -> list[str]:
-        self.nodes[int(node_id)].core.abandon_restore()
-        return []
-
     def fail_snapshot(self, leader_id: str, peer: str) -> list[str]:
         self.nodes[int(leader_id)].core.snapshot_failed(int(peer))
         return []
@@ -341,7 +337,6 @@ COMMANDS: dict[str, Callable[..., list[str]]] = {
     "snapshot": Script.snapshot,
     "fail-snapshot": Script.fail_snapshot,
     "begin-restore": Script.begin_restore,
-    "abandon-restore": Script.abandon_restore,
     "deliver": Script.deliver,
     "deliver-and-keep": Script.keep,
     "drop": Script.drop,

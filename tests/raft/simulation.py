@@ -213,10 +213,6 @@ class Simulation:
         for follower, (leader, snapshot) in list(self.installing.items()):
             node = self.nodes[follower]
             del self.installing[follower]
-            if self.random.random() < 0.2:
-                node.core.abandon_restore()
-                self.nodes[leader].core.snapshot_failed(follower)
-                continue
             self._write_all(node)
             node.install(snapshot)
             self.counted["snapshots installed"] += 1

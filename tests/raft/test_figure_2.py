@@ -224,7 +224,7 @@ def test_vote_1_an_outdated_candidate_is_refused() -> None:
 
 
 def test_vote_2_one_vote_in_a_term_and_the_same_one_again() -> None:
-    """Who has voted repeats that vote, and gives no other."""
+    """A node that has voted repeats that vote, and gives no other."""
     node = node_with(1)
     assert told(node, VoteRequest(2, 1, 4, 1, 1)) == [VoteReply(1, 2, 4, True)]
     assert told(node, VoteRequest(3, 1, 4, 1, 1)) == [VoteReply(1, 3, 4, False)]
@@ -270,7 +270,7 @@ def test_all_1_what_is_committed_is_applied_in_order() -> None:
     ids=["request", "refusal", "reply"],
 )
 def test_all_2_a_higher_term_makes_anyone_a_follower(make: object, message: Message) -> None:
-    """Whoever sees a later term enters it and follows."""
+    """A node that sees a later term enters it and follows."""
     assert callable(make)
     node = make(1)
     told(node, message)
@@ -302,7 +302,7 @@ def test_follower_2_without_a_leader_it_stands_for_election() -> None:
 @pytest.mark.parametrize(
     "message", [Heartbeat(2, 1, 1, 0), VoteRequest(2, 1, 1, 1, 1)], ids=["leader", "vote given"]
 )
-def test_follower_2_a_leader_or_a_vote_given_begins_the_timeout_anew(message: Message) -> None:
+def test_follower_2_a_leader_or_a_vote_given_restarts_the_timeout(message: Message) -> None:
     """It waits as long again after hearing from the leader, or helping a candidate."""
     node = node_with(1)
     for _ in range(3 * Settings().election_timeout_ticks):
@@ -334,7 +334,7 @@ def test_candidate_2_a_majority_of_votes_makes_a_leader() -> None:
 
 
 def test_candidate_3_a_new_leader_makes_it_a_follower() -> None:
-    """An append of its own term comes from one who has won."""
+    """An append of its own term comes from the candidate that won."""
     node = candidate(1)
     told(node, AppendRequest(3, 1, 2, 1, 1, 0, []))
     assert (node.core.role, node.core.leader_id) == (Role.FOLLOWER, 3)
@@ -419,7 +419,7 @@ def test_a_leader_never_changes_its_own_log() -> None:
 
 
 def test_a_follower_never_removes_what_is_committed() -> None:
-    """Leaders have all committed entries (section 5.4); one that has not is no leader."""
+    """Leaders have all committed entries (section 5.4); one that lacks some cannot lead."""
     node = node_with(1, 1)
     told(node, Heartbeat(2, 1, 1, 2))
     with pytest.raises(RaftViolation, match="committed"):

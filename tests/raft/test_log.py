@@ -171,7 +171,7 @@ def test_terms_older_than_the_log_are_unknown() -> None:
     assert not log.has(2, 2)
 
 
-def test_after_a_reset_the_log_goes_on_behind_the_snapshot() -> None:
+def test_after_a_reset_the_log_continues_after_the_snapshot() -> None:
     disk = disk_with(1, 1)
     log = Log(disk, 1)
     log.append(entries(3, 1, 1))

@@ -70,7 +70,7 @@ def test_a_rejection_of_what_has_matched_since_is_old(replicating: Progress) -> 
     assert replicating.flow is Flow.REPLICATE
 
 
-def test_a_probe_goes_back_to_the_hint_but_not_behind_the_match() -> None:
+def test_a_probe_goes_back_to_the_hint_but_not_below_the_match() -> None:
     progress = new_progress(50)
     progress.sent(49)
     assert progress.rejected(prev_index=49, next_index=12)

@@ -61,9 +61,6 @@ def test_the_log_stands_still_while_a_snapshot_is_installed(follower: SimulatedN
     settle(follower)
     assert (core.last_index, core.commit_index, core.role) == (1, 0, Role.FOLLOWER)
     assert follower.outbox == [HeartbeatReply(1, 2, 2)], "the leader hears that the node lives"
-    core.abandon_restore()
-    core.step(append(2, 1))
-    assert core.last_index == 2
 
 
 def test_votes_are_still_given_while_a_snapshot_is_installed(follower: SimulatedNode) -> None:

@@ -47,8 +47,8 @@ def receive(sender: Replica, receiver: Replica) -> SnapshotMeta:
     return sink.finish()
 
 
-def behind(path: Path) -> Replica:
-    """A replica at entry 6 of another history, its log going on beyond entry 30."""
+def lagging(path: Path) -> Replica:
+    """A replica at entry 6 of another history, its log reaching beyond entry 30."""
     replica = Replica(path)
     replica.apply(6, {b"d0001": b"old", b"old": b"row"})
     fill(replica.log, 34, term=2)
@@ -76,7 +76,7 @@ def assert_as_before(replica: Replica) -> None:
 
 
 def test_the_open_stores_go_on_with_what_was_installed(sender: Replica, tmp_path: Path) -> None:
-    replica = behind(tmp_path / "receiver")
+    replica = lagging(tmp_path / "receiver")
     install(replica.dir, replica.log, replica.state, receive(sender, replica))
     assert_installed(replica, sender)
     more = [entry(31, term=5), entry(32, term=5)]
@@ -99,7 +99,7 @@ def test_an_empty_node_is_brought_up_by_a_snapshot(sender: Replica, tmp_path: Pa
 
 
 def test_an_installed_snapshot_can_be_sent_on(sender: Replica, tmp_path: Path) -> None:
-    middle, last = behind(tmp_path / "middle"), behind(tmp_path / "last")
+    middle, last = lagging(tmp_path / "middle"), lagging(tmp_path / "last")
     install(middle.dir, middle.log, middle.state, receive(sender, middle))
     install(last.dir, last.log, last.state, receive(middle, last))
     assert_installed(last, sender)
@@ -162,7 +162,7 @@ class PowerCuts:
 def test_a_power_cut_at_any_step_leaves_all_or_nothing_of_it(
     sender: Replica, tmp_path: Path
 ) -> None:
-    replica = behind(tmp_path / "receiver")
+    replica = lagging(tmp_path / "receiver")
     meta = receive(sender, replica)
     with pytest.MonkeyPatch.context() as patches:
         cuts = PowerCuts(tmp_path / "receiver", tmp_path / "cut", patches)
@@ -189,7 +189,7 @@ def test_a_power_cut_at_any_step_leaves_all_or_nothing_of_it(
 def test_a_power_cut_at_any_step_of_the_recovery_is_recovered_from(
     sender: Replica, tmp_path: Path
 ) -> None:
-    replica = behind(tmp_path / "receiver")
+    replica = lagging(tmp_path / "receiver")
     meta = receive(sender, replica)
     files.write_checked(replica.dir.install_marker, meta)
     copy = copy_of(tmp_path / "receiver", tmp_path / "copy")
@@ -212,7 +212,7 @@ def test_a_power_cut_at_any_step_of_the_recovery_is_recovered_from(
 def test_the_floor_of_the_old_log_is_nothing_to_a_marked_installation(
     floor: ChainPosition, sender: Replica, tmp_path: Path
 ) -> None:
-    replica = behind(tmp_path / "receiver")
+    replica = lagging(tmp_path / "receiver")
     meta = receive(sender, replica)
     replica.close()
     files.write_checked(replica.dir.install_marker, meta)
@@ -223,7 +223,7 @@ def test_the_floor_of_the_old_log_is_nothing_to_a_marked_installation(
 
 
 def test_a_log_cut_after_the_installation_is_not_believed(sender: Replica, tmp_path: Path) -> None:
-    replica = behind(tmp_path / "receiver")
+    replica = lagging(tmp_path / "receiver")
     before = copy_of(tmp_path / "receiver" / "log", tmp_path / "log before")
     install(replica.dir, replica.log, replica.state, receive(sender, replica))
     replica.log.append([entry(31, term=5)], HardState(5, 3))
@@ -236,7 +236,7 @@ def test_a_log_cut_after_the_installation_is_not_believed(sender: Replica, tmp_p
 
 
 def test_a_damaged_marker_is_refused(sender: Replica, tmp_path: Path) -> None:
-    replica = behind(tmp_path / "receiver")
+    replica = lagging(tmp_path / "receiver")
     files.write_checked(replica.dir.install_marker, receive(sender, replica))
     replica.close()
     marker = replica.dir.install_marker
@@ -248,7 +248,7 @@ def test_a_damaged_marker_is_refused(sender: Replica, tmp_path: Path) -> None:
 def test_without_a_marker_a_complete_snapshot_is_not_installed(
     sender: Replica, tmp_path: Path
 ) -> None:
-    replica = behind(tmp_path / "receiver")
+    replica = lagging(tmp_path / "receiver")
     receive(sender, replica)
     replica.close()
     again = Replica(tmp_path / "receiver")

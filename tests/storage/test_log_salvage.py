@@ -35,7 +35,7 @@ def damaged_image(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def assert_salvaged(log: LogStore, lost_at_least: int) -> int:
-    """What is left is a proved beginning, and all behind it is admitted as lost."""
+    """What is left is a proved beginning, and all after it is admitted as lost."""
     assert log.lost_below is not None
     assert log.lost_below.index >= max(lost_at_least, log.last_index)
     assert log.hard_state == HARD_STATE
@@ -118,7 +118,7 @@ def test_wherever_the_file_is_cut_nothing_below_the_floor_goes_unnoticed(tmp_pat
     cut()
 
 
-def test_a_damaged_table_is_left_behind_with_what_was_in_it(tmp_path: Path) -> None:
+def test_a_damaged_table_is_kept_aside_with_what_was_in_it(tmp_path: Path) -> None:
     image, _ = damaged_image(tmp_path)
     open_log(image).close()  # what is replayed becomes a table
     (table,) = (image / "log").glob("*.ldb")
@@ -137,7 +137,7 @@ def test_a_damaged_table_is_left_behind_with_what_was_in_it(tmp_path: Path) -> N
     assert (image / "log.damaged" / table.name).read_bytes() == bytes(content)
 
 
-def test_entries_seen_behind_the_damage_count_as_lost(tmp_path: Path) -> None:
+def test_entries_seen_after_the_damage_count_as_lost(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 9)
     log._engine.write(removed=[5])
@@ -248,7 +248,7 @@ def test_a_log_that_reaches_the_state_is_left_as_it_is(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_log_behind_the_state_begins_anew_behind_it_and_is_not_believed(tmp_path: Path) -> None:
+def test_a_log_that_lags_the_state_restarts_after_it_and_is_not_believed(tmp_path: Path) -> None:
     log = open_log(tmp_path, alone=False)
     fill(log, 5)
     log.fit_to_state(8, 2)
@@ -261,7 +261,7 @@ def test_a_log_behind_the_state_begins_anew_behind_it_and_is_not_believed(tmp_pa
     log.close()
 
 
-def test_a_single_voter_refuses_a_log_behind_its_state(tmp_path: Path) -> None:
+def test_a_single_voter_refuses_a_log_that_lags_its_state(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 5)
     with pytest.raises(LogBelowFloor, match="ends at entry 5"):
@@ -284,7 +284,7 @@ def test_a_gap_between_state_and_log_is_refused(alone: bool, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("index", [2, 5, 9, 20])
-def test_a_reset_log_is_empty_behind_the_given_entry(index: int, tmp_path: Path) -> None:
+def test_a_reset_log_is_empty_after_the_given_entry(index: int, tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 9)
     log.sync_floor()

@@ -50,7 +50,7 @@ def test_a_hard_state_may_be_stored_without_entries(tmp_path: Path) -> None:
     again.close()
 
 
-def test_an_append_in_the_middle_replaces_everything_behind_it(tmp_path: Path) -> None:
+def test_an_append_in_the_middle_replaces_everything_after_it(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     kept = fill(log, 10)[:4]
     replacement = [entry(5, term=2), entry(6, term=2)]
@@ -105,7 +105,7 @@ def test_entries_that_left_memory_are_read_from_disk_and_verified(tmp_path: Path
 # -- cutting the log ------------------------------------------------------------------------------
 
 
-def test_how_much_lies_behind_an_entry_is_known_for_what_is_in_memory(tmp_path: Path) -> None:
+def test_how_much_follows_an_entry_is_known_for_what_is_in_memory(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     entries = [entry(index, payload=b"x" * index) for index in range(1, 5)]
     log.append(entries, None)
@@ -115,7 +115,7 @@ def test_how_much_lies_behind_an_entry_is_known_for_what_is_in_memory(tmp_path: 
     log.close()
 
 
-def test_how_much_lies_behind_an_entry_is_estimated_for_what_is_on_disk(tmp_path: Path) -> None:
+def test_how_much_follows_an_entry_is_estimated_for_what_is_on_disk(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     size = 1_000_000
     payloads = [bytes([index]) * size for index in range(40)]
@@ -123,14 +123,14 @@ def test_how_much_lies_behind_an_entry_is_estimated_for_what_is_on_disk(tmp_path
         log.append([entry(index, payload=payload)], None)
     log.close()
     again = open_log(tmp_path)
-    behind = [again.size_after(index) for index in (0, 20, 39, 40)]
-    assert behind[2:] == [size, 0]
-    assert behind == sorted(behind, reverse=True)
-    assert behind[0] > behind[1] >= 20 * size
+    sizes = [again.size_after(index) for index in (0, 20, 39, 40)]
+    assert sizes[2:] == [size, 0]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > sizes[1] >= 20 * size
     again.close()
 
 
-def test_a_compacted_log_begins_behind_what_was_cut(tmp_path: Path) -> None:
+def test_a_compacted_log_begins_after_what_was_cut(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     entries = fill(log, 4) + fill(log, 4, term=3)
     compact(log, 5)

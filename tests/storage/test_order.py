@@ -21,7 +21,7 @@ from streamd.storage.install import install
 from tests.sim.persisting import PersistPoints
 from tests.storage.images import entry, fill, open_log
 from tests.storage.replicas import Replica
-from tests.storage.test_install import behind, receive
+from tests.storage.test_install import lagging, receive
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ def test_the_state_before_an_installation_is_there_until_the_marker_is_gone(tmp_
     sender = Replica(tmp_path / "sender")
     fill(sender.log, 25)
     sender.apply(5, {b"d%04d" % i: b"row" for i in range(20)}, term=4)
-    replica = behind(tmp_path / "receiver")
+    replica = lagging(tmp_path / "receiver")
     meta = receive(sender, replica)
     places = replica.dir
     seen: list[tuple[bool, bool, bool]] = []

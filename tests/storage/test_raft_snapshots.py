@@ -153,9 +153,7 @@ def test_a_transfer_goes_on_where_the_connection_broke(sender: Replica, tmp_path
     source.close()
 
 
-def test_a_transfer_goes_on_after_a_crash_behind_every_piece(
-    sender: Replica, tmp_path: Path
-) -> None:
+def test_a_transfer_continues_after_a_crash_at_every_piece(sender: Replica, tmp_path: Path) -> None:
     source = sender.snapshot()
     sink = SnapshotSink(tmp_path / "incoming")
     expected = sender.state.scan(*ALL, limit=9999)
@@ -177,7 +175,7 @@ def test_a_transfer_goes_on_after_a_crash_behind_every_piece(
     source.close()
 
 
-def test_another_snapshot_of_the_same_entry_begins_anew(sender: Replica, tmp_path: Path) -> None:
+def test_another_snapshot_of_the_same_entry_begins_again(sender: Replica, tmp_path: Path) -> None:
     one, other = sender.snapshot(snapshot_id=1), sender.snapshot(snapshot_id=2)
     sink = SnapshotSink(tmp_path / "incoming")
     for _ in range(2):
@@ -203,7 +201,7 @@ def test_a_piece_of_another_snapshot_is_refused(sender: Replica, tmp_path: Path)
     other.close()
 
 
-def test_what_cannot_be_read_is_received_anew(sender: Replica, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_received_again(sender: Replica, tmp_path: Path) -> None:
     source = sender.snapshot()
     sink = SnapshotSink(tmp_path / "incoming")
     sink.take(source.piece(sink.begin(source.meta)))

@@ -82,7 +82,7 @@ def test_what_was_deleted_is_given_back_to_the_disk(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_a_reader_kept_on_the_disk_through_a_compaction_goes_behind_it(
+def test_what_a_reader_kept_on_the_disk_through_a_compaction_goes_after_it(
     tmp_path: Path,
 ) -> None:
     store = forty_rows(tmp_path)

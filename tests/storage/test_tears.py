@@ -271,7 +271,7 @@ def test_a_state_leaves_out_what_may_be_of_an_older_file(tmp_path: Path) -> None
 
 
 def count_batches(manifest: Path, last_sequence: int) -> None:
-    """Have a manifest say that there had been so many changes."""
+    """Let a manifest say that there had been so many changes."""
     number = int(newest(manifest.parent).stem)
     edit = bytes([1, 2, number, 9, 0, 3, number + 1, 4, last_sequence])
     crc = crc32c(edit)

@@ -125,7 +125,7 @@ def test_bytes_lost_before_the_last_write_are_damage(written: Written, data: st.
 
 
 def test_the_only_bit_of_a_sector_is_lost_with_it(tmp_path: Path) -> None:
-    """Its loss is no flipped bit."""
+    """Its loss looks different from a flipped bit."""
     (tmp_path / "db").mkdir()
     db = plyvel.DB(str(tmp_path / "db"), create_if_missing=True)
     head, tag, lengths = 7 + 12, 1, 1 + 2

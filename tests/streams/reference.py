@@ -91,7 +91,7 @@ class ReferenceStream:
         return self.boundaries[-1]
 
     def prefix(self, count: int, sub_offset: int) -> list[list[bytes]] | None:
-        """The appends of a fork behind `count` records and `sub_offset` into what follows."""
+        """The appends of a fork after `count` records and `sub_offset` into what follows."""
         kept: list[list[bytes]] = []
         for append in self.appends:
             if count < len(append):

@@ -134,7 +134,7 @@ def test_a_refused_fork_keeps_no_hold_on_its_source(driver: Driver) -> None:
     assert driver.stream().forks == 0
 
 
-def test_a_stream_made_anew_is_another(driver: Driver) -> None:
+def test_a_stream_created_again_is_another(driver: Driver) -> None:
     before = now(driver)
     driver.delete()
     driver.create(body=b"one")

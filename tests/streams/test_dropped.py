@@ -1,4 +1,4 @@
-"""What a node has dropped, since the cold store has it: nobody searches for it any more."""
+"""What a node has evicted, since the cold store has it: no reader searches for it here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Watched(MemoryStore):
         return super().scan(start, stop, limit=limit, max_bytes=max_bytes)
 
 
-def test_a_reader_of_dropped_records_does_not_go_over_what_is_left_of_them() -> None:
+def test_a_reader_of_evicted_records_does_not_go_over_what_is_left_of_them() -> None:
     driver = Driver(store := Watched())
     driver.create()
     driver.append(b"one")
@@ -32,7 +32,7 @@ def test_a_reader_of_dropped_records_does_not_go_over_what_is_left_of_them() -> 
     assert store.searched == {keys.SLICE}
 
 
-def test_what_came_behind_the_dropped_records_is_found_where_it_is() -> None:
+def test_what_follows_the_evicted_records_is_found_where_it_is() -> None:
     driver = Driver()
     driver.create()
     driver.append(b"one")

@@ -184,7 +184,7 @@ def test_a_fork_inherits_the_type_it_does_not_name(driver: Driver) -> None:
     )
 
 
-def test_a_fork_inherits_a_window_that_begins_anew(driver: Driver) -> None:
+def test_a_fork_inherits_a_window_that_restarts(driver: Driver) -> None:
     driver.create("brief", ttl_ms=1000)
     driver.now_ms += 600
     driver.fork("f", "brief")

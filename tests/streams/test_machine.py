@@ -234,7 +234,7 @@ def test_stream_seq_must_grow_in_the_order_of_texts(driver: Driver) -> None:
     assert driver.append(b"a", seq="10").result is Result.APPENDED
     assert driver.append(b"b", seq="10").result is Result.SEQ_REGRESSION
     assert driver.append(b"b", seq="1").result is Result.SEQ_REGRESSION
-    assert driver.append(b"b", seq="2").result is Result.APPENDED, "as a text, 2 is behind 10"
+    assert driver.append(b"b", seq="2").result is Result.APPENDED, "as a text, 2 comes after 10"
     assert driver.append(b"c", seq="100").result is Result.SEQ_REGRESSION
     assert driver.content() == b"ab"
 
@@ -257,7 +257,7 @@ def test_a_deleted_stream_is_not_there_any_more(driver: Driver) -> None:
     assert driver.append(b"y").result is Result.NOT_FOUND
 
 
-def test_a_stream_made_anew_shows_nothing_of_its_former_life(driver: Driver) -> None:
+def test_a_stream_created_again_shows_nothing_of_its_former_life(driver: Driver) -> None:
     driver.create(body=b"old", ttl_ms=9000)
     driver.append(b"x", seq="9", producer=("p", 7, 0))
     old_id = driver.stream().stream_id

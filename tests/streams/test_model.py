@@ -78,7 +78,7 @@ class MachineAgainstLists(RuleBasedStateMachine):
         super().__init__()
         self.driver = Driver()
         self.reference = Reference(self.driver.now_ms)
-        # What the log holds behind the store: time, command and what became of it.
+        # What the log holds after the store's end: time, command and what became of it.
         self.log: list[tuple[int, Command, Result]] = []
         self.flushing: list[Item] | None = None
         self.flushing_entries = 0
@@ -178,7 +178,7 @@ class MachineAgainstLists(RuleBasedStateMachine):
     @precondition(lambda self: self.findings)
     @rule(name=NAMES, data=st.data())
     def fork_by_an_old_finding(self, name: str, data: st.DataObject) -> None:
-        """It serves as long as the stream is the same; else the command is to be made anew."""
+        """It serves as long as the stream is the same; else the command must be made again."""
         asked = data.draw(st.sampled_from(sorted(self.findings)))
         source, offset, sub_offset = asked
         request = ForkRequest(source, offset, sub_offset)

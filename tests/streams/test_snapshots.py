@@ -66,7 +66,7 @@ def test_an_upload_of_another_size_is_not_published(driver: Driver) -> None:
     assert driver.stream().snapshot is None
 
 
-def test_an_upload_for_a_stream_that_was_made_anew_is_not_published(driver: Driver) -> None:
+def test_an_upload_for_a_stream_that_was_created_again_is_not_published(driver: Driver) -> None:
     upload_id = driver.upload(START, b"old")
     driver.delete()
     driver.create()
@@ -75,7 +75,7 @@ def test_an_upload_for_a_stream_that_was_made_anew_is_not_published(driver: Driv
 
 
 @pytest.mark.parametrize("end", ["published", "refused", "deleted"])
-def test_whatever_comes_of_it_an_upload_leaves_nothing_behind(driver: Driver, end: str) -> None:
+def test_an_upload_leaves_nothing_whatever_its_outcome(driver: Driver, end: str) -> None:
     upload_id = driver.upload(TWO, b"state")
     if end == "refused":
         driver.publish(b"newer", TAIL)
@@ -152,7 +152,7 @@ def test_a_fork_below_the_snapshot_is_refused_and_leaves_no_reference(driver: Dr
 
 
 @pytest.mark.parametrize("end", ["deleted", "expired"])
-def test_a_stream_that_ends_frees_its_blob_and_one_made_anew_has_none(end: str) -> None:
+def test_a_stream_that_ends_frees_its_blob_and_one_created_again_has_none(end: str) -> None:
     driver = Driver()
     driver.create(ttl_ms=50)
     driver.append(b"one")

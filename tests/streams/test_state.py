@@ -272,7 +272,7 @@ def story() -> list[Batch]:
         [append("a", b"-end", close=True, producer=ProducerStamp("p", 1, 0))],
         [Sweep([key("brief")]), Create(key("brief"), brief)],
         [Delete(key("a")), Create(key("a"), Settings(TEXT)), append("f", b"-on")],
-        [Delete(key("f")), Create(key("a"), Settings(TEXT)), append("a", b"anew")],
+        [Delete(key("f")), Create(key("a"), Settings(TEXT)), append("a", b"once more")],
         [append("brief", b"y"), append("h", b"[7, 8]", JSON)],
         [Delete(key("h")), append("absent", b"z")],
     ]

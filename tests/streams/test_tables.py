@@ -1,4 +1,4 @@
-"""Tables: decoded rows behind a bounded cache that never loses a change."""
+"""Tables: decoded rows in a bounded cache that never loses a change."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from streamd.streams.tails import MERGE_BYTES, SEAL_BYTES, Tails
 
 
 class Writer:
-    """Appends records of one stream behind each other."""
+    """Appends records to one stream, one after another."""
 
     def __init__(self, tails: Tails, stream_id: int = 1, at: Position = START) -> None:
         self.tails, self.stream_id, self.at = tails, stream_id, at
@@ -58,7 +58,7 @@ def test_a_flush_gives_each_append_once() -> None:
     assert flush(tails) == []
 
 
-def test_small_chunks_are_stored_anew_with_what_follows() -> None:
+def test_small_chunks_are_stored_again_with_what_follows() -> None:
     tails = Tails(1 << 20)
     writer = Writer(tails)
     writer.append(1)

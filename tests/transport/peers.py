@@ -206,7 +206,7 @@ async def stranger(node: Node, *, welcome: bool = True) -> AsyncIterator[Strange
 async def impostor(
     behave: Callable[[Stranger], Awaitable[None]],
 ) -> AsyncIterator[str]:
-    """A listener that treats whoever dials it badly; its address."""
+    """A listener that treats its callers badly; its address."""
 
     async def serve(stream: trio.SocketStream) -> None:
         await behave(Stranger(stream))

@@ -1,4 +1,4 @@
-"""Who may speak with whom: every refusal has a name, and says what to do."""
+"""Which nodes may speak with each other: every refusal has a name, and says what to do."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-async def test_whoever_does_not_begin_with_a_handshake_is_shut_out(garbage: bytes) -> None:
+async def test_a_caller_that_does_not_begin_with_a_handshake_is_shut_out(garbage: bytes) -> None:
     node, peer = Node(1), Node(2)
     async with running(node, peer):
         async with stranger(node, welcome=False) as other:

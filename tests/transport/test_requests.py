@@ -161,7 +161,7 @@ async def test_no_answer_in_time_leaves_the_outcome_unknown_and_the_handler_is_t
         assert await one.ask(2, b"next") == b"1/7/next"
 
 
-async def test_a_cancelled_asker_leaves_nothing_behind() -> None:
+async def test_a_cancelled_asker_leaves_nothing() -> None:
     waiting = Waiting()
     one, two = Node(1, limits=Limits(max_requests=1)), Node(2, answer=waiting)
     async with running(one, two):
@@ -234,7 +234,7 @@ async def test_a_peer_that_dies_in_mid_request_leaves_the_outcome_unknown() -> N
                 await one.ask(2, b"write")
 
 
-async def test_requests_behind_one_that_never_left_are_not_sent() -> None:
+async def test_requests_after_one_that_never_left_are_not_sent() -> None:
     outcomes: dict[int, type[Exception]] = {}
 
     async def never_read(caller: Stranger) -> None:

@@ -1,1 +1,42 @@
-"""Consensus, pure: told what happened, it tells what to store, to send and to apply."""
+"""Consensus, without I/O: told what happened, the core says what to store, send and apply.
+
+`core.Core` is one node of one group (Diego Ongaro's thesis; "thesis" in docstrings names its
+sections). Its surroundings, the *shell*, call an input (`step` for a message, `propose`, `read`,
+`tick`, `stored`, `applied`) and then take `ready()` until it returns None. A `Ready` is a list of
+duties, each handed out once: store this hard state and these entries, send these messages now and
+those once that is stored, apply these entries, answer these reads. The core never reads a clock,
+the disk or a random source of its own, so a simulation drives it exactly as a server does.
+
+The life of an entry on the leader: `leadership.Leadership.propose` appends it to `log.Log`, in
+memory; the next `Ready` hands it out to store, and `replication` sends it to the followers in the
+same moment (thesis 10.2.1); `stored` and the followers' answers move the commit index, by
+majorities that `membership` counts, of entries of the leader's own term only (3.6.2, figure 3.7);
+a later `Ready` hands it out to apply, once it is on this node's disk as well.
+
+Modules, from the inside: `messages` and `interface` are values; `chain` proves a log; `log` is the
+log in memory and on disk; `state` is what every role shares. `roles` holds the role and gives each
+message to `elections` (campaigns, pre-vote 9.6), `following` (3.5) or `leadership`, which uses
+`replication` with a `progress` for each follower, `reads` (ReadIndex, 6.4), `transfer` (3.10),
+`changes` (joint consensus, 4.3). `forwarded_reads` are reads at a follower. `checks` refuses
+messages no correct peer sends. `vote_eligibility` keeps a node whose disk lost entries from voting.
+`lag` tells whether a follower has caught up. `invariants` are the safety properties as checks that
+every simulation runs after each event; nothing in the server imports them.
+
+Invariants:
+
+- A message that promises something (a vote, an accepted append) leaves only after what it promises
+  is on disk: it is in `messages_after_store`.
+- While a process runs, its term and commit index never decrease; a vote, once given in a term,
+  never changes (3.4).
+- Nothing committed is ever removed or replaced in a log: `Log.truncate` raises `RaftViolation`.
+- A leader commits only entries of its own term by counting (3.6.2).
+- A follower acknowledges only entries that are on its disk and match the leader's log (3.5).
+- A configuration is in force from the moment it is appended, committed or not (4.1).
+- A read is answered from a commit index that a majority confirmed after the read came (6.4).
+
+The core must never: await, read a clock, guess. When it sees what Raft rules out it raises
+`RaftViolation`, and the process ends: continuing could lose data.
+
+Read on: docs/raft.md, tests/raft/scripts (small clusters, step by step), and the simulation in
+tests/raft/test_simulation.py.
+"""

@@ -37,7 +37,8 @@ def _ids(what: str, ids: Sequence[int]) -> tuple[int, ...]:
 def first_step(current: Configuration, target: Configuration) -> Configuration:
     """What to append on the way from `current`, which is not joint, to a checked `target`.
 
-    Who leaves keeps an address: until the joint configuration is committed, its vote counts.
+    A node that leaves keeps its address: its vote counts until the joint configuration is
+    committed.
     """
     if target.voters == current.voters:
         return target

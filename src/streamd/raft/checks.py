@@ -1,4 +1,4 @@
-"""Which messages no correct peer sends, whatever its state: they are not even looked at."""
+"""Messages that no correct peer sends, whatever its state. The core never sees them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from streamd.raft.messages import AppendRequest, EntryKind, Heartbeat, Message
 
 
 def fault(message: Message) -> str | None:
-    """What is wrong with a message, whoever sends it and when; None if nothing is.
+    """What is wrong with a message, whatever its sender and the time; None if nothing is.
 
-    What the payload of `COMMANDS` is like, only the state machine knows.
+    Only the state machine can judge the payload of `COMMANDS`.
     """
     match message:
         case AppendRequest():
@@ -33,7 +33,7 @@ def _append_fault(request: AppendRequest) -> str | None:
         if entry.kind not in _KINDS:
             return f"entry {entry.index} is of the unknown kind {entry.kind}"
         if entry.kind == EntryKind.CONFIGURATION and not _is_configuration(entry.payload):
-            return f"entry {entry.index} is no configuration"
+            return f"entry {entry.index} does not hold a configuration"
         index, term = entry.index, entry.term
     if term > request.term:
         return f"entry {index} of term {term} is sent in term {request.term}"

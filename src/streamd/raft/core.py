@@ -228,9 +228,9 @@ class Core:
         return self._roles.leading().propose_configuration(target)
 
     def transfer(self, to: int) -> None:
-        """Hand leadership to a voter (thesis 3.10); to this node itself: give up doing so.
+        """Transfer leadership to a voter (thesis 3.10); naming this node cancels a transfer.
 
-        Proposals are refused until the term ends or, after one election timeout, the attempt.
+        Proposals are refused until the term ends, or the attempt does after one election timeout.
         Raises `NotLeader` or `InvalidTransfer`.
         """
         self._roles.leading().transfer(to)
@@ -296,7 +296,7 @@ class Core:
     def begin_restore(self, index: int, term: int) -> bool:
         """Whether a snapshot that ends at (`index`, `term`) is worth installing.
 
-        If so, the log stays as it is until `restore` or `abandon_restore`: entries that arrived
+        If so, the log stays as it is until `restore`: entries that arrived
         meanwhile would be confirmed, and thrown away with the log. The shell first finishes the
         writes under way, then installs. If not, this node has it all, and the leader may be told
         that the snapshot has arrived.
@@ -309,10 +309,6 @@ class Core:
         if self.role == Role.FOLLOWER and term <= self.term and useful:
             self._state.restoring = index, term
         return self._state.restoring == (index, term)
-
-    def abandon_restore(self) -> None:
-        """The snapshot was not installed; log and state are as they were."""
-        self._state.restoring = None
 
     def restore(self, index: int, term: int, configuration: Configuration) -> bool:
         """A snapshot that ends at (`index`, `term`) has durably replaced state and log.

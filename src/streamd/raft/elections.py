@@ -1,4 +1,4 @@
-"""Standing for election, and judging those who do (thesis 3.4, 3.6.1 and 9.6)."""
+"""Campaigns, and how a node judges a candidate (thesis 3.4, 3.6.1 and 9.6)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from streamd.raft.state import State
 class Candidacy:
     """One campaign, or with `pre_vote` the question whether to start one.
 
-    A pre-vote changes nobody's term or vote: a node that cannot win does not disturb those who
-    have a leader. With `transfer` the leader itself wants to be deposed.
+    A pre-vote changes no term and no vote, so a node that cannot win does not disturb a group
+    that has a leader. With `transfer` the leader itself asked to be deposed.
     """
 
     def __init__(self, state: State, *, pre_vote: bool, transfer: bool = False) -> None:

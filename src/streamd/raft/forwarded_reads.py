@@ -36,7 +36,7 @@ class ForwardedReads:
         self._gathered.append(context)
 
     def drop(self) -> None:
-        """The leader they were meant for is gone. Its late answers match no round any more."""
+        """The leader they were meant for is gone; its late answers no longer match a round."""
         self._gathered.clear()
         self._waiting.clear()
 

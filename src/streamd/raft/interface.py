@@ -11,6 +11,8 @@ from streamd.raft.messages import Entry, HardState, Message
 
 
 class Role(IntEnum):
+    """The roles of thesis figure 3.3, and the pre-candidate of section 9.6."""
+
     FOLLOWER = 0
     PRE_CANDIDATE = 1
     CANDIDATE = 2

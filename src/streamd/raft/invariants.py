@@ -47,7 +47,7 @@ class Checker:
         self._leaders: dict[int, int] = {}
         self._leaders_checked: set[int] = set()
         self._entries: dict[tuple[int, int], _Identity] = {}
-        # By index: the term of the entry, and that of the leader who committed it.
+        # By index: the term of the entry, and that of the leader that committed it.
         self._committed: list[tuple[int, int]] = [(0, 0)]
         self._commit_index: dict[int, int] = {}
         # The end of each node's log when it was last compared: an equal end is an equal log.

@@ -1,7 +1,7 @@
-"""Whether a follower keeps up with its leader: only then are its clients well served.
+"""Whether a follower lags its leader, and so makes its clients wait.
 
-The leader's commit index as a heartbeat has it would not tell: it never exceeds what the follower
-is known to hold, so to a follower far behind everything it has looks like everything there is.
+The commit index in a heartbeat would not tell: it never exceeds what the follower is known to
+hold, so a follower that lags far would take what it has for all there is.
 """
 
 from __future__ import annotations

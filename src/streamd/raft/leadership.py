@@ -197,6 +197,7 @@ class Leadership:
     # -- answers --------------------------------------------------------------------------
 
     def on_accepted(self, reply: AppendAccepted) -> None:
+        """A follower's log holds the leader's entries up to `match_index`."""
         if reply.sender not in self.replication.progress:
             return
         if reply.match_index > self._state.log.last_index:
@@ -232,10 +233,10 @@ class Leadership:
         self._reads.add_remote(request.sender, RemoteRead(request.life, request.round))
 
     def begin_reads(self) -> None:
-        """Have the reads that came confirmed, once earlier leaders' commits are known.
+        """Start to confirm the reads that came, once earlier leaders' commits are known.
 
-        Those that come during a transfer wait for how it ends: most likely they are lost with
-        the leadership, and asked for again of the new leader.
+        Reads that come during a transfer wait for its end: most likely they are lost with the
+        leadership, and the new leader is asked for them.
         """
         if not self.has_committed_in_term or self._transfer is not None:
             return

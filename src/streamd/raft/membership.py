@@ -1,4 +1,4 @@
-"""Who takes part: configurations by log index, and what a majority of one is."""
+"""Membership: configurations by log index, and what a majority of one is (thesis 4)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _DECODER = msgspec.msgpack.Decoder(Configuration)
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
+    """The payload of a `CONFIGURATION` entry."""
     return _ENCODER.encode(configuration)
 
 
@@ -84,6 +85,8 @@ class ConfigurationHistory:
 
 
 class Verdict(Enum):
+    """What the votes that came so far decide."""
+
     WON = "won"
     LOST = "lost"
     PENDING = "pending"

@@ -17,6 +17,8 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class EntryKind(IntEnum):
+    """What an entry's payload is for."""
+
     NOOP = 0  # a leader's first entry; committing it commits all that came before
     COMMANDS = 1  # bytes for the state machine
     CONFIGURATION = 2  # an encoded `Configuration`, in force from the moment it is appended
@@ -129,7 +131,7 @@ class Heartbeat(PeerMessage, frozen=True, tag=6):
     """The leader lives. `commit_index` never exceeds what the receiver is known to hold.
 
     `round` numbers the leader's read rounds; the reply repeats it. `last_index` is how far the
-    leader's log reaches, so that a follower knows how far behind it is.
+    leader's log reaches, so that a follower knows how far it lags.
     """
 
     commit_index: Number

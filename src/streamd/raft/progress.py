@@ -7,6 +7,8 @@ from enum import StrEnum
 
 
 class Flow(StrEnum):
+    """How a leader sends to a follower: one append at a time, pipelined, or a snapshot."""
+
     PROBE = "probe"
     REPLICATE = "replicate"
     SNAPSHOT = "snapshot"

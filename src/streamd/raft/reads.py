@@ -28,6 +28,8 @@ class _Gathered:
 
 
 class Round(NamedTuple):
+    """Reads that one round of heartbeats confirms, and the commit index they were taken at."""
+
     number: int
     commit_index: int
     contexts: list[int]

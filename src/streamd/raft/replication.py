@@ -78,6 +78,7 @@ class Replication:
                 self._forget(member)
 
     def heartbeat(self, round_number: int) -> None:
+        """Send every member a heartbeat with the number of a read round."""
         state = self._state
         log = state.log
         for member, progress in self.progress.items():

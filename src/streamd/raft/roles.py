@@ -109,11 +109,11 @@ class Roles:
             self._step_in_term(message)
 
     def _has_no_say(self, message: Message) -> bool:
-        """Whether a message is to be let go because of who sends it.
+        """Whether to ignore a message because of its sender.
 
-        A node whose log is behind may not know of a member yet that leads by now, so a stranger
-        may be right to lead, or to stand (thesis 4.1); but not while this node hears a leader, or
-        is one. A node that really lags hears the stranger one election timeout later.
+        A node whose log lags may not know yet of a member that leads by now, so a stranger may
+        rightly lead or campaign (thesis 4.1); but not while this node hears a leader, or is one.
+        A node that does lag hears the stranger one election timeout later.
         """
         state, sender = self._state, message.sender
         configuration = state.configuration
@@ -208,8 +208,8 @@ class Roles:
         """Whether a message of the present term is of a leader that this term cannot have.
 
         Another leader is known, and the sender never had a vote, or only asks for an election. A
-        voter that replicates in a term with another leader is no case of this: it shows that
-        somebody's vote was lost.
+        voter that replicates in a term with another leader is a different case: it shows that a
+        vote was lost.
         """
         state = self._state
         if state.leader_id in (0, message.sender):

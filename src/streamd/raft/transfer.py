@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Transfer:
-    """Under way from the wish until the target leads, or one election timeout has passed.
+    """Under way from the request until the target leads, or one election timeout has passed.
 
     Nothing is proposed meanwhile, so the target catches up; then it is asked to campaign, again
     with every tick, because the message may be lost.

@@ -1,13 +1,15 @@
 """Whether a node may vote: not while its disk lacks entries that it once confirmed.
 
-A majority may owe a committed entry to that confirmation. Whoever is elected without the node's
-vote has the entry nevertheless, because some other node of that majority voted; so the node may
-follow any leader, and is as good as before once it holds what it lost.
+A majority may owe a committed entry to that confirmation. Counterexample: of three nodes, 1 and 2
+hold entry 5, which is committed; 2 loses it and votes for 3, which never had it; 3 leads without
+a committed entry. A leader elected without this node's vote has the entry, because another node of
+that majority voted. So the node may follow any leader, and may vote again once it holds what it
+lost.
 
-How much that was, its own notes say only about: the floor is a second old at times. But what it
-has confirmed is in the log of every later leader, and in that of the leader it confirmed it to;
-so it also has to reach the end of a leader's log, as of a moment after the loss. The leader's
-commit index would not do. It may count, for an entry behind it, a confirmation that is lost.
+Its own notes tell only roughly how much that was: the floor may be a second old. But every later
+leader has what the node confirmed, and so has the leader it confirmed it to; so the node must
+also reach the end of a leader's log as of a moment after the loss. The leader's commit index
+would not do: the leader may still count a lost confirmation for an entry after it.
 """
 
 from __future__ import annotations

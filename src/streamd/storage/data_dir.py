@@ -101,7 +101,7 @@ class DataDir:
             )
 
     def set_state_aside(self) -> None:
-        """Keep a damaged state for whoever wants to know. Raises `StorageFailed`."""
+        """Keep a damaged state for an investigation. Raises `StorageFailed`."""
         try:
             if self.state_damaged.exists():
                 shutil.rmtree(self.state_damaged)

@@ -1,4 +1,4 @@
-"""What of the log is in memory: its newest entries, and the terms of all of it."""
+"""The part of the log in memory: its newest entries, and the terms of all."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from streamd.raft.messages import Entry
 
 
 class EntryCache:
-    """The log's memory. Written by the thread that writes the log, read by the event loop beside
-    it: without the lock an entry that is let go would shift the others under a reader's index."""
+    """The log's memory, written by the log's thread and read by the event loop beside it.
+
+    Without the lock, an entry that is dropped would shift the others under a reader's index.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -41,17 +43,17 @@ class EntryCache:
             return fitting((self._entries[skip + i] for i in range(hi - lo)), max_bytes)
 
     def size_after(self, index: int) -> tuple[int, int]:
-        """The size in bytes of the entries in memory behind `index`, and the index of the first
-        of them, which is `index + 1` when they are all there."""
+        """The size in bytes of the entries in memory after `index`, and the index of the first
+        of them, which is `index + 1` when all are in memory."""
         with self._lock:
             if not self._entries:
                 return 0, index + 1
             skip = max(index + 1 - self._entries[0].index, 0)
-            behind = islice(self._entries, skip, None)
-            return sum(len(entry.payload) for entry in behind), self._entries[0].index + skip
+            after = islice(self._entries, skip, None)
+            return sum(len(entry.payload) for entry in after), self._entries[0].index + skip
 
     def remember(self, entries: Iterable[Entry]) -> None:
-        """Take entries that were stored behind the last ones."""
+        """Add entries that were stored after the last ones."""
         with self._lock:
             for entry in entries:
                 if not self._run_terms or self._run_terms[-1] != entry.term:

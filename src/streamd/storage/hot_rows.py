@@ -53,7 +53,7 @@ class HotRows:
         if letter not in (keys.CHUNK, keys.BLOB_PART):
             return False
         owner_id, last = _ids(key)
-        # A chunk's key has the record behind its last; a part is a record, and has its number.
+        # A chunk's key has the record after its last; a part is one record, and has its number.
         end = last if letter == keys.CHUNK else last + 1
         covered_id, covered_end = self._covered
         if covered_id != owner_id or end > covered_end:
@@ -72,6 +72,6 @@ class HotRows:
 
 
 def _ids(key: bytes) -> tuple[int, int]:
-    """The two numbers behind the letter of a key."""
+    """The two numbers after the letter of a key."""
     owner_id, last = keys.place_in(key[1:])
     return int(owner_id), int(last)

@@ -1,8 +1,8 @@
 """A received snapshot takes the place of state and log, in steps that can each be repeated.
 
-1. The marker file says which snapshot is being installed. From here on it will be.
+1. The marker file says which snapshot is being installed. From here on there is only forward.
 2. The state moves aside, and the received rows into its place.
-3. The log becomes empty, to go on behind the snapshot.
+3. The log becomes empty, to continue after the snapshot.
 4. The marker is removed, then the old state.
 
 After a crash at any point `recover_install` takes the steps that are left.

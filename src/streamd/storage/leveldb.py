@@ -1,8 +1,8 @@
 """LevelDB as the stores use it: opened strictly, its errors final.
 
 Reads verify checksums and the log is read with ``paranoid_checks``: by default a flipped bit in
-LevelDB's own log silently drops every record behind it. Then LevelDB would refuse a log whose last
-write was torn by a loss of power as well, so that is cut off before.
+LevelDB's own log silently drops every record after it. With them LevelDB also refuses a log whose
+last write a power failure tore, so that is cut off first.
 """
 
 from __future__ import annotations

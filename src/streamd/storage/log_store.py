@@ -120,6 +120,7 @@ class LogStore:
     # -- writing ------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Entry], hard_state: HardState | None) -> None:
+        """The vote reaches its own file before the log: see `test_order`."""
         with self._fail_stop.guarding():
             if hard_state is not None and hard_state != self.hard_state:
                 # First, so that this file is never the older of the two.
@@ -196,6 +197,7 @@ class LogStore:
             )
 
     def fit_to_state(self, applied_index: int, applied_term: int) -> None:
+        """The loss is noted before the log is emptied: see `test_order`."""
         self.check_reaches(applied_index)
         if applied_index <= self._last.index:
             return
@@ -211,6 +213,7 @@ class LogStore:
         self.reset(ChainPosition(applied_index, applied_term))
 
     def set_aside(self, why: str) -> LogStore:
+        """The loss is noted before the log moves."""
         with self._fail_stop.guarding():
             self._evidence.note_lost(self._last.index, why, ChainPosition())
             self._evidence.note_floor(ChainPosition())

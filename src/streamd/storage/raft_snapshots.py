@@ -98,7 +98,7 @@ class SnapshotSource:
             raise
 
     def piece(self, number: int) -> Piece:
-        """The piece of that number: any asked for before, or the one behind them.
+        """The piece of that number: any asked for before, or the one after them.
 
         Raises `SnapshotUnavailable` for another, and when the state was replaced meanwhile;
         `StorageError` when the rows cannot be read.
@@ -137,6 +137,7 @@ class SnapshotSource:
 
 
 def piece_crc(meta: SnapshotMeta, number: int, rows: bytes, is_last: bool) -> int:
+    """The checksum of a piece, which also names its snapshot and its number."""
     return crc32c(rows, crc32c(_PIECE.pack(meta.snapshot_id, number, is_last)))
 
 

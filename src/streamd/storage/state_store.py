@@ -151,10 +151,10 @@ class StateStore:
         return view
 
     def swap(self, replace: Callable[[], None]) -> None:
-        """Have `replace` put another database in the directory's place, and go on with that.
+        """Let `replace` put another database in the directory's place, and continue with that.
 
         Waits for calls under way; later ones wait until it is done. Views of the old state are
-        gone. After an error the store is of no more use.
+        gone. After an error the store is unusable.
         """
         with self._lock, self._fail_stop.guarding():
             self._swapping = True  # else readers that overlap could keep it waiting for ever

@@ -8,14 +8,14 @@ early without a word, and with paranoid checks refuses everything else.
 
 The difference can be told because each write is synced before the next one begins:
 
-- Behind a torn write there is no later one. Where a later record is found, the broken one had
+- No later write follows a torn one. Where a later record is found, the broken one had
   been synced. Later *fragments* of the torn record itself say nothing, so only the beginning of
   a record counts; and only one that is newer than the last whole one, because blocks that the
   disk used before may hold whole records of an older file.
 - Power takes pages, not bits. A record that one flipped bit would make right was whole.
 
-The last write of a file has nothing behind it. When all of its last page is garbage, that may be
-damage as well; what had been confirmed is then missed by the log's floor or by the state.
+Nothing follows the last write of a file. When all of its last page is garbage, that may be damage
+as well; the log's floor or the state then misses what had been confirmed.
 """
 
 from __future__ import annotations

@@ -55,7 +55,6 @@ MAX_TTL_S = 10**10
 MAX_TAGS = 64
 DIGEST_BYTES = 32
 
-_MAX_KEY_BYTES = 1024
 # As many digits as an offset has.
 _MAX_OFFSET = 10**16 - 1
 _MAX_ID = 2**63 - 1

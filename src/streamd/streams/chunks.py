@@ -1,7 +1,7 @@
 """Chunks: runs of a stream's records, as stored and as gathered at the tail.
 
-A record is what a reader may resume behind: one append of bytes, or one JSON message. Chunks
-hold whole records end to end; their borders mean nothing and are never seen by a client.
+A record is what a reader may resume after: one append of bytes, or one JSON message. Chunks hold
+whole records end to end; clients never see where one chunk ends and the next begins.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
         return [memoryview(self.data)[start:stop]]
 
     def merged(self, later: Chunk) -> Chunk:
-        """This chunk and the one right behind it as one."""
+        """This chunk and the one right after it, as one chunk."""
         appends: list[int] = []
         if self.appends or later.appends:
             appends = [*(self.appends or [1] * len(self.lengths))]
@@ -145,7 +145,7 @@ def gathered(chunks: Iterable[Chunk], start_record: int, end_record: int) -> Chu
 
 
 class OpenChunk:
-    """The records behind the last stored chunk, gathered part by part without copying."""
+    """The records after the last stored chunk, collected part by part without copying."""
 
     __slots__ = ("appends", "lengths", "offsets", "parts", "size", "start_byte", "start_record")
 

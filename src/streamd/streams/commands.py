@@ -32,9 +32,9 @@ class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=Fals
     """PUT of a stream (protocol section 5.1), or of a fork when the settings name a source.
 
     `data` and `lengths` are the initial records end to end and their sizes in bytes. With
-    `implicit_bucket` an absent bucket is made on the way. `finding` says of a fork where it leaves
-    its source; commands of before there was a cold store have none. `cut_as` is the content type
-    by which a body was cut into records, where there is one.
+    `implicit_bucket` an absent bucket is made on the way. `finding` says where a fork leaves its
+    source; commands written before the cold store existed have none. `cut_as` is the content type
+    by which a body, where there is one, was cut into records.
     """
 
     key: bytes
@@ -93,7 +93,7 @@ class DeleteBucket(msgspec.Struct, frozen=True, array_like=True, tag="delete-buc
 
 
 class BeginUpload(msgspec.Struct, frozen=True, array_like=True, tag="begin-upload"):
-    """The first of a snapshot's body, too large for one command, has come (extensions 2.2).
+    """The first part of a snapshot too large for one command has arrived (extensions 2.2).
 
     Refused if `at` could not be published; else the outcome has the id of the upload. `finding`
     is as in `Create`, of `at`.
@@ -212,8 +212,8 @@ class ForgetPacks(msgspec.Struct, frozen=True, array_like=True, tag="forget-pack
 class Archived(msgspec.Struct, frozen=True, array_like=True, tag="archived"):
     """The leader of `term` has archived the log up to `position`.
 
-    `previous` was the end of the archive before. With `has_gap` entries between the two are
-    missing: the archive goes on after a checkpoint of the state at `position`.
+    `previous` was the end of the archive before. With `has_gap`, which only readers of the log use,
+    entries between the two are missing: the archive continues after a checkpoint at `position`.
     """
 
     term: int
@@ -230,9 +230,9 @@ class Scrubbed(msgspec.Struct, frozen=True, array_like=True, tag="scrubbed"):
 
 
 class RenewIncarnations(msgspec.Struct, frozen=True, array_like=True, tag="renew-incarnations"):
-    """No ETag of before holds any more: `base` becomes `Header.incarnation_base`.
+    """Invalidate all earlier ETags: `base` becomes `Header.incarnation_base`.
 
-    In the log by recovery alone, never proposed.
+    Only a recovery writes it, straight into the log; it is never proposed.
     """
 
     base: Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
@@ -321,7 +321,7 @@ class Result(Enum):
     OFFSET_INVALID = "offset-invalid"
     OFFSET_BEYOND_TAIL = "offset-beyond-tail"
     SNAPSHOT_DIFFERS = "snapshot-differs"
-    # What the command was made of has changed: nothing was done, make it anew.
+    # What the command was made from has changed: nothing was done, make it again.
     STALE = "stale"
     # The command's package belongs to no session that is open, or is one that its node has
     # forgotten. This copy of it did nothing.
@@ -370,10 +370,10 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
 
 
 class Change:
-    """What one round of commands did to a stream, for those who read it live.
+    """What one round of commands did to a stream, for its live readers.
 
     `parts` are the records appended since `start`, end to end; `ended` says that the stream
-    was deleted, expired, or made anew.
+    was deleted, expired, or created again.
     """
 
     __slots__ = ("ended", "parts", "start", "stream")

@@ -37,7 +37,7 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 
-# Of one body. Who applies an append goes through the lengths of all of them in one go.
+# In one body: the machine goes through the lengths of all of them at once.
 MAX_MESSAGES = 1_000_000
 # What is cut into messages in one go; tens of milliseconds if they are as short as can be.
 SMALL_BYTES = 64 * 1024
@@ -128,7 +128,7 @@ def _runs(body: bytes) -> Iterator[list[bytes]]:
     run, and millions of messages at once take seconds and gigabytes.
 
     Where the array's beginning up to a comma is an array, that comma lies between two messages;
-    where it is none, the comma was inside of one, and a later one is tried. Raises `InvalidJson`.
+    otherwise the comma was inside a message, and a later one is tried. Raises `InvalidJson`.
     """
     start = at = body.index(b"[") + 1
     further = _FURTHER_BYTES
@@ -183,8 +183,8 @@ def json_value(body: bytes) -> bytes:
     except InvalidJson:
         if _SURROGATE.search(body) is None:
             raise
-    mended = _without_lone_surrogates(body)
-    return _as_sent(body, 0, [_scan(mended, _JSON_VALUE)])[0]
+    repaired = _without_lone_surrogates(body)
+    return _as_sent(body, 0, [_scan(repaired, _JSON_VALUE)])[0]
 
 
 def json_elements(array: bytes) -> list[bytes]:
@@ -194,8 +194,8 @@ def json_elements(array: bytes) -> list[bytes]:
     except InvalidJson:
         if _SURROGATE.search(array) is None:
             raise
-    mended = _without_lone_surrogates(array)
-    return _as_sent(array, array.find(b"[") + 1, _scan(mended, _JSON_LIST))
+    repaired = _without_lone_surrogates(array)
+    return _as_sent(array, array.find(b"[") + 1, _scan(repaired, _JSON_LIST))
 
 
 def _without_lone_surrogates(body: bytes) -> bytes:
@@ -207,10 +207,10 @@ def _without_lone_surrogates(body: bytes) -> bytes:
     return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[2] else escape[0], body)
 
 
-def _as_sent(body: bytes, at: int, mended: list[msgspec.Raw]) -> list[bytes]:
-    """The values from byte `at` of a body on, in the place of those of its mended copy."""
+def _as_sent(body: bytes, at: int, repaired: list[msgspec.Raw]) -> list[bytes]:
+    """The values from byte `at` of a body on, in the place of those of its repaired copy."""
     values: list[bytes] = []
-    for raw in mended:
+    for raw in repaired:
         match = _BETWEEN.match(body, at)
         assert match is not None
         start, at = match.end(), match.end() + len(raw)

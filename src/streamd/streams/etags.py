@@ -1,10 +1,10 @@
-"""Entity tags: what a client holds to say which state of a stream it has seen.
+"""Entity tags: which state of a stream a client has seen.
 
-``"{incarnation}:{start}:{end}"``, with ``:c`` behind it when the stream is closed and the answer
+``"{incarnation}:{start}:{end}"``, followed by ``:c`` when the stream is closed and the answer
 says so. The tag of an append's answer, and of HEAD, is that of a read of everything.
 
 The incarnation is the stream's id plus `Header.incarnation_base`, which a restore changes: a tag
-of before it matches nothing, although stream ids and offsets are the same.
+from before the restore matches nothing, although stream ids and offsets are the same.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ def state_tag(incarnation: int, tail: bytes, closed: bool) -> bytes:
 
 
 def parse_tag(tag: bytes) -> Version | None:
-    """The state of the stream that a tag vouches for, or None when it is none of ours.
+    """The state of the stream that a tag vouches for, or None when no streamd made it.
 
-    Where the range began does not matter: who read up to the tail has seen the state, whatever
-    they had read before.
+    Where the range began does not matter: a reader that reached the tail has seen the state.
     """
     match = _TAG.fullmatch(tag)
     if match is None:

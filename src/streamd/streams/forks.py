@@ -1,9 +1,8 @@
 """Forks: streams that begin with a prefix of another, without copying a byte of it.
 
-A fork reads the ancestors' chunks through its `extents` and adds its own records behind them;
+A fork reads the ancestors' chunks through its `extents` and adds its own records after them;
 its offsets continue the source's. The source counts its forks and outlives its deletion for
-them. What a fork asked for is settled in full before anything is changed, so that a refused fork
-leaves no reference behind.
+them. A fork is judged in full before anything changes, so a refused one leaves no reference.
 """
 
 from __future__ import annotations
@@ -154,9 +153,9 @@ def _found(source: Stream, finding: VerifiedPosition) -> Position:
 
 
 def _advance(source: Stream, at: Position, lengths: list[int], sub_offset: int) -> Position | None:
-    """Go on from `at` by a sub-offset: messages of a JSON stream, bytes of any other.
+    """The place a sub-offset after `at`: messages of a JSON stream, bytes of any other.
 
-    None when that is behind the append. A cut inside a record makes its first part a record of
+    None when that lies after the append. A cut inside a record makes its first part a record of
     the fork.
     """
     if is_json(source.content_type):

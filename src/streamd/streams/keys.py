@@ -104,6 +104,7 @@ def has_bucket(key: bytes) -> bool:
 
 
 def bucket_of(key: bytes) -> bytes:
+    """The bucket's name in a stream key."""
     return key[: key.index(b"\0")]
 
 
@@ -116,26 +117,29 @@ def stream_range(bucket: bytes, prefix: bytes, after: bytes) -> tuple[bytes, byt
     """The half-open range of rows of a bucket's streams whose names begin with `prefix` and come
     after the name `after`, either of which may be empty."""
     base = STREAM + stream_key(bucket, b"")
-    # No name holds a NUL, so nothing lies between a name and the same name with one behind it.
+    # No name holds a NUL, so nothing lies between a name and that name followed by one.
     start = max(prefix, after + b"\0") if after else prefix
     return base + start, _after_all_with(base + prefix)
 
 
 def _after_all_with(prefix: bytes) -> bytes:
-    """The first key behind all that begin with `prefix`, which holds a byte that is not 0xff."""
+    """The first key after all that begin with `prefix`, which holds a byte other than 0xff."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1])
 
 
 def chunk_key(stream_id: int, end_record: int) -> bytes:
+    """A chunk sorts by the record it ends before, so one seek finds the chunk of a record."""
     return _CHUNK.pack(CHUNK, stream_id, end_record)
 
 
 def producer_key(stream_id: int, producer_id: str) -> bytes:
+    """The row of a producer's state on a stream."""
     return _PAIR.pack(PRODUCER, stream_id) + producer_id.encode()
 
 
 def expiry_key(at_ms: int, key: bytes) -> bytes:
+    """Expiries sort by time, so one range holds all that are due."""
     # An end may lie before 1970; by then it is due, whenever it was. One that no key can name
     # is as good as never.
     return _PAIR.pack(EXPIRY, min(max(0, at_ms), LAST_MS)) + key
@@ -147,14 +151,17 @@ def row_key(letter: bytes, stream_id: int, number: int) -> bytes:
 
 
 def dropped_key(stream_id: int) -> bytes:
+    """The row that says how much of a stream this node has evicted."""
     return _PAIR.pack(DROPPED, stream_id)
 
 
 def part_key(blob_id: int, number: int) -> bytes:
+    """The row of a part of a blob."""
     return _CHUNK.pack(BLOB_PART, blob_id, number)
 
 
 def garbage_key(stream_id: int) -> bytes:
+    """The row that marks a stream's chunks for removal."""
     return _PAIR.pack(GARBAGE, stream_id)
 
 
@@ -169,16 +176,18 @@ def trimmed_chunks(note: bytes) -> tuple[int, tuple[bytes, bytes]]:
     return stream_id, (chunk_key(stream_id, 0), chunk_key(stream_id, record + 1))
 
 
-# A slice's key behind its letter: stream id, end record; and a pack's: term, number.
+# A slice's key after its letter: stream id, end record; and a pack's: term, number.
 place = _PLACE.pack
 place_in = _PLACE.unpack
 
 
 def slice_key(stream_id: int, end_record: int) -> bytes:
+    """A slice sorts by the record it ends before, as a chunk does."""
     return _CHUNK.pack(SLICE, stream_id, end_record)
 
 
 def pack_key(term: int, number: int) -> bytes:
+    """The row of a pack, named by the term and number it was made under."""
     return _CHUNK.pack(PACK, term, number)
 
 
@@ -189,7 +198,7 @@ def stream_id_in(key: bytes) -> int:
 
 
 def parse_number(key: bytes) -> int:
-    """The number behind the id there: the end record, or a part's number."""
+    """The number after the id: the end record, or a part's number."""
     _, _, found = _CHUNK.unpack(key)
     return int(found)
 
@@ -200,11 +209,12 @@ def blob_owner(blob_id: int) -> bytes:
 
 
 def blob_in_owner(owner: bytes) -> bytes | None:
-    """The key of a blob's row behind its letter; None when the owner is a stream."""
+    """The key of a blob's row after its letter; None when the owner is a stream."""
     return owner[1:] if owner[:1] == b"\0" else None
 
 
 def hot_key(at_ms: int, owner: bytes) -> bytes:
+    """Owners of hot bytes sort by the time since which they have had some."""
     return _PAIR.pack(HOT, at_ms) + owner
 
 
@@ -231,6 +241,7 @@ def expiry_range(until_ms: int) -> tuple[bytes, bytes]:
 
 
 def key_in_expiry(expiry: bytes) -> bytes:
+    """The stream key in a key that `expiry_key` made."""
     return expiry[9:]
 
 

@@ -1,8 +1,8 @@
 """Listing the streams of a bucket, a page at a time, straight from the store.
 
-A page is one seek and as many rows as it shows, wherever in the bucket it lies, and of the rows
-it keeps only what it shows. Rows of the store are behind the state by what waits to be stored:
-the caller sees to it that the store has what the page must show.
+A page costs one seek and as many rows as it shows, wherever in the bucket it lies, and keeps of
+the rows only what it shows. The store lags the state by what waits to be stored: the caller makes
+sure that the store has what the page must show.
 """
 
 from __future__ import annotations

@@ -219,8 +219,8 @@ class Machine:
             return self._absent(stream, command.key, command.if_match)
         producer = command.producer
         if producer is not None:
-            # Before the condition: the ETag was that of before the first try, so a retry would
-            # always fail it, and its producer would take what it has written for refused.
+            # Before the condition: a retry carries the ETag from before the first try, so it would
+            # always fail, and its producer would take what it has written for refused.
             refusal = self._check_producer(stream, producer)
             if refusal is not None:
                 return refusal

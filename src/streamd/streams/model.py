@@ -58,21 +58,21 @@ class ProducerState(msgspec.Struct, array_like=True, gc=False):
 
 
 class Verdict(Enum):
-    """What old records say of a position."""
+    """What a lookup in old records found at a position."""
 
-    # Nothing: it was not in the stream at the time, or there was no such stream.
+    # It was not in the stream at the time, or there was no such stream.
     NOTHING = 0
     BOUNDARY = 1
     NO_BOUNDARY = 2
-    # It is a boundary, but a sub-offset from there reaches past the append behind it.
+    # It is a boundary, but a sub-offset from there reaches past the append that follows.
     BEYOND_APPEND = 3
 
 
 class VerifiedPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the node that took a request found in old records of stream `stream_id`.
+    """What the node that received a request found in old records of stream `stream_id`.
 
-    Records never change, so what is true of them stays true; and the machine need not have them at
-    hand. `record` and `byte` are where a sub-offset led to, or the position itself.
+    Records never change, so a finding stays true, and the machine need not read them itself.
+    `record` and `byte` are where a sub-offset led to, or the position itself.
     """
 
     stream_id: int = 0
@@ -141,15 +141,15 @@ class Blob(msgspec.Struct, array_like=True, gc=False):
 class Stream(msgspec.Struct, array_like=True, gc=False):
     """A stream's metadata. Times are log time, in milliseconds since the epoch.
 
-    `stream_id` is never used twice: a stream that is deleted and created anew shows nothing of
+    `stream_id` is never used twice: a stream that is deleted and created again shows nothing of
     its former life. `records` and `size` are the tail, inherited prefix included. `forks`
     counts the streams forked from this one; while there are any, deleting it only sets
-    `deleted`, so that they can go on reading its bytes. What lies before the `snapshot` is gone
-    for its readers.
+    `deleted`, so that they can still read its bytes. Readers no longer get what lies before the
+    `snapshot`.
 
     `cold` is the position before which all records of the stream's own are in the cold store.
-    While there are others, `hot_at_ms` is a time since which there have been; streams of before
-    there was a cold store have none until they are written to.
+    While there are others, `hot_at_ms` is a time since which there have been; a stream from before
+    the cold store existed has none until the next append.
     """
 
     stream_id: int
@@ -327,7 +327,7 @@ class ColdSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Pack(msgspec.Struct, array_like=True, gc=False):
     """An object with slices: its name in the store, its cluster's folder included, its size, and
     how many bytes of it slices still refer to. Without any it is dead, since log entry
-    `dead_index` and log time `dead_ms`.
+    `dead_index` and log time `dead_ms`, which only readers of the format use.
     """
 
     name: str
@@ -389,17 +389,17 @@ class Scrub(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Header(msgspec.Struct, array_like=True, gc=False):
-    """What the state as a whole remembers, written in the same batch as every change to it.
+    """What concerns the state as a whole, written in the same batch as every change to it.
 
     `applied_index` and `applied_term` name the last log entry whose effects are in the state;
-    replay starts behind it. `log_ms` is the latest time stamped into an applied entry.
+    replay starts after it. `log_ms` is the latest time stamped into an applied entry.
     `next_stream_id` is the next id of a stream or a blob.
     `configuration` is the group's membership as of `applied_index`, as the log has it.
     `hot_bytes` counts what is not in the cold store, over all streams and blobs; `flushed_bytes`
-    all that was ever moved there, `cold_bytes` what of the packs is alive.
-    `archived` is how far the log is in the cold store's archive, for all that was agreed on.
+    all that was ever flushed, `cold_bytes` what of the packs is live.
+    `archived` is how far, by the log's account, the log is in the archive.
     `incarnation_base` tells this history from those that it may contradict: a restore, and the
-    recovery of a lost majority, give up entries, so the same stream id and tail may come to mean
+    recovery of a lost majority, abandon entries, so the same stream id and tail may come to mean
     other bytes. 0 in a cluster that had neither.
     `scrub` is how far the leaders' reading of all objects has come, and its alarms.
     """

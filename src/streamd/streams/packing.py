@@ -1,8 +1,7 @@
 """What the machine knows of the cold store: which records are in which slice of which pack.
 
-The objects themselves are nothing to it. A slice is taken only where its owner's records in the
-cold store end, so that there is never a gap; a command of a leader that is none any more has a
-term that no new entry has.
+The machine never looks at the objects. It takes a slice only where its owner's records in the cold
+store end, so there is never a gap. A deposed leader's command carries a stale term and is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from streamd.streams.state import State, storable
 
 
 def flush(state: State, command: FlushCold, index: int, term: int) -> Outcome:
-    """Take the slices of a new pack, those that fit where their owners stand by now."""
+    """Take those slices of a new pack that still begin where their owners' cold records end."""
     if not _is_new(state, command, term):
         return Outcome(Result.STALE)
     live = sum(new.length for new in command.slices if _take(state, command, new))
@@ -36,7 +35,7 @@ def flush(state: State, command: FlushCold, index: int, term: int) -> Outcome:
 
 
 def move(state: State, command: MoveSlices, index: int, term: int) -> Outcome:
-    """Have slices lie in a new pack, those that still are where they were read."""
+    """Refer to a new pack for the slices that still are where they were read."""
     if not _is_new(state, command, term):
         return Outcome(Result.STALE)
     live = sum(moved.length for moved in command.slices if _move(state, command, moved, index))
@@ -45,7 +44,7 @@ def move(state: State, command: MoveSlices, index: int, term: int) -> Outcome:
 
 
 def drop(state: State, command: DropSlices, index: int) -> Outcome:
-    """Forget slices; those that are forgotten already do not matter."""
+    """Forget slices; a repetition does nothing."""
     for end_record in command.end_records:
         place = keys.place(command.stream_id, end_record)
         row = state.slices.get(place)
@@ -56,7 +55,7 @@ def drop(state: State, command: DropSlices, index: int) -> Outcome:
 
 
 def forget(state: State, command: ForgetPacks) -> Outcome:
-    """Forget packs to which nothing refers."""
+    """Forget packs to which no slice refers."""
     for term, number in command.packs:
         place = keys.place(term, number)
         pack = state.packs.get(place)

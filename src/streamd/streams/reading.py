@@ -155,7 +155,7 @@ def read_stored(store: KeyValue, stream_id: int, record: int, *, max_bytes: int)
     """
     stop = keys.id_range(keys.CHUNK, stream_id)[1]
     start = keys.chunk_key(stream_id, record + 1)
-    # One first: behind a gap there may be much that is not wanted.
+    # One first: after a gap there may be much that is not wanted.
     rows = store.scan(start, stop, limit=1)
     if not rows:
         return []

@@ -52,7 +52,7 @@ def store_part(state: State, command: StorePart, now_ms: int) -> Outcome:
 def publish(state: State, stream: Stream, command: PublishSnapshot, now_ms: int) -> Outcome:
     """Make an upload, or the command's own data, the snapshot of a stream.
 
-    Whatever comes of it, the upload is over; unless the command is to be made anew.
+    The upload is over whatever the outcome, unless the command must be made again.
     """
     at = Position(*command.at)
     refusal = _refusal(state, stream, at, command.finding)
@@ -164,7 +164,7 @@ def _incomplete(stream: Stream, command: PublishSnapshot, upload: Upload | None)
         return None if len(command.data) == command.size else Result.UPLOAD_LOST
     if upload is None or upload.size != command.size:
         return Result.UPLOAD_LOST
-    # The stream may have been deleted and made anew while the body came in.
+    # The stream may have been deleted and created again while the body came in.
     return None if upload.stream_id == stream.stream_id else Result.NOT_FOUND
 
 

@@ -87,7 +87,7 @@ class State:
         raw = store.get(keys.HEADER)
         self.header = Header() if raw is None else _HEADER_DECODER.decode(raw)
         self.stored_index = self.header.applied_index
-        # Whoever reads ahead for the state before must not bring it back.
+        # A read ahead for the former state must not bring it back.
         self.flushes += 1
         self.streams = Table(Stream, keys.STREAM, store.get, _STREAM_LIMIT)
         self.producers = Table(ProducerState, b"", store.get, _PRODUCER_LIMIT)
@@ -121,7 +121,7 @@ class State:
     # -- changes ------------------------------------------------------------------------------
 
     def append(self, key: bytes, stream: Stream, data: bytes, lengths: list[int]) -> None:
-        """Add one append's records behind the stream's tail and move the tail."""
+        """Add one append's records at the stream's tail and move the tail."""
         if stream.hot_at_ms is None:
             self.heat(key, stream)
         self.header.hot_bytes += len(data)
@@ -137,7 +137,7 @@ class State:
         self._note_hot(owner, what)
 
     def cool(self, owner: bytes, what: Stream | Blob, to: Position) -> None:
-        """Have nothing before `to` count as hot any more."""
+        """Stop counting what lies before `to` as hot."""
         if what.hot_at_ms is not None:
             self.header.hot_bytes = storable(self.header.hot_bytes - to.byte + what.cold.byte)
             self._rows[keys.hot_key(what.hot_at_ms, owner)] = None
@@ -151,7 +151,7 @@ class State:
         self._rows[keys.hot_key(what.hot_at_ms, owner)] = b""
 
     def schedule_sweep(self, key: bytes, stream: Stream) -> None:
-        """Have the stream looked at when it may have expired; a renewal alone moves nothing."""
+        """Schedule a look at the stream when it may have expired; a renewal alone moves nothing."""
         self.cancel_sweep(key, stream)
         at_ms = stream.expiry_ms()
         if at_ms is not None:

@@ -7,7 +7,7 @@ from streamd.streams.offsets import Position
 
 # A chunk is closed at this size: large enough that a catch-up read touches few of them.
 SEAL_BYTES = 256 * 1024
-# Below this size, the last chunk is stored anew together with what follows it. A stream that
+# Below this size, the last chunk is stored again together with what follows it. A stream that
 # gets a small append a minute would otherwise become a chunk per append.
 MERGE_BYTES = 16 * 1024
 

@@ -32,6 +32,8 @@ class RequestRefused(Exception):
 
 
 class RefusalCode(StrEnum):
+    """Why a peer is refused, as sent to it."""
+
     PROTOCOL_VERSION = "PROTOCOL_VERSION"
     SELF = "SELF"
     CLUSTER_NAME = "CLUSTER_NAME"

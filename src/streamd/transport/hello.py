@@ -46,7 +46,7 @@ _REFUSED = msgspec.msgpack.Decoder(RefusalMessage)
 
 
 def check(own: Hello, peer: Hello) -> None:
-    """What every node checks of every peer, whoever dialled. Raises `Refusal`."""
+    """What every node checks of every peer, whichever side dialled. Raises `Refusal`."""
     if peer.protocol_version != own.protocol_version:
         raise Refusal(
             RefusalCode.PROTOCOL_VERSION,
@@ -79,7 +79,7 @@ def check_successor(current: Hello, newcomer: Hello) -> None:
     """A second live connection of one node id must be of the same node. Raises `Refusal`.
 
     The same address means a restart whose old connection has not been missed yet. A cluster id
-    learnt in between is no difference.
+    learnt in between does not matter.
     """
     same_cluster = newcomer.cluster_id == current.cluster_id or not current.cluster_id
     if newcomer.peer_address != current.peer_address or not same_cluster:
@@ -92,6 +92,7 @@ def check_successor(current: Hello, newcomer: Hello) -> None:
 
 
 def encode_hello(hello: Hello) -> bytes:
+    """The payload of a `HELLO` or `WELCOME` frame."""
     return msgspec.msgpack.encode(hello)
 
 
@@ -104,6 +105,7 @@ def parse_hello(payload: bytes) -> Hello:
 
 
 def encode_refusal(refusal: Refusal) -> bytes:
+    """The payload of a `REFUSED` frame."""
     # A message may quote what the peer sent; the frame must fit all the same.
     return msgspec.msgpack.encode(
         RefusalMessage(refusal.code, refusal.message[:_MAX_MESSAGE_LENGTH])

@@ -48,10 +48,10 @@ class PeerConnection(msgspec.Struct, frozen=True):
 
 
 class Handler(Protocol):
-    """The node behind a transport. None but `on_request` may wait."""
+    """The node that uses a transport. Only `on_request` may wait."""
 
     def hello(self) -> Hello:
-        """Who this node is now; asked for at each handshake."""
+        """This node's identity as of now; asked for at each handshake."""
 
     def check(self, peer: Hello) -> None:
         """Raise `Refusal` for a peer this node will not speak with, on either side."""

@@ -35,8 +35,8 @@ class Superfluous(Exception):
 class Link:
     """A dialled peer: Raft messages and requests go out, replies come back.
 
-    `node_id` is 0 until it is known. A *pinned* link belongs to a peer of known id; the others
-    are routes, that lead to whomever they lead; somebody has asked for those that are *kept*.
+    `node_id` is 0 until it is known. A *pinned* link belongs to a peer of known id; the others are
+    routes, which may lead to any node; the configuration asked for those that are *kept*.
     `identify` is called at each handshake, and may raise `Superfluous` or `Refusal`; `is_wanted`
     says whether to dial again after a connection or an attempt has failed.
     """
@@ -160,7 +160,7 @@ class Link:
         raise ConnectionEnded(f"no handshake within {self._limits.handshake_timeout_s:g} s")
 
     def _welcomed(self, own: Hello, kind: int, payload: bytes) -> Hello:
-        """Who has answered. Raises `ConnectionEnded`, `Refusal`, `Superfluous`."""
+        """The peer that answered. Raises `ConnectionEnded`, `Refusal`, `Superfluous`."""
         if kind == FrameKind.REFUSED:
             refusal = parse_refusal(payload)
             if refusal.code == RefusalCode.SELF and not self.pinned:

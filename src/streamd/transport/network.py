@@ -58,18 +58,19 @@ class TcpNetwork:
         return [trio.SSLListener(listener, self._tls.server) for listener in plain]
 
     async def connect(self, address: str) -> trio.abc.Stream:
+        """Open a connection, wrapped in TLS if configured. Raises `OSError`."""
         host, port = split_address(address)
         try:
             plain = await trio.open_tcp_stream(host, port)
         except UnicodeError as error:
-            raise OSError(f"{host!r} is no host name") from error
+            raise OSError(f"{host!r} is not a host name") from error
         if self._tls is None:
             return plain
         try:
             return trio.SSLStream(plain, self._tls.client, server_hostname=host)
         except ValueError as error:
             await trio.aclose_forcefully(plain)
-            raise OSError(f"{host!r} is no host name for TLS") from error
+            raise OSError(f"{host!r} is not a host name that TLS can check") from error
 
 
 def remote_host(stream: trio.abc.Stream) -> str | None:

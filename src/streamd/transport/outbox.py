@@ -95,6 +95,7 @@ class Outbox:
         return len(self._packets)
 
     def put_messages(self, messages: Sequence[Message]) -> None:
+        """Queue Raft messages; without room the oldest give way, as on a lossy network."""
         for message in messages:
             encoded = _ENCODER.encode(message)
             if len(encoded) + _SMALL_FRAME_BYTES > self._limits.max_packet_bytes:

@@ -90,7 +90,7 @@ class Session:
 class Acceptor:
     """All incoming connections: at most one session for each node id.
 
-    Whoever `is_expected` has a place, however many others there are.
+    A node that `is_expected` has a place, however many others there are.
     """
 
     def __init__(
@@ -127,6 +127,7 @@ class Acceptor:
     async def run(
         self, listener: trio.abc.Listener[trio.abc.Stream], nursery: trio.Nursery
     ) -> None:
+        """Accept connections until cancelled; without descriptors, wait for some to be freed."""
         async with listener:
             while True:
                 try:
@@ -236,7 +237,7 @@ class Acceptor:
         credentials.check_proof(peer, given, DIALLER, hello, welcome)
 
     def _complain(self, event: str, **fields: object) -> None:
-        """Log what whoever knocks does wrong; the same again and again only once."""
+        """Log what a caller does wrong, repetitions of the same only once."""
         self.refused += 1
         if (event, fields) == self._complaint:
             log.debug(event, **fields)

@@ -210,7 +210,7 @@ class Transport:
         return link is not None and link.pinned
 
     def _session_began(self, peer: Hello) -> None:
-        """Who dials us can probably be dialled."""
+        """Dial a peer that has dialled this node: it can probably be reached."""
         for link in (self._peers.get(peer.node_id), self._routes.get(peer.peer_address)):
             if link is not None:
                 link.kick()

@@ -34,6 +34,8 @@ _MESSAGES = msgspec.msgpack.Decoder(list[Message])
 
 
 class FrameKind(IntEnum):
+    """What a frame carries."""
+
     HELLO = 1  # the dialler's first
     WELCOME = 2  # the acceptor's first, its own Hello
     REFUSED = 3  # or this: a `RefusalMessage`, and the end
@@ -55,12 +57,16 @@ _CRC_OF_KIND = {kind: crc32c(bytes((kind,))) for kind in _KINDS}
 
 
 class ReplyStatus(IntEnum):
+    """How the handler of a request ended."""
+
     DONE = 0  # the payload is the handler's answer
     REFUSED = 1  # a `RefusalMessage`
     FAILED = 2  # the handler broke; what it did is not known
 
 
 class Request(NamedTuple):
+    """A peer's request; it counts as lost after `timeout_ms`."""
+
     request_id: int
     kind: int
     timeout_ms: int
@@ -68,6 +74,8 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
+    """The answer to the request of that id."""
+
     request_id: int
     status: int
     payload: bytes
@@ -89,6 +97,7 @@ class Traffic:
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
+    """A payload with its length, checksum and kind before it."""
     return _HEADER.pack(len(payload), crc32c(payload, _CRC_OF_KIND[kind]), kind) + payload
 
 
@@ -109,11 +118,13 @@ def messages_payload(encoded: Sequence[bytes]) -> bytes:
 
 
 def request_payload(request: Request) -> bytes:
+    """The payload of a `REQUEST` frame."""
     head = _REQUEST.pack(GROUP_ID, request.request_id, request.kind, request.timeout_ms)
     return head + request.payload
 
 
 def reply_payload(reply: Reply) -> bytes:
+    """The payload of a `REPLY` frame."""
     return _REPLY.pack(reply.request_id, reply.status) + reply.payload
 
 
