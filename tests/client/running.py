@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support import tether
+
 _TIMEOUT_S = 60
 _MEASURE = """
 import resource, subprocess, sys
@@ -70,7 +72,7 @@ class Shell:
     @contextmanager
     def started(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         """One that runs until it ends, or the block does; pipes at both ends."""
-        with subprocess.Popen(
+        with tether.start(
             [sys.executable, "-m", "streamd", *arguments],
             env=self.environment,
             stdin=subprocess.PIPE,

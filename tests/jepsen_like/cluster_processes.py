@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.jepsen_like.fault_proxy import FaultProxy, Links
+from tests.support import tether
 from tests.support.ports import unused_port
 
 ELECTION_TIMEOUT_S = 1.0
@@ -57,12 +58,11 @@ class NodeProcess:
     def start(self, wrapper: Sequence[str] = ()) -> None:
         """Start it; `wrapper` is put before the command (strace, for one)."""
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = tether.start(
                 [*wrapper, sys.executable, "-m", "streamd", "serve"],
                 env={**os.environ, **self.environment},
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
             )
 
     @property

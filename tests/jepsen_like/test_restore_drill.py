@@ -24,6 +24,7 @@ from tests.jepsen_like.cluster_processes import (
     status_of,
     wait_until,
 )
+from tests.support import tether
 from tests.support.minio import MinioServer, minio_or_skip
 
 WRITERS = 6
@@ -166,7 +167,7 @@ def cold_environment(minio: MinioServer) -> dict[str, str]:
 
 
 def streamd(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return tether.start(
         [sys.executable, "-m", "streamd", *arguments],
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,

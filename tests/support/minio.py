@@ -24,6 +24,7 @@ from trustme import LeafCert
 from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 
+from tests.support import tether
 from tests.support.ports import unused_port
 
 MODULE = "github.com/minio/minio"
@@ -127,7 +128,7 @@ class MinioServer:
         """Start, and wait until it serves."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with open(self.directory.parent / "minio.log", "ab") as log:
-            self._process = subprocess.Popen(
+            self._process = tether.start(
                 [
                     str(self._executable),
                     "server",

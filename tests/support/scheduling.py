@@ -16,7 +16,7 @@ TOGETHER = ("tests/spark/",)
 
 class Scheduling(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        return scope_of(cast(str, super()._split_scope(nodeid)))
+        return scope_of(cast("str", super()._split_scope(nodeid)))
 
 
 def scope_of(file: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.support import tether
 from tests.support.ports import unused_port
 
 _DEADLINE_S = 30.0
@@ -70,13 +71,12 @@ class ServerProcess:
         self.kill()
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
+        self.process = tether.start(
             self._command,
             env=self._environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,
         )
 
     def wait_ready(self) -> None:
