@@ -10,11 +10,17 @@ NODE_READY := tests/conformance/node_modules/.ready
 CLIENT_READY := tests/official_clients/node_modules/.ready
 SIM_HEARTS := tests/raft/test_simulation.py tests/raft/test_planted_bugs.py
 ARGS ?=
+# Which Python to set up with; by default the first that is new enough.
+PYTHON ?=
 # Tests of one file share what they started, so a file is never split; Spark's share one session.
 WORKERS ?= 2
 
-.PHONY: help serve cluster test conformance jepsen cold tears fuzz audit audit-test sim verify fix
-.PHONY: bench bench-cluster clean
+# The pure packages. Their tests are fast enough to run with the branches counted.
+HEARTS := tests/raft tests/streams tests/test_codec.py
+COVERAGE := --cov --cov-report=term
+
+.PHONY: help serve cluster test hearts test-pythons conformance jepsen cold tears fuzz audit
+.PHONY: audit-test sim verify fix bench bench-cluster clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -35,7 +41,23 @@ cluster: $(READY) ## Start three nodes on this machine, and stop them on Ctrl-C
 
 test: $(READY) $(NODE_READY) $(CLIENT_READY) ## Run all tests, the conformance suite included
 	@$(BIN)/python -m tests.support.minio
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@status=0; set -x; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS) $(COVERAGE) $(ARGS) || status=1; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS:%=--ignore=%) $(ARGS) || status=1; \
+	exit $$status
+
+hearts: $(READY) ## Only the tests of the pure packages, with the coverage of their branches
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS) $(COVERAGE) $(ARGS)
+
+test-pythons: $(NODE_READY) $(CLIENT_READY) ## All tests but Spark's, on each Python that is there
+	@status=0; for version in 3.11 3.12 3.13 3.14; do \
+	  python=""; \
+	  for p in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python; do \
+	    $$p -c '' 2>/dev/null && python=$$p && break; \
+	  done || { echo "Python $$version is not here"; continue; }; \
+	  $(MAKE) --no-print-directory PYTHON=$$python VENV=.venv-$$version \
+	    ARGS="--ignore=tests/spark $(ARGS)" test || status=1; \
+	done; exit $$status
 
 conformance: $(READY) $(NODE_READY) ## Run only the upstream conformance suite
 	$(BIN)/python -m pytest tests/conformance -rA $(ARGS)
@@ -69,6 +91,7 @@ verify: $(READY) ## Check style and types; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
 fix: $(READY) ## Repair what can be repaired automatically
@@ -82,11 +105,11 @@ bench-cluster: $(READY) ## Measure three nodes beside one, and what failures cos
 	$(BIN)/python -m bench.cluster $(ARGS)
 
 clean: ## Remove everything that was set up or built
-	rm -rf $(VENV) tests/*/node_modules bench/node/node_modules
+	rm -rf $(VENV) .venv-* tests/*/node_modules bench/node/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml requirements.lock
-	@python=$$(for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	@python=$$(for p in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
 	    command -v $$p >/dev/null && \
 	    $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p && break; \
 	  done || true); \

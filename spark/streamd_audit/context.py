@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def columns_of(ddl: str) -> StructType:
-    return cast(StructType, StructType.fromDDL(ddl))
+    return cast("StructType", StructType.fromDDL(ddl))
 
 
 class Judged(NamedTuple):
@@ -130,7 +130,7 @@ class Context:
         for all jobs."""
         if name not in self._shared:
             self._shared[name] = make()
-        return cast(T, self._shared[name])
+        return cast("T", self._shared[name])
 
     def progress(self, text: str) -> None:
         """A line on standard error, with the time since the session began."""

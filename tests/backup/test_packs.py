@@ -72,7 +72,7 @@ async def test_a_pack_that_only_the_log_knows_is_verified(tmp_path: Path) -> Non
     whole = await streamd("backup", "verify", *store, "--json")
     (told,) = json.loads(whole.stdout)
     assert (told["problems"], told["packs"]) == ([], len(packs[1]))
-    later = sorted(packs[1] - packs[0])[0]
+    later = min(packs[1] - packs[0])
     content = later.read_bytes()
     damage(later)
     found = await streamd("backup", "verify", *store)

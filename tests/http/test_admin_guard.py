@@ -59,7 +59,7 @@ class Ask(NamedTuple):
 
 def rules() -> list[Rule]:
     """The routes of the operations app, whatever node it is of."""
-    app = create_ops_app(Metrics(), cast(Node, None))
+    app = create_ops_app(Metrics(), cast("Node", None))
     return [rule for rule in app.url_map.iter_rules() if rule.endpoint != "static"]
 
 

@@ -50,9 +50,11 @@ class Http2Client:
         """The statuses of the next `count` responses, in the order they come."""
         found: list[str] = []
         while len(found) < count:
-            for event in self._connection.receive_data(await self._raw.receive_some()):
-                if isinstance(event, h2.events.ResponseReceived):
-                    found.append(cast("dict[str, str]", dict(event.headers))[":status"])
+            found += [
+                cast("dict[str, str]", dict(event.headers))[":status"]
+                for event in self._connection.receive_data(await self._raw.receive_some())
+                if isinstance(event, h2.events.ResponseReceived)
+            ]
         return found
 
 

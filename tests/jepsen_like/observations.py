@@ -66,9 +66,11 @@ class _ClosePoint:
     def _acknowledged(self) -> int | None:
         life = self._life
         told = [life.offsets.position(c.next_offset) for c in life.closes if c.outcome == "ok"]
-        for create in life.creates:
-            if create.closes and create.outcome == "ok" and not create.duplicate:
-                told.append(len(create.payload))
+        told += [
+            len(create.payload)
+            for create in life.creates
+            if create.closes and create.outcome == "ok" and not create.duplicate
+        ]
         for payload, start in life.placed.items():
             append = life.appends[payload]
             if append.closes and append.outcome == "ok":

@@ -38,7 +38,7 @@ async def test_a_read_under_way_when_the_state_is_replaced_sees_what_came_after(
         next(meanwhile)()
         return rows
 
-    reads = Reads(driver.state, cast(StateStore, store), ColdReader(None), run_blocking)
+    reads = Reads(driver.state, cast("StateStore", store), ColdReader(None), run_blocking)
     stream = await reads.stream(key("s"))
     assert stream is driver.stream()
     assert stream.size == len(b"zeroone")
@@ -70,7 +70,7 @@ async def test_what_is_read_while_the_state_is_replaced_is_not_kept_for_the_new_
         return found
 
     before = driver.stream()
-    reads = Reads(driver.state, cast(StateStore, store), ColdReader(None), run_blocking)
+    reads = Reads(driver.state, cast("StateStore", store), ColdReader(None), run_blocking)
     assert b"".join((await reads.read(before, START, 100)).parts) == b"zero"
     driver.append(b"two")
     driver.flush()

@@ -28,7 +28,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStor
     elif request.param == "simulated":
         yield ObjectsOf(SimulatedObjects(Random(1), lambda: 1_700_000_000_000))
     else:
-        yield cast(ObjectStore, request.getfixturevalue("s3"))
+        yield cast("ObjectStore", request.getfixturevalue("s3"))
 
 
 def _names(store: ObjectStore, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:

@@ -175,7 +175,7 @@ async def _catch_up(
 def body_of(stream: Stream, found: Slice) -> Buffer | list[Buffer]:
     """The bytes read as a body: JSON messages between brackets, anything else as it is."""
     if not is_json(stream.content_type):
-        return found.parts if found.parts else b""
+        return found.parts or b""
     if not found.parts:
         return b"[]"
     *parts, last = found.parts
