@@ -129,7 +129,7 @@ def test_rows_stay_as_long_as_anyone_has_pinned_them(tmp_path: Path) -> None:
             await node.group.flush()
             gone = await node.reads.stream(key("gone"))
             assert gone is not None
-            held = node.pins.hold([gone.stream_id])
+            held = node.group.pins.hold([gone.stream_id])
             await node.group.propose(Delete(key("gone")))
             await node.group.flush()
             await scenario(node, gone.stream_id, Pins())
@@ -284,7 +284,7 @@ def test_live_readers_look_again_once_a_snapshot_is_installed(play: Play) -> Non
         _, follower = await far_behind(machines)
         stream = await follower.node.reads.stream(key("a"))
         assert stream is not None
-        reader = Reader(stream.stream_id, stream.tail)
+        reader = Reader((follower.node.group.group_id, stream.stream_id), stream.tail)
         follower.app.hub.add(reader)
         machines.heal()
         await wait_until(lambda: follower.calls["install"] == 1)
@@ -300,7 +300,7 @@ def test_a_read_that_waits_while_a_snapshot_is_installed_sees_what_it_brought(pl
         tail: list[int] = []
 
         async def read() -> None:
-            await follower.node.group.read_barrier(60)
+            await follower.node.group.wait_for_read_index(60)
             stream = await follower.node.reads.stream(key("a"))
             assert stream is not None
             tail.append(stream.records)

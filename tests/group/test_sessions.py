@@ -80,7 +80,7 @@ class Writer:
 
 
 async def content(machine: Machine) -> bytes:
-    await machine.node.group.read_barrier()
+    await machine.node.group.wait_for_read_index()
     return await read_all(machine.node, "a")
 
 

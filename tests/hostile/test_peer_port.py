@@ -181,7 +181,7 @@ async def _works(machine: Machine, content: bytes) -> None:
     with trio.fail_after(_PATIENCE_S):
         outcome = await append_to(machine.node, "kept", content)
         assert outcome.result is Result.APPENDED
-        await machine.node.group.read_barrier()
+        await machine.node.group.wait_for_read_index()
         assert (await read_all(machine.node, "kept")).endswith(content)
 
 

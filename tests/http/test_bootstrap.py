@@ -188,7 +188,7 @@ async def test_a_publish_in_mid_bootstrap_takes_nothing_away(tmp_path: Path) -> 
         await node.group.flush()
         # The removal has its turn, and must leave alone what is being sent.
         for letter in (b"g", b"t"):
-            reclaim_some(node.stores.state, letter, node.pins.held())
+            reclaim_some(node.stores.state, letter, node.group.pins.held())
         body = b""
         received = [body]
         while chunk := await raw.read_chunk():
@@ -198,8 +198,8 @@ async def test_a_publish_in_mid_bootstrap_takes_nothing_away(tmp_path: Path) -> 
         assert b"two" in body
         assert b"six" in body
         assert b"new" not in body
-        await until(lambda: not node.pins.held())
-        assert reclaim_some(node.stores.state, b"g", node.pins.held()) is None
+        await until(lambda: not node.group.pins.held())
+        assert reclaim_some(node.stores.state, b"g", node.group.pins.held()) is None
         assert not node.stores.state.scan(b"g", b"h", limit=9)
 
 
@@ -282,5 +282,5 @@ async def test_downloads_at_once_are_limited(tmp_path: Path) -> None:
             assert refused(answer) == (503, "TOO_MANY_DOWNLOADS")
             assert answer.headers["retry-after"] == "1"
         raw.close()
-        await until(lambda: not server.node.pins.held())
+        await until(lambda: not server.node.group.pins.held())
         assert (await http.get(path)).status_code == 200

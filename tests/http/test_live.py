@@ -12,12 +12,34 @@ import pytest
 import trio
 
 from streamd.client.sse import parse_events
+from streamd.http.live import Hub, Reader
+from streamd.node.node import wall_clock_ms
+from streamd.streams.commands import Change
+from streamd.streams.model import Settings, Stream
+from streamd.streams.offsets import START
 from tests.http.serving import RawClient, Serving, serving, until
 
 TEXT = {"Content-Type": "text/plain"}
 STREAM = "/v1/stream/s"
 LONG_POLL = STREAM + "?offset=now&live=long-poll"
 SSE = STREAM + "?offset=-1&live=sse"
+
+
+async def test_a_stream_of_another_group_with_the_same_id_wakes_no_reader() -> None:
+    hub = Hub(wall_clock_ms, 10)
+    reader, other = Reader((0, 7), START), Reader((1, 7), START)
+    hub.add(reader)
+    hub.add(other)
+    change = Change(Stream(7, Settings("text/plain"), "text/plain", 0, 0, 0), START)
+    change.ended = True
+    hub.publish(1, {7: change})
+    assert (reader.news, other.news) == (False, True)
+    hub.start_over(1)
+    assert hub.present
+    assert not reader.news
+    hub.start_over(0)
+    assert reader.news
+    assert not hub.present
 
 
 async def ask(client: RawClient, target: str) -> None:

@@ -97,7 +97,7 @@ def test_what_is_still_being_read_stays_as_long_as_that_takes(play: Callable[[St
         node = leader.node
         stream = await node.reads.stream(key("gone"))
         assert stream is not None
-        pin = node.pins.hold([stream.stream_id])
+        pin = node.group.pins.hold([stream.stream_id])
         await node.group.propose(Delete(key("gone")))
         await trio.sleep(2 * GRACE_S)
         assert pack in packs(machines)

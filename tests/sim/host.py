@@ -55,9 +55,9 @@ class _CountingHub(Hub):
         super().__init__(clock_ms, 1000)
         self._counted = counted
 
-    def start_over(self) -> None:
+    def start_over(self, group_id: int) -> None:
         self._counted["snapshot installs"] += 1
-        super().start_over()
+        super().start_over(group_id)
 
 
 class Life:

@@ -246,13 +246,13 @@ def snapshot_leaves_the_log_as_it_is(patch: pytest.MonkeyPatch) -> None:
 
 @bug(Focus({Faults.partition: 1}))
 def followers_read_without_a_barrier(patch: pytest.MonkeyPatch) -> None:
-    real = Group.read_barrier
+    real = Group.wait_for_read_index
 
-    async def read_barrier(self: Group, timeout_s: float = 10.0) -> None:
+    async def wait_for_read_index(self: Group, timeout_s: float = 10.0) -> None:
         if self.leads:
             await real(self, timeout_s)
 
-    patch.setattr(Group, "read_barrier", read_barrier)
+    patch.setattr(Group, "wait_for_read_index", wait_for_read_index)
 
 
 @bug(

@@ -51,10 +51,10 @@ class Witness(Hub):
         super().__init__(wall_clock_ms, 1)
         self.told: list[dict[int, Change]] = []
 
-    def publish(self, changes: dict[int, Change]) -> None:
+    def publish(self, group_id: int, changes: dict[int, Change]) -> None:
         self.told.append(changes)
 
-    def start_over(self) -> None:
+    def start_over(self, group_id: int) -> None:
         self.told.clear()
 
 

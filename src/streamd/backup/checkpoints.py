@@ -50,7 +50,6 @@ class ArchiveTarget:
         group: Group,
         cluster_id: Callable[[], str],
         run_blocking: RunBlocking,
-        group_id: int = 0,
         former_cluster_id: Callable[[], str] = lambda: "",
     ) -> None:
         """The id of the cluster may come only when the node joins it."""
@@ -58,7 +57,7 @@ class ArchiveTarget:
         self.group = group
         self.cluster_id = cluster_id
         self.run_blocking = run_blocking
-        self.group_id = group_id
+        self.group_id = group.group_id
         self.fence = Fence(cold, cluster_id, former_cluster_id, group.now_ms)
         self.history = History(cold, group, lambda: self.objects, run=run_blocking)
         self.guard = Guard(self.fence, self.history)

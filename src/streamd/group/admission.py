@@ -55,10 +55,9 @@ class Admission:
         state: State,
         drafting: Drafting,
         opener: Opener,
-        *,
+        run_blocking: RunBlocking,
         now_ms: Callable[[], int],
         proposed: Callable[[], None],
-        run_blocking: RunBlocking,
     ) -> None:
         self._core = core
         self._state = state

@@ -16,6 +16,7 @@ from streamd.group.forwarding import Forwarding
 from streamd.group.opening import Opener
 from streamd.group.packages import ForeignPackage, OwnPackages
 from streamd.group.peers import ChangeListener, NoPeers, Peers
+from streamd.group.pins import Pins
 from streamd.group.proposals import OutcomeUnknown, Proposal, ProposalQueue, Unavailable
 from streamd.group.read_index import ReadIndex
 from streamd.group.retention import Retention
@@ -42,7 +43,11 @@ TICK_S = 0.1
 
 
 class Group:
-    """The replicated machine of one Raft group. Nothing happens unless `run` is running."""
+    """The replicated machine of one Raft group. Nothing happens unless `run` is running.
+
+    Ids of streams and blobs are unique within one group only. What is kept by such an id beside
+    the group's state is kept under the group's id too, or belongs to the group, as `pins` do.
+    """
 
     def __init__(
         self,
@@ -59,15 +64,15 @@ class Group:
         peers: Peers | None = None,
         tick_s: float = TICK_S,
         nonce: int = 0,
+        group_id: int = 0,
     ) -> None:
         """`nonce` is a random number that no other process of this node draws."""
+        self.group_id = group_id
+        self.pins = Pins()
         self.machine = machine
         self.state = machine.state
         self.tick_s = tick_s
         self._core = core
-        self._log = log
-        self._store = store
-        self._run_blocking = run_blocking
         self._clock_ms = clock_ms
         self._metrics = metrics
         self._listener = listener
@@ -75,19 +80,15 @@ class Group:
         self._configuration: Configuration | None = None
         # After a refusal by the core, nothing is proposed until the next tick.
         self._proposing_pauses = False
-
         self._turn_due = trio.lowlevel.ParkingLot()  # the turn task
         self._turn_is_due = False
         self._turn_taken = trio.lowlevel.ParkingLot()  # who waits for a condition
         self._leadership_changed = trio.lowlevel.ParkingLot()  # who acts as leader, or follows one
         self._changes_made = trio.lowlevel.ParkingLot()  # the task that tells live readers
 
-        self._queue: ProposalQueue[Proposal] = ProposalQueue(
-            MAX_PENDING_COMMANDS, MAX_PENDING_BYTES
-        )
-        foreign: ProposalQueue[ForeignPackage] = ProposalQueue(
-            MAX_PENDING_COMMANDS, MAX_PENDING_BYTES
-        )
+        limits = MAX_PENDING_COMMANDS, MAX_PENDING_BYTES
+        self._queue: ProposalQueue[Proposal] = ProposalQueue(*limits)
+        foreign: ProposalQueue[ForeignPackage] = ProposalQueue(*limits)
         self._packages = OwnPackages(core.node_id, metrics, self._queue.put_back)
         self._opener = Opener(core, self.state, self._peers, nonce)
         self._forwarding = Forwarding(
@@ -95,37 +96,21 @@ class Group:
         )
         self._drafting = Drafting(core, self._queue, foreign, self._packages, self._opener)
         self.admission = Admission(
-            core,
-            self.state,
-            self._drafting,
-            self._opener,
-            now_ms=self.now_ms,
-            proposed=self._proposed,
-            run_blocking=run_blocking,
-        )
+            core, self.state, self._drafting, self._opener,
+            run_blocking, self.now_ms, self._proposed,
+        )  # fmt: skip
         self._read_index = ReadIndex(core, self._wake)
         self.retention = Retention(core, tick_s)
         self._flusher = StateFlusher(
             self.state, store, log, self.retention, run_blocking=run_blocking, due=self._wake
         )
-        # While it is held, nobody writes to the state's store and nobody replaces it.
-        self.state_write_lock = self._flusher.exclusive
         self._sweeper = Sweeper(self, store, run_blocking)
         self._applier = Applier(machine, core.node_id, self._packages)
         self._writer = Writer(
-            core,
-            log,
-            self.state,
-            store,
-            data_dir,
-            self._applier,
-            self._flusher,
-            self._peers,
-            run_blocking=run_blocking,
-            metrics=metrics,
-            job_ended=self._wake,
-            state_replaced=self._state_replaced,
-        )
+            core, log, self.state, store, data_dir, self._applier, self._flusher, self._peers,
+            run_blocking=run_blocking, metrics=metrics,
+            job_ended=self._wake, state_replaced=self._state_replaced,
+        )  # fmt: skip
         self.committed = CommittedLog(
             log, core, run_blocking=run_blocking, writer=self._writer.limiter
         )
@@ -286,7 +271,7 @@ class Group:
         """Whether a read of the state as it is now is linearizable without asking anyone."""
         return self._core.local_read_index() is not None
 
-    async def read_barrier(self, timeout_s: float = READ_TIMEOUT_S) -> None:
+    async def wait_for_read_index(self, timeout_s: float = READ_TIMEOUT_S) -> None:
         """Return once the state includes everything acknowledged before the call.
 
         Raises `Unavailable` when no leader confirms it in time.
@@ -299,6 +284,11 @@ class Group:
         return max(self._clock_ms(), self.state.header.log_ms)
 
     # -- the state on disk --------------------------------------------------------------------
+
+    @property
+    def state_write_lock(self) -> trio.Lock:
+        """While it is held, nobody writes to the state's store and nobody replaces it."""
+        return self._flusher.exclusive
 
     async def stored(self) -> int:
         """Wait until the store has all that was applied before the call; returns log time then."""
@@ -313,13 +303,12 @@ class Group:
     async def compact(self) -> int:
         """Store the state and compact the log up to it; returns the log's first entry then."""
         through = await self._flusher.compact()
-        await self.wait_for(lambda: self._log.first_index > through, READ_TIMEOUT_S)
-        return self._log.first_index
+        await self.wait_for(lambda: self.first_index > through, READ_TIMEOUT_S)
+        return self.first_index
 
     async def open_snapshot(self, snapshot_id: int, *, only_hot: bool = False) -> SnapshotSource:
         """A Raft snapshot of the stored state. Raises `SnapshotUnavailable`."""
-        args = (self._store, self._log, snapshot_id, only_hot)
-        return await self._run_blocking(SnapshotSource.open, *args, limiter=self._writer.limiter)
+        return await self._writer.open_snapshot(snapshot_id, only_hot=only_hot)
 
     def snapshot_ended(self, peer_id: int, index: int | None) -> None:
         """Note that a follower installed a Raft snapshot as of `index`, or with None, did not."""
@@ -346,7 +335,7 @@ class Group:
 
     def _state_replaced(self) -> None:
         self.machine.take_changes()
-        self._listener.start_over()
+        self._listener.start_over(self.group_id)
 
     # -- turns --------------------------------------------------------------------------------
 
@@ -490,4 +479,4 @@ class Group:
             while not self.machine.changes:
                 await self._changes_made.park()
             await trio.lowlevel.checkpoint()
-            self._listener.publish(self.machine.take_changes())
+            self._listener.publish(self.group_id, self.machine.take_changes())

@@ -17,11 +17,12 @@ class ChangeListener(Protocol):
     def present(self) -> bool:
         """Whether anyone is there to be told."""
 
-    def publish(self, changes: dict[int, Change]) -> None:
-        """Hear, by stream id, what became of streams since the last time. Must not block."""
+    def publish(self, group_id: int, changes: dict[int, Change]) -> None:
+        """Take the changes of a group's streams since the last time, by stream id. Must not
+        block."""
 
-    def start_over(self) -> None:
-        """Hear that the state was replaced as a whole: everyone has to look again."""
+    def start_over(self, group_id: int) -> None:
+        """Read again everything of a group: its state was replaced as a whole."""
 
 
 class Peers(Protocol):

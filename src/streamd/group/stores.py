@@ -31,10 +31,13 @@ log = structlog.get_logger("streamd.storage")
 class Stores:
     """The open stores of a data directory."""
 
-    def __init__(self, data_dir: DataDir, log_store: LogStorage, state_store: StateStore) -> None:
+    def __init__(
+        self, data_dir: DataDir, log_store: LogStorage, state_store: StateStore, group_id: int
+    ) -> None:
         self.data_dir = data_dir
         self.log = log_store
         self.state = state_store
+        self.group_id = group_id
 
     @classmethod
     def open(
@@ -44,6 +47,7 @@ class Stores:
         cluster: ClusterConfig | None = None,
         *,
         recovering: bool = False,
+        group_id: int = 0,
     ) -> Stores:
         """Open and check everything in a data directory. Blocks. Raises `StorageError`.
 
@@ -67,7 +71,9 @@ class Stores:
                     "--offline' again, and it is"
                 )
             recover_install(data_dir)
-            log_store = open_log(data_dir.log, data_dir.floor, alone=name is None)
+            log_store = open_log(
+                data_dir.log, data_dir.floor, group_id=group_id, alone=name is None
+            )
             if name is None and log_store.last_index == 0:
                 log_store.append([bootstrap_entry([node_id])], BOOTSTRAP_HARD_STATE)
             try:
@@ -78,7 +84,7 @@ class Stores:
                     raise
                 log_store = _make_up_for(damage, data_dir, log_store)
                 state_store = StateStore(data_dir.state)
-            return cls(data_dir, log_store, state_store)
+            return cls(data_dir, log_store, state_store, group_id)
         except BaseException:
             if log_store is not None:
                 log_store.close()

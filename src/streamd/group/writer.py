@@ -19,7 +19,7 @@ from streamd.raft.membership import decode_configuration
 from streamd.storage.data_dir import DataDir
 from streamd.storage.install import install
 from streamd.storage.log_storage import LogStorage
-from streamd.storage.raft_snapshots import SnapshotMeta
+from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
 from streamd.streams.state import State, load_rows
 
@@ -89,6 +89,11 @@ class Writer:
         """Install a received Raft snapshot once everything handed out before is stored."""
         assert self._installing is None, "one at a time"
         self._installing = meta
+
+    async def open_snapshot(self, snapshot_id: int, *, only_hot: bool) -> SnapshotSource:
+        """A Raft snapshot of the stored state. Raises `SnapshotUnavailable`."""
+        args = (self._store, self._log, snapshot_id, only_hot)
+        return await self._run_blocking(SnapshotSource.open, *args, limiter=self.limiter)
 
     def start_next(self) -> None:
         """Begin the next job unless one is under way."""

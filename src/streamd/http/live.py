@@ -7,7 +7,7 @@ block, when it has fallen behind, or when the stream ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import trio
@@ -18,6 +18,9 @@ from streamd.http.sse import control_event, data_event, whole_characters
 from streamd.metrics import Metrics
 from streamd.streams.commands import Change
 from streamd.streams.offsets import Position
+
+# A group's id, and a stream's id within that group.
+LiveStream = tuple[int, int]
 
 # The event of a change for a reader with this least cursor that is held back these bytes, and what
 # it is held back then.
@@ -30,10 +33,10 @@ MAX_DIRECT_BYTES = 64 * 1024
 class Reader:
     """One live reader, parked at the tail `at` of a stream until there is news."""
 
-    __slots__ = ("_scope", "at", "news", "stream_id")
+    __slots__ = ("_scope", "at", "news", "stream")
 
-    def __init__(self, stream_id: int, at: Position) -> None:
-        self.stream_id = stream_id
+    def __init__(self, stream: LiveStream, at: Position) -> None:
+        self.stream = stream
         self.at = at
         self.news = False
         self._scope: trio.CancelScope | None = None
@@ -78,9 +81,9 @@ class SseReader(Reader):
     __slots__ = ("channel", "cursor", "finished", "held")
 
     def __init__(
-        self, stream_id: int, channel: Channel, at: Position, cursor: int, held: bytes
+        self, stream: LiveStream, channel: Channel, at: Position, cursor: int, held: bytes
     ) -> None:
-        super().__init__(stream_id, at)
+        super().__init__(stream, at)
         self.channel = channel
         self.cursor = cursor
         self.held = held
@@ -101,7 +104,7 @@ class SseReader(Reader):
 
 
 class Hub:
-    """All parked readers by stream id. `clock_ms` is wall time in ms since the epoch.
+    """All parked readers by stream. `clock_ms` is wall time in ms since the epoch.
 
     `reading_now` counts the live responses under way, by mode, parked or not.
     """
@@ -109,7 +112,7 @@ class Hub:
     def __init__(self, clock_ms: Callable[[], int], max_readers: int) -> None:
         self._clock_ms = clock_ms
         self._max_readers = max_readers
-        self._readers: dict[int, set[Reader]] = {}
+        self._readers: dict[LiveStream, set[Reader]] = {}
         self.reading_now = {"long-poll": 0, "sse": 0}
         self.draining = False
 
@@ -135,24 +138,24 @@ class Hub:
 
     def add(self, reader: Reader) -> None:
         """Have `reader` served; it must `park` without awaiting anything in between."""
-        self._readers.setdefault(reader.stream_id, set()).add(reader)
+        self._readers.setdefault(reader.stream, set()).add(reader)
 
     def remove(self, reader: Reader) -> None:
-        readers = self._readers.get(reader.stream_id)
+        readers = self._readers.get(reader.stream)
         if readers is not None:
             readers.discard(reader)
             if not readers:
-                del self._readers[reader.stream_id]
+                del self._readers[reader.stream]
 
     @property
     def present(self) -> bool:
         """Whether any reader is parked."""
         return bool(self._readers)
 
-    def publish(self, changes: dict[int, Change]) -> None:
+    def publish(self, group_id: int, changes: dict[int, Change]) -> None:
         """Bring changes to their readers."""
         for stream_id, change in changes.items():
-            readers = self._readers.get(stream_id)
+            readers = self._readers.get((group_id, stream_id))
             if readers is None:
                 continue
             if change.ended or change.size > MAX_DIRECT_BYTES:
@@ -165,10 +168,13 @@ class Hub:
             for reader in leaving:
                 self.remove(reader)
 
-    def start_over(self) -> None:
-        """Wake everyone to read again."""
-        for readers in list(self._readers.values()):
-            for reader in list(readers):
+    def start_over(self, group_id: int) -> None:
+        """Wake all readers of a group's streams to read again."""
+        self._wake_readers([stream for stream in self._readers if stream[0] == group_id])
+
+    def _wake_readers(self, streams: Iterable[LiveStream]) -> None:
+        for stream in streams:
+            for reader in list(self._readers[stream]):
                 reader.wake()
                 self.remove(reader)
 
@@ -196,7 +202,7 @@ class Hub:
     def drain(self) -> None:
         """Wake everyone for good: the node is going down."""
         self.draining = True
-        self.start_over()
+        self._wake_readers(list(self._readers))
 
 
 def _data_event(change: Change, held: bytes) -> tuple[bytes, bytes]:

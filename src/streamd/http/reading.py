@@ -218,7 +218,7 @@ async def _wait_for_news(
         wait_ms = min(wait_ms, query.timeout_ms)
     if service.hub.full:
         return TOO_MANY_READERS
-    reader = Reader(stream.stream_id, at)
+    reader = Reader((service.node.group.group_id, stream.stream_id), at)
     with service.hub.reading("long-poll"):
         service.hub.add(reader)
         try:

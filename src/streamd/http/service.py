@@ -68,7 +68,7 @@ class Service:
         Raises `Unavailable`.
         """
         if not (local or self.node.group.may_read()):
-            await self.node.group.read_barrier()
+            await self.node.group.wait_for_read_index()
 
     async def _has_expired(self, route: StreamRoute, stream: Stream) -> bool:
         """Whether a stream's time is over, and by now in the log as well.

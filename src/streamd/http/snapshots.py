@@ -55,7 +55,7 @@ class Sending:
         if stream.snapshot is not None:
             ids.add(stream.snapshot.blob_id)
         self._service = service
-        self._pin = service.node.pins.hold(ids)
+        self._pin = service.node.group.pins.hold(ids)
 
     def end(self) -> None:
         self._pin.release()

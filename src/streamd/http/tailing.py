@@ -156,7 +156,8 @@ class _SseTail:
     async def _park(self, channel: Channel, deadline: float) -> bool:
         """Wait at the tail, served by the hub. Returns False when only time has passed."""
         hub = self._service.hub
-        reader = SseReader(self._stream_id, channel, self._at, self._cursor, self._held)
+        stream = self._service.node.group.group_id, self._stream_id
+        reader = SseReader(stream, channel, self._at, self._cursor, self._held)
         hub.add(reader)
         try:
             stayed = await reader.park(channel, deadline)

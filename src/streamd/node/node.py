@@ -20,7 +20,6 @@ from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
 from streamd.config import ClusterConfig, ColdConfig
 from streamd.group.group import Group
 from streamd.group.peers import ChangeListener
-from streamd.group.pins import Pins
 from streamd.group.proposals import Unavailable
 from streamd.group.reclaim import reclaim_forever
 from streamd.group.stores import Stores, open_core
@@ -81,8 +80,8 @@ class Node:
             peers=cluster,
             tick_s=timing.heartbeat_interval_ms / 1000,
             nonce=random.getrandbits(63),
+            group_id=stores.group_id,
         )
-        self.pins = Pins()
         self.archive: Archive | None = None
         self.cold_config = cold_config or ColdConfig()
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
@@ -145,7 +144,6 @@ class Node:
             self.stores.state,
             cold,
             reader,
-            self.pins,
             target.guard,
             config,
             self._cluster_id,
@@ -182,8 +180,10 @@ class Node:
                 self.cluster.member = self
                 nursery.start_soon(self._receiver.tidy_forever)
             else:
-                await self.group.read_barrier()
-            nursery.start_soon(reclaim_forever, self.stores.state, self.run_blocking, self.pins)
+                await self.group.wait_for_read_index()
+            nursery.start_soon(
+                reclaim_forever, self.stores.state, self.run_blocking, self.group.pins
+            )
             if self.cold_tier is not None:
                 nursery.start_soon(self.cold_tier.run)
             yield

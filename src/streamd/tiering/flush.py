@@ -32,7 +32,6 @@ from streamd.tiering.tier import LeaderTerm
 
 log = structlog.get_logger("streamd.objectstore")
 
-GROUP_ID = 0
 # Of a stream as much as this, about, goes into one slice: what a reader gets at once, and what is
 # checked as a whole.
 SLICE_BYTES = 1024 * 1024
@@ -135,6 +134,7 @@ class Flusher:
                 lead.term,
                 number,
                 self._stuck,
+                self._group.group_id,
             )
             self._pass_over(found)
             if not found.slices:
@@ -210,13 +210,14 @@ def gather_pack(
     term: int,
     number: int,
     known: Mapping[bytes, Stuck] = MappingProxyType({}),
+    group_id: int = 0,
 ) -> Gathered:
     """A pack of what is stored and hot since `until_ms` or before, oldest first. Blocks.
 
     What does not fit into a pack of `pack_bytes` gets one of its own, as long as an object can
     hold that. `known` to be stuck is passed over without being read.
     """
-    writer = PackWriter(GROUP_ID, term, number)
+    writer = PackWriter(group_id, term, number)
     slices: list[NewSlice] = []
     stuck: dict[bytes, Stuck] = {}
     is_full = False
@@ -231,7 +232,7 @@ def gather_pack(
                 break
             ref = writer.add(hot.stream_id, chunk)
             if writer.size > _PACK_MAX_BYTES:
-                writer = PackWriter(GROUP_ID, term, number)
+                writer = PackWriter(group_id, term, number)
                 stuck[hot.owner] = hot.stuck_at(Position(chunk.start_record, chunk.start_byte))
                 break
             slices.append(NewSlice.of(hot.owner, ref))

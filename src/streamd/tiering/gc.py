@@ -18,7 +18,6 @@ import trio
 from streamd.blocking import RunBlocking
 from streamd.config import ColdConfig
 from streamd.group.group import Group
-from streamd.group.pins import Pins
 from streamd.objectstore.names import (
     LOG,
     PACKS,
@@ -76,13 +75,11 @@ class ColdGc:
         store: StateStore,
         cold: AsyncObjectStore,
         reader: ColdReader,
-        pins: Pins,
         guard: Guard,
         config: ColdConfig,
         cluster_id: Callable[[], str],
         *,
         run_blocking: RunBlocking,
-        group_id: int = 0,
     ) -> None:
         """Only in the cluster's own folder is anything ever deleted; its id may come only when the
         node joins it."""
@@ -90,12 +87,12 @@ class ColdGc:
         self._store = store
         self._cold = cold
         self._reader = reader
-        self._pins = pins
+        self._pins = group.pins
         self._guard = guard
         self._run_blocking = run_blocking
         self._cluster_id = cluster_id
         self._folder = ""
-        self._group_id = group_id
+        self._group_id = group.group_id
         self._interval_s = config.gc_interval_ms / 1000
         self._grace_s = config.gc_grace_ms / 1000
         self._compaction = Compaction(
@@ -104,7 +101,7 @@ class ColdGc:
             cold,
             run_blocking=run_blocking,
             cluster_id=cluster_id,
-            group_id=group_id,
+            group_id=group.group_id,
             pack_bytes=config.pack_bytes,
         )
         self._lead: LeaderTerm | None = None
