@@ -115,7 +115,10 @@ PHRASES = (
     (re.compile(rf"\b(?:none|no{_GAP}\w+){_GAP}any{_GAP}more\b"), "say 'no longer'"),
     (re.compile(rf"\b(?:{'|'.join(_THINGS)})s?{_GAP}who\b"), "people are 'who', things 'that'"),
     (
-        re.compile(rf"\b(?:[Tt]hose|by|for|from|than){_GAP}who\b|(?:\"\"\"|[.:;]\s+(?:# )?)Who\b"),
+        re.compile(
+            rf"\b(?:[Tt]hose|by|for|from|than){_GAP}who\b"
+            r"|(?:\"\"\"|[.:;]\s+(?:# )?)Who\b(?![^.]*\?)"
+        ),
         "name it: 'a client that', 'anyone'",
     ),
 )
@@ -352,6 +355,27 @@ def dead_rule() -> Iterator[Finding]:
     for file in python():
         if file.is_source and file.path not in FOR_TESTS:
             yield from dead_names(file, used)
+
+
+# -- pages --
+
+
+def dead_links(page: Path) -> Iterator[str]:
+    """Links of a page to files that are not there."""
+    for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+        if not (page.parent / link).exists():
+            yield f"{page.relative_to(ROOT)}: {link}"
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert [link for page in pages for link in dead_links(page)] == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert {page for page in pages if f"]({page})" not in index} == set()
 
 
 # -- the tests --
