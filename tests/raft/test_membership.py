@@ -14,6 +14,7 @@ from streamd.raft.membership import (
     Verdict,
     bootstrap_entry,
     decode_configuration,
+    departed,
     encode_configuration,
     quorum_value,
     verdict,
@@ -125,3 +126,10 @@ def test_what_applying_has_passed_is_forgotten(history: ConfigurationHistory) ->
     history.truncate(9)
     assert history.latest.voters == (1, 2)
     assert len(history._indexes) == 1
+
+
+def test_the_departed_are_members_that_the_later_configuration_lacks() -> None:
+    before = encode_configuration(Configuration((1, 2), learners=(3,)))
+    after = encode_configuration(Configuration((1, 4)))
+    assert departed(before, after) == {2, 3}
+    assert departed(b"", after) == set()

@@ -55,16 +55,12 @@ class Progress:
 
     @property
     def paused(self) -> bool:
-        match self.flow:
-            case Flow.REPLICATE:
-                return (
-                    len(self._in_flight) >= self._max_in_flight
-                    or self._in_flight_bytes >= self._max_in_flight_bytes
-                )
-            case Flow.PROBE:
-                return self.probe_unanswered
-            case Flow.SNAPSHOT:
-                return True
+        if self.flow is Flow.REPLICATE:
+            return (
+                len(self._in_flight) >= self._max_in_flight
+                or self._in_flight_bytes >= self._max_in_flight_bytes
+            )
+        return self.flow is Flow.SNAPSHOT or self.probe_unanswered
 
     def sent(self, last_index: int, size: int = 0) -> None:
         """A request left that ends at `last_index` and has `size` bytes of payload."""
@@ -92,17 +88,16 @@ class Progress:
     def rejected(self, prev_index: int, next_index: int) -> bool:
         """Whether to probe again, at `next_index`. An answer to anything but the last probe, or
         one that the follower has overtaken, says nothing new."""
-        match self.flow:
-            case Flow.SNAPSHOT:
+        if self.flow is Flow.SNAPSHOT:
+            return False
+        if self.flow is Flow.REPLICATE:
+            if prev_index <= self.match_index:
                 return False
-            case Flow.REPLICATE:
-                if prev_index <= self.match_index:
-                    return False
-                self.probe(self.match_index + 1)
-            case Flow.PROBE:
-                if prev_index != self.next_index - 1:
-                    return False
-                self.probe(max(self.match_index + 1, min(next_index, prev_index)))
+            self.probe(self.match_index + 1)
+        else:
+            if prev_index != self.next_index - 1:
+                return False
+            self.probe(max(self.match_index + 1, min(next_index, prev_index)))
         return True
 
     def lost(self, next_index: int) -> None:

@@ -201,7 +201,8 @@ class Roles:
                 leadership.on_rejected(message)
             case HeartbeatReply():
                 leadership.on_heartbeat_reply(message)
-            case ReadRequest():
+            case _:
+                assert isinstance(message, ReadRequest), message
                 leadership.on_read_request(message)
 
     def _cannot_lead(self, message: Message) -> bool:
@@ -271,8 +272,6 @@ class Roles:
                 self.leadership = Leadership(self._state)
             case Verdict.LOST:
                 self._become_follower(self._state.term, 0)
-            case Verdict.PENDING:
-                return
 
     def _resign_if_removed(self, leadership: Leadership) -> None:
         if leadership.is_removed:

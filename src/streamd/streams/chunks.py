@@ -240,14 +240,14 @@ def _fitting(
 
 
 def lengths_between(chunk: AnyChunk, at: Position, piece: Slice) -> list[int]:
-    """The sizes in bytes of the records in `piece`, which was read from a chunk at `at`.
+    """The sizes in bytes of the records in `piece`, not empty, which was read from a chunk at `at`.
 
     The last one is shorter than in the chunk where a fork was cut inside of it.
     """
     end_record = piece.end.record
     lengths = chunk.lengths[at.record - chunk.start_record : end_record - chunk.start_record]
-    if lengths:
-        lengths[-1] -= sum(lengths) - piece.size
+    assert lengths, "a piece that was read has records"
+    lengths[-1] -= sum(lengths) - piece.size
     return lengths
 
 

@@ -146,10 +146,9 @@ def _found(source: Stream, finding: VerifiedPosition) -> Position:
             raise ForkRefused(Result.FORK_OFFSET_INVALID)
         case Verdict.BEYOND_APPEND:
             raise ForkRefused(Result.FORK_SUB_OFFSET_INVALID)
-        case Verdict.BOUNDARY:
-            if finding.record < 0 or not 0 <= finding.byte <= _MAX_BYTE:
-                raise ForkRefused(Result.INVALID)
-            return Position(finding.record, finding.byte)
+    if finding.record < 0 or not 0 <= finding.byte <= _MAX_BYTE:
+        raise ForkRefused(Result.INVALID)
+    return Position(finding.record, finding.byte)
 
 
 def _advance(source: Stream, at: Position, lengths: list[int], sub_offset: int) -> Position | None:

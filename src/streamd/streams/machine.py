@@ -143,8 +143,8 @@ class Machine:
                 return Outcome(Result.DONE)
             case Scrubbed():
                 return packing.scrub(self.state, command, self._term)
-            case OpenSession():
-                return self._open_session(command)
+        assert isinstance(command, OpenSession), command
+        return self._open_session(command)
 
     # -- sessions -----------------------------------------------------------------------------
 
@@ -358,8 +358,7 @@ class Machine:
         if command.lengths:
             self.state.append(command.key, stream, command.data, command.lengths)
         stream.closed = command.closed
-        if stream.ttl_ms is not None or stream.expires_at_ms is not None:
-            self.state.schedule_sweep(command.key, stream)
+        self.state.schedule_sweep(command.key, stream)
         self.state.streams.put(command.key, stream)
         return Outcome.of(Result.CREATED, stream)
 

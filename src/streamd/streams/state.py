@@ -151,7 +151,7 @@ class State:
         self._rows[keys.hot_key(what.hot_at_ms, owner)] = b""
 
     def schedule_sweep(self, key: bytes, stream: Stream) -> None:
-        """Schedule a look at the stream when it may have expired; a renewal alone moves nothing."""
+        """Look at the stream when it may have expired, if ever; a renewal alone moves nothing."""
         self.cancel_sweep(key, stream)
         at_ms = stream.expiry_ms()
         if at_ms is not None:
@@ -323,5 +323,7 @@ def _other_rows(command: Command) -> Iterator[bytes]:
             yield from (keys.BLOB + blob for blob in blobs if blob is not None)
         case DropSlices(stream_id=stream_id, end_records=ends):
             yield from (keys.slice_key(stream_id, end) for end in ends)
-        case MoveSlices(slices=moved):
-            yield from (keys.slice_key(each.stream_id, each.end_record) for each in moved)
+        case _:
+            assert isinstance(command, MoveSlices), command
+            for each in command.slices:
+                yield keys.slice_key(each.stream_id, each.end_record)

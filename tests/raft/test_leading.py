@@ -1,0 +1,104 @@
+"""What a leader does with answers of strangers and of members that leave, and when it may say that
+it has caught up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from streamd.raft.core import Role, Settings
+from streamd.raft.messages import (
+    AppendAccepted,
+    AppendRejected,
+    Configuration,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    VoteReply,
+)
+from tests.raft.cluster import SimulatedNode, bootstrapped_disk, lone_leader, settle
+
+STRANGER = 9
+
+
+def leader_of_three(**limits: int) -> SimulatedNode:
+    """Node 1, elected by node 2, with its first entry at index 2 on its own disk alone."""
+    node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(**limits), Random(1))
+    core = node.core
+    while core.role == Role.FOLLOWER:
+        core.tick()
+    core.step(VoteReply(2, 1, core.term + 1, True, pre_vote=True))
+    settle(node)
+    core.step(VoteReply(2, 1, core.term, True))
+    settle(node)
+    assert (core.role, core.last_index, core.commit_index) == (Role.LEADER, 2, 0)
+    node.outbox.clear()
+    return node
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda term: AppendAccepted(STRANGER, 1, term, 2),
+        lambda term: AppendRejected(STRANGER, 1, term, 1, 0, 0),
+        lambda term: HeartbeatReply(STRANGER, 1, term),
+    ],
+)
+def test_an_answer_of_a_stranger_changes_nothing(answer: Callable[[int], Message]) -> None:
+    leader = leader_of_three()
+    leader.core.step(answer(leader.core.term))
+    settle(leader)
+    assert leader.core.commit_index == 0
+    assert leader.outbox == []
+
+
+def test_heartbeats_leave_at_the_interval_not_at_every_tick() -> None:
+    leader = leader_of_three(heartbeat_interval_ticks=3)
+    heard = []
+    for _ in range(6):
+        leader.outbox.clear()
+        leader.core.tick()
+        settle(leader)
+        heard.append(sum(isinstance(message, Heartbeat) for message in leader.outbox))
+    assert heard == [0, 0, 2, 0, 0, 2]
+
+
+@pytest.mark.parametrize(("leaves", "expected"), [(False, [[3]]), (True, [])])
+def test_only_a_member_that_stays_is_worth_a_snapshot(
+    leaves: bool, expected: list[list[int]]
+) -> None:
+    leader = leader_of_three()
+    core = leader.core
+    core.step(AppendAccepted(2, 1, core.term, 2))
+    settle(leader)
+    if leaves:
+        core.propose_configuration(Configuration((1, 2)))
+        for _ in range(2):
+            settle(leader)
+            core.step(AppendAccepted(2, 1, core.term, core.last_index))
+        settle(leader)
+        assert core.configuration == Configuration((1, 2))
+    leader.store_state()
+    leader.disk.compact(core.last_index)
+    core.step(AppendRejected(3, 1, core.term, prev_index=1, hint_index=0, hint_term=0))
+    assert [ready.snapshots for ready in leader.take_readies()] == expected
+
+
+def test_a_leader_has_caught_up_once_an_entry_of_its_own_is_committed() -> None:
+    leader = leader_of_three()
+    assert not leader.core.is_caught_up
+    leader.core.step(AppendAccepted(2, 1, leader.core.term, 2))
+    assert leader.core.is_caught_up
+
+
+def test_a_follower_has_caught_up_once_it_applies_what_its_leader_has() -> None:
+    node = SimulatedNode(1, bootstrapped_disk([1, 2]), Settings(), Random(1))
+    assert not node.core.is_caught_up
+    node.core.step(Heartbeat(2, 1, 1, 1, last_index=1))
+    settle(node)
+    node.core.tick()
+    node.core.tick()
+    assert node.core.is_caught_up
+    assert lone_leader().core.is_caught_up

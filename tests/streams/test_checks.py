@@ -1,0 +1,172 @@
+"""Commands that no client's request can have led to are found before they are proposed."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+from msgspec.structs import replace
+
+from streamd.streams import keys
+from streamd.streams.checks import are_of_clients, fault, is_of_leader, payload_bytes
+from streamd.streams.commands import (
+    Append,
+    BeginUpload,
+    Command,
+    Create,
+    CreateBucket,
+    Delete,
+    DeleteBucket,
+    DropUploads,
+    OpenSession,
+    PublishSnapshot,
+    RenewIncarnations,
+    StorePart,
+    Sweep,
+    Touch,
+    brings_bytes,
+)
+from streamd.streams.etags import incarnation_base, parse_tag, state_tag
+from streamd.streams.model import (
+    ForkRequest,
+    IfMatch,
+    ProducerStamp,
+    Settings,
+    Verdict,
+    VerifiedPosition,
+    Version,
+)
+from streamd.streams.offsets import Position
+from tests.streams.driver import JSON, TEXT, key
+
+KEY = key("s")
+AT = (2, 30)
+FOUND = VerifiedPosition(7, Verdict.BOUNDARY, *AT)
+DIGEST = sha256(b"state").digest()
+
+APPEND = Append(KEY, TEXT, b"record", [6], seq="1", producer=ProducerStamp("p", 0, 0))
+CLOSE = Append(KEY, "", b"", [], close=True)
+CREATE = Create(KEY, Settings(TEXT))
+FORK = Create(KEY, Settings(fork=ForkRequest(key("t"), AT)), finding=FOUND)
+BEGIN = BeginUpload(KEY, AT, FOUND)
+PUBLISH = PublishSnapshot(KEY, AT, TEXT, 5, DIGEST, data=b"state", finding=FOUND)
+CONDITION = IfMatch((Version(7, 2, 30, False),))
+
+RIGHT: list[Command] = [
+    APPEND,
+    replace(APPEND, if_match=CONDITION),
+    CLOSE,
+    Append(KEY, JSON, b"1,22,", [2, 3]),
+    CREATE,
+    Create(KEY, Settings(TEXT, ttl_ms=1000), if_match=IfMatch()),
+    Create(KEY, Settings(expires_at="2030-01-01T00:00:00Z", expires_at_ms=1_893_456_000_000)),
+    Create(KEY, Settings(), data=b"1,", lengths=[2], cut_as=JSON),
+    FORK,
+    Create(KEY, Settings(fork=ForkRequest(key("t"))), finding=VerifiedPosition()),
+    Create(
+        KEY,
+        Settings(fork=ForkRequest(key("t"), AT, 3)),
+        finding=VerifiedPosition(7, Verdict.BOUNDARY, 5, 40),
+    ),
+    Delete(KEY, CONDITION),
+    CreateBucket(b"bucket"),
+    DeleteBucket(b"bucket"),
+    BEGIN,
+    replace(BEGIN, finding=VerifiedPosition()),
+    StorePart(1, 0, b"part"),
+    PUBLISH,
+    replace(PUBLISH, upload_id=3, data=b""),
+    Touch([(KEY, 1, 0)]),
+    Sweep([KEY]),
+    DropUploads([1, 2]),
+]
+
+
+@pytest.mark.parametrize("command", RIGHT, ids=lambda command: type(command).__name__)
+def test_what_the_api_proposes_is_not_at_fault(command: Command) -> None:
+    assert fault(command) is None
+    assert are_of_clients([command])
+
+
+@pytest.mark.parametrize(
+    ("command", "field"),
+    [
+        (replace(APPEND, key=b"no bucket"), "key"),
+        (replace(APPEND, key=b"b\0" + b"x" * keys.MAX_STREAM_KEY_BYTES), "key"),
+        (replace(APPEND, key=b"b\0\xff"), "key"),
+        (replace(APPEND, key=b"b\0a//b"), "key"),
+        (replace(APPEND, key=b"b\0a\nb"), "key"),
+        (replace(APPEND, content_type="text"), "content_type"),
+        (replace(CLOSE, content_type=TEXT), "content_type"),
+        (replace(CLOSE, close=False), "close"),
+        (replace(APPEND, lengths=[6, 0]), "lengths"),
+        (replace(APPEND, lengths=[5]), "lengths"),
+        (Append(KEY, JSON, b"1 ", [2]), "data"),
+        (Append(KEY, JSON, b"1,22,", [3, 2]), "data"),
+        (Append(KEY, JSON, b"[,", [2]), "data"),
+        (replace(APPEND, seq=""), "seq"),
+        (replace(APPEND, seq="\u20ac"), "seq"),
+        (replace(APPEND, producer=ProducerStamp("p", 0, -1)), "producer"),
+        (replace(APPEND, producer=ProducerStamp("p", 2**53, 0)), "producer"),
+        (replace(APPEND, if_match=IfMatch((Version(-1, 0, 0, False),))), "if_match"),
+        (replace(APPEND, if_match=IfMatch((Version(1, 0, 10**16, False),))), "if_match"),
+        (Create(KEY, Settings("text")), "settings"),
+        (Create(KEY, Settings(ttl_ms=-1)), "settings"),
+        (Create(KEY, Settings(expires_at="2030-01-01T00:00:00Z")), "settings"),
+        (Create(KEY, Settings(expires_at="soon", expires_at_ms=0)), "settings"),
+        (Create(KEY, Settings(fork=ForkRequest(b"no bucket"))), "settings"),
+        (replace(CREATE, cut_as="text"), "cut_as"),
+        (replace(FORK, finding=None), "finding"),
+        (replace(FORK, finding=VerifiedPosition(-1)), "finding"),
+        (replace(FORK, finding=VerifiedPosition(7, Verdict.BOUNDARY, 2, 31)), "finding"),
+        (replace(FORK, settings=Settings(fork=ForkRequest(key("t")))), "finding"),
+        (replace(FORK, settings=Settings(fork=ForkRequest(key("t"), AT, 3))), "finding"),
+        (replace(Delete(KEY), key=b""), "key"),
+        (CreateBucket(b"no/bucket"), "name"),
+        (replace(BEGIN, at=(-1, 0)), "at"),
+        (replace(BEGIN, finding=None), "finding"),
+        (replace(BEGIN, at=(2, 31)), "finding"),
+        (StorePart(0, 0, b"part"), "upload_id"),
+        (StorePart(1, -1, b"part"), "number"),
+        (StorePart(1, 0, b""), "data"),
+        (replace(PUBLISH, content_type=""), "content_type"),
+        (replace(PUBLISH, size=-1), "size"),
+        (replace(PUBLISH, digest=b"short"), "digest"),
+        (replace(PUBLISH, upload_id=-1), "upload_id"),
+        (replace(PUBLISH, data=b"stat"), "data"),
+        (Touch([(KEY, 0, 0)]), "reads"),
+        (Sweep([b""]), "keys"),
+        (DropUploads([0]), "ids"),
+        (DropUploads([1], idle_ms=-1), "idle_ms"),
+        (OpenSession(1, 1), "type"),
+    ],
+)
+def test_a_command_that_no_request_leads_to_is_at_fault_by_its_field(
+    command: Command, field: str
+) -> None:
+    assert fault(command) == field
+    assert not are_of_clients([CREATE, command])
+
+
+def test_what_only_a_leader_makes_is_of_no_client() -> None:
+    assert is_of_leader(RenewIncarnations(1))
+    assert not is_of_leader(CREATE)
+
+
+@pytest.mark.parametrize(
+    ("command", "size"),
+    [(APPEND, 6), (CREATE, 0), (StorePart(1, 0, b"part"), 4), (PUBLISH, 5), (Delete(KEY), 0)],
+)
+def test_the_bytes_of_a_command_are_those_a_client_wants_to_have_kept(
+    command: Command, size: int
+) -> None:
+    assert payload_bytes(command) == size
+    assert brings_bytes(command) == (size > 0)
+
+
+def test_incarnations_of_two_clusters_lie_far_apart_and_fit_a_tag() -> None:
+    one, other = incarnation_base("one"), incarnation_base("another")
+    assert one != other
+    assert min(one, other) >= 1 << 62
+    version = parse_tag(state_tag(one, Position(*AT).token(), False))
+    assert version == Version(one, *AT, False)
