@@ -16,7 +16,7 @@ import httpx
 import pytest
 import trio
 
-from streamd.http.front_door import Phase
+from streamd.http.connection import Phase
 from streamd.http.listeners import ACCEPTS_PER_TURN
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 
