@@ -1,4 +1,4 @@
-"""The application: every request finds its handler here, whichever adapter brought it."""
+"""The application: routes every request to its handler, whichever adapter brought it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Handler = Callable[[Service, Request, Any], Awaitable[Response | LiveResponse]]
 
 
 class Resource(NamedTuple):
-    """What routes of one kind are called in the metrics, and who answers each of their methods.
+    """The label of a kind of route in the metrics, and the handler of each of its methods.
 
-    OPTIONS is everyone's, and not among the handlers.
+    Every route answers OPTIONS, so that is not among the handlers.
     """
 
     label: str
@@ -108,7 +108,7 @@ Ops = Callable[[Request], Awaitable[Response]]
 
 
 class StreamApplication:
-    """Routes requests to the stream handlers and everything else to the operations app."""
+    """Routes requests to the stream handlers, and everything else to the operations app."""
 
     def __init__(self, service: Service, ops: Ops) -> None:
         self._service = service
@@ -130,7 +130,7 @@ class StreamApplication:
     async def _answer(
         self, request: Request, route: Route, resource: Resource | None
     ) -> Response | LiveResponse:
-        # Each frame on the way to a handler costs every request: this one dispatches, too.
+        # Every call on the way to a handler costs every request, so this one also dispatches.
         try:
             if request.method in _WRITES:
                 if CONTENT_ENCODING.key in request.headers:
@@ -147,7 +147,7 @@ class StreamApplication:
                 self._service.node.metrics.append_latency.observe(trio.current_time() - started)
             else:
                 response = await handler(self._service, request, route)
-            # Streams know better what is worth it.
+            # The stream handlers decide themselves what to compress.
             if resource is not _STREAMS and isinstance(response, Response):
                 await self._service.compressor.compress_any(request, response)
             return response
@@ -157,7 +157,7 @@ class StreamApplication:
             return error_response(503, "UNAVAILABLE", str(error), b"Retry-After: 1\r\n")
         except (ObjectMissing, ObjectCorrupt):
             message = (
-                "bytes in the cold store are damaged or missing; the log of the node says where"
+                "bytes in the cold store are damaged or missing; the node's log names the object"
             )
             return error_response(500, "COLD_DATA_DAMAGED", message)
         except ColdError:
@@ -168,7 +168,7 @@ class StreamApplication:
             return error_response(503, "OUTCOME_UNKNOWN", message, b"Retry-After: 1\r\n")
 
     def _redirect(self, request: Request, route: Route) -> Response | None:
-        """With ``server.non_leader = "redirect"``, a write goes to the leader by its client."""
+        """The redirect of a write to the leader, with ``server.non_leader = "redirect"``."""
         if self._service.server.non_leader != "redirect" or isinstance(route, OpsRoute | BadPath):
             return None
         address = self._service.node.leader_address()
@@ -190,7 +190,7 @@ class StreamApplication:
         return response
 
     async def _ask_ops(self, request: Request, options: Callable[[bytes], Response]) -> Response:
-        """The operations app's answer; to OPTIONS, `options` of the methods that it has."""
+        """The operations app's answer; to OPTIONS, what `options` makes of the allowed methods."""
         response = await self._ops(request)
         allowed = _ALLOW.search(response.head)
         if request.method != "OPTIONS" or response.status != 200 or allowed is None:
@@ -219,5 +219,5 @@ def _methods(allowed: bytes) -> Response:
 
 
 def _label(route: Route) -> str:
-    """Of what is no resource of the protocol."""
+    """The label of a route outside the protocol."""
     return "none" if isinstance(route, BadPath) else "ops"

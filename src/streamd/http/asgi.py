@@ -1,4 +1,4 @@
-"""The application as ASGI, for servers that speak what the front door does not (HTTP/2)."""
+"""The application as an ASGI app, for servers of protocols that the front door lacks (HTTP/2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamd.http.heads import (
     single_headers,
     split_target,
 )
-from streamd.http.incoming import Pace, too_many_bodies
+from streamd.http.incoming import Pace, body_too_large, too_many_bodies
 from streamd.http.messages import (
     COMMON_HEAD,
     Application,
@@ -29,7 +29,7 @@ from streamd.http.messages import (
 from streamd.http.outgoing import FULL, Outgoing, OutgoingFull
 from streamd.http.shares import LimitReached, Share, Shares, client_of
 from streamd.http.transports import SEND_BYTES
-from streamd.http.wire import RequestRejected, body_parts
+from streamd.http.wire import RequestRejected, body_parts, head_too_large, too_many_headers
 
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -41,8 +41,8 @@ _MAX_DISCARDING_S = 10.0
 class AsgiApplication:
     """Serves an `Application` to an ASGI server.
 
-    ASGI servers log what an application raises and go on. What is `fatal` to the node comes out
-    of `raise_fatal` instead.
+    An ASGI server logs what an application raises, and goes on. So `raise_fatal` raises the errors
+    that are `fatal` to the node.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class AsgiApplication:
             await response.run(channel)
             await channel.finish()
             return
-        # Answering first would make HTTP/2 servers stumble over the rest of the body.
+        # Servers of HTTP/2 fail on the rest of a body that comes after the answer.
         await channel.discard_body(_MAX_DISCARDED_BYTES)
         head = response.head
         if response.close and scope["http_version"].startswith("1"):
@@ -118,10 +118,9 @@ class AsgiApplication:
         path, query = split_target(target)
         limit = self._config.max_header_bytes
         if len(scope["headers"]) > self._config.max_headers:
-            most = self._config.max_headers
-            raise RequestRejected(431, "TOO_MANY_HEADERS", f"more than {most} headers")
+            raise too_many_headers(self._config.max_headers)
         if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
-            raise RequestRejected(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
+            raise head_too_large(limit)
         headers = single_headers(scope["headers"])
         if b"content-length" in headers and b"transfer-encoding" in headers:
             raise RequestRejected(
@@ -148,7 +147,7 @@ class AsgiApplication:
             piece = await pace.wait(channel.receive_body)
             body += piece
             if len(body) > limit:
-                raise RequestRejected(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
+                raise body_too_large(limit)
             try:
                 channel.buffered.hold(len(body))
             except LimitReached:
@@ -157,7 +156,7 @@ class AsgiApplication:
 
 
 class AsgiBody:
-    """A body that is taken as it comes, an `IncomingBody`."""
+    """A body that the handler receives piece by piece: an `IncomingBody`."""
 
     def __init__(self, channel: AsgiChannel, length: bytes | None, pace: Pace) -> None:
         self.length = int(length) if length is not None and length.isdigit() else None
@@ -172,7 +171,7 @@ class AsgiBody:
 
 
 class AsgiChannel:
-    """One exchange. The server below buffers what it is sent, so nothing is sent unawaited."""
+    """One exchange. The ASGI server buffers what it gets, so every piece is awaited."""
 
     def __init__(
         self,
@@ -193,7 +192,7 @@ class AsgiChannel:
         self.client = client
 
     async def receive_body(self) -> bytes:
-        """The next of the request's body, which `body_ended` afterwards or not. Raises
+        """The next piece of the request's body; sets `body_ended` at the last. Raises
         `ClientGone`."""
         message = await self._receive()
         if message["type"] == "http.disconnect":
@@ -202,8 +201,8 @@ class AsgiChannel:
         return bytes(message.get("body", b""))
 
     async def discard_body(self, limit: int) -> None:
-        """Take what is left of the request's body, up to `limit` bytes and not for ever.
-        Raises `ClientGone`."""
+        """Receive and drop the rest of the request's body, up to `limit` bytes and for a bounded
+        time. Raises `ClientGone`."""
         size = 0
         with trio.move_on_after(_MAX_DISCARDING_S):
             while not self.body_ended and size <= limit:
@@ -216,7 +215,7 @@ class AsgiChannel:
         shared_head: bytes = COMMON_HEAD,
         length: int | None = None,
     ) -> None:
-        """Have the head sent before the first of the body."""
+        """Send this head before the first piece of the body."""
         lines = (head + shared_head).split(b"\r\n")
         headers = [(name.lower(), value) for name, _, value in _pairs(lines)]
         if length is not None:
@@ -258,7 +257,7 @@ class AsgiChannel:
 
 
 async def _refuse_websocket(send: Send) -> None:
-    """Answer an extended CONNECT (RFC 8441) as CONNECT is answered anywhere here."""
+    """Refuse an extended CONNECT (RFC 8441) as any CONNECT is refused."""
     try:
         check_method(b"CONNECT")
     except RequestRejected as refused:

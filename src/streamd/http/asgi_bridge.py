@@ -1,4 +1,4 @@
-"""Calling an ASGI application with a `Request`, to have a `Response`: how the front door serves
+"""Calls an ASGI application with a `Request` and returns its `Response`: how both adapters serve
 the operations app."""
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ AsgiApp = Callable[
 ]
 
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
-# The adapters put these in themselves.
+# The adapters add these themselves.
 _DROPPED = frozenset((b"content-length", b"date", b"server", b"connection", b"transfer-encoding"))
 
 
 async def call_asgi(app: AsgiApp, request: Request) -> Response:
-    """Have `app` answer `request`; the response is gathered whole, up to a limit."""
+    """The answer of `app` to `request`, held in memory whole, up to a limit."""
     exchange = _Exchange(request)
     await app(_scope(request), exchange.receive, exchange.send)
     return exchange.response()
@@ -56,8 +56,8 @@ class _Exchange:
 
     async def receive(self) -> Message:
         if self._received:
-            # A client that has sent all may close its side and still read. The app would end its
-            # work in the middle if it heard of that as a disconnection, and answer nothing.
+            # A client may close its sending side and still read. The app would take that for a
+            # disconnection, stop in the middle of its work and answer nothing.
             await trio.sleep_forever()
         self._received = True
         return {"type": "http.request", "body": self._request.body, "more_body": False}

@@ -1,8 +1,8 @@
-"""POST of several records of bytes at once, each framed by its length: an extension of our own.
+"""POST of several records in one body, each framed by its length: an extension of our own.
 
-A JSON array does this for JSON streams; other types have no array. The frames are only on the
-way in. What they hold is stored as it would be had each been posted by itself, but all of it in
-one step, at one place, or not at all.
+A JSON array does this for JSON streams; other types have no array. Frames exist in the request
+alone. Each payload is stored as if it had been posted by itself, but all of them together, one
+after another, or none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class BatchBody(msgspec.Struct):
-    """The answer to a batch: offsets of its first and last record, and the one behind it."""
+    """The answer to a batch: the offsets of its first and last record, and the next one."""
 
     records: int
     first_offset: str
@@ -39,7 +39,7 @@ class BatchBody(msgspec.Struct):
 
 
 async def append_batch(service: Service, request: Request, route: BatchRoute) -> Response:
-    """POST of frames; with producers, Stream-Seq, If-Match and closing as any append."""
+    """POST of frames. Producers, Stream-Seq, If-Match and closing work as for any append."""
     headers = request.headers
     raw_type = headers.get(CONTENT_TYPE.key)
     if not raw_type:
@@ -64,9 +64,9 @@ async def append_batch(service: Service, request: Request, route: BatchRoute) ->
     if outcome.result is Result.APPENDED:
         response.status = 200
         response.head += b"Content-Type: application/json\r\n"
-        response.body = _ENCODER.encode(_tell_places(response, command, outcome))
+        response.body = _ENCODER.encode(_add_offsets(response, command, outcome))
     elif outcome.result is Result.DUPLICATE and _is_the_last(command, outcome):
-        _tell_places(response, command, outcome)  # 204 as for any duplicate, so in headers only.
+        _add_offsets(response, command, outcome)  # A duplicate is 204: headers only, no body.
     return response
 
 
@@ -92,7 +92,7 @@ def _payloads(body: bytes) -> list[bytes]:
 
 
 def _records(kind: str, payloads: list[bytes]) -> Records:
-    """For JSON each payload is one message; an array is a message too: frames do the batching."""
+    """The payloads as records. For JSON each is one message, even an array."""
     if is_json(kind):
         for number, payload in enumerate(payloads):
             try:
@@ -104,17 +104,17 @@ def _records(kind: str, payloads: list[bytes]) -> Records:
 
 
 def _is_the_last(command: Append, outcome: Outcome) -> bool:
-    """Whether a duplicate is of the producer's last request, whose tail is remembered.
+    """Whether a duplicate repeats the producer's last request, whose tail is remembered.
 
-    What was before it is counted back from there, so a retry that differs from the first try is
-    told what it would have been.
+    The offsets are counted back from that tail, so a retry with other payloads than the first try
+    gets the offsets that its own sizes give.
     """
     assert command.producer is not None
     before = outcome.tail.record - len(command.lengths), outcome.tail.byte - len(command.data)
     return command.producer.seq == outcome.seq and min(before) >= 0
 
 
-def _tell_places(response: Response, command: Append, outcome: Outcome) -> BatchBody:
+def _add_offsets(response: Response, command: Append, outcome: Outcome) -> BatchBody:
     tail = outcome.tail
     first = Position(tail.record - len(command.lengths), tail.byte - len(command.data)).token()
     last = Position(tail.record - 1, tail.byte - command.lengths[-1]).token()

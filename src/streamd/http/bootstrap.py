@@ -1,4 +1,4 @@
-"""Bootstrap: the snapshot and every message behind it, in one response (extensions section 3)."""
+"""Bootstrap: the snapshot and every message after it, in one response (extensions section 3)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamd.streams.content import DEFAULT_CONTENT_TYPE, JSON_SEPARATOR, is_jso
 from streamd.streams.model import Stream
 from streamd.streams.reading import RecordSlice
 
-# Read at once; and written at once, so that even tiny messages do not hold up the loop for long.
+# How much is read at once, and written at once: even tiny messages must not hold up the loop.
 _READ_BYTES = 512 * 1024
 _WRITE_BYTES = 64 * 1024
 _WRITE_MESSAGES = 500
@@ -29,9 +29,9 @@ _WRITE_MESSAGES = 500
 async def bootstrap(
     service: Service, request: Request, route: BootstrapRoute
 ) -> Response | LiveResponse:
-    """GET: ends where the stream ended when it began; from there the client tails."""
+    """GET: sends the stream up to the tail that it had when the response began."""
     if request.query:
-        message = "bootstrap is no live read and has no query parameters"
+        message = "bootstrap takes no query parameters; read live from Stream-Next-Offset"
         raise BadRequest("INVALID_REQUEST", message)
     stream = await service.find(route.stream)
     if isinstance(stream, Response):
@@ -41,7 +41,7 @@ async def bootstrap(
     if request.method == "HEAD":
         return Response(200, head)
     service.touch(route.stream, stream)
-    # A copy: its tail and its snapshot stay what they are now.
+    # A copy, because the machine changes its own: tail and snapshot must stay as they are now.
     stream = replace(stream)
     try:
         sending = Sending(service, stream, request.client)
@@ -53,12 +53,12 @@ async def bootstrap(
 
 
 def _boundary() -> bytes:
-    """A line that no part has in it.
+    """A line that occurs in no part.
 
-    The parts cannot be searched, for they are read as they are sent. All of them were there
-    before the boundary was drawn, so nobody can have put it into one on purpose; and with 192
-    bits from the system it does not happen by chance. A generator that can be guessed would not
-    do: who foresees a boundary can store a message that looks like two.
+    The parts cannot be searched for it, because they are read while they are sent. But all of them
+    were stored before the boundary was drawn, so nobody can have put it into one, and 192 bits
+    from the system do not repeat by chance. A predictable generator would not do: a writer that
+    foresees a boundary can store one message that reads as two.
     """
     return b"streamd-" + token_hex(24).encode()
 
@@ -86,12 +86,12 @@ class _Bootstrap:
         self._sending = sending
 
     async def begin(self) -> None:
-        """Raises a `ColdError` when the first bytes cannot be had."""
+        """Read the first bytes. Raises a `ColdError` when they cannot be read."""
         await self._sending.begin(self._stream)
 
     async def run(self, channel: Channel) -> None:
-        """Write it. Raises `ClientGone`, also where the stream was deleted meanwhile, or old
-        bytes cannot be had."""
+        """Send the response. Raises `ClientGone`, also when the stream is deleted meanwhile or old
+        bytes cannot be read: the client then sees a body without an end."""
         try:
             await self._send_snapshot(channel)
             await self._send_messages(channel)
@@ -100,7 +100,7 @@ class _Bootstrap:
             self._sending.end()
 
     def _part_head(self, content_type: str) -> bytes:
-        """What comes before a part's bytes, but for the very first."""
+        """What precedes the bytes of each part; the first part lacks the leading CRLF."""
         return b"\r\n--%b\r\nContent-Type: %b\r\n\r\n" % (self._boundary, content_type.encode())
 
     async def _send_snapshot(self, channel: Channel) -> None:
@@ -113,7 +113,7 @@ class _Bootstrap:
     async def _send_messages(self, channel: Channel) -> None:
         stream = self._stream
         part_head = self._part_head(stream.content_type)
-        # JSON messages are stored with a comma behind each.
+        # Each JSON message is stored with a comma after it.
         trailing = len(JSON_SEPARATOR) if is_json(stream.content_type) else 0
         at = stream.earliest
         while at != stream.tail:
@@ -123,7 +123,7 @@ class _Bootstrap:
                 raise ClientGone from error
             for piece in _pieces(found, part_head, trailing):
                 await channel.send(piece)
-                # Neither the read nor the socket need have made this task wait.
+                # Neither the read nor the send may have waited: let others run.
                 await trio.lowlevel.checkpoint()
             at = found.slice.end
 

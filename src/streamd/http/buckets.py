@@ -1,4 +1,4 @@
-"""Handlers of buckets: create, look at, list, delete (extensions sections 1.2 to 1.5)."""
+"""Handlers of buckets: create, describe, list, delete (extensions sections 1.2 to 1.5)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class BucketBody(msgspec.Struct):
 
 
 class StreamBody(msgspec.Struct):
-    """A stream in a listing. `tail_offset` is in bytes, `next_offset` is the offset there.
+    """A stream in a listing. `tail_offset` counts bytes, `next_offset` is the offset of the tail.
 
-    `path` reaches the stream also where `/{bucket}/{stream}` cannot name it. `etag` is that of a
-    HEAD: by what comes before its first colon, streams of one name are told apart.
+    `path` reaches the stream even if `/{bucket}/{stream}` cannot name it. `etag` is that of a HEAD;
+    the part before its first colon distinguishes streams that had the same name.
     """
 
     stream_id: str
@@ -92,9 +92,9 @@ async def delete(service: Service, request: Request, route: BucketRoute) -> Resp
 
 
 async def _sweep(service: Service, name: bytes) -> bool:
-    """Remove streams whose time is over: to its clients the bucket is empty without them.
+    """Remove expired streams: without them the bucket is empty for its clients.
 
-    Returns whether it is worth trying again.
+    Returns whether deleting the bucket is worth another try.
     """
     page = await _page(service, ListQuery(name, limit=1), local=False)
     if page.streams or not page.over:
@@ -128,7 +128,8 @@ async def list_streams(service: Service, request: Request, route: ListingRoute) 
 
 
 async def _page(service: Service, query: ListQuery, *, local: bool) -> Page:
-    """The page, as of now or later; what it leaves out as over is over for everyone."""
+    """The page, as of now or later. A stream that it leaves out as expired has expired on every
+    node."""
     group = service.node.group
     asked_ms = group.now_ms()
     page = await service.node.reads.page(query, await group.stored())
@@ -138,8 +139,8 @@ async def _page(service: Service, query: ListQuery, *, local: bool) -> Page:
         if listed.expiry_ms is not None and listed.expiry_ms <= asked_ms
     ]
     if over and group.leads and not local:
-        # As for a single stream (`Service.find`): first in the log, then told. Log time has
-        # passed `asked_ms` by then, so the second page has none of them.
+        # As for a single stream (`Service.find`): the log learns of the end first, then clients do.
+        # Log time has passed `asked_ms` by then, so the second page leaves all of them out.
         await group.propose(Sweep(over))
         page = await service.node.reads.page(query, await group.stored())
     return page

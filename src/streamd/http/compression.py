@@ -21,14 +21,14 @@ from streamd.http.messages import Buffer, Request, Response
 from streamd.http.wire import body_parts
 from streamd.streams.content import media_type
 
-# Bodies up to this size are sent as they are: they fit into a packet or so anyhow.
+# Bodies up to this size are sent as they are: they fit into a packet anyway.
 LEAST_BYTES = 1024
 VARY = b"Vary: Accept-Encoding\r\n"
 
-# Above this size it would keep the event loop for more than a fraction of a millisecond.
+# A larger body would hold up the event loop for more than a fraction of a millisecond.
 _INLINE_BYTES = 8 * 1024
-# Compression is a courtesy. It may take one core, and when more than this many answers wait for
-# it already, the next go out as they are.
+# Compression may take one core. While more than this many answers wait for it, further ones are
+# sent uncompressed.
 _AT_ONCE = 1
 _MOST_WAITING = 32
 
@@ -37,7 +37,7 @@ _ZLIB_LEVEL = 4
 _GZIP_WINDOW = 31
 _DEFLATE_WINDOW = 15
 
-# What is compressed already by its own format.
+# Types whose format is compressed already.
 _DENSE = re.compile(
     r"image/(?!svg\+xml|bmp|x-ms-bmp).*|audio/.*|video/.*|font/woff2?|application/(?:"
     r"zip|gzip|x-gzip|zstd|x-bzip2?|x-xz|x-7z-compressed|vnd\.rar|x-rar-compressed|pdf|"
@@ -64,11 +64,11 @@ def _deflate(size: int) -> _Coder:
 
 
 def _zstd(size: int) -> _Coder:
-    # The size goes into the frame, for clients that allot what they decode into.
+    # The frame tells the size, so that clients can allocate their buffer at once.
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=size)
 
 
-# In the order in which we choose among what a client likes equally.
+# In our order of preference, for clients with equal weights.
 _CODERS: dict[bytes, Callable[[int], _Coder]] = {
     b"zstd": _zstd,
     b"gzip": _gzip,
@@ -84,7 +84,7 @@ class Compressor:
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
 
     async def compress_any(self, request: Request, response: Response) -> None:
-        """Compress an answer whatever route it is of, if there is any point in it."""
+        """Compress an answer of any route, if that is worth it."""
         if response.status != 200 or body_parts(response.body)[1] <= LEAST_BYTES:
             return
         kind = _CONTENT_TYPE.search(response.head)
@@ -108,7 +108,7 @@ class Compressor:
         else:
             return
         if len(body) < size:
-            # Two representations must not share a strong tag; `conditions` knows both.
+            # Two representations must not share a strong tag; `conditions` understands both.
             response.head = (
                 _ETAG.sub(rb'\1-%b"\r' % coding, response.head)
                 + b"Content-Encoding: %b\r\n" % coding
@@ -127,21 +127,21 @@ def _compressed(make: Callable[[int], _Coder], parts: Sequence[Buffer], size: in
 def pays(content_type: str) -> bool:
     """Whether bodies of the type may get smaller.
 
-    That of ``application/octet-stream`` is the default, and says nothing.
+    ``application/octet-stream``, the default, tells nothing about the body, so it may.
     """
     return _DENSE.fullmatch(media_type(content_type)) is None
 
 
 @lru_cache(maxsize=1024)
 def choose(accepted: bytes) -> bytes | None:
-    """The coding that an Accept-Encoding header asks for, None for none."""
+    """The coding that an Accept-Encoding header asks for, or None."""
     qualities: dict[bytes, float] = {}
     for element in accepted.split(b","):
         name, _, parameter = element.partition(b";")
         coding = name.strip().lower().removeprefix(b"x-")
         quality = _QUALITY.fullmatch(parameter) if parameter else None
         if parameter and quality is None:
-            continue  # What makes no sense asks for nothing.
+            continue  # A malformed element asks for nothing.
         qualities[coding] = 1.0 if quality is None else float(quality[1])
     others = qualities.get(b"*", 0.0)
     best = max(_CODERS, key=lambda coding: qualities.get(coding, others))

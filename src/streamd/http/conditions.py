@@ -11,10 +11,10 @@ from streamd.streams.etags import parse_tag
 from streamd.streams.model import IfMatch
 
 _TAG = re.compile(rb'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
-# A compressed answer is another representation, so its tag is another one (`http.compression`).
+# A compressed answer is another representation and has a tag of its own (`http.compression`).
 _CODING = re.compile(rb'-(?:zstd|gzip|deflate)"$')
 
-# ``If-Match: *``: a stream that exists.
+# ``If-Match: *``: the stream exists.
 ANY_STATE = IfMatch()
 
 
@@ -24,9 +24,9 @@ def without_coding(tag: bytes) -> bytes:
 
 
 def named_tag(header: bytes, etag: bytes) -> bytes | None:
-    """The tag by which an If-None-Match header names `etag`, compressed or not; None if not.
+    """The tag by which an If-None-Match header names `etag`, compressed or not, or None.
 
-    The comparison is the weak one.
+    Weak comparison (RFC 9110 section 8.8.3.2).
     """
     if header == etag or header.strip() == b"*":
         return etag
@@ -38,10 +38,7 @@ def named_tag(header: bytes, etag: bytes) -> bytes | None:
 
 
 def if_match(headers: Headers) -> IfMatch | None:
-    """The condition of a write. Weak tags, and what is no tag of ours, never match.
-
-    Raises `BadRequest`.
-    """
+    """The condition of a write. Weak and foreign tags never match. Raises `BadRequest`."""
     raw = headers.get(IF_MATCH.key)
     if raw is None:
         return None

@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from streamd.http.heads import Fields, Head
-from streamd.http.incoming import Pace, WireBody, too_many_bodies, too_slow
+from streamd.http.incoming import Pace, WireBody, body_too_large, too_many_bodies, too_slow
 from streamd.http.messages import (
     Buffer,
     ClientGone,
@@ -35,6 +35,7 @@ from streamd.http.wire import (
     RequestRejected,
     body_parts,
     empty_lines,
+    head_too_large,
 )
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ class Phase(Enum):
 
 
 class Connection:
-    """One client's connection; also the `Channel` of its live responses. `buffer` holds what was
-    received and not yet taken."""
+    """One client's connection, and the `Channel` of its live responses. `buffer` holds the bytes
+    received but not yet consumed."""
 
     def __init__(self, door: FrontDoor, transport: Transport, client: str) -> None:
         self._door = door
@@ -84,7 +85,7 @@ class Connection:
                     return
                 while await self._serve_one():
                     if self.buffer:
-                        # A client that sends ahead must not keep the others waiting.
+                        # A client that pipelines requests must not starve the others.
                         await trio.lowlevel.checkpoint()
             if self._late is not None:
                 await self._refuse(self._late)
@@ -92,14 +93,14 @@ class Connection:
             pass
 
     async def _speak_http2(self, ahead: bytes = b"") -> None:
-        """Serve HTTP/2 to the end; `ahead` is what was taken of it."""
+        """Serve HTTP/2 to the end; `ahead` was read from the connection already."""
         assert self._door.http2 is not None
         self._enter(Phase.BUSY)
         await self._door.http2.serve(self.transport.stream(ahead + self.buffer))
 
     def check_time(self, now: float) -> None:
         """Called by the sweeper: end the connection if it has waited too long. While a body comes,
-        `since` is the time of the last look at its pace."""
+        `since` is when its pace was last checked."""
         config = self._door.config
         waited_ms = (now - self.since) * 1000
         if self.phase is Phase.IDLE and waited_ms > config.idle_timeout_ms:
@@ -151,7 +152,7 @@ class Connection:
         return await self._respond(head, await self._handle(request))
 
     async def _serve_pieces(self, head: Head) -> bool:
-        """Serve a request whose body the handler takes piece by piece. Raises `RequestRejected`."""
+        """Serve a request whose body the handler receives in pieces. Raises `RequestRejected`."""
         self._enter(Phase.BUSY)
         body = WireBody(self, head.fields, Pace(self._door.config))
         request = Request(
@@ -199,8 +200,8 @@ class Connection:
         except self._door.fatal:
             raise
         except Exception:
-            # A bug of ours: this client gets an answer, all others go on.
-            log.exception("a handler failed", method=request.method)
+            # A bug of ours: this client gets an error, the others are not affected.
+            log.exception("handler failed", method=request.method)
             return error_response(500, "INTERNAL", "an internal error", close=True)
 
     # -- receiving ----------------------------------------------------------------------------
@@ -220,12 +221,12 @@ class Connection:
             self._enter(Phase.HEAD)
         while True:
             if buffer[:2] == b"\r\n":
-                del buffer[: empty_lines(buffer)]  # RFC 9112 section 2.2 asks to overlook them.
+                del buffer[: empty_lines(buffer)]  # RFC 9112 section 2.2: ignored.
             if (end := buffer.find(b"\r\n\r\n", searched)) >= 0:
                 break
             searched = max(0, len(buffer) - 3)
             if len(buffer) > limit:
-                raise RequestRejected(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
+                raise head_too_large(limit)
             if b"\n\n" in buffer or b"\0" in buffer:
                 raise RequestRejected(400, "BAD_REQUEST", "a bare LF or NUL in the head")
             if not await self._receive():
@@ -233,7 +234,7 @@ class Connection:
             if self.phase is Phase.IDLE:
                 self._enter(Phase.HEAD)
         if end + 4 > limit:
-            raise RequestRejected(431, "HEADERS_TOO_LARGE", f"the head exceeds {limit} bytes")
+            raise head_too_large(limit)
         head = bytes(buffer[: end + 4])
         del buffer[: end + 4]
         return head
@@ -244,7 +245,7 @@ class Connection:
             return b""
         limit = self._door.config.max_body_bytes
         if length is not None and length > limit:
-            raise RequestRejected(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
+            raise body_too_large(limit)
         if length is not None and len(self.buffer) >= length:
             body = bytes(self.buffer[:length])
             del self.buffer[:length]
@@ -268,7 +269,7 @@ class Connection:
         while True:
             has_more = chunked.feed(self.buffer)
             if len(chunked.body) > limit:
-                raise RequestRejected(413, "BODY_TOO_LARGE", f"a body may have {limit} bytes")
+                raise body_too_large(limit)
             self._account(len(chunked.body))
             if chunked.done:
                 return bytes(chunked.body)
@@ -278,7 +279,7 @@ class Connection:
                 await self._receive_body()
 
     async def receive_more(self) -> bytes:
-        """For a body that is taken in pieces. Raises `ClientGone` when there is no more."""
+        """The next bytes of a body received in pieces. Raises `ClientGone` at the end."""
         data = await self.transport.receive()
         if not data:
             raise ClientGone
@@ -296,7 +297,7 @@ class Connection:
         self._body_came += len(self.buffer) - before
 
     def _account(self, size: int) -> None:
-        """Count what has come of a body against what all connections together may hold."""
+        """Count the received part of a body against the limit of all connections."""
         try:
             self.held.hold(size)
         except LimitReached:
@@ -305,7 +306,7 @@ class Connection:
     # -- sending ------------------------------------------------------------------------------
 
     async def _refuse(self, refused: RequestRejected) -> None:
-        """Answer what is no request, and end the connection so that it is read."""
+        """Send the error, then close so that the client can still read it."""
         self.held.release()
         self.buffer.clear()
         await self._send(refused.response, False, False, False)
@@ -356,7 +357,7 @@ class Connection:
         return keep_alive
 
     def _framed(self, data: Buffer) -> bytes:
-        """A piece of a live body as it goes on the wire, the head before the first."""
+        """A piece of a live body as it goes on the wire, after the head if it is the first."""
         framed = self._door.chunk(data) if self._chunked else bytes(data)
         if self._pending_head:
             framed, self._pending_head = self._pending_head + framed, b""

@@ -1,7 +1,7 @@
-"""Cursors: what keeps a cache in front of live reads from serving itself (protocol section 8.1).
+"""Cursors, which keep a cache from answering live reads for ever (protocol section 8.1).
 
-A cursor is the number of a 20-second interval. A client echoes it, which makes requests within
-one interval the same to a cache and those of the next a different one.
+A cursor is the number of a 20-second interval. Clients echo it, so that to a cache all requests
+within one interval are the same, and those of the next interval are not.
 """
 
 from __future__ import annotations

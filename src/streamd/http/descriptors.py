@@ -1,7 +1,7 @@
 """How many connections the process's file descriptors allow.
 
-A client too many is turned away, but a store that cannot open its next file ends the node: the
-descriptors of the stores must never be the clients' to take.
+A client too many is turned away, but a store that cannot open its next file ends the node. So
+clients must never take the descriptors that the stores need.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def allowed_connections(wanted: int, *, clustered: bool) -> int:
 
 
 def _raise_limit(needed: int) -> int:
-    """Have `needed` descriptors or as many as may be had; returns how many may be open."""
+    """Raise the limit to `needed` descriptors, or as far as allowed; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return needed
@@ -48,5 +48,5 @@ def _raise_limit(needed: int) -> int:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
         except (OSError, ValueError, OverflowError):
-            return soft  # "Unlimited" it may be, but the kernel has a limit of its own.
+            return soft  # The hard limit may be "unlimited", but the kernel has its own.
     return max(soft, granted)

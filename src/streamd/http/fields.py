@@ -1,7 +1,7 @@
-"""The protocol's headers and query parameters, read strictly.
+"""Parses the protocol's headers and query parameters strictly.
 
-Each function takes what the client sent and returns it typed, or raises `BadRequest` naming the
-header or parameter at fault.
+Each function takes raw bytes from the client and returns a typed value, or raises `BadRequest`,
+which names the header or parameter at fault.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class BadRequest(Exception):
 
 
 class Live(Enum):
-    """How a read goes on at the tail (protocol sections 5.7 and 5.8)."""
+    """How a read continues at the tail (protocol sections 5.7 and 5.8)."""
 
     LONG_POLL = b"long-poll"
     SSE = b"sse"
 
 
 class ReadQuery(NamedTuple):
-    """The parameters of a read. `at` is None for ``offset=now``; `local` asks for what this node
-    knows, without finding out whether there is more. `record` stands for the offset at which that
-    record begins; `framed` asks for records with their lengths."""
+    """The parameters of a read. `at` is None for ``offset=now``; `local` reads this node's state
+    without asking the leader for a later one. `record` stands for the offset at which that record
+    begins; `framed` asks for records with their lengths."""
 
     at: Position | None = START
     live: Live | None = None
@@ -88,8 +88,8 @@ def whole_number(raw: bytes, name: str, most: int) -> int:
 
 
 def refuse_coding(content_encoding: bytes) -> None:
-    """Raise `BadRequest` for a coded body (RFC 9110 sections 8.4 and 12.5.3): readers would get
-    the coded bytes without being told, and a JSON stream cannot look into them."""
+    """Raise `BadRequest` for a coded body (RFC 9110 sections 8.4 and 12.5.3): readers would not
+    learn that the bytes are coded, and a JSON stream could not parse them."""
     if content_encoding.strip().lower() not in (b"", b"identity"):
         message = "a body must be sent as it is, without Content-Encoding"
         raise BadRequest("UNSUPPORTED_CODING", message, 415, b"Accept-Encoding: identity\r\n")
@@ -111,6 +111,7 @@ def content_type(raw: bytes) -> str:
 
 
 def stream_seq(headers: Headers) -> str | None:
+    """The writer's Stream-Seq (protocol section 5.2). Raises `BadRequest`."""
     raw = headers.get(STREAM_SEQ.key)
     if raw is None:
         return None
@@ -140,7 +141,7 @@ def producer(headers: Headers) -> ProducerStamp | None:
 
 
 def create_settings(headers: Headers, fork: ForkRequest | None) -> Settings:
-    """What a PUT asks the stream to be (protocol section 5.1)."""
+    """The settings that a PUT asks for (protocol section 5.1). Raises `BadRequest`."""
     raw_type = headers.get(CONTENT_TYPE.key)
     ttl = headers.get(STREAM_TTL.key)
     expires_at = headers.get(STREAM_EXPIRES_AT.key)
@@ -164,7 +165,7 @@ def _timestamp(raw: bytes) -> tuple[str, int]:
 
 
 def fork_request(headers: Headers, source: bytes | None) -> ForkRequest | None:
-    """The fork headers; `source` is the key that Stream-Forked-From names, if it is there."""
+    """The fork headers; `source` is the key that Stream-Forked-From names, if given."""
     raw_offset = headers.get(STREAM_FORK_OFFSET.key)
     raw_sub_offset = headers.get(STREAM_FORK_SUB_OFFSET.key)
     if source is None:
@@ -225,7 +226,7 @@ def _read_query(query: bytes) -> ReadQuery:
     return ReadQuery(
         _offset(given.get(b"offset", b"-1")),
         live,
-        # A cursor is a cache key made by us; one that is not is no reason to fail a read.
+        # A cursor is only a cache key: a malformed one must not fail the read.
         int(cursor) if cursor.isdigit() else None,
         None if timeout is None else _seconds_as_ms(timeout),
         PIECE_BYTES if most is None else max(1, whole_number(most, "max_bytes", MAX_READ_BYTES)),
@@ -236,7 +237,7 @@ def _read_query(query: bytes) -> ReadQuery:
 
 
 def is_local(given: Mapping[bytes, bytes]) -> bool:
-    """Whether a read asks for what this node has, by a parsed query. Raises `BadRequest`."""
+    """Whether a parsed query asks for this node's own state. Raises `BadRequest`."""
     consistency = given.get(b"consistency", b"linearizable")
     if consistency not in (b"linearizable", b"local"):
         raise BadRequest("INVALID_REQUEST", "consistency must be linearizable or local")
@@ -250,7 +251,9 @@ def _offset(raw: bytes) -> Position | None:
         return START
     position = parse_offset(raw)
     if position is None:
-        raise BadRequest("INVALID_OFFSET", "offset must be -1, now, or an offset given out before")
+        raise BadRequest(
+            "INVALID_OFFSET", "offset must be -1, now, or an offset from an earlier answer"
+        )
     return position
 
 
@@ -261,7 +264,7 @@ def _seconds_as_ms(raw: bytes) -> int:
 
 
 def parse_query(query: bytes) -> dict[bytes, bytes]:
-    """Query parameters by name, decoded; a repeated one is refused."""
+    """Query parameters by name, decoded. Raises `BadRequest` for a repeated one."""
     given: dict[bytes, bytes] = {}
     for pair in query.split(b"&"):
         name, _, value = pair.partition(b"=")
@@ -276,8 +279,8 @@ def parse_query(query: bytes) -> dict[bytes, bytes]:
 
 
 def snapshot_offset(raw: bytes) -> Position:
-    """The offset in the path of a snapshot that is published. Raises `BadRequest`."""
+    """The offset in the path of a snapshot to publish. Raises `BadRequest`."""
     position = parse_offset(raw)
     if position is None:
-        raise BadRequest("INVALID_OFFSET", "a snapshot's offset must be one given out before")
+        raise BadRequest("INVALID_OFFSET", "a snapshot's offset must be one from an earlier answer")
     return position

@@ -1,7 +1,7 @@
 """The front door: a small, strict HTTP/1.1 server on Trio, for all traffic of a node.
 
-One task per connection, and none besides: time limits are kept by a single sweeper that looks at
-all connections once a second, because a cancel scope per request costs as much as parsing it.
+Each connection has one task and no timers. A single sweeper checks the time limits of all
+connections once a second, because a cancel scope per request costs as much as parsing the request.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ log = structlog.get_logger("streamd.http")
 
 
 class Http2(Protocol):
-    """Serves the same application on connections that speak HTTP/2."""
+    """Serves the same application on connections of HTTP/2."""
 
     def share_limits(self, bodies: Shares, outgoing: Outgoing) -> None:
-        """Count what bodies and answers hold together with what the others' do."""
+        """Count bodies and answers against the limits that HTTP/1.1 uses."""
 
     async def serve(self, stream: Any) -> None:
         """Serve a Trio stream, plain or TLS, to its end."""
 
     async def drain(self) -> None:
-        """End idle connections now, and the others after their responses."""
+        """End idle connections now and the others after their responses."""
 
     async def raise_fatal(self) -> None:
         """Wait for an error that is fatal to the node, and raise it."""
@@ -55,7 +55,7 @@ class Http2(Protocol):
 class FrontDoor:
     """Serves an application on listening sockets. `fatal` errors of a handler end the server.
 
-    With `http2`, connections that begin with HTTP/2 are its own, the others are served here: there
+    `http2` gets the connections that begin with HTTP/2. All others are served here, so that there
     is one parser of HTTP/1.1.
     """
 
@@ -82,7 +82,7 @@ class FrontDoor:
         self.scheme = b"http"
         self._handshakes = 0
         self._renew_tail_heads()
-        # The time of the last sweep: precise enough for limits of seconds, and free to read.
+        # When the last sweep began: precise enough for limits of seconds, and free to read.
         self.swept_at = trio.current_time()
         self.heads = HeadParser(config.max_headers)
         self._chunked_data: Buffer = b""
@@ -93,7 +93,7 @@ class FrontDoor:
     async def serve(
         self, listeners: Sequence[socket.socket], ssl_context: ssl.SSLContext | None = None
     ) -> None:
-        """Serve until `drain` or cancelled. The listeners are non-blocking, and closed after."""
+        """Serve until drained or cancelled. Closes the listeners, which must be non-blocking."""
         self.scheme = b"http" if ssl_context is None else b"https"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
@@ -116,7 +116,7 @@ class FrontDoor:
             nursery.cancel_scope.cancel()
 
     def drain(self) -> None:
-        """Accept no more; idle connections end now, the others after their response."""
+        """Stop accepting; end idle connections now and the others after their response."""
         self.draining = True
         self._accepting.cancel()
         for connection in self.connections:
@@ -177,9 +177,9 @@ class FrontDoor:
                 await connection.transport.close()
 
     def chunk(self, data: Buffer) -> bytes:
-        """`data` as a chunk of a chunked body. One event goes to many readers: framed once.
+        """`data` as a chunk of a chunked body. An event for many readers is framed once.
 
-        A chunk of no bytes would end the body (RFC 9112 section 7.1), so empty data has none.
+        An empty chunk would end the body (RFC 9112 section 7.1), so empty data gives no chunk.
         """
         if not data:
             return b""

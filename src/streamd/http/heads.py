@@ -1,8 +1,8 @@
 """Heads of requests, parsed strictly.
 
-A lenient server is one that a proxy in front of it understands differently, which is how requests
-are smuggled. So whatever RFC 9112 lets a recipient repair is refused here. Headers are parsed by
-llhttp; the checks around it are those that llhttp leaves to its user.
+A lenient server may read a request differently than the proxy in front of it, and that is how
+requests are smuggled. So this module refuses whatever RFC 9112 lets a recipient repair. llhttp
+parses the headers; the checks around it are those that llhttp leaves to its user.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import httptools
 
-from streamd.http.wire import SINGLE_HEADERS, VISIBLE, RequestRejected
+from streamd.http.wire import SINGLE_HEADERS, VISIBLE, RequestRejected, too_many_headers
 
 MAX_TARGET_BYTES = 8 * 1024
 
@@ -46,7 +46,7 @@ _DOTS = re.compile(rb"(^|/)(\.|%2e){2}(/|$)", re.IGNORECASE)
 
 
 class _Parts:
-    """What llhttp's callbacks gather."""
+    """Collects headers through llhttp's callbacks."""
 
     __slots__ = ("headers",)
 
@@ -55,7 +55,7 @@ class _Parts:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
-        value = value.rstrip(b" \t")  # llhttp leaves it there; it is no part of the value.
+        value = value.rstrip(b" \t")  # llhttp keeps trailing space; the value ends before it.
         if name in self.headers:
             if name in SINGLE_HEADERS:
                 text = name.decode("ascii", "replace")
@@ -65,7 +65,7 @@ class _Parts:
 
 
 class Fields:
-    """A head from the version on: what all requests of one client tend to share.
+    """A head from the version on, the part that the requests of one client tend to share.
 
     `content_length` is None for a chunked body.
     """
@@ -80,7 +80,7 @@ class Fields:
         try:
             parser.feed_data(b"POST / " + raw)
         except httptools.HttpParserUpgrade:
-            pass  # An upgrade that is asked for is declined by not taking notice.
+            pass  # Ignoring an upgrade declines it (RFC 9110 section 7.8).
         except httptools.HttpParserCallbackError as error:
             if isinstance(error.__context__, RequestRejected):
                 raise error.__context__ from None
@@ -90,11 +90,11 @@ class Fields:
         self.version = parser.get_http_version()
         self.headers = parts.headers
         if self.version not in ("1.1", "1.0"):
-            raise RequestRejected(505, "HTTP_VERSION", "only HTTP/1.1 and HTTP/1.0 are spoken here")
+            raise RequestRejected(505, "HTTP_VERSION", "only HTTP/1.1 and HTTP/1.0 are supported")
         check_host(self.headers.get(b"host"), required=self.version == "1.1")
         self.content_length = self._body_length()
         self.keep_alive = self._keeps_alive()
-        # HTTP/1.0 knows no interim answer (RFC 9110 section 10.1.1).
+        # HTTP/1.0 has no interim responses (RFC 9110 section 10.1.1).
         expect = self.headers.get(b"expect") if self.version == "1.1" else None
         check_expectation(expect)
         self.expects_continue = expect is not None
@@ -183,7 +183,7 @@ def _remember(memory: dict[bytes, _T], raw: bytes, parsed: _T) -> None:
 
 
 def _check_lines(raw: bytes, max_headers: int) -> None:
-    """Line ends, folding and control characters, which parsers like to be generous about."""
+    """Check line ends, folding and control characters, which parsers tend to tolerate."""
     if raw.translate(None, VISIBLE):
         raise RequestRejected(400, "BAD_REQUEST", "a control character in the head")
     lines = raw.count(b"\r\n")
@@ -192,17 +192,17 @@ def _check_lines(raw: bytes, max_headers: int) -> None:
     if b"\n " in raw or b"\n\t" in raw:
         raise RequestRejected(400, "BAD_REQUEST", "a folded header line")
     if lines - 2 > max_headers:
-        raise RequestRejected(431, "TOO_MANY_HEADERS", f"more than {max_headers} headers")
+        raise too_many_headers(max_headers)
 
 
 def check_method(method: bytes) -> None:
-    """Raises `RequestRejected` for a method that no resource here has."""
+    """Raises `RequestRejected` for a method that no path has."""
     if method in (b"CONNECT", b"TRACE"):
         raise RequestRejected(
             405, "METHOD_NOT_ALLOWED", f"{method.decode()} is not allowed", b"Allow: OPTIONS\r\n"
         )
     if method not in _METHODS:
-        raise RequestRejected(501, "METHOD_UNKNOWN", "the method is not known")
+        raise RequestRejected(501, "METHOD_UNKNOWN", "unknown method")
 
 
 def check_host(host: bytes | None, *, required: bool = False) -> None:
@@ -217,7 +217,7 @@ def check_host(host: bytes | None, *, required: bool = False) -> None:
 def check_expectation(expect: bytes | None) -> None:
     """Raises `RequestRejected`."""
     if expect is not None and expect.lower() != b"100-continue":
-        raise RequestRejected(417, "EXPECTATION_FAILED", "only Expect: 100-continue is understood")
+        raise RequestRejected(417, "EXPECTATION_FAILED", "only Expect: 100-continue is supported")
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
@@ -245,7 +245,7 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
 
 
 def _checked_path(path: bytes) -> bytes:
-    """A raw path that means one thing only. Raises `RequestRejected`."""
+    """A raw path with a single meaning. Raises `RequestRejected`."""
     if b"%" in path and _ESCAPE.search(path):
         raise RequestRejected(400, "INVALID_PATH", "the path has an invalid percent escape")
     if (b".." in path or b"%" in path) and _DOTS.search(path):

@@ -1,10 +1,9 @@
-"""What a client of HTTP/2 sends, cut so that each turn of the loop has little of it to do.
+"""Cuts what a client of HTTP/2 sends, so that each turn of the event loop has little to do.
 
-A frame of nine bytes may cost as much work as one of 16 KiB, and the library below works through
-all that was received before anyone else has a turn. So it is given a few frames at a time. Frames
-that carry no request and no body come out of an allowance (a token bucket): a client that downloads
-fast needs many WINDOW_UPDATE frames, but they go with the bytes; one that sends them by themselves
-floods.
+A frame of nine bytes may cost as much work as one of 16 KiB, and the library processes all it gets
+before any other task runs. So it gets a few frames at a time. Frames that carry neither a request
+nor a body come out of an allowance (a token bucket): a fast download needs many WINDOW_UPDATE
+frames, but in proportion to its bytes; a client that sends them without bytes floods.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Flood(Exception):
 
 
 class FrameMeter:
-    """Follows the frames of one connection from its first byte on."""
+    """Follows the frames of one connection from its first byte."""
 
     def __init__(self, now: float) -> None:
         self._allowance = float(BURST_FRAMES)
@@ -44,11 +43,11 @@ class FrameMeter:
         self._allow(size / 1024)
 
     def turns(self, data: bytes, now: float) -> Iterator[bytes]:
-        """`data` as it is to be worked through, a turn of the loop for each piece; some are empty.
+        """`data` in pieces, each for one turn of the loop; a piece may be empty.
 
-        Frames that a server may ignore are left out: PRIORITY, whose tree costs most of all and
-        which is deprecated (RFC 9113 section 5.3.2), and unknown ones (section 5.5). What does not
-        begin as HTTP/2 does is one piece. Raises `Flood`.
+        Frames that a server may ignore are left out: PRIORITY, which is deprecated (RFC 9113
+        section 5.3.2) and whose tree costs most of all, and unknown ones (section 5.5). Data that
+        does not begin with HTTP/2's preface is one piece. Raises `Flood`.
         """
         self._allow((now - self._renewed_at) * FRAMES_PER_S)
         self._renewed_at = now
@@ -87,7 +86,7 @@ class FrameMeter:
         size, kind, flags = int.from_bytes(header[:3]), header[3], header[4]
         self._left = size
         ignorable = kind == _PRIORITY or kind > _CONTINUATION
-        # Amid a block of headers no other frame may come: that is for the library to refuse.
+        # Within a block of headers no other frame may come: the library refuses that.
         self._is_passed_on = not ignorable or self._in_headers or size > _MAX_FRAME_BYTES
         if kind in (_HEADERS, _CONTINUATION):
             self._in_headers = not flags & _END_HEADERS

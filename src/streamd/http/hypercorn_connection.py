@@ -18,10 +18,10 @@ log = structlog.get_logger("streamd.http")
 
 
 class BoundedBuffer(h2.StreamBuffer):
-    """What of a response waits for its client to take it, little more than the high-water mark.
+    """The part of a response that waits for the client: little more than the high-water mark.
 
-    Hypercorn's own lets a response go on as soon as it was looked at, though nothing was taken: for
-    a client that grants no window all of a response gathered there.
+    Hypercorn's own buffer resumes the response whenever it is asked for data, even if nothing was
+    sent. A client that grants no window made the whole response pile up there.
     """
 
     async def push(self, data: bytes) -> None:
@@ -43,15 +43,15 @@ class BoundedBuffer(h2.StreamBuffer):
         return data
 
 
-# Connections look it up there, and offer no other way to have another.
+# Hypercorn looks the class up here, and offers no other way to replace it.
 h2.StreamBuffer = BoundedBuffer  # type: ignore[misc]
 
 
 class HypercornConnection(TCPServer):
-    """A connection that does little in each turn of the loop, and is over when its client has gone.
+    """A connection that does little in each turn of the loop, and ends when its client leaves.
 
-    Hypercorn's own works through all that was received at once, and when its client has gone it
-    lasts until its idle timeout, so that clients who come and go at a modest rate would use up all
+    Hypercorn's own processes everything received in one turn, and after its client has left it
+    stays until the idle timeout: clients that come and go at a modest rate would use up all
     connections.
     """
 
@@ -76,14 +76,14 @@ class HypercornConnection(TCPServer):
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             pass
         except Flood:
-            log.info("a client of HTTP/2 sends too many control frames", client=self._client())
+            log.info("HTTP/2 client sent too many control frames", client=self._client())
             await self._calm_down()
         await self.protocol.handle(Closed())
         self._ended = True
         await self.idle_task.stop()
 
     async def _calm_down(self) -> None:
-        """Tell the client why it is disconnected (RFC 9113 section 10.5)."""
+        """Send GOAWAY with the reason (RFC 9113 section 10.5)."""
         if isinstance(protocol := self.protocol.protocol, h2.H2Protocol):
             protocol.connection.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
             await self.protocol_send(RawData(protocol.connection.data_to_send()))
@@ -93,7 +93,7 @@ class HypercornConnection(TCPServer):
 
 
 class LimitedStream:
-    """The stream below a connection: what is not here is as the stream `inner` has it."""
+    """Wraps the stream `inner` of a connection to limit the time of its sends."""
 
     def __init__(self, inner: Any, write_timeout_s: float) -> None:
         self._inner = inner
@@ -103,9 +103,9 @@ class LimitedStream:
         return getattr(self._inner, name)
 
     async def send_all(self, data: bytes) -> None:
-        """Send `data`, `SEND_BYTES` of it in each write timeout at the least.
+        """Send `data`, at least `SEND_BYTES` of it in each write timeout.
 
-        Hypercorn shields its sending, so that no limit of time from above gets through to it.
+        Hypercorn shields its sends from cancellation, so no timeout around them would work.
         Raises `BrokenResourceError`.
         """
         for start in range(0, len(data), SEND_BYTES):

@@ -1,9 +1,9 @@
 """HTTP/2 by Hypercorn, on connections that the front door accepted.
 
-Hypercorn's own `serve` lets an error of one connection end them all, and version 0.18 has such
-errors within a client's reach: data for an HTTP/2 stream that was answered before its body had
-come. So its connection class is used alone, each one contained. It is given HTTP/2 only: its parser
-of HTTP/1.1 repairs what the front door refuses, and upgrades what nobody asked a proxy for.
+In Hypercorn's own `serve` an error of one connection ends them all, and in version 0.18 a client
+can cause one: data for an HTTP/2 stream that was answered before its body had come. So only its
+connection class is used, and errors stay within the connection. It gets HTTP/2 only: its parser of
+HTTP/1.1 repairs what the front door refuses, and accepts upgrades that a proxy did not ask for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = structlog.get_logger("streamd.http")
 
 
 class HypercornHttp2:
-    """Serves the application on connections that begin with HTTP/2, an `Http2`."""
+    """Serves the application on connections that begin with HTTP/2: an `Http2`."""
 
     def __init__(self, application: AsgiApplication, server: ServerConfig) -> None:
         self.application = application
@@ -49,7 +49,7 @@ class HypercornHttp2:
                 app, self._config, self._context, ConnectionState({}), limited
             )
         except* Exception as errors:
-            log.warning("a connection failed", error=repr(errors.exceptions[0]))
+            log.warning("connection failed", error=repr(errors.exceptions[0]))
 
     async def drain(self) -> None:
         await self._context.terminated.set()

@@ -1,4 +1,4 @@
-"""Bodies of requests that are taken as they come, and how slowly they may do that."""
+"""Bodies of requests that handlers receive in pieces, and how slowly they may come."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MARKS_PER_WINDOW = 8
 class Pace:
     """Whether a body comes fast enough: `body_min_bytes_per_s` in each `body_timeout_ms`.
 
-    The window slides, so that nobody may lag on the strength of a fast beginning. Only time counts
-    that the server spent waiting: what it does with a piece is not the client's fault.
+    The window slides, so a fast beginning does not pay for a slow rest. Only the time that the
+    server spent waiting counts: what it does with a piece is not the client's fault.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -30,7 +30,7 @@ class Pace:
         self._marks = deque([(0.0, 0)])
 
     def keeps_up(self, waited_s: float, size: int) -> bool:
-        """Count `size` bytes that came in `waited_s` more seconds. Returns whether it is enough."""
+        """Count `size` bytes that came in `waited_s` more seconds. Returns whether they suffice."""
         self._waited_s += waited_s
         self._bytes += size
         marks = self._marks
@@ -44,7 +44,7 @@ class Pace:
         return span_s < self._window_s or came >= self._least_bytes_per_s * span_s
 
     async def wait(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Have `receive` wait for the client. Raises `RequestRejected` when it is too slow."""
+        """Wait for the client by `receive`. Raises `RequestRejected` when it is too slow."""
         started = trio.current_time()
         with trio.move_on_after(self._window_s):
             data = await receive()
@@ -55,11 +55,20 @@ class Pace:
 
 
 def too_slow() -> RequestRejected:
+    """The rejection of a body that falls short of `Pace`."""
     return RequestRejected(408, "BODY_TIMEOUT", "the request's body came too slowly")
 
 
 def too_many_bodies() -> RequestRejected:
-    return RequestRejected(503, "OVERLOADED", "too many bodies at once", b"Retry-After: 1\r\n")
+    """The rejection of a body beyond what all bodies together may hold."""
+    message = "too many bodies are coming in (server.max_buffered_bytes)"
+    return RequestRejected(503, "OVERLOADED", message, b"Retry-After: 1\r\n")
+
+
+def body_too_large(limit: int) -> RequestRejected:
+    """The rejection of a body of more than `limit` bytes."""
+    message = f"the body exceeds {limit} bytes (server.max_body_bytes)"
+    return RequestRejected(413, "BODY_TOO_LARGE", message)
 
 
 class Wire(Protocol):
@@ -72,11 +81,11 @@ class Wire(Protocol):
         """Receive into the buffer; returns what came. Raises `ClientGone` at the end."""
 
     async def send_continue(self) -> None:
-        """Tell the client to go on, which waits for that."""
+        """Send 100 Continue, for which the client waits."""
 
 
 class WireBody:
-    """The body of an HTTP/1.1 request, an `IncomingBody`. `ended` once all of it was taken."""
+    """The body of an HTTP/1.1 request: an `IncomingBody`. `ended` once all of it was received."""
 
     def __init__(self, wire: Wire, fields: Fields, pace: Pace) -> None:
         self.length = fields.content_length
@@ -89,6 +98,7 @@ class WireBody:
         self._awaits_continue = fields.expects_continue
 
     async def receive(self) -> bytes:
+        """The next piece, as `IncomingBody.receive` says."""
         while not self.ended:
             if self._has_more:
                 await trio.lowlevel.checkpoint()
@@ -105,7 +115,7 @@ class WireBody:
         return b""
 
     def _take(self) -> bytes:
-        """What is here of the body, as far as it was received."""
+        """The part of the body that is in the connection's buffer."""
         buffer = self._wire.buffer
         self._has_more = False
         if not buffer:

@@ -18,8 +18,8 @@ from streamd.http.shares import client_of
 from streamd.http.wire import STATUS_LINES, body_parts
 
 _BACKLOG = 4096
-# One accept in each turn lets new clients starve where a thousand busy ones make turns long; all of
-# them would hold up those a thousand.
+# With one accept per turn new clients would starve while a thousand busy ones make turns long;
+# with all of them at once the busy ones would wait.
 ACCEPTS_PER_TURN = 64
 _ACCEPT_BACKOFF_S = 0.1
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -51,7 +51,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
 async def accept_for_ever(
     listener: socket.socket, take: Callable[[socket.socket, str], None]
 ) -> NoReturn:
-    """Pass each connection on to `take`, non-blocking, with the client that it is of (`client_of`),
+    """Pass each accepted socket, non-blocking, to `take` with its client (`client_of`): at most
     `ACCEPTS_PER_TURN` in a turn of the loop."""
     while True:
         await trio.lowlevel.wait_readable(listener)
@@ -64,7 +64,7 @@ async def accept_for_ever(
                 if error.errno in _OUT_OF_DESCRIPTORS:
                     log.warning("accept failed", error=error.strerror)
                     await trio.sleep(_ACCEPT_BACKOFF_S)
-                break  # Or a client left before it was accepted.
+                break  # The client left before it was accepted.
             sock.setblocking(False)
             with suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -72,7 +72,7 @@ async def accept_for_ever(
 
 
 def server_ssl_context(server: ServerConfig) -> ssl.SSLContext | None:
-    """TLS as it is configured, or None. Raises `ConfigError`."""
+    """The configured TLS, or None. Raises `ConfigError`."""
     if server.tls_cert is None or server.tls_key is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -90,9 +90,9 @@ def server_ssl_context(server: ServerConfig) -> ssl.SSLContext | None:
 
 
 def turn_away(sock: socket.socket) -> None:
-    """Tell one client too many to come again, without waiting for anything."""
+    """Refuse a connection beyond `server.max_connections`, without waiting for anything."""
     refusal = error_response(
-        503, "TOO_MANY_CONNECTIONS", "too many connections", b"Retry-After: 1\r\n"
+        503, "TOO_MANY_CONNECTIONS", "too many connections; try again later", b"Retry-After: 1\r\n"
     )
     parts, size = body_parts(refusal.body)
     end = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % size

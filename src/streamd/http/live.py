@@ -1,8 +1,8 @@
-"""Live readers: who waits on which stream, and how news reaches them.
+"""Live readers: which reader waits on which stream, and how changes reach it.
 
-A change is encoded once and written straight to the sockets of all readers that stand at its
-start, without waking a task for each. A reader's own task takes over only when its socket would
-block, when it has fallen behind, or when the stream ends.
+A change is encoded once and written straight to the sockets of all readers at its start, without
+waking a task for each. A reader's own task takes over when its socket would block, when the reader
+lags, and when the stream ends.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from streamd.streams.offsets import Position
 # A group's id, and a stream's id within that group.
 LiveStream = tuple[int, int]
 
-# The event of a change for a reader with this least cursor that is held back these bytes, and what
-# it is held back then.
+# Takes the least cursor that a reader may get, and the bytes held back from it so far. Returns the
+# event of a change, and the bytes held back after it.
 Encode = Callable[[int, bytes], tuple[bytes, bytes]]
 
-# A larger event is not held per reader: each then reads on its own, a piece at a time.
+# A larger change is not encoded for all: each reader reads it by itself, a piece at a time.
 MAX_DIRECT_BYTES = 64 * 1024
 
 
 class Reader:
-    """One live reader, parked at the tail `at` of a stream until there is news."""
+    """A live reader, parked at the tail `at` of a stream until the stream changes."""
 
     __slots__ = ("_scope", "at", "news", "stream")
 
@@ -42,16 +42,16 @@ class Reader:
         self._scope: trio.CancelScope | None = None
 
     def deliver(self, change: Change, encode: Encode) -> bool:
-        """Take part in a change. Returns whether the reader stays parked."""
+        """Deliver a change. Returns whether the reader stays parked."""
         if self.knows(change):
             return True
         self.wake()
         return False
 
     def knows(self, change: Change) -> bool:
-        """Whether the reader parked after it had read what the change tells.
+        """Whether the reader has read this change already.
 
-        Changes are told a little after they were made; a reader may come in between.
+        Changes are published a little after they were made; a reader may park in between.
         """
         return self.at == change.stream.tail and not change.stream.closed
 
@@ -61,7 +61,7 @@ class Reader:
             self._scope.cancel()
 
     async def park(self, channel: Channel, deadline: float) -> bool:
-        """Wait for news until `deadline`. Returns False when the client went away instead."""
+        """Wait for a change until `deadline`. Returns False if the client disconnects first."""
         self.news = False
         with trio.CancelScope(deadline=deadline) as self._scope:
             await channel.wait_disconnected()
@@ -71,11 +71,11 @@ class Reader:
 
 
 class SseReader(Reader):
-    """A reader whose events can be written by whoever has them.
+    """A reader to which the hub itself writes events.
 
-    `cursor` is the least cursor it may be given, from what it echoed; `held` are bytes before
-    `at` that it has not been shown (`sse.whole_characters`); `finished` says that it was told of
-    the stream's close.
+    `cursor` is the least cursor that it may get, by what it echoed; `held` are bytes before `at`
+    that it has not been sent (`sse.whole_characters`); `finished` says that the close of the stream
+    was sent.
     """
 
     __slots__ = ("channel", "cursor", "finished", "held")
@@ -90,6 +90,7 @@ class SseReader(Reader):
         self.finished = False
 
     def deliver(self, change: Change, encode: Encode) -> bool:
+        """Write the change's event, if the reader is at its start."""
         if self.at != change.start:
             return super().deliver(change, encode)
         event, self.held = encode(self.cursor, self.held)
@@ -98,7 +99,7 @@ class SseReader(Reader):
         self.finished = change.stream.closed
         if sent and not self.finished:
             return True
-        # Its own task has to write the rest, and must not wait for the next heartbeat to do so.
+        # Its own task must write the rest now, and not at the next heartbeat.
         self.wake()
         return False
 
@@ -122,7 +123,7 @@ class Hub:
         return sum(self.reading_now.values()) >= self._max_readers
 
     def export(self, metrics: Metrics) -> None:
-        """Have the live responses under way scraped."""
+        """Export the number of live responses under way."""
         metrics.gauge_by(
             "mode", "live_readers", "Live responses under way.", lambda: self.reading_now
         )
@@ -137,7 +138,8 @@ class Hub:
             self.reading_now[mode] -= 1
 
     def add(self, reader: Reader) -> None:
-        """Have `reader` served; it must `park` without awaiting anything in between."""
+        """Publish changes to `reader` too. It must `park` without awaiting anything in between, or
+        it would miss the changes of that time."""
         self._readers.setdefault(reader.stream, set()).add(reader)
 
     def remove(self, reader: Reader) -> None:
@@ -153,7 +155,7 @@ class Hub:
         return bool(self._readers)
 
     def publish(self, group_id: int, changes: dict[int, Change]) -> None:
-        """Bring changes to their readers."""
+        """Deliver changes, by stream id, to the readers of these streams."""
         for stream_id, change in changes.items():
             readers = self._readers.get((group_id, stream_id))
             if readers is None:
@@ -179,7 +181,7 @@ class Hub:
                 self.remove(reader)
 
     def _encoder(self, change: Change) -> Encode:
-        """Encodes the event of `change`, once for all readers that are told the same."""
+        """Encodes the event of `change`, once for all readers that get the same bytes."""
         stream = change.stream
         current = current_cursor(self._clock_ms())
         by_held: dict[bytes, tuple[bytes, bytes]] = {}
@@ -200,13 +202,13 @@ class Hub:
         return encode
 
     def drain(self) -> None:
-        """Wake everyone for good: the node is going down."""
+        """Wake all readers to end: the node stops."""
         self.draining = True
         self._wake_readers(list(self._readers))
 
 
 def _data_event(change: Change, held: bytes) -> tuple[bytes, bytes]:
-    """The data of a change for readers that are held back `held`, and what they are then."""
+    """The data event of a change after the bytes `held` back, and the bytes held back next."""
     stream = change.stream
     parts, kept = whole_characters(stream.content_type, held, change.parts, last=stream.closed)
     return data_event(stream.content_type, parts) if parts else b"", kept

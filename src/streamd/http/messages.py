@@ -1,6 +1,6 @@
 """Requests and responses as values: what a handler sees of HTTP, whichever server carries it.
 
-Two adapters turn wire traffic into these and back: the front door (HTTP/1.1 on Trio and
+Two adapters convert the traffic on the wire to these and back: the front door (HTTP/1.1 on Trio and
 httptools) and the ASGI application that Hypercorn serves (HTTP/2). A handler is a function from
 a `Request` to a `Response` or a `LiveResponse` and knows neither sockets nor ASGI.
 """
@@ -14,8 +14,8 @@ import msgspec
 
 Buffer = bytes | memoryview
 
-# What a client has stored may be HTML. `sandbox` lets a browser show it without scripts and apart
-# from this origin, so that it neither acts for its reader nor reads other streams as this origin.
+# A stream may hold HTML. `sandbox` makes a browser show it without scripts and outside of this
+# origin, so that it can neither act for its reader nor read other streams.
 _SAFE_HEAD = b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox\r\n"
 # Sent with every response, errors included (protocol 10.7 and CORS for browser clients).
 COMMON_HEAD = (
@@ -23,23 +23,23 @@ COMMON_HEAD = (
     b"Access-Control-Allow-Origin: *\r\n"
     b"Access-Control-Expose-Headers: *\r\n"
 )
-# Sent instead with what pages of other origins may not read.
+# Sent instead with answers that pages of other origins must not read.
 PRIVATE_HEAD = _SAFE_HEAD + b"Cross-Origin-Resource-Policy: same-origin\r\n"
 
 
 class Channel(Protocol):
     """The way back to one client, for a response that stays open.
 
-    `try_send` lets a fan-out serve a thousand readers without waking a task for each; the
-    reader's own task takes over only when the socket would block.
+    By `try_send` the hub serves a thousand readers without waking a task for each; a reader's own
+    task takes over when its socket would block.
     """
 
     def try_send(self, data: bytes) -> bool:
-        """Write `data` as far as the socket takes it now, never waiting.
+        """Write as much of `data` as the socket takes now, without waiting.
 
-        Returns True when all of it went. On False the channel holds the rest (one piece at
-        most), and the reader's own task must `flush` before anything more is sent; a broken
-        connection also gives False, and `flush` then raises.
+        Returns whether all of it went. If not, the channel holds the rest (one piece at most), and
+        the reader's own task must `flush` before anything more is sent. A broken connection also
+        gives False, and `flush` then raises.
         """
         ...
 
@@ -56,41 +56,41 @@ class Channel(Protocol):
         ...
 
     async def wait_disconnected(self) -> None:
-        """Return once the client has gone away. Safe to cancel and to call again."""
+        """Return once the client has disconnected. May be cancelled and called again."""
         ...
 
 
 class IncomingBody(Protocol):
-    """A request's body that the handler takes as it comes, a piece at a time.
+    """A request's body that the handler receives piece by piece.
 
-    `length` is its size in bytes as told beforehand, or None.
+    `length` is its size in bytes by Content-Length, or None.
     """
 
     @property
     def length(self) -> int | None: ...
 
     async def receive(self) -> bytes:
-        """The next piece, of at most some 64 KiB; empty at the end, and ever after.
+        """The next piece, of about 64 KiB at most; empty at the end and from then on.
 
         Raises `ClientGone`, and `wire.RequestRejected` for a body that is malformed or comes too
-        slowly: the adapter answers that, a handler only tidies up.
+        slowly: the adapter answers that, the handler only cleans up.
         """
         ...
 
 
 class ClientGone(Exception):
-    """The client closed its connection, or was too slow to be served any longer."""
+    """The client closed its connection, or was too slow."""
 
 
 class Request:
-    """One HTTP request, its body complete (adapters enforce `max_body_bytes`) or, where the
-    application asked for that (`takes_pieces`), still to come: then `body` is empty.
+    """One HTTP request. Its `body` is complete (adapters enforce `max_body_bytes`), or, where the
+    application `takes_pieces`, empty: then the handler receives it from `incoming`.
 
     `path` is the raw path as sent, still percent-encoded and without the query; `query` is the
     raw query string without ``?``. Header names are lower-case; a header sent twice has its
     values joined by ``", "`` (adapters refuse repeats of Host, Content-Length and the like).
-    Requests may share their `headers`: nobody writes to them. `client` is the address the request
-    came from, as limits are shared among clients (`shares.client_of`).
+    Requests may share their `headers`, so nothing may write to them. `client` is the address that
+    limits count the request for (`shares.client_of`).
     """
 
     __slots__ = (
@@ -161,14 +161,13 @@ class Response:
 
 
 class LiveResponse:
-    """A response whose body is written as it goes: `run` does that.
+    """A response whose body `run` writes.
 
-    The adapter frames what goes through the channel it passes to `run` (chunked transfer
-    coding on HTTP/1.1, DATA frames on HTTP/2) and ends the body when `run` returns. With a
-    `length`, the body's size in bytes is told in the head, and `run` sends exactly that much.
-    `run` raises `ClientGone` through when the client left, or to break the connection off where
-    the body cannot be finished. The adapter calls it before it waits for anything, so what a
-    handler holds for it is let go for certain.
+    The adapter frames what `run` sends through its channel (chunked transfer coding on HTTP/1.1,
+    DATA frames on HTTP/2) and ends the body when `run` returns. If `length` is given, the head has
+    it as the body's size in bytes, and `run` sends exactly as much. `run` raises `ClientGone` when
+    the client has left, and to break off a body that it cannot finish. The adapter calls it before
+    it waits for anything, so `run` certainly releases what the handler holds for it.
     """
 
     __slots__ = ("status", "head", "run", "length")
@@ -190,12 +189,11 @@ class Application(Protocol):
     """What the adapters serve."""
 
     def takes_pieces(self, path: bytes) -> bool:
-        """Whether the body of a PUT to the raw `path` goes to the handler as it comes."""
+        """Whether the handler of a PUT to the raw `path` receives the body in pieces."""
         ...
 
     async def handle(self, request: Request) -> Response | LiveResponse:
-        """Answer `request`. Raises `ClientGone` when the client left, and nothing else that a
-        client can cause."""
+        """Answer `request`. A client can cause no exception but `ClientGone`."""
         ...
 
 
@@ -218,7 +216,7 @@ _JSON = msgspec.json.Encoder()
 def error_response(
     status: int, code: str, message: str, head: bytes = b"", *, close: bool = False
 ) -> Response:
-    """An error as every route gives it: ``{"error":{"code","message"}}`` with a stable code."""
+    """An error in the form of every route: ``{"error":{"code","message"}}``; codes are stable."""
     body = _JSON.encode(ErrorBody(ErrorDetail(code, message)))
     return Response(
         status,

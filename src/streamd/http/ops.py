@@ -1,5 +1,5 @@
-"""The operations application: health, readiness, metrics, and the cluster's administration. An
-ordinary Quart-Trio app."""
+"""The operations application: health, readiness, metrics, and the administration of the cluster.
+An ordinary Quart-Trio app."""
 
 from __future__ import annotations
 
@@ -44,24 +44,10 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
     app = QuartTrio("streamd")
     # No path has a second spelling here; werkzeug would redirect doubled slashes.
     app.url_map.merge_slashes = False
-    # The adapters see to the size and the pace of bodies.
+    # The adapters limit the size and the pace of bodies.
     app.config["MAX_CONTENT_LENGTH"] = app.config["BODY_TIMEOUT"] = None
 
-    @app.get("/healthz")
-    async def healthz() -> Response:
-        return jsonify(status="ok")
-
-    @app.get("/readyz/local")
-    async def readyz_local() -> Answer:
-        if node.is_ready():
-            return jsonify(status="ready"), 200
-        return jsonify(status="recovering"), 503
-
-    @app.get("/readyz/cluster")
-    async def readyz_cluster() -> Answer:
-        if node.is_ready() and node.is_in_contact():
-            return jsonify(status="ready"), 200
-        return jsonify(status="no leader, or not caught up with it"), 503
+    _add_probes(app, node)
 
     @app.get("/metrics")
     async def exposition() -> Response:
@@ -84,13 +70,13 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
     @app.get("/cluster/cold")
     async def cold() -> Answer:
         found = await cold_status.report(node)
-        return _no_cold_tier() if found is None else (jsonify(found), 200)
+        return _no_cold_store() if found is None else (jsonify(found), 200)
 
     for work in ("flush", "gc", "scrub"):
         app.add_url_rule(
             f"/cluster/cold/{work}",
             endpoint=f"cold {work}",
-            view_func=partial(_have_done, node, work),
+            view_func=partial(_run_now, node, work),
             methods=["POST"],
         )
 
@@ -115,14 +101,34 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
     return app
 
 
-def _no_cold_tier() -> Answer:
-    return _error("NO_COLD_STORE", 'cold.backend is "none": there is no cold tier', 404)
+def _add_probes(app: QuartTrio, node: Node) -> None:
+    """What load balancers and orchestrators ask."""
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        return jsonify(status="ok")
+
+    @app.get("/readyz/local")
+    async def readyz_local() -> Answer:
+        if node.is_ready():
+            return jsonify(status="ready"), 200
+        return jsonify(status="recovering"), 503
+
+    @app.get("/readyz/cluster")
+    async def readyz_cluster() -> Answer:
+        if node.is_ready() and node.is_in_contact():
+            return jsonify(status="ready"), 200
+        return jsonify(status="no leader is known, or this node lags"), 503
 
 
-async def _have_done(node: Node, work: str) -> Answer:
-    """Have the leader's cold tier do something now; says by what to know that it is done."""
+def _no_cold_store() -> Answer:
+    return _error("NO_COLD_STORE", 'this node has no cold store: cold.backend is "none"', 404)
+
+
+async def _run_now(node: Node, work: str) -> Answer:
+    """Start work of the leader's cold store now; the answer says how to tell that it is done."""
     if node.cold_tier is None:
-        return _no_cold_tier()
+        return _no_cold_store()
     address = node.leader_address()
     if address is not None:
         response = jsonify(leader_address=address)
@@ -143,18 +149,20 @@ async def _have_done(node: Node, work: str) -> Answer:
 
 
 async def _administer(node: Node, operation: str, kind: type[AdminCommand]) -> Answer:
-    """Carry out the wish in the request's JSON body."""
+    """Carry out the admin command in the request's JSON body."""
     if node.administration is None:
-        return _error("NOT_A_CLUSTER", "this node has no cluster.name", 409)
+        return _error(
+            "NOT_A_CLUSTER", "this node is a cluster by itself: cluster.name is not set", 409
+        )
     try:
         body = msgspec.json.decode(await request.get_data() or b"{}", type=dict)
-        wish = msgspec.convert({**body, "type": operation}, kind)
-        if isinstance(wish, Add):
-            split_address("address", wish.address)
+        command = msgspec.convert({**body, "type": operation}, kind)
+        if isinstance(command, Add):
+            split_address("address", command.address)
     except (*UNDECODABLE, ConfigError) as error:
         return _error("INVALID_REQUEST", str(error), 400)
     try:
-        return jsonify(await node.administration.perform(wish)), 200
+        return jsonify(await node.administration.perform(command)), 200
     except AdminRefused as error:
         return _error(error.code, str(error), STATUS.get(error.code, 409))
     except Unavailable as error:

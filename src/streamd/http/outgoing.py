@@ -1,8 +1,8 @@
-"""What answers hold in memory while clients take them, limited for all clients together.
+"""Limits the memory of answers that clients have not received yet, for all clients together.
 
-A reader that takes nothing keeps what was read for it until it is given up. What many of them
-share, as readers of recent bytes do, is in memory once and counts once. One address may hold no
-more than is left for others (`shares`).
+A client that receives nothing keeps its answer in memory until the write timeout. Bytes shared by
+many answers, as recent ones are, are in memory once and count once. An address may hold no more
+than it leaves for the others (`shares`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from streamd.http.messages import Buffer, error_response
 from streamd.http.shares import leaves_enough
 from streamd.http.transports import is_joined
 
-# Less is not worth counting: about so much waits in each client's socket as well.
+# A smaller answer is not counted: about as much waits in each client's socket as well.
 UNCOUNTED_BYTES = 64 * 1024
 FULL = error_response(
-    503, "OVERLOADED", "too much waits for other clients to take it", b"Retry-After: 1\r\n"
+    503,
+    "OVERLOADED",
+    "too many answers wait for slow clients (server.max_buffered_bytes)",
+    b"Retry-After: 1\r\n",
 )
 
 
 class OutgoingFull(Exception):
-    """So much waits to be taken by clients that no more may be added."""
+    """Answers hold as much as they may."""
 
 
 class Outgoing:
-    """The answers being sent, which may hold `limit_bytes` together."""
+    """The answers under way, which may hold `limit_bytes` together."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -35,14 +38,14 @@ class Outgoing:
 
     @property
     def held_bytes(self) -> int:
-        """What all answers hold."""
+        """The bytes that all answers hold."""
         return self._all.bytes
 
     @contextmanager
     def holding(self, parts: Sequence[Buffer], size: int, client: str) -> Iterator[None]:
         """Count `parts`, of `size` bytes together, while they are sent to `client`.
 
-        An answer is sent whatever its size when there is no other. Raises `OutgoingFull`.
+        A lone answer is sent whatever its size. Raises `OutgoingFull`.
         """
         if size <= UNCOUNTED_BYTES:
             yield
@@ -64,13 +67,14 @@ class Outgoing:
                 self._clients.pop(client, None)
 
     def _may_hold(self, own: _Held | None) -> bool:
-        """Whether all may hold what they do, and a client with several answers `own` of it."""
+        """Whether the total is within the limit, and `own`, the bytes of a client with several
+        answers, within the client's part of it."""
         held, limit = self._all.bytes, self._limit_bytes
         return held <= limit and (own is None or leaves_enough(limit, held, own.bytes))
 
 
 class _Held:
-    """Buffers that are held, each counted once however many answers have parts of it."""
+    """Buffers in memory, each counted once however many answers hold parts of it."""
 
     def __init__(self) -> None:
         self._shares: dict[int, int] = {}
@@ -95,6 +99,6 @@ class _Held:
 
 
 def _whole(part: Buffer) -> tuple[int, int]:
-    """What a part keeps in memory: which object, and its bytes."""
+    """The object that a part keeps in memory, by its id, and its size in bytes."""
     whole = part.obj if isinstance(part, memoryview) else part
     return id(whole), memoryview(whole).nbytes

@@ -24,8 +24,8 @@ from streamd.streams.offsets import Position
 
 _NO_STORE = b"Cache-Control: no-store\r\n"
 _CACHEABLE_S = 60
-# Records with their lengths, made for programs that take them apart. Each length is handled by
-# itself, so that an answer of any size, of records of two bytes, would hold up the loop.
+# Records with their lengths, for programs that need each record. Every length costs some work, so
+# a large answer of tiny records would hold up the loop: hence a limit of its own.
 FRAMED_TYPE = "application/vnd.streamd.records"
 _FRAMED_BYTES = PIECE_BYTES
 _CACHEABLE = b"Cache-Control: public, max-age=60, stale-while-revalidate=300\r\n"
@@ -34,7 +34,7 @@ _CLOSED = b"Stream-Closed: true\r\n"
 
 
 async def head(service: Service, request: Request, route: StreamRoute) -> Response:
-    """HEAD: metadata only. Alone among reads it renews no sliding window."""
+    """HEAD: metadata only. The one read that does not renew a sliding window."""
     query = fields.read_query(request.query)
     stream = await service.find(route, local=query.local)
     if isinstance(stream, Response):
@@ -71,13 +71,13 @@ async def read(service: Service, request: Request, route: StreamRoute) -> Respon
     query = fields.read_query(request.query)
     stream = await service.find(route, local=query.local)
     if query.local and isinstance(stream, Stream) and _is_past_tail(query, stream):
-        # Another node may have given the offset out: to be sent back to this node's older tail
-        # would show the reader twice what it has read.
+        # The offset may come from another node, whose state is later. Answering with this node's
+        # older tail would make the reader read the same records twice.
         stream = await service.find(route)
     if isinstance(stream, Response):
         return stream
     service.touch(route, stream)
-    # What is past the tail reads as the tail (decision 005).
+    # An offset past the tail reads as the tail (decision 005).
     at = stream.tail if query.at is None else min(query.at, stream.tail)
     if query.record is not None:
         found = await _boundary(service, stream, query.record)
@@ -88,7 +88,7 @@ async def read(service: Service, request: Request, route: StreamRoute) -> Respon
         return await tail_by_sse(service, request, route, stream, at, query.cursor)
     if query.live is Live.LONG_POLL:
         if at == stream.tail and not stream.closed:
-            return await _wait_for_news(service, request, route, stream, at, query)
+            return await _wait_for_change(service, request, route, stream, at, query)
         if at == stream.tail:
             return Response(204, _tail_head(stream.tail, b"") + _CLOSED)
     elif query.at is None:
@@ -101,7 +101,7 @@ async def _boundary(service: Service, stream: Stream, record: int) -> Position |
     try:
         return await service.node.reads.boundary(stream, record)
     except OffsetMismatch:
-        # Removed while it was looked at, with the stream or before a snapshot.
+        # Removed during the lookup: the stream was deleted, or trimmed.
         return NOT_FOUND
     except OffsetGone as gone:
         return offset_gone(gone.earliest)
@@ -116,7 +116,7 @@ def _is_past_tail(query: ReadQuery, stream: Stream) -> bool:
 
 
 def _now(stream: Stream) -> Response:
-    """``offset=now``: where the tail is, and nothing that a cache may keep (section 6)."""
+    """``offset=now``: the tail's offset, which no cache may keep (section 6)."""
     head = b"Content-Type: %b\r\nStream-Next-Offset: %b\r\n" % (
         stream.content_type.encode(),
         stream.tail.token(),
@@ -135,7 +135,7 @@ async def _catch_up(
     try:
         found = await service.node.reads.read(stream, at, most, lengths)
     except OffsetMismatch:
-        raise BadRequest("INVALID_OFFSET", "offset is no offset of this stream") from None
+        raise BadRequest("INVALID_OFFSET", "offset is not an offset of this stream") from None
     except OffsetGone as gone:
         return offset_gone(gone.earliest)
     up_to_date = found.end == stream.tail
@@ -173,7 +173,7 @@ async def _catch_up(
 
 
 def body_of(stream: Stream, found: Slice) -> Buffer | list[Buffer]:
-    """The bytes read as a body: JSON messages between brackets, anything else as it is."""
+    """What was read as a body: JSON messages in brackets, other records as they are stored."""
     if not is_json(stream.content_type):
         return found.parts or b""
     if not found.parts:
@@ -183,14 +183,14 @@ def body_of(stream: Stream, found: Slice) -> Buffer | list[Buffer]:
 
 
 def _framed(found: Slice, lengths: list[int]) -> list[Buffer]:
-    """How many records, their sizes, and then the records as they are stored: JSON messages with
-    the comma that their sizes and offsets count."""
+    """The number of records, their lengths, and the records as stored: a JSON message has a comma
+    after it, which its length and the offsets count."""
     return [pack(f">{len(lengths) + 1}I", len(lengths), *lengths), *found.parts]
 
 
 def _caching(service: Service, stream: Stream, found: Slice) -> bytes:
-    """Section 8: bytes once written never change, but the tail and an expiry are no one's to
-    keep."""
+    """Section 8: written bytes never change, so caches may keep them; but not the tail, and not
+    beyond the stream's expiry."""
     if not found.size:
         return _NO_STORE
     expiry_ms = stream.expiry_ms()
@@ -204,7 +204,7 @@ def _tail_head(at: Position, cursor: bytes) -> bytes:
     return b"Stream-Next-Offset: %b\r\n%b" % (at.token(), cursor) + _UP_TO_DATE + _NO_STORE
 
 
-async def _wait_for_news(
+async def _wait_for_change(
     service: Service,
     request: Request,
     route: StreamRoute,
@@ -212,7 +212,8 @@ async def _wait_for_news(
     at: Position,
     query: ReadQuery,
 ) -> Response:
-    """Long-poll at the tail (section 5.7): wait for records, the close, the end, or the time."""
+    """Long-poll at the tail (section 5.7): wait for records, the close, the deletion or the
+    timeout."""
     wait_ms = service.server.long_poll_timeout_ms
     if query.timeout_ms is not None:
         wait_ms = min(wait_ms, query.timeout_ms)

@@ -1,4 +1,4 @@
-"""From a raw request path to what it names.
+"""Resolves a raw request path to the resource that it names.
 
 Streams have two addresses. ``/v1/stream/{path}`` is the base protocol's: the first of several
 segments is a bucket, made on first use, and a single segment lies in the bucket ``_default``.
@@ -18,13 +18,13 @@ from streamd.streams.keys import is_bucket_id, stream_key
 DEFAULT_BUCKET = b"_default"
 # First segments that the ops application answers.
 OPS_ROOTS = frozenset((b"healthz", b"readyz", b"metrics", b"cluster", b"openapi.json"))
-# The one name that no stream has on the bucketed surface: there it lists the bucket.
+# On the bucketed surface this name lists the bucket, so no stream there can have it.
 LISTING = b"streams"
 MAX_PATH_BYTES = 1024
 MAX_BUCKETED_BYTES = 122
 
 _V1 = b"/v1/stream/"
-# What a path segment may have as it is (RFC 3986, pchar), besides letters and digits.
+# Characters of a path segment that need no escaping (RFC 3986, pchar), besides letters and digits.
 _PATH_CHARACTERS = "-._~!$&'()*+,;=:@"
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ESCAPED_SLASH = re.compile(rb"%2F", re.IGNORECASE)
@@ -40,20 +40,20 @@ class StreamRoute(NamedTuple):
 
 
 class LatestSnapshotRoute(NamedTuple):
-    """Whatever snapshot of a stream is the latest."""
+    """The latest snapshot of a stream."""
 
     stream: StreamRoute
 
 
 class SnapshotRoute(NamedTuple):
-    """The snapshot of a stream at `offset`, decoded but not looked at."""
+    """The snapshot of a stream at `offset`, which is decoded but not parsed."""
 
     stream: StreamRoute
     offset: bytes
 
 
 class BootstrapRoute(NamedTuple):
-    """Snapshot and everything behind it at once."""
+    """A stream's snapshot and everything after it in one response."""
 
     stream: StreamRoute
 
@@ -71,7 +71,7 @@ class ListingRoute(NamedTuple):
 
 
 class BatchRoute(NamedTuple):
-    """Appends of several records of bytes to a stream; an extension of our own."""
+    """Appends of several records to a stream; an extension of our own."""
 
     stream: StreamRoute
 
@@ -81,7 +81,7 @@ class OpsRoute(NamedTuple):
 
 
 class BadPath(NamedTuple):
-    """A path that names nothing it could be meant to; `response` says why."""
+    """A path that names nothing, and the error that says why."""
 
     status: int
     code: str
@@ -115,7 +115,7 @@ def _resolve_cached(path: bytes) -> Route:
 
 
 def resolve(path: bytes) -> Route:
-    """What the raw path names. Short paths are remembered: most requests repeat one."""
+    """The resource that the raw path names. Short paths are cached: most requests repeat one."""
     return _resolve_cached(path) if len(path) <= 200 else _resolve(path)
 
 
@@ -125,7 +125,7 @@ def _resolve(path: bytes) -> Route:
     if len(path) > MAX_PATH_BYTES:
         return BadPath(400, "INVALID_PATH", f"the path is longer than {MAX_PATH_BYTES} bytes")
     if _ESCAPED_SLASH.search(path):
-        # Decoded, it would name what a proxy with rules for paths believes to be elsewhere.
+        # A proxy with rules for paths would take the decoded path for another one.
         return BadPath(400, "INVALID_PATH", "the path has an escaped slash")
     decoded = _decode(path[len(_V1) :])
     if isinstance(decoded, BadPath):
@@ -142,9 +142,9 @@ def _resolve(path: bytes) -> Route:
 
 
 def path_of(bucket: bytes, name: bytes) -> str:
-    """Where any stream can be reached, whatever its name: on the base protocol's surface.
+    """The path of a stream on the base protocol's surface, where every name is possible.
 
-    Nothing is escaped that need not be, so the path is no longer than one that made the stream.
+    Only what must be is escaped, so the path is at most as long as the one that made the stream.
     """
     segments = name.split(b"/")
     quoted = ("%2E" if part == b"." else quote(part, _PATH_CHARACTERS) for part in segments)
@@ -174,7 +174,7 @@ def _resolve_bucketed(path: bytes) -> Route:
 
 
 def _below(stream: StreamRoute, below: bytes) -> Route:
-    """What the segments behind a stream's name are for."""
+    """The resource that the segments after a stream's name select."""
     resource, slash, rest = below.partition(b"/")
     if resource == b"append-batch" and not slash:
         return BatchRoute(stream)
@@ -189,7 +189,7 @@ def _below(stream: StreamRoute, below: bytes) -> Route:
 
 
 def _stream_in(bucket: bytes, raw_name: bytes, path: bytes) -> StreamRoute | ListingRoute | BadPath:
-    """The stream of that name, checked as the bucketed surface wants it."""
+    """The stream with that name, checked by the rules of the bucketed surface."""
     name = _decode(raw_name)
     if isinstance(name, BadPath):
         return name
@@ -205,7 +205,7 @@ def _stream_in(bucket: bytes, raw_name: bytes, path: bytes) -> StreamRoute | Lis
 
 
 def _decode(raw: bytes) -> bytes | BadPath:
-    """Undo percent-encoding, refusing what no honest client sends."""
+    """Undo percent-encoding, refusing ambiguous and malformed paths."""
     if b"%" in raw:
         if _BAD_ESCAPE.search(raw):
             return BadPath(400, "INVALID_PATH", "the path has an invalid percent escape")

@@ -50,9 +50,9 @@ class Service:
         self.outgoing = Outgoing(server.max_buffered_bytes)
 
     async def find(self, route: StreamRoute, *, local: bool = False) -> Stream | Response:
-        """The live stream at `route`, or the answer that it is not.
+        """The stream at `route`, or the error that there is none.
 
-        Linearizable, or with `local` as this node knows it. Raises `Unavailable`.
+        Linearizable, or with `local` by this node's state. Raises `Unavailable`.
         """
         await self.catch_up(local=local)
         stream = await self.node.reads.stream(route.key)
@@ -63,7 +63,7 @@ class Service:
         return GONE if stream.deleted else stream
 
     async def catch_up(self, *, local: bool = False) -> None:
-        """Have the state include all that was acknowledged before, unless the read is `local`.
+        """Wait until the state has every write acknowledged so far, unless the read is `local`.
 
         Raises `Unavailable`.
         """
@@ -71,11 +71,11 @@ class Service:
             await self.node.group.wait_for_read_index()
 
     async def _has_expired(self, route: StreamRoute, stream: Stream) -> bool:
-        """Whether a stream's time is over, and by now in the log as well.
+        """Whether a stream has expired; if so, the log says it too when this returns.
 
-        Clocks of nodes differ. If one node said that a stream is gone because of its own clock,
-        another could show it afterwards; so the leader puts the end into the log first, and the
-        others go by the log alone.
+        Clocks of nodes differ. If one node answered by its own clock that a stream is gone, another
+        could show the stream afterwards. So the leader first writes the end to the log, and the
+        other nodes go by the log alone.
         """
         if stream.deleted or (stream.ttl_ms is None and stream.expires_at_ms is None):
             return False
@@ -86,27 +86,27 @@ class Service:
         return True
 
     def incarnation(self, stream_id: int) -> int:
-        """What an ETag of the stream begins with."""
+        """The number that the stream's ETags begin with."""
         return self.node.group.state.header.incarnation_base + stream_id
 
     def touch(self, route: StreamRoute, stream: Stream) -> None:
-        """Renew the sliding window of a stream that is read."""
+        """Renew the sliding window of a stream that was read."""
         if stream.ttl_ms is not None:
             self.node.group.touch(route.key, stream.stream_id)
 
 
 def offset_gone(earliest: Position) -> Response:
-    """The answer where what lies before a snapshot is asked for (extensions section 2.2)."""
+    """The error for an offset before the snapshot (extensions section 2.2)."""
     return error_response(
         410,
         "STREAM_OFFSET_GONE",
-        "what lies before the snapshot is gone; start from the stream's bootstrap",
+        "the records before the snapshot were trimmed; start from the stream's bootstrap",
         b"Stream-Earliest-Offset: %b\r\n" % earliest.token(),
     )
 
 
-NOT_FOUND = error_response(404, "STREAM_NOT_FOUND", "there is no such stream")
-BUCKET_NOT_FOUND = error_response(404, "BUCKET_NOT_FOUND", "there is no such bucket")
+NOT_FOUND = error_response(404, "STREAM_NOT_FOUND", "stream not found")
+BUCKET_NOT_FOUND = error_response(404, "BUCKET_NOT_FOUND", "bucket not found")
 GONE = error_response(410, "STREAM_GONE", "the stream was deleted; forks of it still exist")
 TOO_MANY_READERS = error_response(
     503, "TOO_MANY_READERS", "too many live readers; try again later", b"Retry-After: 1\r\n"

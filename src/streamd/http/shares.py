@@ -1,10 +1,10 @@
 """Limits that all clients share, divided so that no address can use them up.
 
-First come, first served would let one client keep all others out. So an address that holds
-something may hold more only as long as that is no more than what is left (dynamic thresholds:
-Choudhury and Hahne, 1998): one address alone gets half of a limit, two get a third each, and there
-is always some left for the next one. What an address holds for a single request has the limit
-itself as its bound, so that a limit of one request lets one through.
+First come, first served would let one client keep all others out. So an address may have several
+requests only while they hold no more than what is left of the limit (dynamic thresholds: Choudhury
+and Hahne, 1998): one address alone gets half of it, two get a third each, and some is always left
+for the next one. A single request is bounded by the limit alone, so that a limit of one request
+lets one through.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ class LimitReached(Exception):
 
 
 def client_of(host: str) -> str:
-    """Whom `host`, an IP address, stands for: with IPv6 everyone has 2**64 addresses."""
+    """The client that `host`, an IP address, counts as: with IPv6 its /64, for a client has all of
+    that."""
     if ":" not in host:
         return host
     return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:8].hex()
@@ -29,7 +30,7 @@ def leaves_enough(limit: int, held: int, own: int) -> bool:
 
 
 class Shares:
-    """A limit, in bytes or requests, and who holds how much of it."""
+    """A limit, in bytes or requests, and how much of it each client holds."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -37,12 +38,12 @@ class Shares:
         self.clients: dict[str, int] = {}
 
     def share(self, client: str) -> Share:
-        """What one more request of `client` holds; nothing yet."""
+        """The share of one more request of `client`; it holds nothing yet."""
         return Share(self, client)
 
 
 class Share:
-    """What one request, or one connection at a time, holds of a limit."""
+    """The part of a limit that one request, or one connection, holds."""
 
     __slots__ = ("_client", "_shares", "held")
 
@@ -52,7 +53,7 @@ class Share:
         self.held = 0
 
     def hold(self, amount: int) -> None:
-        """Hold `amount` in all. Raises `LimitReached`, and then holds what it held."""
+        """Hold `amount` in all. Raises `LimitReached`, and then holds as much as before."""
         shares, more = self._shares, amount - self.held
         others = shares.clients.get(self._client, 0) - self.held
         if more > 0:

@@ -31,24 +31,30 @@ from streamd.streams.content import DEFAULT_CONTENT_TYPE
 from streamd.streams.model import Snapshot, Stream
 from streamd.streams.offsets import Position
 
-# A client may be slow enough to need minutes for a part. What there is goes into the log sooner,
-# so that an upload to which nothing was added for long is known to have lost its server.
+# A slow client may need minutes for a part. A shorter part is logged sooner, so that an upload
+# without a new part for long is known to have lost its node.
 _PART_S = 15.0
 
-_NO_SNAPSHOT = error_response(404, "SNAPSHOT_NOT_FOUND", "there is no such snapshot")
+_NO_SNAPSHOT = error_response(404, "SNAPSHOT_NOT_FOUND", "snapshot not found")
 _TOO_MANY_UPLOADS = error_response(
-    503, "TOO_MANY_UPLOADS", "too many snapshots are coming in", b"Retry-After: 1\r\n"
+    503,
+    "TOO_MANY_UPLOADS",
+    "too many snapshots are being published; try again later",
+    b"Retry-After: 1\r\n",
 )
 TOO_MANY_DOWNLOADS = error_response(
-    503, "TOO_MANY_DOWNLOADS", "too many snapshots are going out", b"Retry-After: 1\r\n"
+    503,
+    "TOO_MANY_DOWNLOADS",
+    "too many snapshots are being read; try again later",
+    b"Retry-After: 1\r\n",
 )
 
 
 class Sending:
-    """What a response holds while it sends a blob, and perhaps records: a slot, and pins."""
+    """What a response holds while it sends a blob and records: a slot and pins."""
 
     def __init__(self, service: Service, stream: Stream, client: str) -> None:
-        """Raises `LimitReached` when too many are on their way out, or too many of `client`."""
+        """Raises `LimitReached` when too many responses, or too many of `client`, are under way."""
         self._slot = service.downloads.share(client)
         self._slot.hold(1)
         ids = {stream.stream_id, *(extent.stream_id for extent in stream.extents)}
@@ -62,9 +68,9 @@ class Sending:
         self._slot.release()
 
     async def begin(self, stream: Stream) -> None:
-        """Look whether the first bytes can be had, while there can still be another answer.
+        """Read the first bytes while an error can still be sent instead of the response.
 
-        Raises a `ColdError`, having let go of everything.
+        Raises a `ColdError`, after releasing everything.
         """
         try:
             if stream.snapshot is not None and stream.snapshot.size:
@@ -72,13 +78,13 @@ class Sending:
             elif stream.earliest != stream.tail:
                 await self._service.node.reads.records(stream, stream.earliest, 1)
         except (BlobGone, OffsetMismatch):
-            pass  # What sends it will find the same.
+            pass  # The sending will meet it again, and break off the body.
         except BaseException:
             self.end()
             raise
 
     async def send_blob(self, snapshot: Snapshot, channel: Channel) -> None:
-        """Send a snapshot's bytes. Raises `ClientGone`, also where they cannot be had."""
+        """Send a snapshot's bytes. Raises `ClientGone`, also when they cannot be read."""
         sent = number = 0
         while sent < snapshot.size:
             try:
@@ -86,7 +92,7 @@ class Sending:
             except (BlobGone, ColdError) as error:
                 raise ClientGone from error
             await channel.send(data)
-            # Neither the read nor the socket need have made this task wait.
+            # Neither the read nor the send may have waited: let others run.
             await trio.lowlevel.checkpoint()
             sent += len(data)
             number += 1
@@ -115,7 +121,7 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
         return _TOO_MANY_UPLOADS
     upload = Upload(service.node.group, service.node.anchors, route.stream.key, at)
     try:
-        outcome = await _take_in(service, body, upload, content_type)
+        outcome = await _upload(service, body, upload, content_type)
     except UploadRefused as refused:
         outcome = refused.outcome
     finally:
@@ -124,10 +130,10 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
     return _publish_answer(outcome)
 
 
-async def _take_in(
+async def _upload(
     service: Service, body: IncomingBody, upload: Upload, content_type: str
 ) -> Outcome:
-    """Bring the body into the log as it comes, then publish it."""
+    """Write the body to the log part by part, then publish it."""
     digest = blake2b(digest_size=32)
     part = bytearray()
     size = 0
@@ -147,11 +153,13 @@ async def _take_in(
 def _check_size(service: Service, size: int) -> None:
     limit = service.server.max_snapshot_bytes
     if size > limit:
-        raise BadRequest("SNAPSHOT_TOO_LARGE", f"a snapshot may have {limit} bytes", 413)
+        message = f"the snapshot exceeds {limit} bytes (server.max_snapshot_bytes)"
+        raise BadRequest("SNAPSHOT_TOO_LARGE", message, 413)
 
 
 def _hopeless(stream: Stream, at: Position) -> Response | None:
-    """A refusal that is plain before the body has come. The machine has the last word on it."""
+    """The refusal of an offset that fails before the body has come. The machine decides in the
+    end."""
     if at.record < stream.earliest.record:
         return offset_gone(stream.earliest)
     return _beyond_tail(stream.tail) if at.record > stream.records else None
@@ -176,7 +184,7 @@ def _publish_answer(outcome: Outcome) -> Response:
             message = "another snapshot was published at this offset"
             return error_response(409, "SNAPSHOT_EXISTS", message)
         case Result.UPLOAD_LOST:
-            message = "the upload was interrupted; publish again"
+            message = "the upload was interrupted; publish the snapshot again"
             return error_response(503, "UPLOAD_LOST", message, b"Retry-After: 1\r\n")
         case Result.NOT_FOUND:
             return NOT_FOUND
@@ -188,14 +196,14 @@ def _publish_answer(outcome: Outcome) -> Response:
 
 def _beyond_tail(tail: Position) -> Response:
     head = b"Stream-Next-Offset: %b\r\n" % tail.token()
-    return error_response(409, "OFFSET_BEYOND_TAIL", "the stream does not reach that far", head)
+    return error_response(409, "OFFSET_BEYOND_TAIL", "the offset is past the stream's tail", head)
 
 
 # -- reading ----------------------------------------------------------------------------------
 
 
 async def latest(service: Service, request: Request, route: LatestSnapshotRoute) -> Response:
-    """GET without an offset: where the latest snapshot is (section 2.3)."""
+    """GET without an offset: redirect to the latest snapshot (section 2.3)."""
     stream = await service.find(route.stream)
     if isinstance(stream, Response):
         return stream
@@ -234,7 +242,7 @@ async def read(service: Service, request: Request, route: SnapshotRoute) -> Resp
 
 
 def snapshot_head(stream: Stream) -> bytes:
-    """Where the snapshot stands in its stream, for who goes on from there."""
+    """The headers that tell the snapshot's place in its stream, from where a client reads on."""
     at_tail = stream.earliest == stream.tail
     head = (
         b"Stream-Snapshot-Offset: %b\r\nStream-Next-Offset: %b\r\nStream-Up-To-Date: %b\r\n"
@@ -245,11 +253,12 @@ def snapshot_head(stream: Stream) -> bytes:
 
 
 async def delete(service: Service, request: Request, route: SnapshotRoute) -> Response:
-    """DELETE: never done, for the only snapshot there is, is the one needed (section 2.6)."""
+    """DELETE: always refused, because the only snapshot is the one that the stream needs (section
+    2.6)."""
     stream = await service.find(route.stream)
     if isinstance(stream, Response):
         return stream
     if stream.snapshot is None or stream.snapshot.position.token() != route.offset:
         return _NO_SNAPSHOT
-    message = "the latest snapshot stands for what was trimmed, and cannot be deleted"
+    message = "the latest snapshot replaces trimmed records and cannot be deleted"
     return error_response(409, "SNAPSHOT_IN_USE", message)

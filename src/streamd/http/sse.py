@@ -13,7 +13,7 @@ from streamd.streams.offsets import Position
 
 HEARTBEAT = b":\n\n"
 
-# A UTF-8 character has at most four bytes; one that is cut, one less.
+# A UTF-8 character has at most four bytes, so a cut one has at most three.
 MOST_HELD_BYTES = 3
 
 _PIECE_BYTES = 48 * 1024
@@ -22,7 +22,7 @@ _PIECE_BYTES = 48 * 1024
 def data_event(content_type: str, parts: Sequence[Buffer]) -> bytes:
     """Records as one data event.
 
-    Clients strip one space behind ``data:``, so only a line that begins with a space gets one.
+    Clients strip one space after ``data:``, so only a line that begins with a space gets one.
     """
     payload = b"".join(parts)
     if is_json(content_type):
@@ -30,8 +30,7 @@ def data_event(content_type: str, parts: Sequence[Buffer]) -> bytes:
     elif not is_text(content_type):
         return b"event: data\ndata:" + b64encode(payload) + b"\n\n"
     if not payload.isascii():
-        # A reader of text must be able to decode each event: bytes that are not text must not
-        # break the whole connection.
+        # Clients decode each event as UTF-8: bytes that are not must not break the connection.
         payload = payload.decode("utf-8", "replace").encode()
     if b"\n" in payload or b"\r" in payload:
         payload = _with_fields(payload)
@@ -43,11 +42,11 @@ def data_event(content_type: str, parts: Sequence[Buffer]) -> bytes:
 def whole_characters(
     content_type: str, held: bytes, parts: Sequence[Buffer], *, last: bool
 ) -> tuple[Sequence[Buffer], bytes]:
-    """What the data event of `parts` shows of a stream of text, and what is held for the next one.
+    """The bytes of `parts` for a data event, and the bytes held back for the next event.
 
-    Appends cut text anywhere, but each event is decoded by itself. So a character belongs to the
-    event in which it ends: the bytes that begin one are `held` back. The `last` event of a stream
-    shows all there is. JSON has no such cuts, and base64 keeps them.
+    Appends may cut a character of text, but clients decode each event by itself. So a character
+    belongs to the event in which it ends, and the bytes that begin one are `held` back. The `last`
+    event of a stream holds nothing back. JSON has no such cuts, and base64 preserves them.
     """
     if is_json(content_type) or not is_text(content_type):
         return parts, b""
@@ -58,7 +57,7 @@ def whole_characters(
 
 
 def cut_character(text: bytes) -> bytes:
-    """The bytes at the end of `text` that begin a UTF-8 character and do not end it."""
+    """The bytes at the end of `text` that begin a UTF-8 character without its end."""
     if text[-1:].isascii():
         return b""
     decoder = getincrementaldecoder("utf-8")("replace")
@@ -86,8 +85,8 @@ def _without_last(parts: Sequence[Buffer], size: int) -> list[Buffer]:
 
 
 def data_event_pieces(content_type: str, parts: Sequence[Buffer]) -> Iterator[bytes]:
-    """What `data_event` returns, in pieces of about 64 KiB, none of them empty: a reader that
-    waits for its socket holds one of them, not records of any size several times over."""
+    """What `data_event` returns, in non-empty pieces of about 64 KiB: a reader that waits for its
+    socket then holds one piece, and not several copies of a large record."""
     if is_json(content_type):
         payload = _lines(chain((b"[",), _pieces(parts, leave=1), (b"]",)))
     elif is_text(content_type):
@@ -117,7 +116,7 @@ def _base64(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Text as lines of data. What a line break or a character may go on with waits for it."""
+    """Text as lines of data. An incomplete line break or character waits for its rest."""
     decoder = getincrementaldecoder("utf-8")("replace")
     rest = b" " if (first := next(pieces, b"")).startswith(b" ") else b""
     for piece in chain((first,), pieces):
@@ -131,7 +130,7 @@ def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
 def _with_fields(text: bytes) -> bytes:
     """Text with a ``data:`` before each of its lines but the first.
 
-    By a pattern it would take the loop twenty times as long, which large records make felt.
+    A regular expression takes twenty times as long, which matters for large records.
     """
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -141,7 +140,7 @@ def _with_fields(text: bytes) -> bytes:
 def control_event(at: Position, cursor: int, *, up_to_date: bool, closed: bool) -> bytes:
     """The control event that follows each data event; `closed` makes it the last."""
     if closed:
-        # Section 5.8 wants both, although the second implies the first.
+        # Section 5.8 requires both, although the second implies the first.
         flags = b'"upToDate":true,"streamClosed":true'
         return b'event: control\ndata:{"streamNextOffset":"%b",%b}\n\n' % (at.token(), flags)
     return b'event: control\ndata:{"streamNextOffset":"%b","streamCursor":"%d"%b}\n\n' % (

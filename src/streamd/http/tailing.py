@@ -49,16 +49,16 @@ async def tail_by_sse(
     at: Position,
     echoed_cursor: int | None,
 ) -> Response | LiveResponse:
-    """GET with ``live=sse``: everything after `at`, then news as it comes."""
+    """GET with ``live=sse``: everything after `at`, then each change as it is made."""
     try:
         await service.node.reads.read(stream, at, 1)
     except OffsetMismatch:
-        raise BadRequest("INVALID_OFFSET", "offset is no offset of this stream") from None
+        raise BadRequest("INVALID_OFFSET", "offset is not an offset of this stream") from None
     except OffsetGone as gone:
         return offset_gone(gone.earliest)
     held = b""
     if is_text(stream.content_type) and not (stream.closed and at == stream.tail):
-        # A reader that got this far by events was not shown a character that is cut here.
+        # A reader that got this far by events has not been sent a character cut here.
         held = cut_character(
             await service.node.reads.bytes_before(stream, at.record, MOST_HELD_BYTES)
         )
@@ -69,7 +69,7 @@ async def tail_by_sse(
 
 
 class _SseTail:
-    """One SSE response: catches up by reading, then parks in the hub, by turns."""
+    """One SSE response: alternates between catching up by reads and parking in the hub."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _SseTail:
         self._finished = False
 
     async def run(self, channel: Channel) -> None:
-        """Write events until the stream ends, the client goes, or the connection is old."""
+        """Write events until the stream ends, the client leaves or the lifetime is over."""
         server = self._service.server
         ends_at = trio.current_time() + server.sse_lifetime_ms / 1000
         heartbeat_s = server.sse_heartbeat_ms / 1000
@@ -108,7 +108,7 @@ class _SseTail:
                     return
 
     async def _catch_up(self, channel: Channel) -> bool:
-        """Send all there is. Returns False when there will never be more."""
+        """Send everything up to the tail. Returns False if there will never be more."""
         while True:
             stream = await self._service.node.reads.stream(self._route.key)
             if stream is None or stream.stream_id != self._stream_id or stream.deleted:
@@ -118,7 +118,7 @@ class _SseTail:
             try:
                 found = await self._service.node.reads.read(stream, self._at, _EVENT_BYTES)
             except (OffsetMismatch, OffsetGone, ColdError):
-                return False  # Who comes again is told why.
+                return False  # The client learns why when it reconnects.
             self._at = found.end
             up_to_date = found.end == stream.tail
             closed = up_to_date and stream.closed

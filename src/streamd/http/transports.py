@@ -1,4 +1,4 @@
-"""Connections to clients: a bare socket, fast, or any Trio stream, TLS among them."""
+"""Connections to clients: a bare socket, which is fast, or any Trio stream, such as TLS."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _RECEIVE_BYTES = 64 * 1024
 _MAX_AHEAD_BYTES = 64 * 1024
 _JOIN_BYTES = 256 * 1024
 _MAX_GATHERED = 64
-# What a client must take in each write timeout. A stream is given so much at once, for it tells of
-# no progress in between, and TLS makes a copy.
+# How much a client must receive in each write timeout. Streams get pieces of this size, because
+# they report no progress within a send, and TLS copies what it sends.
 SEND_BYTES = 64 * 1024
 _LINGER_S = 5.0
 _LINGER_BYTES = 64 * 1024 * 1024
 
 
 class ReadAhead:
-    """A Trio stream of which some was read before; what is not here is as `inner` has it."""
+    """Wraps the Trio stream `inner`, from which the bytes `ahead` were read already."""
 
     def __init__(self, inner: Any, ahead: bytes) -> None:
         self._inner = inner
@@ -44,32 +44,33 @@ class Transport(Protocol):
     """Bytes to and from one client."""
 
     async def receive(self) -> bytes:
-        """The next bytes; empty once the client has sent all, or is gone."""
+        """The next bytes; empty once the client has sent everything or disconnected."""
 
     def send_now(self, data: bytes) -> int:
-        """Write what goes without waiting; returns the number of bytes that went."""
+        """Write without waiting; returns the number of bytes written."""
 
     async def send(self, parts: Sequence[Buffer]) -> None:
-        """Write all parts. Raises `ClientGone`, also when less than `SEND_BYTES`, or than what is
-        left, goes in the write timeout."""
+        """Write all parts. Raises `ClientGone`, also when the client receives less than
+        `SEND_BYTES`, or than the rest, in the write timeout."""
 
     async def wait_disconnected(self) -> None:
-        """Return once the client is gone; what it sends meanwhile is kept for `receive`."""
+        """Return once the client has disconnected; what it sends meanwhile is kept for
+        `receive`."""
 
     def stream(self, ahead: bytes) -> Any:
-        """The connection as a Trio stream that gives `ahead` first, for another to serve; only
-        `close` may be called from then on."""
+        """The connection as a Trio stream that begins with `ahead`, for another server; from then
+        on only `close` may be called here."""
 
     async def linger(self) -> None:
-        """End the sending side and let the client read: a close with input unread would reset
-        the connection and take the last response with it."""
+        """Close the sending side and let the client read: a close with unread input would reset
+        the connection, and the client would lose the last response."""
 
     async def close(self) -> None:
-        """Close at once, without courtesies."""
+        """Close at once."""
 
 
 class SocketTransport:
-    """A non-blocking socket, used directly: Trio is asked to wait only when there is need."""
+    """A non-blocking socket, used directly: Trio waits only when the socket would block."""
 
     def __init__(self, sock: socket.socket, write_timeout_s: float) -> None:
         self._sock = sock
@@ -77,6 +78,7 @@ class SocketTransport:
         self._ahead = b""
 
     async def receive(self) -> bytes:
+        """The next bytes, as `Transport.receive` says."""
         if self._ahead:
             data, self._ahead = self._ahead, b""
             return data
@@ -96,6 +98,7 @@ class SocketTransport:
             return 0
 
     async def send(self, parts: Sequence[Buffer]) -> None:
+        """Write all parts, as `Transport.send` says; the limit restarts with each `SEND_BYTES`."""
         left = _gathered(parts)
         taken, due = SEND_BYTES, 0.0
         while left:
@@ -118,6 +121,8 @@ class SocketTransport:
         raise ClientGone
 
     async def wait_disconnected(self) -> None:
+        """As `Transport.wait_disconnected`. A client that sends too much meanwhile is not read any
+        further, so its end goes unnoticed until the response does."""
         while len(self._ahead) < _MAX_AHEAD_BYTES:
             await trio.lowlevel.wait_readable(self._sock)
             try:
@@ -196,7 +201,7 @@ class StreamTransport:
         return ReadAhead(self._stream, ahead + self._ahead)
 
     async def linger(self) -> None:
-        # TLS has no end of sending alone.
+        # TLS cannot close the sending side alone.
         await _discard(self)
         with trio.move_on_after(_LINGER_S):
             await self._stream.aclose()
@@ -206,7 +211,7 @@ class StreamTransport:
 
 
 async def _discard(transport: Transport) -> None:
-    """Take what a client goes on sending, within limits."""
+    """Receive and drop what the client still sends, within limits."""
     left = _LINGER_BYTES
     with trio.move_on_after(_LINGER_S):
         while left > 0 and (data := await transport.receive()):
@@ -214,19 +219,19 @@ async def _discard(transport: Transport) -> None:
 
 
 def _gathered(parts: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Parts to be written at once: joined where copying is cheaper than gathering."""
+    """Parts for one write: joined where copying is cheaper than gathering."""
     if len(parts) == 1:
         return parts
     return (b"".join(parts),) if is_joined(parts, sum(map(len, parts))) else parts
 
 
 def is_joined(parts: Sequence[Buffer], size: int) -> bool:
-    """Whether parts of `size` bytes together are copied to be sent, not sent as they are."""
+    """Whether parts of `size` bytes together are copied into one for the send."""
     return len(parts) > _MAX_GATHERED or size <= _JOIN_BYTES
 
 
 def _without(left: Sequence[Buffer], sent: int) -> Sequence[Buffer]:
-    """What remains of `left` once `sent` bytes of it have gone."""
+    """`left` without its first `sent` bytes."""
     for place, part in enumerate(left):
         if sent < len(part):
             return [memoryview(part)[sent:], *left[place + 1 :]]

@@ -1,4 +1,4 @@
-"""HTTP/1.1 bodies and responses on the wire, and what is refused."""
+"""HTTP/1.1 bodies and responses on the wire, and the rejection of requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamd.http.messages import Buffer, Response, error_response
 
 MAX_CHUNK_LINE_BYTES = 256
 MAX_TRAILER_BYTES = 4 * 1024
-# How many chunks are taken in one turn of the loop: a few tenths of a millisecond's work.
+# How many chunks are decoded in one turn of the loop, which takes a few tenths of a millisecond.
 CHUNKS_PER_TURN = 256
 
 VISIBLE = bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100)) + b"\t\r\n"
@@ -19,7 +19,8 @@ VISIBLE = bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100)) + b"\t\r\n"
 # that the protocol defines.
 _FRAMING = (b"host", b"content-length", b"transfer-encoding", b"expect")
 SINGLE_HEADERS = frozenset((*_FRAMING, *(header.key for header in HEADERS if header.single)))
-# What is no trailer (RFC 9110 section 6.5.1): it would be too late, or unseen by a proxy.
+# Fields refused in trailers (RFC 9110 section 6.5.1): they come too late, and a proxy may not see
+# them.
 _NO_TRAILERS = SINGLE_HEADERS | {b"authorization"}
 _EMPTY_LINES = re.compile(rb"(?:\r\n)*")
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -29,21 +30,33 @@ STATUS_LINES = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
     for status in HTTPStatus
 }
-# How a client begins that knows beforehand that the server speaks HTTP/2 (RFC 9113 section 3.4).
+# How a connection begins with prior knowledge of HTTP/2 (RFC 9113 section 3.4).
 PREFACE_HEAD = b"PRI * HTTP/2.0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class RequestRejected(Exception):
-    """The request is not answered as asked: `response` is sent and the connection closed."""
+    """The request is malformed or over a limit: `response` is sent and the connection closed."""
 
     def __init__(self, status: int, code: str, message: str, head: bytes = b"") -> None:
         super().__init__(message)
         self.response: Response = error_response(status, code, message, head, close=True)
 
 
+def head_too_large(limit: int) -> RequestRejected:
+    """The rejection of a head of more than `limit` bytes."""
+    message = f"the head exceeds {limit} bytes (server.max_header_bytes)"
+    return RequestRejected(431, "HEADERS_TOO_LARGE", message)
+
+
+def too_many_headers(limit: int) -> RequestRejected:
+    """The rejection of a head with more than `limit` headers."""
+    message = f"more than {limit} headers (server.max_headers)"
+    return RequestRejected(431, "TOO_MANY_HEADERS", message)
+
+
 class Chunked:
-    """Undoes the chunked coding of one body, piece by piece (RFC 9112 section 7.1)."""
+    """Decodes the chunked coding of one body, piece by piece (RFC 9112 section 7.1)."""
 
     __slots__ = ("_left", "_state", "body", "done", "trailer_bytes")
 
@@ -55,10 +68,11 @@ class Chunked:
         self._state = "size"
 
     def feed(self, buffer: bytearray) -> bool:
-        """Take what it can from the front of `buffer`, removing it there. Raises `RequestRejected`.
+        """Decode what is complete at the front of `buffer`, and remove it there.
 
-        At most `CHUNKS_PER_TURN` at once: tiny chunks cost a hundred times what their bytes do.
-        Returns whether there may be more to take, after a turn of the loop.
+        At most `CHUNKS_PER_TURN` at once: a tiny chunk costs a hundred times what its bytes do.
+        Returns whether there may be more to decode, after a turn of the loop. Raises
+        `RequestRejected`.
         """
         at = 0
         for _ in range(CHUNKS_PER_TURN):
@@ -101,18 +115,20 @@ class Chunked:
             self._take_trailer(line)
 
     def _take_trailer(self, line: bytes) -> None:
-        """Trailers are dropped; those that would change the request are refused."""
+        """Drop a trailer. Raises `RequestRejected` for one that would change the request."""
         self.trailer_bytes += len(line)
         name, colon, value = line.partition(b":")
         if self.trailer_bytes > MAX_TRAILER_BYTES:
-            raise RequestRejected(431, "TRAILERS_TOO_LARGE", "the trailers are too large")
+            raise RequestRejected(
+                431, "TRAILERS_TOO_LARGE", f"the trailers exceed {MAX_TRAILER_BYTES} bytes"
+            )
         well_formed = colon and _TOKEN.fullmatch(name) and not value.translate(None, VISIBLE)
         if not well_formed or name.lower() in _NO_TRAILERS:
             raise RequestRejected(400, "BAD_TRAILER", "a trailer is malformed or not allowed")
 
 
 def _line(buffer: bytearray, at: int) -> bytes | None:
-    """The line that begins at `at`, without its end, or None when it is not all there yet."""
+    """The line that begins at `at`, without its end, or None if its end has not come yet."""
     end = buffer.find(b"\n", at, at + MAX_CHUNK_LINE_BYTES + 2)
     if end < 0:
         if len(buffer) - at > MAX_CHUNK_LINE_BYTES:
@@ -125,7 +141,7 @@ def _line(buffer: bytearray, at: int) -> bytes | None:
 
 
 def empty_lines(buffer: bytearray) -> int:
-    """How many bytes at the front of `buffer` are empty lines."""
+    """The number of bytes at the front of `buffer` that are empty lines."""
     match = _EMPTY_LINES.match(buffer)
     return match.end() if match else 0
 

@@ -1,4 +1,4 @@
-"""Handlers that change something: create, append, close, delete (protocol sections 5.1 to 5.4)."""
+"""Handlers that write: create, append, close, delete (protocol sections 5.1 to 5.4)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from streamd.streams.model import ForkRequest, VerifiedPosition
 from streamd.streams.offsets import Position
 
 _CLOSED = b"Stream-Closed: true\r\n"
-# One formatting for both lines: every append pays for it.
+# Both lines in one format string: every append pays for the formatting.
 _POSITION = b"Stream-Next-Offset: %b\r\nETag: " + STATE_TAG + b"\r\n"
 
 
@@ -69,10 +69,10 @@ async def append(service: Service, request: Request, route: StreamRoute) -> Resp
 
 
 async def stream_refusal(service: Service, route: StreamRoute, kind: str) -> Response | None:
-    """Why nothing of type `kind` can be appended, whatever it is; None when something can.
+    """The error of any append of type `kind` to this stream, or None if one can succeed.
 
-    What is wrong with a body comes after what is wrong with the stream (protocol section 5.2).
-    Raises `Unavailable`.
+    Errors of the stream take precedence over errors of the body (protocol section 5.2). Raises
+    `Unavailable`.
     """
     stream = await service.find(route)
     if isinstance(stream, Response):
@@ -98,7 +98,7 @@ def _type_differs(content_type: str, head: bytes) -> Response:
 
 
 def append_answer(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
-    """What the machine made of an append, in the protocol's words."""
+    """The outcome of an append as the protocol answers it."""
     result = outcome.result
     if result is Result.APPENDED or result is Result.CLOSED:
         head = _position(outcome)
@@ -110,7 +110,7 @@ def append_answer(command: Append, outcome: Outcome, route: StreamRoute) -> Resp
         return Response(200 if result is Result.APPENDED else 204, head)
     if result is Result.DUPLICATE:
         # The tail and its tag are those of the first try: if others have written since, the
-        # producer's next `If-Match` has to fail.
+        # producer's next `If-Match` must fail.
         head = b"%bProducer-Epoch: %d\r\nProducer-Seq: %d\r\n" % (
             _position(outcome),
             outcome.epoch,
@@ -121,17 +121,17 @@ def append_answer(command: Append, outcome: Outcome, route: StreamRoute) -> Resp
 
 
 def _position(outcome: Outcome) -> bytes:
-    """The tail that a write has led to or met, and its ETag."""
+    """The tail after a write, or the one that it met, and its ETag."""
     tail = outcome.tail.token()
     return _POSITION % (tail, outcome.incarnation, tail, CLOSED if outcome.closed else b"")
 
 
 def precondition_failed(outcome: Outcome, route: StreamRoute) -> Response:
-    """412, with what the next try needs; an absent bucket is worth saying before that."""
+    """412 with the stream's state for the next try; or 404 if the bucket does not exist."""
     if outcome.result is Result.BUCKET_NOT_FOUND and not route.implicit_bucket:
         return BUCKET_NOT_FOUND
     if not outcome.incarnation:
-        message = "If-Match is given, and there is no such stream"
+        message = "If-Match is given, but the stream does not exist"
         return error_response(412, "PRECONDITION_FAILED", message)
     return _state_differs(outcome, "the stream is not in a state that If-Match names")
 
@@ -161,7 +161,7 @@ def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
             return error_response(409, "SEQUENCE_CONFLICT", message, head)
         case Result.EPOCH_STALE:
             head += b"Producer-Epoch: %d\r\n" % outcome.epoch
-            message = "Producer-Epoch is behind the producer's current epoch"
+            message = "Producer-Epoch is older than the producer's current epoch"
             return error_response(403, "STALE_EPOCH", message, head)
         case Result.EPOCH_WITHOUT_RESTART:
             message = "a new Producer-Epoch starts with Producer-Seq 0"
@@ -178,7 +178,7 @@ def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
 
 
 async def create(service: Service, request: Request, route: StreamRoute) -> Response:
-    """PUT: create a stream or a fork, or find it as asked for."""
+    """PUT: create a stream or a fork, or confirm that it exists as asked for."""
     headers = request.headers
     fork = fields.fork_request(headers, _fork_source(request))
     settings = fields.create_settings(headers, fork)
@@ -212,8 +212,8 @@ def _fork_source(request: Request) -> bytes | None:
         try:
             url = urlsplit(raw)
         except ValueError:
-            url = urlsplit(b"")  # Its host is malformed.
-        # What another server has under this path is another stream.
+            url = urlsplit(b"")  # A malformed host.
+        # On another server this path is another stream.
         is_here = url.netloc.lower() == request.headers.get(b"host", b"").lower()
         path = url.path if is_here else b""
     route = resolve(path) if path.startswith(b"/") else None
@@ -227,7 +227,7 @@ async def _propose_stream(service: Service, command: Create, body: bytes) -> Out
     try:
         command = await _with_body(service, command, kind, body)
     except BadRequest:
-        # For a stream that exists the body is without meaning (protocol section 5.1).
+        # If the stream exists, the body does not matter (protocol section 5.1).
         existing = replace(command, if_match=command.if_match or ANY_STATE)
         outcome = await service.node.group.propose(existing)
         if outcome.result is Result.PRECONDITION_FAILED:
@@ -239,7 +239,7 @@ async def _propose_stream(service: Service, command: Create, body: bytes) -> Out
 async def _propose_fork(
     service: Service, command: Create, fork: ForkRequest, body: bytes
 ) -> Outcome:
-    """Have a fork made of what its source is, again when that has changed meanwhile."""
+    """Propose the fork; retry if its source changed meanwhile."""
 
     async def find() -> VerifiedPosition:
         nonlocal command
@@ -248,7 +248,7 @@ async def _propose_fork(
         return await service.node.anchors.of_fork(fork)
 
     return await service.node.anchors.propose(
-        lambda finding: replace(command, finding=finding), find, len(body)
+        lambda verified: replace(command, finding=verified), find, len(body)
     )
 
 
@@ -260,7 +260,7 @@ async def _type_of(service: Service, key: bytes) -> str:
 
 
 async def _with_body(service: Service, command: Create, kind: str, body: bytes) -> Create:
-    """The command with its initial records, cut as the content type `kind` wants it."""
+    """The command with its initial records, split by the content type `kind`."""
     if not body:
         return command
     records = await _records(service, kind, body)
@@ -285,7 +285,7 @@ def _create_answer(request: Request, outcome: Outcome, route: StreamRoute) -> Re
             message = "the stream exists with another configuration"
             return error_response(409, "STREAM_EXISTS", message)
         case Result.IN_USE_BY_FORKS:
-            message = "a deleted stream is kept here for its forks"
+            message = "a deleted stream of this name is kept for its forks"
             return error_response(409, "STREAM_GONE", message)
         case Result.BUCKET_NOT_FOUND:
             return BUCKET_NOT_FOUND
@@ -297,7 +297,7 @@ def _create_answer(request: Request, outcome: Outcome, route: StreamRoute) -> Re
             message = "Content-Type differs from the source's"
             return error_response(409, "CONTENT_TYPE_MISMATCH", message)
         case Result.FORK_OFFSET_INVALID:
-            message = "Stream-Fork-Offset is no offset of the source"
+            message = "Stream-Fork-Offset is not an offset of the source"
             return error_response(400, "INVALID_OFFSET", message)
         case Result.OFFSET_GONE:
             return offset_gone(outcome.earliest)
@@ -309,7 +309,7 @@ def _create_answer(request: Request, outcome: Outcome, route: StreamRoute) -> Re
 
 
 def location(request: Request) -> bytes:
-    """The Location header line of what a PUT has made."""
+    """The Location header line of the resource that a PUT made."""
     host = request.headers.get(b"host")
     if not host:
         return b"Location: %b\r\n" % request.path
@@ -317,8 +317,8 @@ def location(request: Request) -> bytes:
 
 
 async def _records(service: Service, content_type: str, body: bytes) -> Records:
-    """A body as records; a large one of JSON is cut in a thread, or nobody else would be served,
-    and no heartbeat sent, while millions of messages are told apart."""
+    """A body as records. A large one of JSON is split in a thread: splitting millions of messages
+    in the loop would hold up all clients and the heartbeats of Raft."""
     try:
         if len(body) <= SMALL_BYTES or not is_json(content_type):
             return split_body(content_type, body)

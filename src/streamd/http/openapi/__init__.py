@@ -1,4 +1,14 @@
-"""The API as an OpenAPI 3.1 document, put together from small tables and the code's own structs."""
+"""The API as an OpenAPI 3.1 document, assembled from small tables and the code's own structs.
+
+`errors` lists every error, `parameters` every parameter and header, `schemas` the bodies, taken
+from the structs that are encoded. The `*_routes` modules list paths and operations, which name
+errors and parameters by their keys, and `elements` turns them into the document. The document is
+built once, at the first request, and served as ``/openapi.json``.
+
+tests/http/test_openapi.py keeps it true: each error raised in the code is documented and the other
+way round, each route of the application is there, and every answer of all HTTP tests is valid by
+it. The tables of docs/api.md are compared with it, too.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +36,14 @@ _ABOUT = (
     "`X-Content-Type-Options: nosniff`. Paths below `/cluster` are not for web pages: their "
     "resource policy is `same-origin`, they have none of the `Access-Control-` headers, and Host "
     "must name the node. A method that a path does not have is "
-    "answered as the response `Error405` says, one that no path has as `Error501`; only `PUT`, "
-    "`POST` and `DELETE` of a bucket's listing are 400 `INVALID_STREAM_ID`, for `streams` is no "
-    "stream's name."
+    "answered by `Error405`, a method that no path has by `Error501`; only `PUT`, `POST` and "
+    "`DELETE` of a bucket's listing are 400 `INVALID_STREAM_ID`, because no stream can be named "
+    "`streams`."
 )
 _TAGS = {
     "streams": "Create, append, read, close, fork, delete.",
     "buckets": "Names for streams that belong together.",
-    "snapshots": "A stream's content so far, in the place of what it was made from.",
+    "snapshots": "A stream's content so far, published to replace the records it was made from.",
     "node": "For operators.",
 }
 

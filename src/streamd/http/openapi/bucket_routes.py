@@ -10,7 +10,7 @@ _TOLD = ("Cache-Control", "Content-Encoding?", "Vary?")
 
 _LOOK = Operation(
     "describeBucket",
-    "How many streams a bucket has",
+    "Describe a bucket",
     {200: Reply("The bucket.", _TOLD, json_content(ref("schemas", "BucketBody")))},
     _ERRORS,
     ("consistency", "Accept-Encoding"),
@@ -32,7 +32,7 @@ _LIST = Operation(
     "List a bucket's streams",
     {
         200: Reply(
-            "A page of streams, by their ids in the order of their bytes.",
+            "A page of streams, in the byte order of their ids.",
             _TOLD,
             json_content(ref("schemas", "ListingBody")),
         )

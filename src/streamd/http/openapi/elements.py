@@ -1,4 +1,4 @@
-"""What an OpenAPI 3.1 document is put together from."""
+"""The elements of which the OpenAPI 3.1 document is assembled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PREFLIGHT = (
 
 
 class Reply(NamedTuple):
-    """A response. Of its `headers`, those that end in ``?`` are not always there."""
+    """A response. Those of its `headers` that end in ``?`` are optional."""
 
     description: str
     headers: tuple[str, ...] = ()
@@ -34,8 +34,8 @@ class Reply(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """A method of a path. `errors` are keys of `errors.ERRORS`; those that any request can meet
-    are added, and the path's."""
+    """A method of a path. `errors` are keys of `errors.ERRORS`; those of the path and of every
+    request are added."""
 
     operation_id: str
     summary: str
@@ -53,7 +53,7 @@ class Operation(NamedTuple):
 
 
 class Path(NamedTuple):
-    """A path with what all of its operations share; a `guarded` one is not for web pages."""
+    """A path and what its operations share; web pages may not use a `guarded` one."""
 
     template: str
     tag: str
@@ -76,7 +76,7 @@ class Path(NamedTuple):
         )
         headers = ("Allow",) if self.guarded else ("Allow", *_PREFLIGHT)
         reply = Reply("The methods and headers that are allowed here.", headers)
-        return Operation(f"preflight{named}", "The methods there are", {204: reply})
+        return Operation(f"preflight{named}", "The methods of the path", {204: reply})
 
     def _operation(self, method: str, operation: Operation) -> Json:
         errors = () if method == "OPTIONS" else operation.errors
@@ -112,7 +112,7 @@ def _response(status: int, reply: Reply | None, codes: list[str], has_body: bool
 
 
 def response(status: int, reply: Reply | None, codes: list[str], has_body: bool = True) -> Json:
-    """What is answered with a status: a reply, errors with these codes, or either."""
+    """The response with a status: a reply, errors with these codes, or either."""
     errors = {code: ERRORS[f"{status} {code}"] for code in codes}
     found: Json = {"description": _told(status, reply, errors)}
     headers = {name.rstrip("?"): name.endswith("?") for name in reply.headers} if reply else {}
@@ -134,7 +134,7 @@ def _told(status: int, reply: Reply | None, errors: Mapping[str, Error]) -> str:
     lines = [reply.description] if reply else []
     lines += [f"`{code}`: {errors[code].meaning}" for code in own or errors]
     if 0 < len(own) < len(errors):
-        lines.append(f"Or what any request can meet: see `Error{status}`.")
+        lines.append(f"Or an error of any request: see `Error{status}`.")
     return "\n".join(lines)
 
 
@@ -160,7 +160,7 @@ def _error_schema(status: int, codes: list[str]) -> Json:
 
 
 def json_content(schema: Json) -> Json:
-    """Content of one type, JSON_TYPE."""
+    """Content of the type JSON_TYPE alone."""
     return {JSON_TYPE: {"schema": schema}}
 
 

@@ -1,4 +1,4 @@
-"""Every error there is: its status, its stable code, what it means, and what headers say more."""
+"""Every error: its status, its stable code, its meaning, and the headers that say more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Error(NamedTuple):
-    """What an error means. Its `headers` are there where they are known."""
+    """The meaning of an error. The answer has `headers` if their values are known."""
 
     meaning: str
     headers: tuple[str, ...] = ()
@@ -19,7 +19,7 @@ _RETRY = ("Retry-After",)
 ERRORS: dict[str, Error] = {
     # -- the request as HTTP ------------------------------------------------------------------
     "400 BAD_REQUEST": Error("The head is malformed."),
-    "400 DUPLICATE_HEADER": Error("A header is repeated that may be there once."),
+    "400 DUPLICATE_HEADER": Error("A header is repeated that may occur once."),
     "400 AMBIGUOUS_LENGTH": Error("Content-Length and Transfer-Encoding are both given."),
     "400 INVALID_TRANSFER_ENCODING": Error("Transfer-Encoding is not `chunked`."),
     "400 INVALID_CONTENT_LENGTH": Error("Content-Length is not a number."),
@@ -45,10 +45,10 @@ ERRORS: dict[str, Error] = {
     "501 METHOD_UNKNOWN": Error("No path has such a method."),
     "505 HTTP_VERSION": Error("The version is neither HTTP/1.1 nor HTTP/1.0."),
     # -- the server ---------------------------------------------------------------------------
-    "500 INTERNAL": Error("A bug in the server; its log has it."),
+    "500 INTERNAL": Error("A bug in the server; its log has the traceback."),
     "500 RESPONSE_TOO_LARGE": Error("The answer became too large."),
     "503 OVERLOADED": Error(
-        "Too many bodies are coming in, or waiting for clients to take them.", _RETRY
+        "Too many bodies are coming in, or answers wait for slow clients.", _RETRY
     ),
     "503 TOO_MANY_CONNECTIONS": Error("Too many connections are open.", _RETRY),
     "503 TOO_MANY_READERS": Error("Too many live readers are connected.", _RETRY),
@@ -56,7 +56,7 @@ ERRORS: dict[str, Error] = {
     "503 TOO_MANY_DOWNLOADS": Error("Too many snapshots and bootstraps are being read.", _RETRY),
     "503 UNAVAILABLE": Error("No leader took the request in time; nothing was changed.", _RETRY),
     "503 OUTCOME_UNKNOWN": Error(
-        "The write may have taken effect, or may yet; nobody knew in time.", _RETRY
+        "The write may have taken effect or may yet: its fate was not known in time.", _RETRY
     ),
     "500 COLD_DATA_DAMAGED": Error(
         "Bytes in the cold store are damaged or missing; the server's log says which."
@@ -70,20 +70,22 @@ ERRORS: dict[str, Error] = {
     "400 INVALID_STREAM_ID": Error("The stream id is empty, reserved, too long, or has / or `..`."),
     "404 BUCKET_NOT_FOUND": Error("There is no such bucket."),
     "404 STREAM_NOT_FOUND": Error("There is no such stream."),
-    "404 NO_COLD_STORE": Error('There is no cold tier: `cold.backend` is "none".'),
-    "404 SNAPSHOT_NOT_FOUND": Error("There is no such snapshot, or not any more."),
+    "404 NO_COLD_STORE": Error('The node has no cold store: `cold.backend` is "none".'),
+    "404 SNAPSHOT_NOT_FOUND": Error("There is no such snapshot, or a later one has replaced it."),
     "410 STREAM_GONE": Error("The stream was deleted; forks of it still exist."),
     # -- headers, parameters and bodies -------------------------------------------------------
-    "400 INVALID_REQUEST": Error("A header, parameter or body has a value that it cannot have."),
+    "400 INVALID_REQUEST": Error("A header, parameter or body has an invalid value."),
     "400 INVALID_OFFSET": Error("An offset is malformed, or contradicts the stream."),
     "400 INVALID_CONTENT_TYPE": Error("Content-Type is not a media type."),
     "400 MISSING_CONTENT_TYPE": Error("Content-Type is required with a body."),
     "400 EMPTY_BODY": Error("The body is empty, and the stream is not being closed."),
-    "400 INVALID_JSON": Error("The stream is JSON, the body is not."),
+    "400 INVALID_JSON": Error("The stream is JSON, but the body is not."),
     "400 TOO_MANY_MESSAGES": Error("A body has at most a million messages."),
     "400 INVALID_FRAME": Error("The batch is not a sequence of frames."),
     "400 TOO_MANY_FRAMES": Error("A batch has at most 512 frames."),
-    "400 INVALID_FORK": Error("The headers of a fork do not name a stream, or lack each other."),
+    "400 INVALID_FORK": Error(
+        "The headers of a fork do not name a stream, or one of them is missing."
+    ),
     # -- writes -------------------------------------------------------------------------------
     "400 INVALID_PRODUCER": Error("The three producer headers go together."),
     "400 INVALID_EPOCH_SEQ": Error("A new Producer-Epoch starts with Producer-Seq 0.", _STATE),
@@ -100,22 +102,24 @@ ERRORS: dict[str, Error] = {
     "409 STREAM_EXISTS": Error("The stream exists with another configuration."),
     "409 STREAM_GONE": Error("The stream, or the source of the fork, was deleted."),
     "412 PRECONDITION_FAILED": Error(
-        "The stream is in no state that If-Match names, or in one that If-None-Match does.",
+        "The stream is not in a state that If-Match names, or is in one that If-None-Match names.",
         ("ETag", *_STATE),
     ),
     # -- buckets and snapshots ----------------------------------------------------------------
     "409 BUCKET_EXISTS": Error("The bucket exists."),
-    "409 BUCKET_NOT_EMPTY": Error("The bucket has streams, or deleted ones that forks read."),
-    "409 OFFSET_BEYOND_TAIL": Error("The stream does not reach that far.", ("Stream-Next-Offset",)),
+    "409 BUCKET_NOT_EMPTY": Error("The bucket has streams, or deleted streams that forks read."),
+    "409 OFFSET_BEYOND_TAIL": Error(
+        "The offset is past the stream's tail.", ("Stream-Next-Offset",)
+    ),
     "409 SNAPSHOT_EXISTS": Error("Another snapshot was published at this offset."),
-    "409 SNAPSHOT_IN_USE": Error("The latest snapshot stands for what was trimmed."),
+    "409 SNAPSHOT_IN_USE": Error("The latest snapshot replaces trimmed records."),
     "410 STREAM_OFFSET_GONE": Error(
-        "What lies before the snapshot is gone: start from the bootstrap.",
+        "The records before the snapshot were trimmed: start from the bootstrap.",
         ("Stream-Earliest-Offset",),
     ),
     "413 SNAPSHOT_TOO_LARGE": Error("The snapshot exceeds `server.max_snapshot_bytes`."),
     # -- administration ---------------------------------------------------------------------
-    "403 ORIGIN_NOT_ALLOWED": Error("Origin is not this node: a web page asks."),
+    "403 ORIGIN_NOT_ALLOWED": Error("Origin is not this node: the request comes from a web page."),
     "415 UNSUPPORTED_MEDIA_TYPE": Error("Content-Type is not application/json."),
     "421 HOST_NOT_ALLOWED": Error("Host is not a name of this node; see `server.allowed_hosts`."),
     # -- the cluster --------------------------------------------------------------------------
@@ -126,15 +130,15 @@ ERRORS: dict[str, Error] = {
     "409 MEMBER_ALREADY": Error("The node is a member already."),
     "409 NOT_EMPTY": Error("The node has data already."),
     "409 NOT_JOINED": Error("The node did not accept the invitation."),
-    "409 NOT_CAUGHT_UP": Error("The learner is too far behind to be a voter."),
+    "409 NOT_CAUGHT_UP": Error("The learner lags too far to become a voter."),
     "409 LAST_VOTER": Error("The last voter cannot be removed."),
     "409 CHANGE_IN_PROGRESS": Error("Another change of members is under way."),
-    "409 INVALID_CONFIGURATION": Error("The members there would be then are not possible."),
-    "409 NOT_TRANSFERRED": Error("The node did not take over the lead."),
+    "409 INVALID_CONFIGURATION": Error("The change would lead to an invalid configuration."),
+    "409 NOT_TRANSFERRED": Error("The node did not become the leader."),
     "502 NO_ANSWER": Error("No node of this cluster answers at that address."),
 }
 
-# What any request can meet, whatever it is for.
+# Errors that any request can meet.
 EVERYWHERE = (
     "400 BAD_REQUEST",
     "400 DUPLICATE_HEADER",
@@ -161,10 +165,10 @@ EVERYWHERE = (
     "503 TOO_MANY_CONNECTIONS",
     "505 HTTP_VERSION",
 )
-# What the administration of a node answers to web pages.
+# What web pages get from the administration of a node.
 GUARDED = ("403 ORIGIN_NOT_ALLOWED", "421 HOST_NOT_ALLOWED")
 GUARDED_POST = ("415 UNSUPPORTED_MEDIA_TYPE",)
-# What methods meet that the document does not have.
+# Errors of methods that are not in the document.
 ELSEWHERE = ("405 METHOD_NOT_ALLOWED", "501 METHOD_UNKNOWN")
 
 

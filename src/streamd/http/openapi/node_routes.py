@@ -1,4 +1,4 @@
-"""What operators ask a node: health, metrics, the cluster, and this document."""
+"""Routes for operators: health, metrics, the cluster, the cold store, and this document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ALIVE = json_content(ref("schemas", "Alive"))
 _EMPTY: Json = {"required": False, "content": json_content({"type": "object", "maxProperties": 0})}
 
 
-def _looked_at(template: str, operation: Operation) -> Path:
+def _read_only(template: str, operation: Operation) -> Path:
     return _path(template, {"GET": operation, "HEAD": operation.head()})
 
 
@@ -24,11 +24,13 @@ def _readiness(operation_id: str, summary: str) -> Operation:
     return Operation(
         operation_id,
         summary,
-        {200: Reply("It is.", (), _ALIVE), 503: Reply("Not yet, or not now.", (), _ALIVE)},
+        {200: Reply("Yes.", (), _ALIVE), 503: Reply("No.", (), _ALIVE)},
     )
 
 
-def _wish(name: str, summary: str, errors: tuple[str, ...], *, required: bool = True) -> Path:
+def _admin_command(
+    name: str, summary: str, errors: tuple[str, ...], *, required: bool = True
+) -> Path:
     body: Json = {"required": required, "content": json_content(ref("schemas", name))}
     operation = Operation(
         f"{name.lower()}Member",
@@ -42,20 +44,20 @@ def _wish(name: str, summary: str, errors: tuple[str, ...], *, required: bool = 
             "503 OUTCOME_UNKNOWN",
         ),
         body=body,
-        description="Any node may be asked; what only the leader can do is passed on to it.",
+        description="Any node takes the request, and forwards it if only the leader can do it.",
     )
     return _path(f"/cluster/{name.lower()}", {"POST": operation})
 
 
 def _work(work: str, summary: str) -> Path:
-    """Something that the leader's cold tier is told to do now."""
+    """Work that the leader's cold store starts at once."""
     operation = Operation(
         f"{work}Cold",
         summary,
         {
-            202: Reply("It will.", (), json_content({"type": "object"})),
+            202: Reply("The leader has started it.", (), json_content({"type": "object"})),
             307: Reply(
-                "The leader is elsewhere.",
+                "Another node leads.",
                 ("Location", "Cache-Control"),
                 json_content({"type": "object"}),
             ),
@@ -70,13 +72,18 @@ _CHANGE = ("409 CHANGE_IN_PROGRESS", "409 INVALID_CONFIGURATION")
 _TRANSFER = ("404 NOT_A_VOTER", "409 NOT_TRANSFERRED")
 
 PATHS = (
-    _looked_at(
+    _read_only(
         "/healthz",
         Operation("health", "Whether the process answers", {200: Reply("It does.", (), _ALIVE)}),
     ),
-    _looked_at("/readyz/local", _readiness("readyLocal", "Whether this node has recovered")),
-    _looked_at("/readyz/cluster", _readiness("readyCluster", "Whether it keeps up with a leader")),
-    _looked_at(
+    _read_only("/readyz/local", _readiness("readyLocal", "Whether this node has recovered")),
+    _read_only(
+        "/readyz/cluster",
+        _readiness(
+            "readyCluster", "Whether this node is in contact with a leader and does not lag"
+        ),
+    ),
+    _read_only(
         "/metrics",
         Operation(
             "metrics",
@@ -86,64 +93,76 @@ PATHS = (
             ("Accept-Encoding",),
         ),
     ),
-    _looked_at(
+    _read_only(
         "/openapi.json",
         Operation(
             "openapi",
             "This document",
-            {200: Reply("It.", _COMPRESSED, json_content({"type": "object"}))},
+            {200: Reply("The document.", _COMPRESSED, json_content({"type": "object"}))},
             _LARGE,
             ("Accept-Encoding",),
         ),
     ),
-    _looked_at(
+    _read_only(
         "/cluster/status",
         Operation(
             "clusterStatus",
-            "Where this node stands",
-            {200: Reply("Its view.", _COMPRESSED, json_content(ref("schemas", "Status")))},
+            "The status of this node and its cluster",
+            {
+                200: Reply(
+                    "The status as this node sees it.",
+                    _COMPRESSED,
+                    json_content(ref("schemas", "Status")),
+                )
+            },
             _LARGE,
             ("Accept-Encoding",),
         ),
     ),
-    _looked_at(
+    _read_only(
         "/cluster/cold",
         Operation(
             "coldStatus",
-            "Where the cold tier stands",
-            {200: Reply("Its view.", _COMPRESSED, json_content({"type": "object"}))},
+            "The status of the cold store",
+            {
+                200: Reply(
+                    "The status as this node sees it.",
+                    _COMPRESSED,
+                    json_content({"type": "object"}),
+                )
+            },
             ("404 NO_COLD_STORE", *_LARGE),
             ("Accept-Encoding",),
         ),
     ),
-    _work("flush", "Move to the cold store what is only here"),
-    _work("gc", "Remove from the cold store what nothing needs"),
-    _work("scrub", "Read all objects in the cold store, and compare them with their names"),
+    _work("flush", "Flush hot bytes to the cold store now"),
+    _work("gc", "Delete objects from the cold store that nothing refers to"),
+    _work("scrub", "Read every object in the cold store and verify its digest"),
     _path(
         "/cluster/snapshot",
         {
             "POST": Operation(
                 "compactLog",
-                "Store this node's state and cut its log",
+                "Store this node's state and compact its log",
                 {200: Reply("Done.", (), json_content(ref("schemas", "Compacted")))},
                 body=_EMPTY,
             )
         },
     ),
-    _wish(
+    _admin_command(
         "Add",
         "Add a node as a learner",
         ("409 MEMBER_ALREADY", "409 NOT_EMPTY", "409 NOT_JOINED", "502 NO_ANSWER", *_CHANGE),
     ),
-    _wish(
+    _admin_command(
         "Promote",
         "Make a learner a voter",
         ("404 NOT_A_LEARNER", "404 NOT_A_VOTER", "409 NOT_CAUGHT_UP", *_CHANGE),
     ),
-    _wish(
+    _admin_command(
         "Remove",
-        "Take a node out of the cluster",
+        "Remove a node from the cluster",
         ("404 NOT_A_MEMBER", "409 LAST_VOTER", *_TRANSFER, *_CHANGE),
     ),
-    _wish("Transfer", "Hand over the lead", _TRANSFER, required=False),
+    _admin_command("Transfer", "Transfer leadership", _TRANSFER, required=False),
 )

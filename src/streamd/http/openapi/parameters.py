@@ -57,19 +57,20 @@ _QUERY: dict[str, tuple[Json, str]] = {
     "offset": (
         {"anyOf": [{"enum": ["-1", "now"]}, OFFSET]},
         (
-            "Where to read from: an offset given out before, `-1` for the start (the default), or "
-            "`now` for the tail. One past the tail reads as the tail. Required with `live`."
+            "Where to read from: an offset from an earlier answer, `-1` for the start (the "
+            "default), or `now` for the tail. One past the tail reads as the tail. Required with "
+            "`live`."
         ),
     ),
     "live": (
         {"enum": ["long-poll", "sse"]},
-        "How to go on at the tail: wait for one more answer, or for all there will be.",
+        "How to continue at the tail: wait for one more answer, or follow the stream as events.",
     ),
     "cursor": (
         TEXT,
         (
-            "The `Stream-Cursor` or `streamCursor` of the answer before, so that caches tell "
-            "requests apart. It never sets a position."
+            "The `Stream-Cursor` or `streamCursor` of the previous answer, by which caches "
+            "distinguish requests. It does not set a position."
         ),
     ),
     "timeout": (
@@ -92,15 +93,15 @@ _QUERY: dict[str, tuple[Json, str]] = {
         (
             f"Answer in `{FRAMED_TYPE}`, of at most about 1 MiB: how many records, and the length "
             "in bytes of each, as four bytes each, big-endian; then the records, JSON messages "
-            "with a comma behind each that its length counts. Not with `live`."
+            "with a comma after each that its length counts. Not with `live`."
         ),
     ),
     "consistency": (
         {"enum": ["linearizable", "local"], "default": "linearizable"},
-        "`local` reads what this node has, without asking whether there is more.",
+        "`local` reads this node's state, which may lag, without asking the leader.",
     ),
     "prefix": (TEXT, "List stream ids that begin with this."),
-    "after": (TEXT, "List stream ids behind this one: `next_cursor` of the page before."),
+    "after": (TEXT, "List stream ids after this one: `next_cursor` of the previous page."),
     "limit": (
         {**_whole_number(1, MAX_LISTED), "default": MAX_LISTED},
         "How many streams a page has at most.",

@@ -1,4 +1,4 @@
-"""Schemas of bodies: taken from the very structs that are encoded, where there are some."""
+"""Schemas of bodies: those of the structs that are encoded, and a few by hand."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def schemas() -> Json:
     """The document's ``components/schemas``."""
     _, found = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
     for schema in found.values():
-        # The tag tells wishes apart between nodes; over HTTP the path does.
+        # Between nodes a tag distinguishes the admin commands; over HTTP the path does.
         if schema["properties"].pop("type", None):
             schema["required"].remove("type")
     found["Error"] = found.pop("ErrorBody")

@@ -18,8 +18,8 @@ _FOUND = (*FOUND, "404 SNAPSHOT_NOT_FOUND", *SERVER)
 
 _LATEST = Operation(
     "findLatestSnapshot",
-    "Where the latest snapshot is",
-    {307: Reply("The latest snapshot is there.", ("Location", *_PLACE))},
+    "Find the latest snapshot",
+    {307: Reply("The address of the latest snapshot.", ("Location", *_PLACE))},
     _FOUND,
 )
 _READ = Operation(
@@ -30,10 +30,10 @@ _READ = Operation(
 )
 _PUBLISH = Operation(
     "publishSnapshot",
-    "Publish a snapshot, and trim what it stands for",
+    "Publish a snapshot, and trim the records that it replaces",
     {
         204: Reply(
-            "Published: the stream begins at the snapshot now.",
+            "Published: the stream now begins at the snapshot.",
             ("Stream-Snapshot-Offset", "Stream-Next-Offset"),
         ),
         307: ELSEWHERE,
@@ -52,32 +52,32 @@ _PUBLISH = Operation(
         *SERVER,
     ),
     body={
-        "description": "What the stream amounts to up to the offset, of any content type; up to "
+        "description": "The stream's content up to the offset, in any content type; up to "
         "`server.max_snapshot_bytes`, 128 MiB by default. It may be sent in chunks.",
         "content": {"application/octet-stream": _BINARY, "text/plain": _BINARY},
     },
-    description="Reads below the snapshot's offset are answered 410 from then on. Appends go on "
-    "meanwhile. What is not `server.max_body_bytes` but a snapshot's own limit applies.",
+    description="From then on, reads before the snapshot's offset are answered 410. Appends go on "
+    "meanwhile. The limit is `server.max_snapshot_bytes`, not `server.max_body_bytes`.",
 )
 _DELETE = Operation(
     "deleteSnapshot",
-    "Never done: the only snapshot there is, is the one needed",
+    "Always refused: the stream needs its only snapshot",
     {307: ELSEWHERE},
     ("409 SNAPSHOT_IN_USE", *_FOUND),
 )
 _BOOTSTRAP = Operation(
     "bootstrap",
-    "The snapshot and every message behind it, at once",
+    "The snapshot and every message after it, in one response",
     {
         200: Reply(
             "Parts: first the snapshot (empty if there is none), then a part for each message. "
-            "From `Stream-Next-Offset` the client goes on with reads.",
+            "The client reads on from `Stream-Next-Offset`.",
             _PLACE,
             {"multipart/mixed": {"schema": {"type": "string"}}},
         )
     },
     ("400 INVALID_REQUEST", "503 TOO_MANY_DOWNLOADS", *FOUND, *COLD, *SERVER),
-    description="It has no query parameters, `live` least of all.",
+    description="It takes no query parameters.",
 )
 
 _STREAM = "/{bucket}/{stream}"

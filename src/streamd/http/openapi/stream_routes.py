@@ -10,10 +10,10 @@ COLD = ("500 COLD_DATA_DAMAGED", "503 COLD_UNAVAILABLE")
 IN_BUCKET = ("400 INVALID_BUCKET_ID", "400 INVALID_STREAM_ID")
 FOUND = ("404 STREAM_NOT_FOUND", "410 STREAM_GONE")
 ELSEWHERE = Reply(
-    "The leader is elsewhere, and this node is set up to say so (`server.non_leader`).",
+    "Another node leads, and this one redirects to it (`server.non_leader`).",
     ("Location", "Cache-Control"),
 )
-_NOT_MODIFIED = Reply("The client has what there is.", ("ETag", "Cache-Control", "Vary?"))
+_NOT_MODIFIED = Reply("The client has the current answer.", ("ETag", "Cache-Control", "Vary?"))
 _BYTES: Json = {"schema": {"type": "string", "format": "binary"}}
 _CONTENT: Json = {
     "application/octet-stream": _BYTES,
@@ -55,7 +55,7 @@ _READ_QUERY = (
     "consistency",
 )
 _READ_ERRORS = ("400 INVALID_REQUEST", "400 INVALID_OFFSET", *FOUND, *COLD, *SERVER)
-_DUPLICATE = "or the producer's request had been appended before"
+_DUPLICATE = "or the producer's request was a duplicate"
 
 _CREATE = Operation(
     "createStream",
@@ -110,16 +110,15 @@ _APPEND = Operation(
     _APPEND_ERRORS,
     ("Stream-Seq", "Stream-Closed", *PRODUCER, "If-Match"),
     _BODY,
-    "An acknowledged append is on disk, in a cluster on the disks of a majority.",
+    "An acknowledged append is on disk; in a cluster, on the disks of a majority.",
 )
 _READ = Operation(
     "readStream",
-    "Read, and go on live",
+    "Read a stream, and follow it live",
     {
         200: Reply(
-            "What there is from the offset on: all of it or a piece, as `Stream-Up-To-Date` says. "
-            "With `live=sse`, events `data` and `control`, which then have what is in headers "
-            "otherwise.",
+            "The records from the offset on: all or a piece, as `Stream-Up-To-Date` says. With "
+            "`live=sse`, events `data` and `control`; the latter have what headers have otherwise.",
             (
                 "Stream-Next-Offset?",
                 "Stream-Up-To-Date?",
@@ -140,7 +139,7 @@ _READ = Operation(
             },
         ),
         204: Reply(
-            "A long-poll at the tail: the time is over, or the stream is closed.",
+            "A long-poll at the tail: it timed out, or the stream is closed.",
             (
                 "Stream-Next-Offset",
                 "Stream-Up-To-Date",
@@ -173,13 +172,13 @@ _HEAD = Operation(
     },
     ("410 STREAM_OFFSET_GONE", *_READ_ERRORS),
     (*_READ_QUERY, "If-None-Match"),
-    description="Alone among reads it does not renew a sliding window. Of the query only "
+    description="Unlike other reads it does not renew a sliding window. Of the query only "
     "`consistency` and `record` matter, but all of it is checked.",
 )
 _DELETE = Operation(
     "deleteStream",
     "Delete a stream",
-    {204: Reply("The stream is gone for its readers; forks of it stay."), 307: ELSEWHERE},
+    {204: Reply("The stream was deleted; forks of it stay."), 307: ELSEWHERE},
     (*FOUND, *_CONDITION, *SERVER),
     ("If-Match",),
 )
@@ -187,7 +186,7 @@ _STREAM = {"GET": _READ, "HEAD": _HEAD, "POST": _APPEND, "PUT": _CREATE, "DELETE
 
 _BATCH = Operation(
     "appendBatch",
-    "Append several records of bytes in one step",
+    "Append several records in one step",
     {
         200: Reply(
             "Every record was appended.",
@@ -201,7 +200,7 @@ _BATCH = Operation(
             json_content(ref("schemas", "BatchBody")),
         ),
         204: Reply(
-            "The producer's request had been appended before.",
+            "The producer's request was a duplicate.",
             (
                 *_STATE,
                 "Producer-Epoch",
