@@ -10,7 +10,7 @@ import trustme
 
 
 class Pki(NamedTuple):
-    """A certificate for this machine, and those who trust it."""
+    """A certificate for this machine, and the authority that signed it."""
 
     certificate: Path
     key: Path

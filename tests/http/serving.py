@@ -1,4 +1,4 @@
-"""A whole node behind a real listening socket, in the process of the test."""
+"""A whole node and its front door on a real listening socket, in the process of the test."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Answer(NamedTuple):
 
 
 class RawClient:
-    """One connection, on which the test says every byte itself."""
+    """One connection, on which the test sends every byte itself."""
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self._sock = sock
@@ -94,7 +94,7 @@ class RawClient:
         assert await self._exactly(2) == b"\r\n"
         if not data:
             next_response = b"HTTP/1.1 "[: len(self._buffer)]
-            assert self._buffer.startswith(next_response), f"behind the end: {self._buffer!r}"
+            assert self._buffer.startswith(next_response), f"after the end: {self._buffer!r}"
         if self._events is not None:
             self._events.feed(data) if data else self._events.end()
         return data
@@ -109,7 +109,7 @@ class RawClient:
         return payload
 
     async def read_to_end(self) -> bytes:
-        """All there is until the server closes."""
+        """Everything until the server closes."""
         while await self._receive():
             pass
         data, self._buffer = self._buffer, b""
@@ -125,7 +125,7 @@ class RawClient:
                 return False
 
     async def receive_some(self) -> bytes:
-        """What comes next, whatever it is; empty once the server has closed."""
+        """The next bytes; empty once the server has closed."""
         if not self._buffer:
             await self._receive()
         data, self._buffer = self._buffer, b""
@@ -175,7 +175,7 @@ class Clock:
 
 
 class Serving:
-    """What a test sees of the server it talks to."""
+    """The server under test, as a test sees it."""
 
     def __init__(self, port: int, url: str, clock: Clock, app: App, door: FrontDoor) -> None:
         self.port = port
@@ -188,12 +188,12 @@ class Serving:
 
     @property
     def connections(self) -> int:
-        """How many connections are open, whichever server has them."""
+        """The number of open connections, of either server."""
         return len(self.door.connections)
 
     @property
     def bodies(self) -> Shares:
-        """What bodies that come hold."""
+        """The limit of the bodies that are coming in, and how much of it they hold."""
         return self.door.bodies
 
     @asynccontextmanager
@@ -218,13 +218,13 @@ class Serving:
         return checked_async_client(base_url=self.url, timeout=PATIENCE_S, **settings)
 
     async def tail(self, path: str) -> str | None:
-        """The tail of a stream as a reader sees it; None when there is no stream."""
+        """The tail of a stream as a reader sees it; None if the stream does not exist."""
         async with self.client() as client:
             tail: str | None = (await client.head(path)).headers.get("stream-next-offset")
             return tail
 
     async def content(self, path: str) -> bytes:
-        """All there is in a stream."""
+        """The whole content of a stream."""
         async with self.client() as client:
             return (await client.get(path)).content
 
@@ -232,7 +232,7 @@ class Serving:
 async def until(condition: Callable[[], object]) -> None:
     """Return once `condition` holds; fail when it never does."""
     with trio.fail_after(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not condition():  # noqa: ASYNC110 - no event tells of it
             await trio.sleep(_POLL_S)
 
 

@@ -73,7 +73,7 @@ async def test_3_2_without_a_snapshot_the_first_part_is_empty(tmp_path: Path) ->
         ]
 
 
-async def test_3_2_the_snapshot_comes_first_then_what_is_behind_it(tmp_path: Path) -> None:
+async def test_3_2_the_snapshot_comes_first_then_every_message_after_it(tmp_path: Path) -> None:
     async with prepared(tmp_path) as client:
         path = f"{STREAM}/snapshot/{client.offsets[2]}"
         await client.http.put(path, content=b'{"n":2}', headers=JSON)
@@ -251,7 +251,7 @@ async def state_of(client: Client, path: str) -> list[int]:
         query = {"offset": at, "live": "sse"}
         async with http.stream("GET", path, params=query) as tail:
             assert tail.status_code in (200, 410)
-            if tail.status_code == 410:  # A publish came in between: begin anew.
+            if tail.status_code == 410:  # A publish came in between: start again.
                 return await state_of(client, path)
             event, closed = "", False
             async for line in tail.aiter_lines():
@@ -261,7 +261,7 @@ async def state_of(client: Client, path: str) -> list[int]:
                     known += json.loads(line.removeprefix("data:"))
                 elif line.startswith("data:"):
                     closed = "streamClosed" in line
-    # A publish that overtakes a reader ends its connection: begin anew.
+    # A publish that overtakes a reader ends its connection: start again.
     return known if closed else await state_of(client, path)
 
 

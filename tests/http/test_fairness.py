@@ -35,7 +35,7 @@ async def test_many_connections_are_accepted_in_few_turns_of_the_loop(tmp_path: 
                 accepted.append(server.connections)
     in_each = [after - before for before, after in pairwise(accepted)]
     # Between two looks the accepting task may have had its turn twice.
-    assert max(in_each) <= 2 * ACCEPTS_PER_TURN, "those who are connected wait for others"
+    assert max(in_each) <= 2 * ACCEPTS_PER_TURN, "connected clients wait for new ones"
     assert len(in_each) < many / 4, f"{many} connections waited for {len(in_each)} turns"
 
 
@@ -137,7 +137,7 @@ async def test_slow_uploads_leave_slots_to_others(
 
 
 async def prepare_snapshots(client: httpx.AsyncClient) -> str:
-    """Make a stream with one record, and return the offset behind it."""
+    """Make a stream with one record, and return the offset after it."""
     await client.put("/bucket")
     await client.put(STREAM, headers=BINARY)
     appended = await client.post(STREAM, content=b"one", headers=BINARY)

@@ -52,7 +52,7 @@ async def stack(
 
 
 def record(content_type: str, size: int) -> bytes:
-    """A record of `size` bytes as it is stored, without the comma behind JSON."""
+    """A record of `size` bytes as it is stored, without the comma after JSON."""
     if content_type == "application/json":
         return b'"%b"' % (b"j" * max(1, size - 3))
     return bytes(range(33, 127)) * (size // 94) + b"x" * (size % 94)

@@ -38,7 +38,7 @@ async def with_stream(tmp_path: Path, **settings: Any) -> AsyncIterator[Serving]
 
 
 async def in_flight_read(server: Serving, client: RawClient, mode: bytes) -> None:
-    """Have `client` read live, and return once the server has it parked."""
+    """Start a live read by `client`; returns once the reader is parked."""
     await client.send(TAIL_LIVE % mode)
     await until(lambda: server.hub.reading_now[mode.decode()] and server.hub.present)
 

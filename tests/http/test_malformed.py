@@ -75,7 +75,7 @@ LINES_AND_CHARACTERS = [
     Vector("a space within a name", sized(b"X A: b"), 400),
     Vector("a header without a name", sized(b": b"), 400),
     Vector("a header without a colon", sized(b"X-A"), 400),
-    Vector("a name that is no token", sized(b"X(A): b"), 400),
+    Vector("a name that is not a token", sized(b"X(A): b"), 400),
     Vector("a name beyond ASCII", sized(b"X-\xe9: b"), 400),
 ]
 
@@ -133,7 +133,9 @@ LENGTHS_AND_CODINGS = [
 ]
 
 CHUNKS = [
-    Vector("a chunk size that is no number", chunked(b"zz\r\nhi\r\n0\r\n\r\n"), 400, "BAD_CHUNK"),
+    Vector(
+        "a chunk size that is not a number", chunked(b"zz\r\nhi\r\n0\r\n\r\n"), 400, "BAD_CHUNK"
+    ),
     Vector("an empty chunk size", chunked(b"\r\nhi\r\n0\r\n\r\n"), 400, "BAD_CHUNK"),
     Vector("a chunk size with 0x", chunked(b"0x2\r\nhi\r\n0\r\n\r\n"), 400, "BAD_CHUNK"),
     Vector("a negative chunk size", chunked(b"-2\r\nhi\r\n0\r\n\r\n"), 400, "BAD_CHUNK"),
@@ -228,7 +230,7 @@ REQUEST_LINES = [
     Vector("a method that is not known", get(WITNESS, b"PROPFIND"), 501, "METHOD_UNKNOWN"),
     Vector("a method nobody knows", get(WITNESS, b"BREW"), 501, "METHOD_UNKNOWN"),
     Vector("two spaces before the target", get(b" " + WITNESS), 400),
-    Vector("two spaces behind the target", get(WITNESS + b" "), 400),
+    Vector("two spaces after the target", get(WITNESS + b" "), 400),
     Vector("another protocol", get(WITNESS, b"OPTIONS", version=b"RTSP/1.0"), 400),
     Vector("yet another protocol", get(WITNESS, b"SOURCE", version=b"ICE/1.0"), 400),
     Vector("CONNECT", get(b"x:80", b"CONNECT"), 405, "METHOD_NOT_ALLOWED"),

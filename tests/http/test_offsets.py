@@ -171,15 +171,15 @@ async def test_sse_from_inside_a_record_begins_with_it(tmp_path: Path) -> None:
 def test_a_local_read_at_a_node_cut_off_is_not_sent_back_to_an_older_tail(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path) as cluster, httpx.Client(timeout=20.0) as client:
         leader = cluster.leader()
-        behind = cluster.followers(leader)[0]
+        lagging = cluster.followers(leader)[0]
         client.put(leader.url + STREAM, headers=TEXT, content=b"one")
         cluster.wait_converged()
-        cluster.links.isolate(behind.node_id, cluster.nodes)
+        cluster.links.isolate(lagging.node_id, cluster.nodes)
         given = client.post(leader.url + STREAM, headers=TEXT, content=b"three")
         here = f"?consistency=local&offset={given.headers['stream-next-offset']}"
-        assert client.get(behind.url + STREAM + "?consistency=local").content == b"one"
-        assert client.get(behind.url + STREAM + here).status_code == 503
+        assert client.get(lagging.url + STREAM + "?consistency=local").content == b"one"
+        assert client.get(lagging.url + STREAM + here).status_code == 503
         cluster.links.heal()
         cluster.wait_ready()
-        caught_up = client.get(behind.url + STREAM + here)
+        caught_up = client.get(lagging.url + STREAM + here)
         assert told(caught_up)[:3] == (200, b"", given.headers["stream-next-offset"])

@@ -1,4 +1,4 @@
-"""What readers who do not take their answers may hold, together and each."""
+"""What slow readers may hold in memory, together and each."""
 
 from __future__ import annotations
 

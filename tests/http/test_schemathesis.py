@@ -91,7 +91,7 @@ class Place:
         client.delete("/agents/source")
 
     def aim(self, case: schemathesis.Case[Any]) -> None:
-        """Have two requests of three meet something that is there, half of them with a chance
+        """Aim two requests of three at something that exists, half of them with a chance
         to be granted."""
         draw = self._random
         if draw.random() < 1 / 3:

@@ -44,7 +44,7 @@ def test_every_node_lists_decides_and_takes_batches_alike(tmp_path: Path) -> Non
                 assert {client.get(f"{url}/{bucket}/streams").status_code for url in urls} == {404}
 
 
-def test_a_fork_made_at_a_node_behind_takes_its_body_as_its_source_would(tmp_path: Path) -> None:
+def test_a_fork_made_at_a_lagging_node_takes_its_body_as_its_source_would(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path, proxied=False) as cluster:
         urls = [node.url for node in cluster.nodes.values()]
         with checked_client(timeout=20.0) as client:

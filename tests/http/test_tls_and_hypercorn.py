@@ -254,10 +254,10 @@ PROBES = [
     Probe("a body within the limit", "POST", b"/v1/stream/none", tuple(TEXT.items()), b"x" * 1000),
     Probe("a .. segment", "GET", b"/v1/stream/a/../b"),
     Probe("an escaped .. segment", "GET", b"/v1/stream/a/%2e%2E/b"),
-    Probe(".. behind an escaped slash", "GET", b"/v1/stream/a%2f..%2fb"),
+    Probe(".. after an escaped slash", "GET", b"/v1/stream/a%2f..%2fb"),
     Probe("an escaped slash", "PUT", b"/v1/stream/privat%2Fdoc"),
-    Probe("an escaped slash behind the bucket", "PUT", b"/v1/stream/privat/a%2fb"),
-    Probe("an escape that is none", "GET", b"/v1/stream/a%zz"),
+    Probe("an escaped slash after the bucket", "PUT", b"/v1/stream/privat/a%2fb"),
+    Probe("a malformed escape", "GET", b"/v1/stream/a%zz"),
     Probe("a truncated escape", "GET", b"/v1/stream/a%4"),
     Probe("an escaped NUL", "GET", b"/v1/stream/a%00"),
     Probe("an escaped backslash", "GET", b"/v1/stream/a%5Cb"),
@@ -279,7 +279,7 @@ PROBES = [
     Probe("an absolute target", "GET", b"http://x/v1/stream/none"),
     Probe("no such stream", "GET", b"/v1/stream/none"),
     Probe("no such operation", "GET", b"/cluster/none"),
-    Probe("an offset that is none", "GET", b"/v1/stream/a?offset=x"),
+    Probe("a malformed offset", "GET", b"/v1/stream/a?offset=x"),
 ]
 
 

@@ -18,8 +18,8 @@ def sizes(directory: Path, pattern: str = "**/*") -> dict[Path, int]:
 def copy_in_use(directory: Path, to: Path) -> Path:
     """What the disk holds of a node or a store that is open: nothing is flushed or closed for it.
 
-    A copy during which files came or went is no image of any moment, and is made again. The locks
-    are the living process's, and stay behind.
+    A copy during which files came or went shows no single moment, and is made again. Locks belong
+    to the living process and are not copied.
     """
     left_out = shutil.ignore_patterns("LOCK")
     while True:

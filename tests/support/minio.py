@@ -204,7 +204,7 @@ class MinioServer:
 
 
 def main() -> None:
-    """Have a MinIO ready, or say why there is none."""
+    """Prepare a MinIO server, or say why there is none."""
     try:
         find_minio(build=False)
         return

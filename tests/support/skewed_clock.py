@@ -46,5 +46,5 @@ class SkewedClock:
         subprocess.run(command, check=True, capture_output=True)
 
     def ahead(self, seconds: int) -> dict[str, str]:
-        """The environment of a process whose wall clock is so much ahead, or behind."""
+        """The environment of a process whose wall clock is ahead by `seconds`, or late."""
         return {"LD_PRELOAD": str(self._library), "SKEWED_CLOCK_AHEAD_S": str(seconds)}

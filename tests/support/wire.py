@@ -2,7 +2,7 @@
 client's own decoding, which forgives much.
 
 A chunked response that ends early looks whole to most clients. Here it shows twice: nothing may
-follow a response but the next one, and a response of events ends behind a whole control event or
+follow a response but the next one, and a response of events ends after a whole control event or
 comment.
 """
 
@@ -25,7 +25,7 @@ _WITHOUT_BODY = (204, 304)
 def chunk_size(line: bytes) -> int:
     """The size that a line `line`, its line end included, gives a chunk."""
     match = _CHUNK_LINE.fullmatch(line)
-    assert match is not None, f"{line!r} is no line of a chunk's size"
+    assert match is not None, f"{line!r} is not a line with a chunk's size"
     return int(match[1], 16)
 
 
@@ -140,7 +140,7 @@ class ResponseCheck:
             self._events.feed(piece)
         if not self._left:
             self._reading = self._read_chunk_end
-            self._left = -1  # The empty line behind the last chunk ends the response.
+            self._left = -1  # The empty line after the last chunk ends the response.
         return True
 
     def _read_chunk_end(self) -> bool:

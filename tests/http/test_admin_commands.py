@@ -1,4 +1,4 @@
-"""What operators ask of a cluster over HTTP, when it cannot be what they mean."""
+"""Admin commands over HTTP that a cluster must refuse."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_is_no_node_id_is_400(cluster: httpx.Client, operation: str, node_i
 
 
 @pytest.mark.parametrize(
-    ("operation", "wish", "status"),
+    ("operation", "command", "status"),
     [
         ("promote", {"node_id": 7}, 404),
         ("remove", {"node_id": 7}, 404),
@@ -74,9 +74,9 @@ def test_what_is_no_node_id_is_400(cluster: httpx.Client, operation: str, node_i
     ],
 )
 def test_a_cluster_of_one_answers_as_documented(
-    cluster: httpx.Client, operation: str, wish: dict[str, Any], status: int
+    cluster: httpx.Client, operation: str, command: dict[str, Any], status: int
 ) -> None:
-    answer = cluster.post(f"/cluster/{operation}", json=wish)
+    answer = cluster.post(f"/cluster/{operation}", json=command)
     assert answer.status_code == status
     assert_documented(f"/cluster/{operation}", "post", answer)
 
