@@ -1,4 +1,4 @@
-"""Wishes of operators that meet each other, or a change of the leader."""
+"""Admin commands that meet each other, or a change of leader."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _play(tmp_path: Path) -> Play:
 
 
 def newcomer(machines: Machines, node_id: int = 4) -> Machine:
-    """Another machine, which is no member."""
+    """Another machine, which is not a member."""
     machine = Machine(node_id, machines.all[0].path.parent, machines.network)
     machines.start(machine)
     return machine
@@ -42,10 +42,10 @@ def connected(machine: Machine) -> set[int]:
     return {node_id for node_id, peer in cluster.connections().items() if peer.connected}
 
 
-async def have(machine: Machine, wish: AdminCommand) -> dict[str, Any]:
+async def have(machine: Machine, command: AdminCommand) -> dict[str, Any]:
     administration = machine.node.administration
     assert administration is not None
-    return await administration.perform(wish)
+    return await administration.perform(command)
 
 
 def configuration(machine: Machine) -> Configuration:
@@ -53,7 +53,7 @@ def configuration(machine: Machine) -> Configuration:
 
 
 async def hand_over(leader: Machine, to: Machine) -> None:
-    """Have another lead, with no operator's turn taken for it."""
+    """Transfer leadership without an admin command, which would wait for its turn."""
     leader.node.group.transfer(to.node_id)
     await wait_until(lambda: to.leads and to.is_ready)
 
@@ -67,7 +67,7 @@ def isolate(machines: Machines, one: Machine) -> None:
     )
 
 
-def test_a_wish_whose_turn_comes_when_the_lead_is_gone_is_carried_out_by_the_new_leader(
+def test_a_command_whose_turn_comes_after_a_transfer_is_carried_out_by_the_new_leader(
     play: Play,
 ) -> None:
     async def scenario(machines: Machines) -> None:
@@ -82,12 +82,12 @@ def test_a_wish_whose_turn_comes_when_the_lead_is_gone_is_carried_out_by_the_new
     play(scenario)
 
 
-def test_a_wish_whose_time_has_passed_when_its_turn_comes_is_unavailable(play: Play) -> None:
+def test_a_command_whose_time_has_passed_when_its_turn_comes_is_unavailable(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await all_ready(machines)
         answers: list[str] = []
 
-        async def wish(what: AdminCommand) -> None:
+        async def ask(what: AdminCommand) -> None:
             try:
                 await have(leader, what)
             except AdminRefused as error:
@@ -97,9 +97,9 @@ def test_a_wish_whose_time_has_passed_when_its_turn_comes_is_unavailable(play: P
 
         async with trio.open_nursery() as nursery:
             for number in range(3):
-                nursery.start_soon(wish, Add(address_of(17 + number)))
+                nursery.start_soon(ask, Add(address_of(17 + number)))
             await trio.sleep(1)
-            nursery.start_soon(wish, Transfer())
+            nursery.start_soon(ask, Transfer())
             await wait_until(lambda: len(answers) == 2)
             isolate(machines, leader)
         assert answers == [*["NO_ANSWER"] * 3, "UNAVAILABLE"]
@@ -107,7 +107,7 @@ def test_a_wish_whose_time_has_passed_when_its_turn_comes_is_unavailable(play: P
     play(scenario)
 
 
-def test_a_wish_waits_for_a_change_that_nobody_waits_for_any_more(play: Play) -> None:
+def test_a_command_waits_for_a_change_whose_operator_has_left(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, third = await all_ready(machines)
         fourth = newcomer(machines)
@@ -220,7 +220,7 @@ def test_addresses_where_nobody_answered_are_in_nobody_s_way(play: Play) -> None
     play(scenario)
 
 
-def test_wishes_taken_back_leave_no_address_that_is_in_somebody_s_way(play: Play) -> None:
+def test_cancelled_commands_leave_no_address_that_is_in_somebody_s_way(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await all_ready(machines)
         for number in range(Limits().max_routes):

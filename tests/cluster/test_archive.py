@@ -1,4 +1,4 @@
-"""One archive, whoever leads: it goes on from where it ends, and never has a gap for nothing."""
+"""One archive under every leader: it continues from its end, and never has a gap without need."""
 
 from __future__ import annotations
 
@@ -121,32 +121,32 @@ def test_a_leader_whose_log_begins_too_late_has_others_archive_for_it(
         leader = await begin(machines)
         await write(leader, 10)
         await archived(leader)
-        behind = next(machine for machine in machines.all if machine is not leader)
-        await behind.kill()
+        lagging = next(machine for machine in machines.all if machine is not leader)
+        await lagging.kill()
         away(store)
         await write(leader, 30)
-        # The leader has no log for it any more, but another member has.
+        # The leader no longer has the entries that it needs, but another member has.
         await leader.node.group.flush()
         leader.node.group.retention.archived_index = None
         await leader.node.group.compact()
-        machines.start(behind)
-        await wait_until(lambda: bool(behind.calls[install.__name__]))
-        await wait_until(lambda: behind.is_ready)
-        await hand_over(machines, behind)
-        assert behind.node.group.committed.first_index > 20
-        assert behind.node.archive is not None
-        assert behind.node.archive.cut_unarchived_index > 20
+        machines.start(lagging)
+        await wait_until(lambda: bool(lagging.calls[install.__name__]))
+        await wait_until(lambda: lagging.is_ready)
+        await hand_over(machines, lagging)
+        assert lagging.node.group.committed.first_index > 20
+        assert lagging.node.archive is not None
+        assert lagging.node.archive.cut_unarchived_index > 20
         back(store)
-        await archived(behind)
-        archive = behind.node.archive
+        await archived(lagging)
+        archive = lagging.node.archive
         assert archive is not None
         # Not known before this leader has looked, for which the store had to be back.
         await wait_until(lambda: archive.report()["gaps"] is not None)
         assert archive.report()["gaps"] == []
         assert archive.cut_unarchived_index == 0
-        await write(behind, 5)
-        await archived(behind)
-        await copy(behind, tmp_path / "copy")
+        await write(lagging, 5)
+        await archived(lagging)
+        await copy(lagging, tmp_path / "copy")
 
     play(scenario)
     check(tmp_path, tmp_path / "copy")
@@ -162,7 +162,7 @@ def test_a_leader_that_lost_its_log_s_chain_continues_that_of_the_archive(
         other = next(machine for machine in machines.all if machine is not leader)
         await other.node.group.flush()
         await other.kill()
-        # It finds nothing of its log: that begins anew behind the state, with a chain of its own.
+        # It finds nothing of its log: that begins after the state, with a chain of its own.
         shutil.rmtree(other.path / "log")
         machines.start(other)
         await write(leader, 10)

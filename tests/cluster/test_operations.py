@@ -54,7 +54,7 @@ def ask(
 
 
 def lead(cluster: ClusterProcesses, node_id: int) -> NodeProcess:
-    """Have a node lead."""
+    """Transfer leadership to a node."""
     answer = streamd(cluster.leader(), "transfer", str(node_id))
     assert f"leader {node_id}" in answer.stdout, answer
     return cluster.nodes[node_id]

@@ -157,7 +157,7 @@ def test_a_running_node_is_not_touched(survivor: Path) -> None:
     assert refused.exit_code == 1
 
 
-def test_where_no_node_s_data_is_nothing_is_recovered_and_nothing_left_behind(
+def test_where_no_node_s_data_is_nothing_is_recovered_and_no_file_is_left(
     tmp_path: Path,
 ) -> None:
     mistyped = tmp_path / "mistyped"

@@ -30,19 +30,19 @@ def _play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
 
 
-async def leave_behind(machines: Machines) -> tuple[Machine, Machine]:
+async def let_one_lag(machines: Machines) -> tuple[Machine, Machine]:
     """The leader, and a follower that is down and needs what the log no longer has."""
     leader = await machines.leader()
-    behind = next(machine for machine in machines.all if machine is not leader)
+    lagging = next(machine for machine in machines.all if machine is not leader)
     await wait_until(lambda: all(machine.is_ready for machine in machines.all))
-    await behind.kill()
+    await lagging.kill()
     await leader.node.group.propose(create("a"))
     for number in range(_RECORDS):
         await leader.node.group.propose(append("a", b"%0500d" % number))
     for machine in machines.all:
-        if machine is not behind:
+        if machine is not lagging:
             await machine.node.group.compact()
-    return leader, behind
+    return leader, lagging
 
 
 def flow(leader: Machine, follower: Machine) -> str:
@@ -63,35 +63,37 @@ async def content(machine: Machine) -> bytes:
     return await read_all(machine.node, "a")
 
 
-def after_pieces(behind: Machine, count: int) -> trio.Event:
+def after_pieces(lagging: Machine, count: int) -> trio.Event:
     """Set when the follower has stored that many more pieces."""
-    until = behind.calls["take"] + count
+    until = lagging.calls["take"] + count
     reached = trio.Event()
 
     def on_call(call: str) -> None:
-        if call == "take" and behind.calls["take"] == until:
+        if call == "take" and lagging.calls["take"] == until:
             reached.set()
 
-    behind.on_call = on_call
+    lagging.on_call = on_call
     return reached
 
 
-def test_a_follower_behind_the_log_gets_a_snapshot_piece_by_piece(play: Play) -> None:
+def test_a_follower_that_needs_entries_before_the_log_gets_a_snapshot_piece_by_piece(
+    play: Play,
+) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, behind = await leave_behind(machines)
-        machines.start(behind)
-        await wait_until(lambda: has_caught_up(behind, leader))
-        assert behind.calls["take"] > 5
-        assert behind.calls["install"] == 1
-        assert await content(behind) == await content(leader)
-        assert not incoming(behind).exists()
+        leader, lagging = await let_one_lag(machines)
+        machines.start(lagging)
+        await wait_until(lambda: has_caught_up(lagging, leader))
+        assert lagging.calls["take"] > 5
+        assert lagging.calls["install"] == 1
+        assert await content(lagging) == await content(leader)
+        assert not incoming(lagging).exists()
 
     play(scenario)
 
 
 def test_a_transfer_rests_while_others_write_and_hurries_when_nobody_does(play: Play) -> None:
     async def ten_pieces_s(machines: Machines, writers: int) -> float:
-        leader, behind = await leave_behind(machines)
+        leader, lagging = await let_one_lag(machines)
 
         async def write_on() -> None:
             for number in count():
@@ -100,13 +102,13 @@ def test_a_transfer_rests_while_others_write_and_hurries_when_nobody_does(play: 
         async with trio.open_nursery() as nursery:
             for _ in range(writers):
                 nursery.start_soon(write_on)
-            begun = after_pieces(behind, 1)
-            machines.start(behind)
+            begun = after_pieces(lagging, 1)
+            machines.start(lagging)
             await begun.wait()
             started = trio.current_time()
-            await after_pieces(behind, 10).wait()
+            await after_pieces(lagging, 10).wait()
             took_s = trio.current_time() - started
-            await wait_until(lambda: has_caught_up(behind, leader))
+            await wait_until(lambda: has_caught_up(lagging, leader))
             nursery.cancel_scope.cancel()
         return took_s
 
@@ -121,71 +123,73 @@ def test_after_a_broken_connection_the_transfer_goes_on_with_the_piece_that_is_w
     play: Play,
 ) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, behind = await leave_behind(machines)
-        machines.start(behind)
+        leader, lagging = await let_one_lag(machines)
+        machines.start(lagging)
         breaks = 0
-        while not behind.calls["install"]:
+        while not lagging.calls["install"]:
             breaks += 1
             assert breaks < 30, "it does not come nearer to its end"
             with trio.move_on_after(30):
-                await after_pieces(behind, 1).wait()
-            machines.part(leader, behind)
+                await after_pieces(lagging, 1).wait()
+            machines.part(leader, lagging)
             # Longer than a connection stands silence.
             await trio.sleep(8)
             machines.heal()
-        await wait_until(lambda: has_caught_up(behind, leader))
+        await wait_until(lambda: has_caught_up(lagging, leader))
         assert leader.calls["open"] == 1, "one snapshot, whatever became of the connections"
-        assert leader.calls["piece"] <= 2 * behind.calls["take"]
+        assert leader.calls["piece"] <= 2 * lagging.calls["take"]
         assert leader.calls["close"] == 1
-        assert await content(behind) == await content(leader)
+        assert await content(lagging) == await content(leader)
 
     play(scenario)
 
 
 def test_a_follower_that_restarts_goes_on_with_what_its_disk_has(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, behind = await leave_behind(machines)
-        machines.start(behind)
+        leader, lagging = await let_one_lag(machines)
+        machines.start(lagging)
         for _ in range(2):
-            await after_pieces(behind, 3).wait()
-            await behind.kill()
+            await after_pieces(lagging, 3).wait()
+            await lagging.kill()
             await trio.sleep(2)
-            machines.start(behind)
-        await wait_until(lambda: has_caught_up(behind, leader))
+            machines.start(lagging)
+        await wait_until(lambda: has_caught_up(lagging, leader))
         assert leader.calls["open"] == 1
         pieces = len(await content(leader)) // _PIECE_BYTES
         assert leader.calls["piece"] < 2 * pieces
-        assert await content(behind) == await content(leader)
+        assert await content(lagging) == await content(leader)
 
     play(scenario)
 
 
 def test_a_follower_that_vanishes_is_given_up_and_gets_another_when_it_is_back(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, behind = await leave_behind(machines)
-        machines.start(behind)
-        await after_pieces(behind, 2).wait()
-        await behind.kill()
-        assert flow(leader, behind) == "snapshot"
-        await wait_until(lambda: flow(leader, behind) != "snapshot", shipping.PATIENCE_S + _BOUND_S)
+        leader, lagging = await let_one_lag(machines)
+        machines.start(lagging)
+        await after_pieces(lagging, 2).wait()
+        await lagging.kill()
+        assert flow(leader, lagging) == "snapshot"
+        await wait_until(
+            lambda: flow(leader, lagging) != "snapshot", shipping.PATIENCE_S + _BOUND_S
+        )
         assert leader.calls["close"] == 1, "a snapshot that is held takes up disk"
-        machines.start(behind)
-        await wait_until(lambda: has_caught_up(behind, leader))
+        machines.start(lagging)
+        await wait_until(lambda: has_caught_up(lagging, leader))
         assert leader.calls["open"] == 2
-        assert await content(behind) == await content(leader)
+        assert await content(lagging) == await content(leader)
 
     play(scenario)
 
 
 def test_a_follower_that_is_removed_gets_no_more_of_it(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, behind = await leave_behind(machines)
-        machines.start(behind)
-        await after_pieces(behind, 2).wait()
-        machines.part(leader, behind)
+        leader, lagging = await let_one_lag(machines)
+        machines.start(lagging)
+        await after_pieces(lagging, 2).wait()
+        machines.part(leader, lagging)
         administration = leader.node.administration
         assert administration is not None
-        await administration.perform(Remove(behind.node_id))
+        await administration.perform(Remove(lagging.node_id))
         await wait_until(lambda: leader.calls["close"] == 1, shipping.RETRY_S + 20)
         machines.heal()
         await trio.sleep(5)
@@ -194,18 +198,18 @@ def test_a_follower_that_is_removed_gets_no_more_of_it(play: Play) -> None:
     play(scenario)
 
 
-def test_a_deposed_leader_stops_sending_and_its_successor_begins_anew(play: Play) -> None:
+def test_a_deposed_leader_stops_sending_and_its_successor_begins_again(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, behind = await leave_behind(machines)
-        third = next(m for m in machines.all if m not in (leader, behind))
-        machines.start(behind)
-        await after_pieces(behind, 2).wait()
+        leader, lagging = await let_one_lag(machines)
+        third = next(m for m in machines.all if m not in (leader, lagging))
+        machines.start(lagging)
+        await after_pieces(lagging, 2).wait()
         leader.node.group.transfer(third.node_id)
         await wait_until(lambda: third.leads)
-        await wait_until(lambda: has_caught_up(behind, third))
+        await wait_until(lambda: has_caught_up(lagging, third))
         assert leader.calls["close"] == 1
-        assert behind.calls["install"] == 1
-        assert await content(behind) == await content(third)
+        assert lagging.calls["install"] == 1
+        assert await content(lagging) == await content(third)
 
     play(scenario)
 
@@ -214,20 +218,20 @@ def test_an_installation_that_takes_longer_than_the_leader_waits_is_not_disturbe
     play: Play,
 ) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, behind = await leave_behind(machines)
-        machines.start(behind)
+        leader, lagging = await let_one_lag(machines)
+        machines.start(lagging)
 
         def on_call(call: str) -> None:
             if call == "finish":
-                behind.disk_s = 20.0
+                lagging.disk_s = 20.0
             elif call == "install":
-                behind.disk_s = 0.001
+                lagging.disk_s = 0.001
 
-        behind.on_call = on_call
-        await wait_until(lambda: has_caught_up(behind, leader), 200)
-        assert behind.calls["install"] == 1
+        lagging.on_call = on_call
+        await wait_until(lambda: has_caught_up(lagging, leader), 200)
+        assert lagging.calls["install"] == 1
         assert leader.calls["open"] == 1
-        assert await content(behind) == await content(leader)
+        assert await content(lagging) == await content(leader)
 
     play(scenario)
 
@@ -236,45 +240,45 @@ def test_a_follower_has_time_for_other_work_while_an_installation_takes_very_lon
     play: Play,
 ) -> None:
     async def scenario(machines: Machines) -> None:
-        _, behind = await leave_behind(machines)
+        _, lagging = await let_one_lag(machines)
         begun = trio.Event()
 
         def on_call(call: str) -> None:
             if call == "install":
-                behind.disk_s = 3 * shipping.KEPT_S
+                lagging.disk_s = 3 * shipping.KEPT_S
                 begun.set()
 
-        behind.on_call = on_call
-        machines.start(behind)
+        lagging.on_call = on_call
+        machines.start(lagging)
         await begun.wait()
-        behind.disk_s = 0.001
+        lagging.disk_s = 0.001
         # Nobody sends anything more.
         for machine in machines.all:
-            if machine is not behind:
+            if machine is not lagging:
                 await machine.kill()
         await trio.sleep(2 * shipping.KEPT_S)
-        assert behind.node.group.is_installing
-        await wait_until(lambda: not behind.node.group.is_installing, 2 * shipping.KEPT_S)
-        assert b"%0500d" % (_RECORDS - 1) in await content(behind)
+        assert lagging.node.group.is_installing
+        await wait_until(lambda: not lagging.node.group.is_installing, 2 * shipping.KEPT_S)
+        assert b"%0500d" % (_RECORDS - 1) in await content(lagging)
 
     play(scenario)
 
 
 def test_what_a_sender_that_never_came_back_has_left_is_removed(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, behind = await leave_behind(machines)
-        machines.start(behind)
-        await after_pieces(behind, 2).wait()
-        await behind.kill()
-        assert incoming(behind).exists()
+        leader, lagging = await let_one_lag(machines)
+        machines.start(lagging)
+        await after_pieces(lagging, 2).wait()
+        await lagging.kill()
+        assert incoming(lagging).exists()
         await leader.kill()
         # Nobody leads, so nobody begins another one.
-        third = next(m for m in machines.all if m not in (leader, behind))
+        third = next(m for m in machines.all if m not in (leader, lagging))
         await third.kill()
-        machines.start(behind)
+        machines.start(lagging)
         await trio.sleep(shipping.KEPT_S / 2)
-        assert incoming(behind).exists(), "the sender may yet come back"
-        await wait_until(lambda: not incoming(behind).exists(), shipping.KEPT_S + _BOUND_S)
+        assert incoming(lagging).exists(), "the sender may yet come back"
+        await wait_until(lambda: not incoming(lagging).exists(), shipping.KEPT_S + _BOUND_S)
 
     play(scenario)
 
@@ -286,18 +290,18 @@ def test_the_log_is_kept_for_a_follower_whose_snapshot_takes_longer_than_the_log
     monkeypatch.setattr("streamd.group.state_flusher.CHECKPOINT_BYTES", 8_000)
 
     async def scenario(machines: Machines) -> None:
-        leader, behind = await leave_behind(machines)
-        behind.disk_s = 0.5
-        machines.start(behind)
-        await after_pieces(behind, 1).wait()
+        leader, lagging = await let_one_lag(machines)
+        lagging.disk_s = 0.5
+        machines.start(lagging)
+        await after_pieces(lagging, 1).wait()
         began_at = leader.node.group.first_index
-        while not behind.calls["install"]:
+        while not lagging.calls["install"]:
             await leader.node.group.propose(append("a", bytes(400)))
             await trio.sleep(0.1)
-        behind.disk_s = 0.001
-        await wait_until(lambda: has_caught_up(behind, leader))
+        lagging.disk_s = 0.001
+        await wait_until(lambda: has_caught_up(lagging, leader))
         assert leader.calls["open"] == 1
-        assert await content(behind) == await content(leader)
+        assert await content(lagging) == await content(leader)
         # What nobody needs is cut as before.
         for _ in range(60):
             await leader.node.group.propose(append("a", bytes(400)))

@@ -120,7 +120,7 @@ async def test_writers_are_answered_before_live_readers_are_told(tmp_path: Path)
         assert change.parts == [b"news"]
 
 
-async def test_without_an_audience_changes_are_not_kept(tmp_path: Path) -> None:
+async def test_without_a_listener_changes_are_not_kept(tmp_path: Path) -> None:
     witness = Witness()
     witness.present = False
     async with running_node(tmp_path, listener=witness) as node:

@@ -51,21 +51,21 @@ def _play(tmp_path: Path) -> Play:
 
 
 async def test_a_reader_goes_on_with_the_entry_it_waits_for_not_with_the_one_before() -> None:
-    barriers = ReadIndex(lone_leader().core, lambda: None)
+    reads = ReadIndex(lone_leader().core, lambda: None)
     passed: list[bool] = []
 
     async def read() -> None:
-        passed.append(await barriers.wait(60))
+        passed.append(await reads.wait(60))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
         await trio.testing.wait_all_tasks_blocked()
-        barriers.ask()
-        barriers.answer([ReadState(1, 7)])
-        barriers.applied(6)
+        reads.ask()
+        reads.answer([ReadState(1, 7)])
+        reads.applied(6)
         await trio.testing.wait_all_tasks_blocked()
         assert passed == []
-        barriers.applied(7)
+        reads.applied(7)
         await trio.testing.wait_all_tasks_blocked()
         assert passed == [True]
 
@@ -101,7 +101,7 @@ async def test_a_row_that_was_read_before_a_flush_does_not_replace_what_the_flus
         assert outcome.result is Result.STREAM_CLOSED
 
 
-# --- what is kept for those who still need it
+# --- what is kept for readers and followers that still need it
 
 
 def test_rows_stay_as_long_as_anyone_has_pinned_them(tmp_path: Path) -> None:
@@ -138,14 +138,14 @@ def test_rows_stay_as_long_as_anyone_has_pinned_them(tmp_path: Path) -> None:
     trio.run(run)
 
 
-def test_the_log_is_kept_behind_every_snapshot_that_is_on_its_way() -> None:
+def test_the_log_is_kept_after_every_raft_snapshot_that_is_under_way() -> None:
     retention = Retention(lone_leader().core, 0.1)
-    assert retention.needed_behind() == math.inf
-    with retention.keeping_behind(50):
-        with retention.keeping_behind(20):
-            assert retention.needed_behind() == 20
-        assert retention.needed_behind() == 50
-    assert retention.needed_behind() == math.inf
+    assert retention.unneeded_through() == math.inf
+    with retention.keeping_after(50):
+        with retention.keeping_after(20):
+            assert retention.unneeded_through() == 20
+        assert retention.unneeded_through() == 50
+    assert retention.unneeded_through() == math.inf
 
 
 async def test_the_log_is_not_cut_under_a_snapshot_that_is_on_its_way(
@@ -155,7 +155,7 @@ async def test_the_log_is_not_cut_under_a_snapshot_that_is_on_its_way(
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
         index = node.group.applied_index
-        with node.group.retention.keeping_behind(index):
+        with node.group.retention.keeping_after(index):
             for _ in range(10):
                 await append_to(node, "a", b"x" * 1_000)
                 await node.group.stored()
@@ -242,7 +242,7 @@ def test_a_follower_that_cannot_store_takes_no_more_until_it_can(
 _CONNECTIONS_BREAK_S = 20.0
 
 
-async def far_behind(machines: Machines) -> tuple[Machine, Machine]:
+async def lagging_follower(machines: Machines) -> tuple[Machine, Machine]:
     """The leader, and a follower that runs and hears nothing; it needs a snapshot to go on."""
     leader, follower, third = await all_ready(machines)
     await leader.node.group.propose(create("a"))
@@ -264,7 +264,7 @@ async def far_behind(machines: Machines) -> tuple[Machine, Machine]:
 
 def test_a_snapshot_is_not_installed_beside_a_flush(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        _, follower = await far_behind(machines)
+        _, follower = await lagging_follower(machines)
         node = follower.node
         before = node.group.applied_index
         async with node.group.state_write_lock:
@@ -281,7 +281,7 @@ def test_a_snapshot_is_not_installed_beside_a_flush(play: Play) -> None:
 
 def test_live_readers_look_again_once_a_snapshot_is_installed(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        _, follower = await far_behind(machines)
+        _, follower = await lagging_follower(machines)
         stream = await follower.node.reads.stream(key("a"))
         assert stream is not None
         reader = Reader((follower.node.group.group_id, stream.stream_id), stream.tail)
@@ -296,7 +296,7 @@ def test_live_readers_look_again_once_a_snapshot_is_installed(play: Play) -> Non
 
 def test_a_read_that_waits_while_a_snapshot_is_installed_sees_what_it_brought(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
-        leader, follower = await far_behind(machines)
+        leader, follower = await lagging_follower(machines)
         tail: list[int] = []
 
         async def read() -> None:

@@ -263,7 +263,7 @@ async def test_listing_in_a_loop_forces_few_synced_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each listing waits for what is acknowledged to be stored; all of them share the flushes."""
-    monkeypatch.setattr(state_flusher, "HURRIED_INTERVAL_S", 0.2)
+    monkeypatch.setattr(state_flusher, "AWAITED_INTERVAL_S", 0.2)
     monkeypatch.setattr(state_flusher, "FLUSH_INTERVAL_S", 10.0)
     async with serving(tmp_path) as server, server.client() as client:
         await make(client, "/bucket", "/bucket/s")

@@ -68,7 +68,7 @@ class _Silence:
 @dataclass
 class Path:
     """A stream's path and the lives it has had. Once nobody can say whether it was deleted, it
-    is given up: it is not made anew."""
+    is abandoned: it is not created again."""
 
     name: str
     incarnation: int = 0
@@ -269,7 +269,7 @@ class Client:
             self._refused(pending, answer)
 
     async def delete(self, path: Path) -> None:
-        """Delete the stream and make it anew, unless it is uncertain whether it is gone."""
+        """Delete the stream and create it again, unless it is uncertain whether it is gone."""
         if path.given_up or not path.exists:
             return
         path.given_up = True
@@ -284,12 +284,12 @@ class Client:
         pending.ok()
         path.incarnation, path.exists, path.offsets = incarnation + 1, False, [_START]
         for attempt in range(20):
-            # Who was never answered may not be asked again, by whatever path.
+            # A client that was never answered makes no further request, on any path.
             name = f"{self.name}/creator.{path.name}.{incarnation}.{attempt}"
             await Client(self.workload, name).create(path)
             if path.exists:
                 path.given_up = False
-                self.workload.counted["streams made anew"] += 1
+                self.workload.counted["streams created again"] += 1
                 return
             await trio.sleep(0.5)
 

@@ -113,11 +113,11 @@ class ColdStore:
             await self._tidied(hosts)
             self._counted["slowest drain, ms"] = round((trio.current_time() - began_at) * 1000)
             return
-        told = {host.node_id: _standing(host) for host in hosts()}
+        told = {host.node_id: _status(host) for host in hosts()}
         raise InvariantBroken(f"not drained {DRAINED_BOUND_S:g} s after healing: {told}")
 
     async def _tidied(self, hosts: Callable[[], list[Host]]) -> None:
-        """Wait for a whole round of removal, whoever leads."""
+        """Wait for a whole round of removal by any leader."""
         for host in hosts():
             if host.leads and host.node is not None:
                 gc = host.node.cold_gc
@@ -169,7 +169,7 @@ def _is_drained(host: Host) -> bool:
     )
 
 
-def _standing(host: Host) -> str:
+def _status(host: Host) -> str:
     if host.node is None:
         return "down"
     header = host.node.group.state.header

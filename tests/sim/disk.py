@@ -42,8 +42,8 @@ _ERRNO = {Trap.IO_ERROR: errno.EIO, Trap.FULL: errno.ENOSPC}
 
 
 class Disk:
-    """The directory of one node, under a new path after each crash: whoever wrote to the old one
-    may go on doing so, as a process does that is being killed."""
+    """The directory of one node, under a new path after each crash: a thread that wrote to the
+    old one may continue to, as a process does that is being killed."""
 
     def __init__(self, base: Path, random: Random, counted: Counter[str]) -> None:
         self._base = base
@@ -77,7 +77,7 @@ class Disk:
     def set_trap(
         self, trap: Trap, writes: int, *, powerless: bool, database: str | None = None
     ) -> None:
-        """Have something happen at the write that is so many away, of all or of a database; to
+        """Make something happen at the write that is so many away, of all or of a database; to
         the power as well, or only to the process."""
         self._trap, self._writes_to_trap = (trap, powerless), writes
         self._trapped = self.path / database if database is not None else None

@@ -64,7 +64,7 @@ class Faults:
             self.skew_clock: often,
             self.slow_disk: often,
             self.compact: (1.0, 4.0),
-            self.leave_behind: often,
+            self.let_one_lag: often,
         }
         return {fault: self._random.choice(weights) for fault, weights in choices.items()}
 
@@ -240,7 +240,7 @@ class Faults:
         await self._trap(self._victim(), self._random.choice((1, 3, 10)), kind)
 
     async def _trap(self, host: Host, writes: int = 0, kind: Trap | None = None) -> None:
-        """Have a process end at a write, and start it again."""
+        """End a process at a write, and start it again."""
         if writes:
             self._set_trap(host, writes, kind)
         life = host.life
@@ -347,7 +347,7 @@ class Faults:
             await self._compact_at(self._victim())
 
     async def compact_and_crash(self) -> None:
-        """Right behind the cut, which must not have been made before its time."""
+        """Right after the cut, which must not come before its time."""
         host = self._victim()
         await self._compact_at(host)
         await self._crash_for(host, self._random.random())
@@ -357,7 +357,7 @@ class Faults:
             await host.ask(lambda node: node.group.compact())
             self._counted["compactions asked for"] += 1
 
-    async def leave_behind(self) -> None:
+    async def let_one_lag(self) -> None:
         """A node is down or cut off while the others cut their logs: it will need a snapshot."""
         host = self._random.choice(self._hosts())
         host.crash_in_install = self._random.random() < 0.4
@@ -373,7 +373,7 @@ class Faults:
         await self._have_need_of_a_snapshot(host)
         await self._trap(host)
 
-    async def crash_behind_install(self) -> None:
+    async def crash_after_install(self) -> None:
         """The same, and the node that has just installed it ends at once."""
         host = self._random.choice(self._hosts())
         async with trio.open_nursery() as nursery:

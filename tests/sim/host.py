@@ -49,7 +49,7 @@ class ConnectionLost(Exception):
 
 
 class _CountingHub(Hub):
-    """The live readers, who are told when a snapshot was installed."""
+    """Live readers; counts the Raft snapshots that were installed."""
 
     def __init__(self, clock_ms: Callable[[], int], counted: Counter[str]) -> None:
         super().__init__(clock_ms, 1000)
@@ -204,7 +204,7 @@ class Host:
             life.ended.set()
 
     def _now(self, life: Life, call: Callable[[*Args], T], *args: *Args) -> T | None:
-        """Have the process make a call at once; None when it ended inside it."""
+        """Make a call in the process at once; None when it ended inside it."""
         try:
             with self._points.of(self.disk):
                 return call(*args)
@@ -379,7 +379,7 @@ class Host:
     # -- clients ------------------------------------------------------------------------------
 
     async def request(self, request: Request) -> Response:
-        """Have the node answer a client. Raises `NotThere`, `ConnectionLost`."""
+        """Let the node answer a client. Raises `NotThere`, `ConnectionLost`."""
         await trio.sleep(self._random.uniform(0.0001, 0.002))
         await self.awake()
 
@@ -394,7 +394,7 @@ class Host:
         return await self._within(handle)
 
     async def ask(self, what: Callable[[Node], Awaitable[T]]) -> T:
-        """Have something done at the node. Raises `NotThere`, `ConnectionLost`."""
+        """Do something at the node. Raises `NotThere`, `ConnectionLost`."""
 
         async def do(life: Life) -> T:
             assert life.node is not None

@@ -1,4 +1,4 @@
-"""An object store that is memory, and fails as a real one behind a network does."""
+"""An object store that is memory, and fails as a real one over a network does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SimulatedObjects:
         self.objects: dict[str, tuple[bytes, int]] = {}
         # Nothing is answered at all.
         self.is_away = False
-        # Of each call, that it fails: before it took effect, or behind it.
+        # Of each call, that it fails: before it took effect, or after it.
         self.refusal_probability = 0.0
         self.lost_reply_probability = 0.0
         # Of each read, that a bit of it is another.
@@ -48,7 +48,7 @@ class ObjectsOf:
         check_put(name, content)
         self._before("put")
         self._shared.objects[name] = (content, self._shared.clock_ms())
-        self._behind("put")
+        self._after("put")
 
     def get(self, name: str, offset: int, length: int) -> bytes:
         self._before("get")
@@ -57,7 +57,7 @@ class ObjectsOf:
             raise ObjectCorrupt(f"{name} in {self.place} ends before {offset + length}")
         if content and self._happens(self._shared.flip_probability, "flipped bit"):
             content[self._shared.random.randrange(length)] ^= 1
-        self._behind("get")
+        self._after("get")
         return bytes(content)
 
     def stat(self, name: str) -> ObjectInfo:
@@ -75,7 +75,7 @@ class ObjectsOf:
         self._before("delete")
         for name in names:
             self._shared.objects.pop(check_name(name), None)
-        self._behind("delete")
+        self._after("delete")
 
     def close(self) -> None: ...
 
@@ -90,7 +90,7 @@ class ObjectsOf:
         if self._shared.is_away or self._happens(self._shared.refusal_probability, "refusal"):
             raise ColdUnavailable(f"{self.place} does not answer")
 
-    def _behind(self, call: str) -> None:
+    def _after(self, call: str) -> None:
         if self._happens(self._shared.lost_reply_probability, f"lost reply to {call}"):
             raise ColdUnavailable(f"{self.place} did, and its answer was lost")
 

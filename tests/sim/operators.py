@@ -1,4 +1,4 @@
-"""Operators, who change the members and hand over the lead while things go wrong."""
+"""Operators change the members and transfer leadership while things go wrong."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ class Operator:
         if await self._have(Transfer(to)):
             self._counted["leads handed over"] += 1
 
-    async def _have(self, wish: AdminCommand) -> bool:
+    async def _have(self, command: AdminCommand) -> bool:
         """Ask any node; False when it was refused, or nobody knows."""
         host = self._any_host()
         if host.paused:
             return False
         with trio.move_on_after(_PATIENCE_S):
             try:
-                await host.ask(partial(_perform, wish))
+                await host.ask(partial(_perform, command))
                 return True
             except AdminRefused as error:
                 self._counted[f"operators refused: {error.code}"] += 1
@@ -107,6 +107,6 @@ class Operator:
         return False
 
 
-async def _perform(wish: AdminCommand, node: Node) -> None:
+async def _perform(command: AdminCommand, node: Node) -> None:
     assert node.administration is not None
-    await node.administration.perform(wish)
+    await node.administration.perform(command)

@@ -28,13 +28,13 @@ class Crashed(BaseException):
 
 
 class Writing(Protocol):
-    """Who hears of what is written."""
+    """Is told of each write."""
 
     def persist(self, write: Callable[[], T]) -> T:
-        """Have a file or the name of one written."""
+        """Write a file or the name of one."""
 
     def persist_rows(self, write: Callable[[], T], database: Path, *, synced: bool) -> T:
-        """Have a batch written to LevelDB's own log."""
+        """Write a batch to LevelDB's own log."""
 
     def renamed(self, source: Path, target: Path) -> None:
         """A file or directory has another name."""

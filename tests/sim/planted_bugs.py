@@ -162,7 +162,7 @@ def state_is_not_synced_before_the_log_is_cut(patch: pytest.MonkeyPatch) -> None
 
 
 @bug(Focus({Faults.compact_and_crash: 1}, limits={"group.state_flusher.FLUSH_BYTES": 1 << 22}))
-def log_is_cut_behind_what_is_applied_but_not_stored(patch: pytest.MonkeyPatch) -> None:
+def log_is_compacted_through_what_is_applied_but_not_stored(patch: pytest.MonkeyPatch) -> None:
     async def compact(self: StateFlusher) -> int:
         self._compact_through = self._state.header.applied_index
         self._due()
@@ -231,7 +231,7 @@ def snapshot_is_installed_beside_the_state_in_memory(patch: pytest.MonkeyPatch) 
     patch.setattr(State, "load", load)
 
 
-@bug(Focus({Faults.crash_behind_install: 1}, mean_pause_s=2.0))
+@bug(Focus({Faults.crash_after_install: 1}, mean_pause_s=2.0))
 def snapshot_leaves_the_log_as_it_is(patch: pytest.MonkeyPatch) -> None:
     def reset(self: LogStore, position: ChainPosition) -> None:
         real(self, position)
@@ -245,7 +245,7 @@ def snapshot_leaves_the_log_as_it_is(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug(Focus({Faults.partition: 1}))
-def followers_read_without_a_barrier(patch: pytest.MonkeyPatch) -> None:
+def followers_read_without_a_read_index(patch: pytest.MonkeyPatch) -> None:
     real = Group.wait_for_read_index
 
     async def wait_for_read_index(self: Group, timeout_s: float = 10.0) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PROGRESS_BOUND_S = 20.0
 CONVERGENCE_BOUND_S = 40.0
-# Streams that were deleted leave rows behind that are removed in the background.
+# Streams that were deleted leave rows that are removed in the background.
 _TIDYING_S = 12.0
 
 _CHUNKS = msgspec.msgpack.Decoder(Chunk)
@@ -91,7 +91,7 @@ class Recovery:
         raise InvariantBroken(f"members differ {CONVERGENCE_BOUND_S:g} s after healing")
 
     async def _grow(self) -> None:
-        """Who has lost entries that nobody else ever had waits for the log to get that long."""
+        """Grow the log: a node that alone had some entries, and lost them, waits for its length."""
         for host in self._simulation.serving():
             if host.node is not None and not host.is_whole:
                 path = Path(f"growth{self._growth}")

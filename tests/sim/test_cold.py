@@ -19,7 +19,7 @@ EXPECTED = (
     "snapshot installs",
     "crashes during calls",
     "power losses of all",
-    "streams made anew",
+    "streams created again",
     "short-lived streams gone",
     "store: away",
     "store: errors",
@@ -54,7 +54,7 @@ def test_promises_hold_over_a_failing_store(summary: Callable[[str], None]) -> N
         slowest_ms = max(slowest_ms, simulation.counted.pop("slowest drain, ms", 0))
         simulation.counted.pop("slowest recovery, ms", 0)
         counted += simulation.counted
-    summary(f"cold tier, {len(seeds)} seeds, slowest drain {slowest_ms} ms: {dict(counted)}")
+    summary(f"cold store, {len(seeds)} seeds, slowest drain {slowest_ms} ms: {dict(counted)}")
     if not only:
         missing = [what for what in EXPECTED if not counted[what]]
         assert not missing, f"no schedule ever brought this about: {missing}"

@@ -121,16 +121,16 @@ def test_readers_stay_with_a_node_that_gets_a_snapshot(play: Play) -> None:
         async with trio.open_nursery() as nursery:
             tails = await followed_everywhere(machines, nursery)
             leader = await machines.leader()
-            behind, other = (machine for machine in machines.all if machine is not leader)
-            await append_all(behind, range(20, 40))
-            machines.network.cut(_both_ways(behind, leader, other))
+            lagging, other = (machine for machine in machines.all if machine is not leader)
+            await append_all(lagging, range(20, 40))
+            machines.network.cut(_both_ways(lagging, leader, other))
             await append_all(leader, range(40, 80))
             for machine in (leader, other):
                 await machine.node.group.compact()
             # Longer than a connection stands silence: what was sent into it is gone.
             await trio.sleep(10)
             machines.heal()
-            await wait_until(lambda: behind.calls["install"] == 1)
+            await wait_until(lambda: lagging.calls["install"] == 1)
             await assert_all_told(tails, range(80))
             await append_all(await machines.leader(), range(80, 100))
             await assert_all_told(tails, range(100))

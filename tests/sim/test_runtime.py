@@ -1,4 +1,4 @@
-"""A run that gets stuck ends like any other failure, and leaves nothing behind."""
+"""A run that gets stuck ends like any other failure, and leaves no task."""
 
 from __future__ import annotations
 

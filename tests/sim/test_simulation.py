@@ -69,7 +69,7 @@ EXPECTED = (
     "retries recognised",
     "refused: STALE_EPOCH",
     "refused: STREAM_CLOSED",
-    "streams made anew",
+    "streams created again",
     "short-lived streams gone",
     "endings: healed",
     "endings: all but one",

@@ -104,7 +104,7 @@ class Archive:
     async def _is_worth_it(self, index: int) -> bool:
         """Whether anything happened behind entry `index` but archiving. Otherwise an idle cluster
         would archive for ever that it has archived."""
-        entries = await self._group.committed.behind(index, _SMALL_BYTES)
+        entries = await self._group.committed.after(index, _SMALL_BYTES)
         return any(not _only_archived(entry) for entry in entries) or (
             bool(entries) and entries[-1].index < self._group.committed.last_index
         )
@@ -120,7 +120,7 @@ class Archive:
         target = self.target
         writer = SegmentWriter(target.group_id, behind, target.cluster_id())
         while writer.entries_size < max_bytes:
-            entries = await self._group.committed.behind(writer.last.index, READ_BYTES)
+            entries = await self._group.committed.after(writer.last.index, READ_BYTES)
             if until is not None:
                 entries = [entry for entry in entries if entry.index <= until]
             if not entries:
@@ -279,7 +279,7 @@ class Archive:
     @property
     def lag_bytes(self) -> int:
         """About how much of the log is not archived; what was cut from it does not count."""
-        return self._group.committed.size_behind(self.archived.index)
+        return self._group.committed.size_after(self.archived.index)
 
     @property
     def lag_ms(self) -> int:

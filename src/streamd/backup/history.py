@@ -179,7 +179,7 @@ class History:
         need not be the chain of this node's log. Raises `EntriesGone`."""
         position = archived
         while position.index < index:
-            entries = await self._group.committed.behind(position.index, _READ_BYTES)
+            entries = await self._group.committed.after(position.index, _READ_BYTES)
             wanted = [entry for entry in entries if entry.index <= index]
             if not wanted:
                 raise EntriesGone(f"entry {position.index + 1} is not in the log")
@@ -204,7 +204,7 @@ class History:
             return None
         for entry in archived:
             try:
-                own = await self._group.committed.behind(entry.index - 1, 1)
+                own = await self._group.committed.after(entry.index - 1, 1)
             except EntriesGone:
                 return None
             if not own:

@@ -1,6 +1,6 @@
-"""What operators do to a cluster: look at it, change its members, hand over the lead.
+"""Admin commands: add, promote and remove members, transfer leadership.
 
-An operator may ask any node; what only the leader can do is passed on to it.
+An operator may ask any node; it passes the command on to the leader.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _MEET_TIMEOUT_S = 5.0
 _CHANGE_TIMEOUT_S = 10.0
 # A learner this close to the leader's log is a voter that slows nobody down.
 _CAUGHT_UP_ENTRIES = 1000
-# Whoever is there answers each heartbeat. The log of one that is gone may be as long as any.
+# A peer that is up answers each heartbeat. The log of one that is down may be the longest.
 _SILENT_TICKS = 5
 
 
-# As in the configuration, and not more than wishes can carry from node to node.
+# As in the configuration, and no larger than a command can carry from node to node.
 NodeId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
@@ -49,26 +49,26 @@ class AdminRefused(Exception):
 
 
 class Add(msgspec.Struct, frozen=True, tag="add"):
-    """Have the node at a peer address receive the log, as a learner."""
+    """Add the node at a peer address as a learner."""
 
     address: str
 
 
 class Promote(msgspec.Struct, frozen=True, tag="promote"):
-    """Make a learner a voter, in the place of another voter if one is named."""
+    """Make a learner a voter, replacing another voter if one is named."""
 
     node_id: NodeId
     replacing: NodeId | None = None
 
 
 class Remove(msgspec.Struct, frozen=True, tag="remove"):
-    """Take a node out of the cluster; its id is not to be used again."""
+    """Remove a node from the cluster; its id must not be used again."""
 
     node_id: NodeId
 
 
 class Transfer(msgspec.Struct, frozen=True, tag="transfer"):
-    """Hand the lead to a voter, or to the one that is furthest."""
+    """Transfer leadership to a voter (default: the most up-to-date voter)."""
 
     node_id: NodeId | None = None
 
@@ -89,25 +89,25 @@ _REPLY = msgspec.json.Decoder(_Reply)
 
 
 class Administration:
-    """Carries out wishes, here or at the leader."""
+    """Carries out admin commands, here or at the leader."""
 
     def __init__(self, group: Group, cluster: Cluster) -> None:
         self._group = group
         self._cluster = cluster
         self._one_at_a_time = trio.Lock()
 
-    async def perform(self, wish: AdminCommand) -> dict[str, Any]:
-        """Have a wish carried out; returns what is so now.
+    async def perform(self, command: AdminCommand) -> dict[str, Any]:
+        """Carry out a command, here or at the leader; returns leader and members afterwards.
 
         Raises `AdminRefused`, `Unavailable` when no leader takes it in time, `OutcomeUnknown`.
         """
-        give_up_at = trio.current_time() + _CHANGE_TIMEOUT_S
+        ends_at = trio.current_time() + _CHANGE_TIMEOUT_S
         while True:
             asked = self._group.leader_id
             try:
-                return await self._ask_leader(wish)
+                return await self._ask_leader(command)
             except Unavailable:
-                left_s = give_up_at - trio.current_time()
+                left_s = ends_at - trio.current_time()
                 group = self._group
                 if not await group.wait_for(
                     lambda: group.leader_id not in (0, asked),  # noqa: B023 - awaited at once
@@ -115,29 +115,29 @@ class Administration:
                 ):
                     raise
 
-    async def _ask_leader(self, wish: AdminCommand) -> dict[str, Any]:
+    async def _ask_leader(self, command: AdminCommand) -> dict[str, Any]:
         leader_id = self._group.leader_id
         if not leader_id:
             raise Unavailable("no leader is known")
         if leader_id == self._group.node_id:
-            return await self._carry_out(wish)
-        payload = await self._cluster.ask_to_administer(leader_id, _ENCODER.encode(wish))
+            return await self._carry_out(command)
+        payload = await self._cluster.ask_to_administer(leader_id, _ENCODER.encode(command))
         reply = _REPLY.decode(payload)
         if reply.code is not None:
             raise AdminRefused(reply.code, reply.message)
         return reply.result
 
     async def administer(self, payload: bytes) -> bytes:
-        """Carry out an encoded wish that another node passed on. Raises `Unavailable`."""
+        """Carry out an encoded command that another node passed on. Raises `Unavailable`."""
         try:
             return _ENCODER.encode(_Reply(await self._carry_out(_ADMIN_COMMAND.decode(payload))))
         except AdminRefused as error:
             return _ENCODER.encode(_Reply(code=error.code, message=str(error)))
 
-    async def _carry_out(self, wish: AdminCommand) -> dict[str, Any]:
+    async def _carry_out(self, command: AdminCommand) -> dict[str, Any]:
         async with self._one_at_a_time:
             self._must_lead()
-            match wish:
+            match command:
                 case Add(address=address):
                     await self._add(address)
                 case Promote(node_id=node_id, replacing=replacing):
@@ -178,12 +178,12 @@ class Administration:
     async def _promote(self, node_id: int, replacing: int | None) -> None:
         def promoted(current: Configuration) -> Configuration:
             if node_id not in current.learners:
-                raise AdminRefused("NOT_A_LEARNER", f"node {node_id} is no learner")
+                raise AdminRefused("NOT_A_LEARNER", f"node {node_id} is not a learner")
             if replacing is not None and replacing not in current.voters:
-                raise AdminRefused("NOT_A_VOTER", f"node {replacing} is no voter")
-            behind = self._group.last_index - self._group.peers()[node_id].match_index
-            if behind > _CAUGHT_UP_ENTRIES:
-                raise AdminRefused("NOT_CAUGHT_UP", f"node {node_id} is {behind} entries behind")
+                raise AdminRefused("NOT_A_VOTER", f"node {replacing} is not a voter")
+            lag = self._group.last_index - self._group.peers()[node_id].match_index
+            if lag > _CAUGHT_UP_ENTRIES:
+                raise AdminRefused("NOT_CAUGHT_UP", f"node {node_id} lags by {lag} entries")
             voters = tuple(sorted({*current.voters, node_id} - {replacing}))
             learners = tuple(one for one in current.learners if one != node_id)
             return replace(current, voters=voters, learners=learners)
@@ -193,11 +193,11 @@ class Administration:
     async def _remove(self, node_id: int) -> None:
         current = self._group.configuration
         if node_id not in current.members():
-            raise AdminRefused("NOT_A_MEMBER", f"node {node_id} is no member")
+            raise AdminRefused("NOT_A_MEMBER", f"node {node_id} is not a member")
         if node_id == self._group.node_id and current.voters != (node_id,):
-            # Whoever leads afterwards does it; a leader that removes itself could not say so.
+            # The next leader removes this node: a leader that removed itself could not answer.
             await self._transfer(None)
-            raise Unavailable("the lead was handed over")
+            raise Unavailable("leadership was transferred; ask again")
 
         def without(current: Configuration) -> Configuration:
             if current.voters == (node_id,):
@@ -227,10 +227,10 @@ class Administration:
         self, change: Callable[[Configuration], Configuration]
     ) -> tuple[int, Configuration]:
         """Append a changed configuration as soon as the one before it is settled; returns its
-        index and what it leads to. What is changed is what is in force then: whatever was so
-        before a wait, another wish or another leader may have changed."""
+        index and what it leads to. What is changed is what is in force then: what was so
+        before a wait, another command or another leader may have changed."""
         group = self._group
-        give_up_at = trio.current_time() + _CHANGE_TIMEOUT_S
+        ends_at = trio.current_time() + _CHANGE_TIMEOUT_S
         while True:
             self._must_lead()
             committed = group.commit_index
@@ -238,7 +238,7 @@ class Administration:
             try:
                 return group.propose_configuration(target), target
             except ChangeInProgress as error:
-                left_s = give_up_at - trio.current_time()
+                left_s = ends_at - trio.current_time()
                 if not await group.wait_for(partial(_beyond, group, committed), left_s):
                     raise AdminRefused("CHANGE_IN_PROGRESS", str(error)) from error
             except InvalidConfiguration as error:
@@ -250,7 +250,7 @@ class Administration:
         if not self._group.leads:
             raise Unavailable("this node does not lead")
 
-    # -- the lead -----------------------------------------------------------------------------
+    # -- leadership -----------------------------------------------------------------------------
 
     async def _transfer(self, wanted: int | None) -> None:
         group = self._group
@@ -274,7 +274,7 @@ class Administration:
             raise AdminRefused("NOT_A_VOTER", str(error)) from error
         await group.wait_for(lambda: group.leader_id not in (0, group.node_id), _CHANGE_TIMEOUT_S)
         if group.leader_id != to:
-            raise AdminRefused("NOT_TRANSFERRED", f"node {to} did not take over the lead")
+            raise AdminRefused("NOT_TRANSFERRED", f"node {to} did not become the leader")
 
 
 def _must_be_empty(newcomer: Hello) -> None:
@@ -299,7 +299,7 @@ def _with_learner(current: Configuration, newcomer: Hello) -> Configuration:
 
 
 def _of_members_only(target: Configuration) -> Configuration:
-    """With the addresses of those who stay; in a joint configuration others have one too."""
+    """Without the addresses of nodes that leave, which a joint configuration still has."""
     members = {*target.voters, *target.learners}
     addresses = tuple(one for one in target.addresses if one[0] in members)
     return replace(target, addresses=addresses)

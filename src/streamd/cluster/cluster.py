@@ -1,4 +1,4 @@
-"""A node among its peers: how they find each other, and what they ask of one another."""
+"""A node's peers: founding, joining, the requests of nodes and the messages of the core."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _OVERHEAD_BYTES = 1024 * 1024
 
 
 class RequestKind(IntEnum):
-    """What nodes ask of each other besides Raft."""
+    """Requests between nodes, besides Raft messages."""
 
     JOIN = 1  # payload: the cluster's id; remember it before anything else; the answer: a Hello
     FORWARD = 2  # payload: commands to propose; the answer: what became of them
-    ADMIN = 3  # payload: an operator's wish, for the leader
+    ADMIN = 3  # payload: an admin command, for the leader
     SNAPSHOT = 4  # payload: a step of sending a snapshot
-    ARCHIVE = 5  # payload: the archive's end; archive what is behind it, and answer the new end
+    ARCHIVE = 5  # payload: the archive's end; archive what follows, and answer the new end
     OPEN_SESSION = 6  # payload: a process's nonce; the answer: the node's session
     PACKAGE = 7  # payload: a numbered package to propose; the answer: what became of it
 
@@ -57,7 +57,7 @@ class FormationError(Exception):
 
 
 class Member(Protocol):
-    """The group and its surroundings as peers may use them."""
+    """What peers may use of this node."""
 
     @property
     def leader_id(self) -> int: ...
@@ -80,9 +80,9 @@ class Member(Protocol):
 
 
 class Cluster:
-    """The handler of a node's transport, and its group's way to the peers.
+    """Handles a node's transport, and sends for its group.
 
-    Until a `member` is set, Raft messages are let go: their senders repeat them.
+    Until a `member` is set, Raft messages are dropped: their senders repeat them.
     """
 
     def __init__(
@@ -133,23 +133,18 @@ class Cluster:
             self.transport.add_route(route)
 
     @property
-    def proves_peers(self) -> bool:
-        """Whether the peers of this node have to prove who they are."""
-        return self._credentials.proves
-
-    @property
     def node_id(self) -> int:
         return self._data_dir.identity.node_id
 
     @property
     def may_found(self) -> bool:
-        """Whether it is on this node to found the cluster, which has not been done yet."""
+        """Whether this node is to found the cluster, and has not yet."""
         return self._is_new and self.node_id == self._config.bootstrap_node_id
 
     @property
     def _is_new(self) -> bool:
-        """Whether this node never had data. An empty log is not enough: it may be all that is
-        left of one that was damaged, which this node knows to get back from the others."""
+        """Whether this node never had data. An empty log does not prove that: salvage may have cut
+        a damaged one, whose entries this node must receive again before it votes."""
         kept = self._log_store
         if kept.last_index > 0 or kept.lost_below is not None:
             return False
@@ -161,8 +156,8 @@ class Cluster:
     async def found(self) -> None:
         """Found the cluster once all routes lead to nodes that are ready for it.
 
-        Every node first remembers the cluster's id, durably; from then on, one that has none is
-        known to have lost its data. Only then the log gets its first entry.
+        Every node first remembers the cluster's id, durably: a member that later comes without one
+        has lost its data. Only then does the log get its first entry.
         Raises `FormationError` when a node there belongs to a cluster already.
         """
         routes = self._config.other_routes
@@ -180,8 +175,8 @@ class Cluster:
         log.info("founded the cluster", name=self._name, voters=[a[0] for a in addresses])
 
     def _founders(self) -> list[Hello]:
-        """The nodes that the routes lead to, as far as they answer. Others may have dialled this
-        one, and are none."""
+        """The connected nodes at the configured routes. Others that have dialled this node do not
+        found the cluster."""
         routes, connections = set(self._config.other_routes), self.transport.peers()
         return [
             hello
@@ -207,8 +202,8 @@ class Cluster:
         return True
 
     async def invite(self, node_id: int) -> Hello | None:
-        """Have a node remember this cluster's id, which it may have done before. Returns how it
-        introduces itself now, which one of an earlier release does not say.
+        """Ask a node to remember this cluster's id; it may know it already. Returns the node's
+        introduction as of now; a node of an earlier release sends none.
 
         Raises `NotSent`, `OutcomeUnknown` or `RequestRefused` of the transport.
         """
@@ -231,12 +226,12 @@ class Cluster:
                 return hello
             return None
         finally:
-            # Whoever is wanted is a member soon; the others must not be dialled for ever.
+            # A node that is added is a member soon; others must not be dialled for ever.
             if address not in self._config.other_routes:
                 self.transport.release_route(address)
 
     def _at(self, address: str) -> Hello | None:
-        """Who is at an address, if there is a connection to it."""
+        """The node at an address, if there is a connection to it."""
         connections = self.transport.peers()
         for node_id, hello in self._met.items():
             connection = connections.get(node_id)
@@ -272,7 +267,7 @@ class Cluster:
             members = self._configuration.members()
             del self._met[next(one for one in self._met if one not in members)]
         self._met[peer.node_id] = peer
-        # Who is not dialled cannot be answered.
+        # A node answers over the connection that it dialled itself.
         self.transport.add_announced_route(peer.peer_address)
         self._someone_new.unpark_all()
 
@@ -280,11 +275,12 @@ class Cluster:
         for message in messages:
             wrong = fault(message) or _payload_fault(message)
             if wrong is not None:
-                raise transport_errors.ProtocolError(f"it sent what no node says: {wrong}")
+                raise transport_errors.ProtocolError(f"it sent an invalid message: {wrong}")
         if self.member is not None:
             self.member.step(messages)
 
     async def on_request(self, peer_id: int, kind: int, payload: bytes) -> bytes:
+        """Answer a peer. Raises `RequestRefused`, `OutcomeUnknown` of the transport."""
         if kind == RequestKind.JOIN:
             return await self._join(payload)
         if self.member is None:
@@ -311,18 +307,20 @@ class Cluster:
         raise transport_errors.RequestRefused("UNKNOWN_REQUEST", f"request kind {kind}")
 
     def _check_member(self, peer_id: int, member: Member) -> None:
-        """Raises `RequestRefused` for a node that is no member. Its leader is one, though a node
-        that lags may not know since when."""
+        """Raises `RequestRefused` for a node that is not a member. The leader is one, even if this
+        node lags and does not know the configuration yet."""
         members = self._configuration.members()
         if members and peer_id not in members and peer_id != member.leader_id:
             self.refused_requests += 1
             raise transport_errors.RequestRefused(
-                "NOT_A_MEMBER", f"node {peer_id} is no member of the cluster"
+                "NOT_A_MEMBER", f"node {peer_id} is not a member of the cluster"
             )
 
     async def _join(self, payload: bytes) -> bytes:
         if _CLUSTER_ID.fullmatch(payload) is None:
-            raise transport_errors.RequestRefused("CLUSTER_ID", "that is no cluster's id")
+            raise transport_errors.RequestRefused(
+                "CLUSTER_ID", "the request does not name a cluster id"
+            )
         cluster_id = payload.decode()
         async with self._joining:
             if self._data_dir.identity.cluster_id not in ("", cluster_id):
@@ -335,7 +333,7 @@ class Cluster:
     # -- the group's peers --------------------------------------------------------------------
 
     def send(self, messages: Sequence[Message]) -> None:
-        self._part_with_who_left()
+        self._disconnect_departed()
         by_peer: dict[int, list[Message]] = {}
         for message in messages:
             by_peer.setdefault(message.to, []).append(message)
@@ -356,15 +354,15 @@ class Cluster:
         return None if hello is None else hello.log_format
 
     async def ask_to_administer(self, leader_id: int, payload: bytes) -> bytes:
-        """Have the leader do what an operator wants. Raises as `forward` does."""
+        """Send the leader an admin command. Raises as `forward` does."""
         return await self._ask(leader_id, RequestKind.ADMIN, payload)
 
     async def ask_snapshot(self, peer_id: int, payload: bytes) -> bytes:
-        """Have a follower take a step of a snapshot. Raises as `forward` does."""
+        """Send a follower a step of a Raft snapshot. Raises as `forward` does."""
         return await self._ask(peer_id, RequestKind.SNAPSHOT, payload)
 
     async def ask_to_archive(self, peer_id: int, payload: bytes) -> bytes:
-        """Have a member archive what this node does not have. Raises as `forward` does."""
+        """Ask a member to archive entries that this node lacks. Raises as `forward` does."""
         return await self._ask(peer_id, RequestKind.ARCHIVE, payload)
 
     async def _ask(self, peer_id: int, kind: RequestKind, payload: bytes) -> bytes:
@@ -382,7 +380,7 @@ class Cluster:
         before, self._configuration = self._configuration, configuration
         if not configuration.members():
             return
-        # Whoever leaves is to hear of it: the core goes on sending to it for a while.
+        # Stay connected to nodes that leave: the core tells them so for a while.
         members = configuration.members()
         gone = {i: peer for i, peer, _ in before.addresses if i not in members}
         if gone:
@@ -393,7 +391,7 @@ class Cluster:
         members = {node_id: peer for node_id, peer, _ in self._configuration.addresses}
         self.transport.set_peers({**self._leaving, **members})
 
-    def _part_with_who_left(self) -> None:
+    def _disconnect_departed(self) -> None:
         if self._leaving and trio.current_time() >= self._leave_at:
             self._leaving = {}
             self._dial_members()
@@ -412,7 +410,7 @@ class Cluster:
         self.member.send_snapshots(members)
 
     def connections(self) -> Mapping[int, PeerConnection]:
-        """How things stand with each peer, by node id."""
+        """The connection to each peer, by node id."""
         return self.transport.peers()
 
     def client_address_of(self, node_id: int) -> str | None:
@@ -426,8 +424,8 @@ class Cluster:
 def _payload_fault(message: Message) -> str | None:
     """What is wrong with the commands that a message brings, if they are not understood.
 
-    Once stored they would end this node, and at each start again. Not storing them keeps it behind
-    until it runs the release that the leader runs.
+    Once stored they would end this node at each start. Without them it lags until it runs the
+    release that the leader runs.
     """
     if not isinstance(message, AppendRequest):
         return None

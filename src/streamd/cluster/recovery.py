@@ -123,7 +123,7 @@ def _nothing(data_dir: str) -> NothingToRecover:
 
 
 def _configuration(stores: Stores, applied: bytes) -> Configuration:
-    """The last configuration in the state or, behind it, in the log."""
+    """The last configuration in the state or, after it, in the log."""
     decoder = msgspec.msgpack.Decoder(Configuration)
     found = decoder.decode(applied) if applied else Configuration()
     log = stores.log

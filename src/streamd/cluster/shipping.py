@@ -1,8 +1,8 @@
-"""Snapshots on their way between nodes: the leader's side and the follower's.
+"""Sends Raft snapshots to followers, and receives them.
 
 Each step is a request with an answer, so at most one piece is under way, and the follower's
-answer says which piece it wants next. After a break the same snapshot is offered again, and the
-transfer goes on where it was; both sides keep what they have for that, for a bounded time.
+answer names the piece it wants next. After an interruption the sender offers the same snapshot
+again, and the transfer continues where it was; both sides keep their part for a bounded time.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MAX_AT_ONCE = 2
 # How long the leader keeps a snapshot for a follower that has stopped answering.
 PATIENCE_S = 60.0
 RETRY_S = 0.5
-# While others write, the transfer rests this many times as long as a piece took: nobody waits for
-# the follower, and without rests it would share the writers' cores and disks evenly with them.
+# While others write, the transfer pauses this many times as long as a piece took: nobody waits for
+# the follower, and without pauses it would take half of the writers' cores and disks.
 _REST = 1.0
 _MAX_REST_S = 1.0
 # How long a follower keeps what it has of a snapshot when no more of it comes.
@@ -43,7 +43,7 @@ KEPT_S = 2 * PATIENCE_S
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """A snapshot is offered. The answer: the number of the piece wanted, or nothing of it."""
+    """Offer a snapshot. The answer names the piece wanted first, or none."""
 
     meta: SnapshotMeta
 
@@ -56,7 +56,7 @@ class Take(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """All pieces have been taken: install them."""
+    """Install the snapshot: all pieces have been received."""
 
     snapshot_id: int
 
@@ -75,11 +75,11 @@ _ANSWER = msgspec.msgpack.Decoder(Answer)
 
 
 class _Unwanted(Exception):
-    """The follower is none of this node's any more."""
+    """This node no longer leads the follower."""
 
 
 class SnapshotSender:
-    """Brings snapshots to followers that are behind the log's beginning."""
+    """Sends Raft snapshots to followers that need entries before the log's first."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class SnapshotSender:
         run_blocking: RunBlocking,
         random: Random,
     ) -> None:
-        """With `only_hot` records are left out that the follower finds in the cold store."""
+        """`only_hot` leaves out records that the follower finds in the cold store."""
         self._only_hot = only_hot
         self._group = group
         self._cluster = cluster
@@ -100,9 +100,9 @@ class SnapshotSender:
         self._receiving: set[int] = set()
 
     async def send(self, peer_id: int) -> None:
-        """Bring a snapshot to a follower, and tell the core how that went, whatever happens.
+        """Send a snapshot to a follower, and tell the group how that ended, whatever happens.
 
-        Does nothing for a follower that is receiving one: how that goes will be told.
+        Does nothing while the follower receives one: that transfer will tell.
         Raises `StorageError`.
         """
         if peer_id in self._receiving:
@@ -113,9 +113,9 @@ class SnapshotSender:
             async with self._at_once, self._snapshot() as source:
                 await self._deliver(source, peer_id)
                 index = source.meta.index
-                log.info("a snapshot was delivered", to=peer_id, index=index)
+                log.info("sent a snapshot", to=peer_id, index=index)
         except (Unavailable, OutcomeUnknown, SnapshotUnavailable, _Unwanted) as error:
-            log.warning("a snapshot was not delivered", to=peer_id, error=str(error))
+            log.warning("could not send a snapshot", to=peer_id, error=str(error))
         finally:
             self._receiving.remove(peer_id)
             self._group.snapshot_ended(peer_id, index)
@@ -128,7 +128,7 @@ class SnapshotSender:
             self._random.getrandbits(64), only_hot=self._only_hot
         )
         try:
-            with self._group.retention.keeping_behind(source.meta.index):
+            with self._group.retention.keeping_after(source.meta.index):
                 yield source
         finally:
             with trio.CancelScope(shield=True):
@@ -139,17 +139,17 @@ class SnapshotSender:
         progress for long. Raises `Unavailable`, `OutcomeUnknown`, `SnapshotUnavailable`."""
         meta = source.meta
         log.info("sending a snapshot", to=peer_id, index=meta.index, snapshot=meta.snapshot_id)
-        furthest, give_up_at = -1, trio.current_time() + PATIENCE_S
+        furthest, ends_at = -1, trio.current_time() + PATIENCE_S
         while True:
             try:
                 async for wanted in self._send(source, peer_id):
                     if wanted > furthest:
-                        furthest, give_up_at = wanted, trio.current_time() + PATIENCE_S
+                        furthest, ends_at = wanted, trio.current_time() + PATIENCE_S
                 return
             except (Unavailable, OutcomeUnknown) as error:
-                if trio.current_time() >= give_up_at:
+                if trio.current_time() >= ends_at:
                     raise
-                log.info("a snapshot's transfer is interrupted", to=peer_id, error=str(error))
+                log.info("the transfer of a snapshot was interrupted", to=peer_id, error=str(error))
             await trio.sleep(RETRY_S)
 
     async def _send(self, source: SnapshotSource, peer_id: int) -> AsyncIterator[int]:
@@ -170,7 +170,7 @@ class SnapshotSender:
     async def _ask(self, peer_id: int, step: Begin | Take | Finish) -> Answer:
         """Raises `Unavailable`, `OutcomeUnknown`, `_Unwanted`."""
         if peer_id not in self._group.peers():
-            raise _Unwanted("this node does not lead it any more")
+            raise _Unwanted("this node no longer leads the follower")
         answer = await self._cluster.ask_snapshot(peer_id, _ENCODER.encode(step))
         try:
             return _ANSWER.decode(answer)
@@ -198,7 +198,7 @@ class SnapshotReceiver:
             await trio.sleep_until(self._last_step_at + KEPT_S)
             async with self._one_at_a_time:
                 if self._group.is_installing:
-                    # The last step goes on, though whoever asked for it has lost patience.
+                    # The last step continues, though the sender has stopped waiting for it.
                     self._last_step_at = trio.current_time()
                 if trio.current_time() < self._last_step_at + KEPT_S:
                     continue
@@ -221,12 +221,12 @@ class SnapshotReceiver:
 
     async def _take(self, step: Begin | Take | Finish) -> Answer:
         if self._group.is_installing:
-            # Whoever asked for that has lost patience; what is received must stay as it is.
+            # The sender has stopped waiting for that; what was received must stay as it is.
             raise Unavailable("a snapshot is being installed")
         if isinstance(step, Begin):
             return await self._begin(step.meta)
         if self._meta is None or step.snapshot_id != self._meta.snapshot_id:
-            raise Unavailable("another snapshot is being received, or none")
+            raise Unavailable("the snapshot is not the one being received")
         if isinstance(step, Take):
             wanted = await self._run_blocking(self._sink.take, step.piece)
             return Answer(wanted, self._sink.is_complete)

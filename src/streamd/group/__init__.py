@@ -1,8 +1,35 @@
-"""One Raft group at work: the loop that joins the pure hearts to disk, clock and peers.
+"""One Raft group at work: joins the pure core and machine to disk, clock and peers.
 
-`group` is the loop; `proposals` and `read_index` are those who wait for it. `packages` are writes
-of a node that it may send to the log again, in the session that `opening` gets; `forwarding` takes
-them to the leader, and `drafts` makes entries of them. `state_flusher` and `retention` keep the
-state behind the log and the log short; `sweeping`, `reclaim` and `pins` see to what time and
-removal leave.
+The life of a write:
+
+1. `Group.propose` puts the command into a queue and parks the caller's task. On a follower
+   `forwarding` sends it to the leader, whose `admission` judges it again.
+2. At a turn with the disk idle, `drafts` makes everything that waits one log entry. The core sends
+   it to the followers while the `writer` puts it on this node's disk; the next entry gathers.
+3. The core hands the entry out once a majority has it. `applying` gives it to the machine and
+   settles the proposals: the parked tasks continue with their outcomes.
+4. The change listener hears of the changes, after the writers were answered.
+5. The `state_flusher` stores the changes of many entries at once, and lets the writer compact the
+   log before them. What a crash loses of the state, the log replays.
+
+`Group` is the facade and the turn task. A turn never waits: it takes what is in the queues, takes
+everything that the core hands out, and gives the writer its next job. Any number of wakes before a
+turn are one turn. The writer does one job at a time: a synced write, the installation of a Raft
+snapshot, or work on the log. The slower the disk, the more writes share a sync.
+
+`packages` numbers a node's commands in the session that `opening` gets from the log, so that a
+package can be sent again after a change of leader and takes effect once (docs/sessions.md).
+`read_index` makes reads linearizable without a write (docs/reads.md). `sweeping` proposes what
+follows from time alone; `reclaim` removes rows that nothing refers to, except those under `pins`;
+`retention` says which entries followers and the archive still need; `stores` opens a node's disk.
+
+Invariants:
+
+- An outcome leaves only after its entry is committed and applied here or at the leader.
+- A message that confirms entries or a vote leaves only after they are synced.
+- Only the turn task calls `Core.ready`; only the writer's thread writes to the log.
+- Everything that waits is bounded: in commands and bytes, and by a deadline.
+- A storage error or a `RaftViolation` ends the process; it is never retried.
+
+No layer above uses the core (tests/test_layering.py). Read on: docs/raft.md, docs/durability.md.
 """

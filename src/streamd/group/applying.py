@@ -1,4 +1,4 @@
-"""Applies committed entries to the machine and answers those who wait for them."""
+"""Applies committed entries to the machine and settles the proposals in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Committed entries read back from this node's log, beside the group's own work."""
+"""Committed entries, read back from this node's log."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from streamd.storage.log_storage import LogStorage
 
 
 class EntriesGone(Exception):
-    """The entries asked for were cut from this node's log."""
+    """The entries asked for were compacted away on this node."""
 
 
 class CommittedLog:
-    """Entries that will never change. Read on the log's own thread, so that the log is not cut
-    under a reader's feet; a read should be small, as writes wait for it."""
+    """Entries that never change. Reads run in the log's own thread, so that no compaction runs
+    beside them; keep them small, because writes wait for them."""
 
     def __init__(
         self,
@@ -40,16 +40,16 @@ class CommittedLog:
     def first_index(self) -> int:
         return self._log.first_index
 
-    def size_behind(self, index: int) -> int:
-        """About how many bytes of the log lie behind entry `index`, of those that are still here.
+    def size_after(self, index: int) -> int:
+        """About how many bytes of entries after `index` the log still has.
 
         Raises `StorageFailed`.
         """
         return self._log.size_after(max(index, self._log.first_index - 1))
 
-    async def behind(self, index: int, max_bytes: int) -> list[Entry]:
-        """Applied entries behind entry `index`, none when there are none, else as many as
-        `max_bytes` allows, but at least one.
+    async def after(self, index: int, max_bytes: int) -> list[Entry]:
+        """Applied entries after `index`: as many as `max_bytes` allows, but at least one if there
+        is any.
 
         Raises `EntriesGone`, `StorageError`.
         """
@@ -62,7 +62,7 @@ class CommittedLog:
 
     def _entries(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
         if lo < self._log.first_index:
-            raise EntriesGone(f"the log begins at entry {self._log.first_index}, behind {lo}")
+            raise EntriesGone(f"the log begins at entry {self._log.first_index}, after {lo}")
         # A leader may commit, with the others, what its own disk does not have yet.
         hi = min(hi, self._log.last_index + 1)
         return self._log.entries(lo, hi, max_bytes) if lo < hi else []

@@ -1,4 +1,4 @@
-"""What a log entry is made of, before it is one and until it is applied."""
+"""The content of a log entry, from the proposals that wait for one until it is applied."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from streamd.streams.sessions import PackageStamp
 
 
 class Draft:
-    """What is to become one log entry: proposals without a number, then packages of this node,
-    then those of others."""
+    """The content of the next log entry: proposals without a number, then packages of this
+    node, then packages of other nodes."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Draft:
         self.commands.insert(0, proposal.command)
 
     def refused(self, error: Unavailable) -> None:
-        """It did not get into the log."""
+        """Fail or requeue the content: the core did not append the entry."""
         fail_all(self.proposals, error)
         fail_all(self.foreign, error)
         for package in self._own:
@@ -52,31 +52,31 @@ class Draft:
 
 
 class Drafting:
-    """Makes entries of what waits at the leader: what is sent again first, then what came here and
-    what came from other nodes, each of these two first in turn."""
+    """Makes entries of what waits at the leader: first packages that are sent again, then new
+    commands of this node and packages of others, which take turns at being first."""
 
     def __init__(
         self,
         core: Core,
-        intake: ProposalQueue[Proposal],
+        queue: ProposalQueue[Proposal],
         foreign: ProposalQueue[ForeignPackage],
         packages: OwnPackages,
         opener: Opener,
     ) -> None:
         self._core = core
-        self._intake = intake
+        self._queue = queue
         self._foreign = foreign
         self._packages = packages
         self._opener = opener
-        # What only the leader proposes, of its own state. It has no number: the next leader makes
-        # its own.
+        # Commands that only the leader makes, of its own state. They need no number: the next
+        # leader makes its own.
         self._leaders: list[Proposal] = []
         self._foreign_first = False
 
     def add(self, proposal: Proposal) -> None:
-        """Have a proposal wait for an entry. Raises `Unavailable`."""
+        """Let a proposal wait for an entry. Raises `Unavailable`."""
         if not is_of_leader(proposal.command):
-            self._intake.add(proposal)
+            self._queue.add(proposal)
         elif self._core.role == Role.LEADER:
             self._leaders.append(proposal)
         else:
@@ -87,7 +87,7 @@ class Drafting:
         self._foreign.add(package)
 
     def draft(self, max_commands: int, max_bytes: int) -> Draft | None:
-        """The next entry, None when there is nothing to put into it."""
+        """The content of the next entry; None when nothing waits."""
         proposals = self._opener.take() + self._leaders
         self._leaders = []
         own = self._packages.take_waiting(max_commands, max_bytes)
@@ -102,8 +102,8 @@ class Drafting:
                 foreign = self._foreign.take(max_commands, max_bytes, at_least_one=must)
                 max_commands -= sum(package.count for package in foreign)
                 max_bytes -= sum(package.size for package in foreign)
-            elif self._intake and self._takes_fresh:
-                fresh = self._intake.take(max_commands, max_bytes, at_least_one=must)
+            elif self._queue and self._takes_fresh:
+                fresh = self._queue.take(max_commands, max_bytes, at_least_one=must)
                 max_commands -= len(fresh)
                 max_bytes -= sum(proposal.size for proposal in fresh)
         if fresh and self._numbers:
@@ -115,26 +115,27 @@ class Drafting:
         return Draft(proposals, own, foreign, self._packages)
 
     def expire(self, now: float) -> None:
-        """Give up what waited past its deadline."""
-        self._intake.expire(now)
+        """Fail what waited past its deadline."""
+        self._queue.expire(now)
         self._foreign.expire(now)
         self._packages.expire(now)
 
     def leadership_lost(self) -> None:
-        """Send other nodes what they wanted proposed back; they will ask the next leader."""
-        elsewhere = Unavailable("this node does not lead any more")
+        """Fail what only the leader may propose; other nodes send theirs to the next leader."""
+        elsewhere = Unavailable("this node no longer leads")
         self._foreign.refuse_all(elsewhere)
         fail_all(self._opener.take() + self._leaders, elsewhere)
         self._leaders = []
 
     @property
     def _numbers(self) -> bool:
-        """Whether what came here is to be numbered."""
+        """Whether new commands of this node get a number."""
         return bool(self._packages.session_id) and self._opener.is_needed
 
     @property
     def _takes_fresh(self) -> bool:
-        """Not while a session that is needed is being opened, or the state remembers enough."""
+        """Whether new commands may be drafted: not while this node opens a session that it needs,
+        nor while the state remembers as many of its packages as it may."""
         if not self._opener.is_needed:
             return True
         if self._packages.session_id:
@@ -143,8 +144,8 @@ class Drafting:
 
 
 class PendingEntry:
-    """An entry's commands, kept until the entry at its index commits here, and who waits for what
-    becomes of them: of the first ones the `proposals`, of the last packages the `foreign` ones."""
+    """The commands of an entry and the proposals that wait for them, kept until an entry commits
+    at its index. `proposals` wait for the first commands, `foreign` for the last packages."""
 
     __slots__ = ("commands", "foreign", "now_ms", "packages", "proposals", "term")
 
@@ -165,14 +166,17 @@ class PendingEntry:
         self.foreign = foreign
 
     def fail(self, error: Unavailable | OutcomeUnknown) -> None:
-        """End what waits for it. Packages of this node are not: they are sent again."""
+        """Fail what waits, except packages of this node: they are sent again."""
         fail_all(self.proposals, error)
         fail_all(self.foreign, error)
         self.proposals = self.foreign = ()
 
     def settle(self, outcomes: Sequence[Outcome], node_id: int, own: OwnPackages) -> None:
-        """Tell everyone what became of the commands. A node's own packages need not have been
-        proposed by itself: whoever did, this is the first that it may hear of them."""
+        """Settle the proposals with the outcomes of their commands.
+
+        This node's own packages are decided here too, whichever leader proposed them: the node
+        may apply the entry before that leader answers, and the answer may never come.
+        """
         for proposal, result in zip(self.proposals, outcomes, strict=False):
             proposal.settle(outcome.Value(result))
         if not self.packages:

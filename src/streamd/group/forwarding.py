@@ -1,4 +1,4 @@
-"""Writes of a node that does not lead, on their way to the leader."""
+"""Sends the writes of a follower to the leader."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ MAX_FORWARDS = 16
 
 
 class Forwarding:
-    """Requests to the leader, a few at a time. Those that an earlier leader has not answered are
-    not waited for: it may never answer, and they would take the places of those to the next.
+    """Sends requests to the leader, at most `MAX_FORWARDS` at a time.
 
-    After a refusal nothing is sent until `resume`. `wake` is called when more may be sent.
+    When the leader changes, requests to the former one are abandoned: it may never answer, and
+    they would leave no room for requests to the next. After a refusal nothing is sent until
+    `resume`. `wake` is called when more may be sent.
     """
 
     def __init__(
         self,
         peers: Peers,
-        intake: ProposalQueue[Proposal],
+        queue: ProposalQueue[Proposal],
         packages: OwnPackages,
         opener: Opener,
         wake: Callable[[], None],
     ) -> None:
         self._peers = peers
-        self._intake = intake
+        self._queue = queue
         self._packages = packages
         self._opener = opener
         self._wake = wake
@@ -50,11 +51,11 @@ class Forwarding:
         self._plain: set[trio.CancelScope] = set()
 
     def resume(self) -> None:
-        """Some time has passed: what was refused may be tried again."""
+        """Allow requests again after a refusal; called at each tick."""
         self._pauses = False
 
     def leader_changed(self) -> None:
-        """Wait for nothing of the leader before."""
+        """Abandon requests to the former leader."""
         self._pauses = False
         self._packages.lose_all()
         for call in self._plain:
@@ -63,7 +64,7 @@ class Forwarding:
     def send(
         self, nursery: trio.Nursery, leader_id: int, max_commands: int, max_bytes: int
     ) -> None:
-        """Send what waits to the leader, as far as may be now."""
+        """Send the leader as much of what waits as the limits allow."""
         while not self._pauses:
             if self._under_way >= MAX_FORWARDS:
                 self._is_full = True
@@ -80,18 +81,18 @@ class Forwarding:
         waiting = self._packages.take_waiting(1, 0)
         if waiting:
             return self._call_with(leader_id, waiting[0])
-        if not self._intake:
+        if not self._queue:
             return None
         if self._packages.session_id:
             if not self._packages.has_room:
                 return None
-            package = self._packages.pack(self._intake.take(max_commands, max_bytes))
+            package = self._packages.pack(self._queue.take(max_commands, max_bytes))
             return self._call_with(leader_id, package)
         if not self._opener.is_refused:
             return None
         scope = trio.CancelScope()
         self._plain.add(scope)
-        proposals = self._intake.take(max_commands, max_bytes)
+        proposals = self._queue.take(max_commands, max_bytes)
         return partial(self._forward, leader_id, proposals, scope)
 
     def _call_with(self, leader_id: int, package: OwnPackage) -> Callable[[], Awaitable[None]]:
@@ -102,7 +103,7 @@ class Forwarding:
     async def _send_package(
         self, leader_id: int, package: OwnPackage, payload: bytes, call: trio.CancelScope
     ) -> None:
-        """Send a package once. If the call is cancelled, somebody else has seen to the package."""
+        """Send a package once. If the call is cancelled, its canceller settles the package."""
         try:
             with call:
                 decision = decode_decision(await self._peers.send_package(leader_id, payload))
@@ -115,8 +116,7 @@ class Forwarding:
                 else:
                     raise OutcomeUnknown("the leader's answer is to something else")
         except Unavailable:
-            # It is in no log by this attempt. Tried again at the next tick, when there may be
-            # another leader.
+            # This copy is in no log. Try again at the next tick, maybe at another leader.
             self._pauses = True
             if package.call is call:
                 self._packages.refused(package)
@@ -139,7 +139,7 @@ class Forwarding:
                 fail_all(proposals, OutcomeUnknown("the leader changed before it answered"))
         except Unavailable:
             self._pauses = True
-            self._intake.put_back(proposals)
+            self._queue.put_back(proposals)
         except OutcomeUnknown as error:
             fail_all(proposals, error)
         finally:
@@ -147,8 +147,9 @@ class Forwarding:
             self._ended()
 
     def _ended(self) -> None:
-        """A request has ended: there is a place for another. Not to be told of it otherwise keeps
-        packages large: those who have just been answered have more to write in a moment."""
+        """A request has ended: there is room for another. If none had to wait for room, the next
+        turn comes soon enough, and packages stay large: a client that has just been answered
+        writes again in a moment."""
         self._under_way -= 1
         if self._is_full:
             self._is_full = False

@@ -1,4 +1,4 @@
-"""Opening this node's session with the log, and deciding whether sessions may be used at all."""
+"""Opens this node's session with the log, once every member is known to understand sessions."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _ANSWER = msgspec.msgpack.Decoder(SessionAnswer)
 
 
 class Opener:
-    """Asks for a session, here or at the leader, until there is one.
+    """Asks for a session, here or at the leader, until this node has one.
 
-    `waiting` are the commands that the leader is to propose for it. `nonce` tells this process
-    from every other of this node.
+    `waiting` holds the commands that this leader will propose to open sessions. `nonce` tells
+    this process from every other of this node.
     """
 
     def __init__(self, core: Core, state: State, peers: Peers, nonce: int) -> None:
@@ -73,7 +73,7 @@ class Opener:
     @property
     def is_needed(self) -> bool:
         """Whether writes of this node need a session. A leader that is the only voter cannot lose
-        its lead to anyone."""
+        leadership to anyone."""
         configuration = self._core.configuration
         alone = len(configuration.voters) == 1 and not configuration.voters_outgoing
         return not (alone and self._core.role == Role.LEADER)
@@ -93,7 +93,7 @@ class Opener:
         )
 
     def leader_changed(self) -> None:
-        """The next one may think otherwise."""
+        """Ask the next leader, which may decide otherwise."""
         self._is_refused = False
         self._ask_at = 0.0
         if self._call is not None:
@@ -102,7 +102,7 @@ class Opener:
 
     @property
     def is_due(self) -> bool:
-        """Whether to ask now. While a leader of an earlier release leads there is nobody to ask."""
+        """Whether to ask now. A leader of an earlier release cannot open sessions."""
         if self._call is not None or not self.is_needed or not self._core.leader_id:
             return False
         if self._core.role == Role.LEADER:
@@ -111,7 +111,7 @@ class Opener:
         return asks and (self._peers.log_format_of(self._core.leader_id) or 0) >= LOG_FORMAT
 
     def begin(self) -> trio.CancelScope:
-        """Note that somebody asks, within this scope."""
+        """Note that `ask` is about to run, within the scope returned."""
         self._call = trio.CancelScope()
         return self._call
 
@@ -154,9 +154,9 @@ class Opener:
         try:
             request = _REQUEST.decode(payload)
         except UNDECODABLE as error:
-            raise Unavailable(f"no request for a session: {error}") from error
+            raise Unavailable(f"the request for a session is not understood: {error}") from error
         if node_id not in self._core.configuration.members():
-            raise Unavailable(f"node {node_id} is no member")
+            raise Unavailable(f"node {node_id} is not a member of the cluster")
         return _ENCODER.encode(await self.open(node_id, request))
 
     async def open(self, node_id: int, request: SessionRequest) -> SessionAnswer:
@@ -174,6 +174,6 @@ class Opener:
         return self._session_of(node_id)
 
     def take(self) -> list[Proposal]:
-        """What the next entry is to begin with."""
+        """Take the commands that the next entry begins with."""
         taken, self.waiting = self.waiting, []
         return taken

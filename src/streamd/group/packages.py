@@ -124,7 +124,7 @@ class OwnPackages:
         return taken
 
     def stamp(self, package: OwnPackage) -> PackageStamp:
-        """Have a package be under way; returns what the log is to say of it."""
+        """Mark a package as sent; returns the stamp of this copy."""
         package.is_under_way = True
         package.attempts += 1
         self._metrics.packages_resent += package.attempts > 1
@@ -135,16 +135,16 @@ class OwnPackages:
     # -- what becomes of them -----------------------------------------------------------------
 
     def refused(self, package: OwnPackage) -> None:
-        """The last copy certainly got into no log."""
+        """Send it again: the last copy certainly got into no log."""
         package.attempts -= 1
         self._wait(package)
 
     def lost(self, package: OwnPackage) -> None:
-        """Nobody can say what became of the last copy."""
+        """Send it again: nobody knows whether the last copy got into a log."""
         self._wait(package)
 
     def lose_all(self) -> None:
-        """Nobody can say what became of any copy: the leader is another now."""
+        """Send all again: the leader changed, and nobody knows what became of any copy."""
         for package in self._undecided.values():
             if package.is_under_way:
                 self._wait(package)
@@ -155,15 +155,15 @@ class OwnPackages:
         self._waiting.append(package)
 
     def refused_for_bytes(self, package: OwnPackage) -> None:
-        """The leader takes no more bytes now, and no copy is in any log: what brings none is to
-        be sent without the rest."""
+        """The leader takes no more bytes now, and no copy is in any log: fail the commands with
+        bytes, and send the others again."""
         self._forget(package)
         full = [one for one in package.proposals if brings_bytes(one.command)]
         self._put_back([one for one in package.proposals if not brings_bytes(one.command)])
         fail_all(full, Unavailable(HOT_TIER_FULL))
 
     def decided(self, session_id: int, sequence: int, outcomes: Sequence[Outcome]) -> None:
-        """Hear what the state says of a package, from the leader or by applying it here."""
+        """Settle a package, by the leader's answer or because this node has applied it."""
         package = self._undecided.get(sequence)
         if package is None or package.session_id != session_id:
             return
@@ -187,7 +187,7 @@ class OwnPackages:
             fail_all(package.proposals, OutcomeUnknown("the node's session with the log was lost"))
 
     def expire(self, now: float) -> None:
-        """Give up what is undecided past its deadline."""
+        """Fail what is undecided past its deadline."""
         for package in [one for one in self._undecided.values() if one.deadline <= now]:
             if package.attempts:
                 late = now - DECIDE_TIMEOUT_S
@@ -266,7 +266,7 @@ def encode_package(package: OwnPackage, stamp: PackageStamp) -> bytes:
 
 
 def decode_package(payload: bytes) -> SentPackage:
-    """Raises `Unavailable` for what this release does not understand, or is no package."""
+    """Raises `Unavailable` for anything but a package that this release understands."""
     try:
         sent = _SENT.decode(payload)
     except UNDECODABLE as error:
@@ -277,6 +277,7 @@ def decode_package(payload: bytes) -> SentPackage:
 
 
 def encode_decision(decision: Decision) -> bytes:
+    """A decision for the node that sent the package."""
     return _ENCODER.encode(decision)
 
 

@@ -1,4 +1,4 @@
-"""Whom a group speaks to: the other nodes, and those who read live."""
+"""What a group talks to: the other nodes, and the listeners for changes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from streamd.streams.commands import Change
 
 
 class ChangeListener(Protocol):
-    """Those who follow streams live."""
+    """Is told what changed, for the live readers of streams."""
 
     @property
     def present(self) -> bool:
-        """Whether anyone is there to be told."""
+        """Whether anyone listens; otherwise changes are not collected."""
 
     def publish(self, group_id: int, changes: dict[int, Change]) -> None:
         """Take the changes of a group's streams since the last time, by stream id. Must not
@@ -32,25 +32,25 @@ class Peers(Protocol):
         """Send as far as that goes without waiting; Raft repeats what is lost."""
 
     async def forward(self, leader_id: int, payload: bytes) -> bytes:
-        """Have the leader propose encoded commands; returns the encoded answers.
+        """Ask the leader to propose encoded commands; returns the encoded answers.
 
         Raises `Unavailable` when they certainly were not proposed, else `OutcomeUnknown`.
         """
 
     async def send_package(self, leader_id: int, payload: bytes) -> bytes:
-        """Have the leader propose a package; returns the encoded decision. Raises as `forward`."""
+        """Ask the leader to propose a package; returns the decision. Raises as `forward`."""
 
     async def open_session(self, leader_id: int, payload: bytes) -> bytes:
-        """Have the leader open a session for this node. Raises as `forward`."""
+        """Ask the leader to open a session for this node. Raises as `forward`."""
 
     def log_format_of(self, node_id: int) -> int | None:
-        """What a node understands of a log; None while it was never met."""
+        """The log format that a node understands; None before it has connected."""
 
     def configured(self, configuration: Configuration) -> None:
-        """Hear of the configuration in force when it has changed."""
+        """Take the configuration in force; called when it changes."""
 
     def snapshots_wanted(self, members: Sequence[int]) -> None:
-        """Send these members a snapshot, and tell the core when that is done."""
+        """Send these members a Raft snapshot, and call `Group.snapshot_ended` for each."""
 
 
 class NoPeers:

@@ -1,4 +1,4 @@
-"""Streams and blobs whose rows somebody is sending out, to be left alone by the removal."""
+"""Pins: streams and blobs whose rows a response still sends, so that reclaim leaves them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class Pin:
         self._ids = ids
 
     def release(self) -> None:
-        """Let the rows go; a repetition does nothing."""
+        """Release the rows; a second call does nothing."""
         ids, self._ids = self._ids, frozenset()
-        self._pins._let_go(ids)
+        self._pins._release(ids)
 
 
 class Pins:
-    """All ids that are pinned on this node, each as often as it is.
+    """All ids of a group that are pinned on this node, with counts.
 
-    Rows become garbage only by a command, and a note of that is what the removal goes by. So who
-    pins an id while it is still referred to, in the same turn of the loop in which they found
-    it, may read everything below it until they let go.
+    Rows become garbage only when a command is applied, which notes their id; reclaim reads these
+    notes. So a reader that finds an id and pins it without awaiting in between may read all rows
+    under it until the release.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Pins:
         """The ids pinned at the moment."""
         return frozenset(self._held)
 
-    def _let_go(self, ids: Iterable[int]) -> None:
+    def _release(self, ids: Iterable[int]) -> None:
         for each in ids:
             self._held[each] -= 1
             if not self._held[each]:

@@ -1,10 +1,10 @@
 """Commands on their way into the log, and how they travel between nodes.
 
-A proposal ends in one of three ways: its outcome is known; it was not accepted and will never
-take effect (`Unavailable`); or nobody said in time (`OutcomeUnknown`). Only the second may be tried
-again without thought; after the third an idempotent producer's retry is recognised. Proposals of a
-cluster's nodes travel in packages (`packages`); `encode_proposals` and what follows is how they do
-in a cluster where not all nodes know these.
+A proposal ends in one of three ways: with its outcome; with `Unavailable`, if it was not accepted
+and will never take effect; or with `OutcomeUnknown`, if nobody said in time. After `Unavailable` a
+client may always try again; after `OutcomeUnknown` an idempotent producer may, since its retry is
+recognised. Nodes send each other proposals in packages (`packages`), or by `encode_proposals` while
+a member of the cluster does not understand sessions.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ W = TypeVar("W", bound="Awaited[Any]")
 
 
 class Awaited(Generic[T]):
-    """Something on its way into the log, and who is told what became of it.
+    """Something on its way into the log, with at most one task that waits for its outcome.
 
-    `deadline` is when it is given up while no leader takes it, on Trio's clock. `size` is its
+    It fails at `deadline`, on Trio's clock, if no leader has taken it by then. `size` is its
     payload in bytes, `count` the number of its commands.
     """
 
@@ -65,7 +65,7 @@ class Awaited(Generic[T]):
         self.count = count
 
     def settle(self, value: outcome.Outcome[T]) -> None:
-        """Say once what became of it; nobody may be listening any more."""
+        """Settle it, once; the task that waited may be gone."""
         if self.tell is not None:
             tell, self.tell = self.tell, None
             tell(value)
@@ -87,7 +87,7 @@ class Awaited(Generic[T]):
 
 
 class Proposal(Awaited[Outcome]):
-    """A command that this node proposes, or has the leader propose."""
+    """A command that this node proposes, or sends to the leader."""
 
     __slots__ = ("command",)
 
@@ -98,7 +98,7 @@ class Proposal(Awaited[Outcome]):
         deadline: float,
         tell: Callable[[Settled], None] | None = None,
     ) -> None:
-        # Not by way of the class above: there is one for each write.
+        # Without a call of the base class: there is one proposal for each write.
         self.command = command
         self.size = size
         self.deadline = deadline
@@ -107,7 +107,8 @@ class Proposal(Awaited[Outcome]):
 
 
 def fail_all(waiting: Iterable[Awaited[Any]], error: Unavailable | OutcomeUnknown) -> None:
-    """Settle all with an error, each with its own: an outcome can be taken but once."""
+    """Settle all with an error, each with an instance of its own: tasks that raise one instance
+    would gather each other's tracebacks in it."""
     for one in waiting:
         one.settle(outcome.Error(type(error)(*error.args)))
 
@@ -193,9 +194,9 @@ def take_answers(proposals: Sequence[Proposal], payload: bytes) -> None:
 
 
 class ProposalQueue(Generic[W]):
-    """What waits to get into a log entry, or to be sent to the leader for that.
+    """Waits to get into a log entry, or to be sent to the leader; bounded in commands and bytes.
 
-    `taken` counts the commands that do not wait any more.
+    `taken` counts the commands that have left the queue.
     """
 
     def __init__(self, max_commands: int, max_bytes: int) -> None:
@@ -218,7 +219,7 @@ class ProposalQueue(Generic[W]):
         self._commands += one.count
 
     def take(self, max_commands: int, max_bytes: int, *, at_least_one: bool = True) -> list[W]:
-        """The oldest, as many as the limits allow."""
+        """Take the oldest, as many as the limits allow."""
         taken: list[W] = []
         size = count = 0
         for one in self._waiting:
@@ -237,13 +238,13 @@ class ProposalQueue(Generic[W]):
         return taken
 
     def put_back(self, waiting: Sequence[W]) -> None:
-        """Return what nobody took, before everything that came since."""
+        """Return what the log did not take, before everything that came since."""
         self._waiting.extendleft(reversed(waiting))
         self._bytes += sum(one.size for one in waiting)
         self._commands += sum(one.count for one in waiting)
 
     def expire(self, now: float) -> None:
-        """Give up what waited past its deadline."""
+        """Fail what waited past its deadline."""
         if not self._waiting or self._waiting[0].deadline > now:
             return
         late = [one for one in self._waiting if one.deadline <= now]
@@ -252,7 +253,7 @@ class ProposalQueue(Generic[W]):
         fail_all(late, Unavailable("no leader took the write in time"))
 
     def refuse_all(self, error: Unavailable) -> None:
-        """Have nothing wait any more."""
+        """Fail everything that waits."""
         waiting, self._waiting = self._waiting, deque()
         self._let_go(waiting)
         fail_all(waiting, error)

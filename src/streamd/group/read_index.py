@@ -1,4 +1,4 @@
-"""Readers that wait until the state here includes all that was acknowledged before they came."""
+"""Linearizable reads: waits until this node has applied the read index (thesis 6.4)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ _ASK_AGAIN_TICKS = 10
 
 
 class ReadIndex:
-    """Batches the core's reads: all readers that come while one question is being put share the
-    next (ReadIndex, thesis 6.4). `changed` is called when there is something to ask."""
+    """Batches the core's reads: all readers that come while one question is under way share the
+    next. `changed` is called when there is something to ask.
+
+    A reader never joins a question that was asked before it came: that read index may be older
+    than a write that was acknowledged in between.
+    """
 
     def __init__(self, core: Core, changed: Callable[[], None]) -> None:
         self._core = core
@@ -28,7 +32,7 @@ class ReadIndex:
         self._ticks = 0
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait for the barrier; False when it did not come about in time."""
+        """Wait until the read index is applied here; False when that took too long."""
         passed = trio.Event()
         self._gathering.append(passed)
         self._changed()
@@ -41,7 +45,7 @@ class ReadIndex:
         return passed.is_set()
 
     def ask(self) -> None:
-        """Put the question for all who gathered, if there is a leader to ask."""
+        """Ask once for all readers that wait, if a leader is known."""
         if not self._gathering:
             return
         context = next(self._contexts)
@@ -53,27 +57,27 @@ class ReadIndex:
         self._gathering = []
 
     def answer(self, reads: list[ReadState]) -> None:
-        """Take the core's answers; their readers go on once the index is applied."""
+        """Take the core's answers; their readers continue once the index is applied."""
         for read in reads:
             asked = self._asked.pop(read.context, None)
             if asked is not None:
                 heapq.heappush(self._applying, (read.index, read.context, asked[1]))
 
     def applied(self, index: int) -> None:
-        """Everything up to `index` has been applied."""
+        """Wake the readers whose read index is at most `index`."""
         while self._applying and self._applying[0][0] <= index:
             _, _, waiting = heapq.heappop(self._applying)
             for passed in waiting:
                 passed.set()
 
     def ask_again(self) -> None:
-        """Leader or term changed: the core has forgotten what it was asked."""
+        """Ask again: with the leader or term the core forgets its questions."""
         for _, waiting in self._asked.values():
             self._gathering += waiting
         self._asked = {}
 
     def tick(self) -> None:
-        """Let a tick pass; questions without an answer for long are put again."""
+        """Let a tick pass; a question that was not answered for long is asked again."""
         self._ticks += 1
         late = [c for c, (at, _) in self._asked.items() if self._ticks - at > _ASK_AGAIN_TICKS]
         for context in late:

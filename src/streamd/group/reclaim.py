@@ -1,9 +1,9 @@
-"""Removal of what streams and blobs leave behind, a little at a time, on this node alone.
+"""Removes rows of streams and blobs that are gone, a little at a time, on this node alone.
 
 The machine only notes the id of a removed stream or blob, or up to which record a stream was
-trimmed. Nothing new can come to read the rows that a note speaks of, so taking them away needs
-no agreement with other nodes; what is still being sent out from before is pinned. Slices of the
-cold store are not a node's own: the leader has the log drop them (`DropSlices`).
+trimmed. No new reader can reach the rows that a note names, so removing them needs no agreement
+with other nodes; rows that an earlier response still sends are pinned. Slices in the cold store
+belong to all nodes: the leader removes them through the log (`DropSlices`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ async def reclaim_forever(store: StateStore, run_blocking: RunBlocking, pins: Pi
 
 
 def reclaim_some(store: StateStore, start: bytes, pinned: Set[int]) -> bytes | None:
-    """Remove one slice of rows; returns the note to go on with, or None behind the last one."""
+    """Remove some rows; returns the note to continue with, or None
+    after the last one."""
     stop = bytes([start[0] + 1])
     notes = store.scan(start, stop, limit=_NOTES_PER_SLICE)
     budget = _KEYS_PER_SLICE
@@ -69,8 +70,8 @@ def _noted(store: StateStore, note: bytes) -> tuple[int, list[_Range], _Range]:
         stream_id, (first, last) = keys.trimmed_chunks(note)
         slices = keys.trimmed_slices(note)
         # A slice that is trimmed in part can be compared with what is here only as a whole.
-        behind = store.scan(slices[1], keys.id_range(keys.SLICE, stream_id)[1], limit=1)
-        for _, value in behind:
+        after = store.scan(slices[1], keys.id_range(keys.SLICE, stream_id)[1], limit=1)
+        for _, value in after:
             last = min(last, keys.chunk_key(stream_id, _SLICE.decode(value).start_record + 1))
         return stream_id, [(first, last)], slices
     stream_id = keys.parse_id(note)

@@ -1,4 +1,4 @@
-"""For whom the log is kept longer than its own length would tell."""
+"""Decides which entries the log must keep for followers, Raft snapshots and the archive."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from streamd.raft.core import Core
 
 log = structlog.get_logger("streamd.objectstore")
 
-# The log is not kept for a follower that has said nothing for so long.
+# The log is not kept for a follower that was silent for so long.
 SILENT_S = 5.0
 
 
 class Retention:
-    """What followers still need of the log.
+    """Which entries may be compacted away.
 
-    One that is a little behind is served by entries at a fraction of what a snapshot costs. And
-    one that gets a snapshot needs what follows it: without that, a snapshot which takes longer
-    than the log is long would be followed by another one, for ever.
+    A follower that lags a little catches up by entries at a fraction of a Raft snapshot's cost.
+    One that receives a Raft snapshot needs the entries after it: if they were gone when the
+    transfer ends, the next snapshot would follow, and so on without end.
     """
 
     def __init__(self, core: Core, tick_s: float) -> None:
         self._core = core
         self._silent_ticks = SILENT_S / tick_s
         self._snapshots: list[int] = []
-        # How far the log is archived, where it is to be, and how much may wait for that.
+        # How far the log is archived, if it is to be, and how many bytes may wait for the archive.
         self.archived_index: Callable[[], int] | None = None
         self.max_unarchived_bytes = 0
 
     @contextmanager
-    def keeping_behind(self, index: int) -> Iterator[None]:
-        """Inside, what follows entry `index` is needed: a snapshot as of there is on its way."""
+    def keeping_after(self, index: int) -> Iterator[None]:
+        """Keep the entries after `index` inside: a Raft snapshot as of there is under way."""
         self._snapshots.append(index)
         try:
             yield
         finally:
             self._snapshots.remove(index)
 
-    def unarchived_behind(self) -> float:
-        """Entries up to this index are archived; infinite when none are to be."""
+    def archived_through(self) -> float:
+        """The last archived entry; infinite without an archive."""
         return math.inf if self.archived_index is None else self.archived_index()
 
     def cut_through(self, index: int) -> None:
-        """Hear that the log is cut up to entry `index`, archived or not."""
-        if index > self.unarchived_behind():
+        """Warn if the log is compacted up to entry `index` before that is archived."""
+        if index > self.archived_through():
             log.error(
-                "the log is cut before it is archived: the cold store has been away for too long; "
-                "there will be a gap in what can be restored, unless another node has the entries",
+                "the log is compacted before it is archived: the cold store was unavailable for "
+                "too long; a restore will lack these entries unless another node archives them",
                 cut_through=index,
-                archived=self.unarchived_behind(),
+                archived=self.archived_through(),
             )
 
-    def needed_behind(self) -> float:
-        """Entries up to this index are needed by nobody; infinite when none are."""
+    def unneeded_through(self) -> float:
+        """The last entry that no follower needs; infinite when they need none at all."""
         held = (
             peer.match_index if peer.state == "replicate" else peer.next_index - 1
             for peer in self._core.peers().values()

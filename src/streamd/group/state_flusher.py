@@ -1,4 +1,4 @@
-"""Storing the machine's changes behind the log, and keeping the log short behind them."""
+"""Stores the machine's changes after they are in the log, and compacts the log after that."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from streamd.streams.state import State
 # How much replayed or applied work may gather in memory before it is stored, and for how long.
 FLUSH_BYTES = 4 * 1024 * 1024
 FLUSH_INTERVAL_S = 0.2
-# Who reads the store waits for it; all of them together hurry it no more than this often.
-HURRIED_INTERVAL_S = 0.05
+# A flush that readers of the store wait for comes earlier, but not within this time of the last.
+AWAITED_INTERVAL_S = 0.05
 MAX_UNSTORED_BYTES = 64 * 1024 * 1024
 # Parts of blobs are stored in smaller batches: a snapshot of 128 MiB should pass through memory,
 # not fill it.
@@ -26,15 +26,15 @@ FLUSH_PARTS_BYTES = 1024 * 1024
 FLOOR_INTERVAL_S = 1.0
 # The log is cut each time this much was added, at the place it had grown to the time before.
 CHECKPOINT_BYTES = 32 * 1024 * 1024
-# For followers that are further behind it is kept longer, up to so many times as much.
+# For followers that lag more it is kept longer, up to so many times as much.
 MAX_CHECKPOINTS_KEPT = 16
 
 
 class StateFlusher:
     """Owns the state's store while the group runs.
 
-    What the log itself needs done is left for the log's writer to ask for (`next_duty`), which
-    does one thing at a time; `due` is called when there is something.
+    Work on the log itself is left to the log's writer, which asks for it (`next_duty`) and does one
+    thing at a time; `due` is called when there is some.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class StateFlusher:
         self._flushed = trio.lowlevel.ParkingLot()
         self._flushed_at = -math.inf
         self._awaited_index = 0
-        # Held by a flush, and by who replaces the state.
+        # Held by a flush, and by the installation of a Raft snapshot.
         self.exclusive = trio.Lock()
         self._log_bytes = 0
         # Where the log may be cut, oldest first, about `CHECKPOINT_BYTES` of log apart.
@@ -67,7 +67,7 @@ class StateFlusher:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits to be stored that no more should be added."""
+        """Whether so many bytes wait to be stored that no more may be added."""
         return self._state.unstored_bytes > MAX_UNSTORED_BYTES
 
     @property
@@ -82,15 +82,15 @@ class StateFlusher:
         return state.unstored_bytes >= FLUSH_BYTES or state.parts.size >= FLUSH_PARTS_BYTES
 
     def changed(self) -> None:
-        """Hear that entries were applied."""
+        """Note that entries were applied."""
         self._changed.unpark_all()
 
     def log_grew(self, size: int) -> None:
-        """Hear that so many bytes were added to the log."""
+        """Note that so many bytes were added to the log."""
         self._log_bytes += size
 
     def restarted(self, index: int) -> None:
-        """Hear that the state was replaced by one as of `index`."""
+        """Note that the state was replaced by one as of `index`."""
         self._compact_through = 0
         self._checkpoints = deque([index])
         self._flushed.unpark_all()
@@ -107,39 +107,39 @@ class StateFlusher:
                 floor_at = trio.current_time()
                 self._floor_due = True
             if self._log_bytes >= CHECKPOINT_BYTES:
-                # What was added since the checkpoint before stays, for followers a little behind.
+                # What was added since the last checkpoint stays, for followers that lag a little.
                 self._log_bytes = 0
                 self._pass_checkpoints()
                 self._checkpoints.append(self._state.stored_index)
             self._due()
 
     def _pass_checkpoints(self) -> None:
-        """Have the log cut at the last checkpoint behind which nobody needs it."""
+        """Compact the log up to the last checkpoint that nobody needs entries before."""
         retention = self._retention
-        followers, archive = retention.needed_behind(), retention.unarchived_behind()
+        unneeded, archived = retention.unneeded_through(), retention.archived_through()
         max_unarchived = retention.max_unarchived_bytes // CHECKPOINT_BYTES
         while self._checkpoints:
             checkpoint, count = self._checkpoints[0], len(self._checkpoints)
-            if checkpoint > followers and count <= MAX_CHECKPOINTS_KEPT:
+            if checkpoint > unneeded and count <= MAX_CHECKPOINTS_KEPT:
                 return
-            if checkpoint > archive and count <= max_unarchived:
+            if checkpoint > archived and count <= max_unarchived:
                 return
             retention.cut_through(checkpoint)
             self._compact_through = self._checkpoints.popleft()
 
     async def _gather(self) -> None:
-        """Let changes gather for a while, for less when somebody waits to read them stored."""
+        """Let changes gather for a while; for less when a reader waits until they are stored."""
         with trio.move_on_after(FLUSH_INTERVAL_S) as scope:
             while not self._has_enough:
                 if self._awaited_index > self._state.stored_index:
-                    scope.deadline = min(scope.deadline, self._flushed_at + HURRIED_INTERVAL_S)
+                    scope.deadline = min(scope.deadline, self._flushed_at + AWAITED_INTERVAL_S)
                 await self._changed.park()
 
     async def stored(self, index: int) -> None:
         """Return once the store has everything up to log entry `index`, which is applied.
 
-        However many wait and come again, they share flushes that keep their distance: each is a
-        synced write, and listing a bucket in a loop must not become one for every request.
+        All callers share flushes, `AWAITED_INTERVAL_S` apart: each is a synced write, and a client
+        that lists a bucket in a loop must not cause one for every request.
         """
         while self._state.stored_index < index:
             if index > self._awaited_index:
@@ -157,18 +157,18 @@ class StateFlusher:
             self._flushed.unpark_all()
 
     async def compact(self) -> int:
-        """Store everything and have the whole log cut behind it, but not behind what is still to
-        be archived; returns the last entry cut."""
+        """Store everything and compact the log up to there, or up to what is archived; returns
+        the last entry compacted."""
         await self.flush()
-        archived = self._retention.unarchived_behind()
+        archived = self._retention.archived_through()
         through = self._compact_through = int(min(self._state.stored_index, archived))
         self._checkpoints = deque([through])
         self._due()
         return through
 
     def next_duty(self) -> Callable[[], None] | None:
-        """Something that the log needs done, to be called once, on the log's thread, and done
-        before the next is asked for."""
+        """Some work on the log, to be called once, in the log's thread, before asking for the
+        next."""
         if self._log.cut():
             return self._log.remove_cut
         if self._floor_due:

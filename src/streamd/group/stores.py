@@ -1,4 +1,4 @@
-"""What a node has on its disk, opened and checked, and the core over it."""
+"""Opens and checks what a node has on its disk, and makes the core over it."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ class Stores:
     ) -> Stores:
         """Open and check everything in a data directory. Blocks. Raises `StorageError`.
 
-        A node that is to be one of a cluster gets its first log entry from there, by founding it
-        or from its leader; one by itself makes it here. Only who is `recovering` may open what a
-        recovery has left half done.
+        A node of a cluster gets its first log entry by founding the cluster or from its leader; a
+        single node makes it here. Only `recovering` opens what an interrupted recovery has left.
         """
         name = cluster.name if cluster is not None else None
         joining = cluster is not None and name is not None and node_id != cluster.bootstrap_node_id
@@ -92,7 +91,7 @@ class Stores:
             raise
 
     def close(self) -> None:
-        """Close in the order in which one depends on the other. Blocks."""
+        """Close all, in the order of their dependencies. Blocks."""
         try:
             self.state.close()
         finally:
@@ -103,7 +102,7 @@ class Stores:
 
 
 def _open_state(data_dir: DataDir, log_store: LogStorage) -> StateStore:
-    """Raises `LogCorrupt`, `StateLagsLog` when the log cannot make up for what it lacks."""
+    """Raises `LogCorrupt`, `StateLagsLog` when the log cannot replay what it lacks."""
     state_store = StateStore(data_dir.state)
     try:
         check_installed(state_store)

@@ -1,4 +1,4 @@
-"""What only time brings about: renewals by reads, streams that expire, uploads left lying."""
+"""Proposes what follows from time alone: renewals by reads, expiry, idle uploads."""
 
 from __future__ import annotations
 

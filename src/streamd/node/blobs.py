@@ -1,4 +1,4 @@
-"""The bytes of snapshots: the one place that reads them, and how they come in."""
+"""Reads and uploads the bytes of snapshots."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from streamd.streams.reading import find_part
 from streamd.streams.state import State
 from streamd.tiering.cold_reader import ColdReader
 
-# While others write, an upload rests this many times as long as a part took. It has no hurry, and
-# without rests the disk and the loop would be busy with little else.
+# While others write, an upload pauses this many times as long as a part took. Without pauses the
+# disk and the loop would do little else.
 _REST = 8.0
 _MAX_REST_S = 1.0
 
 
 class BlobGone(Exception):
-    """A part of a blob is not there: the blob was removed, or the whole state replaced."""
+    """A part of a blob is missing: the blob was removed, or the whole state replaced."""
 
 
 class Blobs:
@@ -54,7 +54,7 @@ class Blobs:
 
 
 class UploadRefused(Exception):
-    """The snapshot cannot be published, or its upload not gone on with; `outcome` says why."""
+    """The snapshot cannot be published, or its upload cannot continue; `outcome` says why."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.result.value)
@@ -113,7 +113,7 @@ class Upload:
         return await self._anchors.boundary(self._key, self._at)
 
     def close(self) -> None:
-        """Have the log forget what was not published."""
+        """Remove from the log what was not published."""
         if self._upload_id:
             self._group.abandon_upload(self._upload_id)
             self._upload_id = 0

@@ -1,4 +1,4 @@
-"""How a node's cold tier stands, for those who look at it: as a report and as metrics."""
+"""The status of a node's cold store, as a report and as metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACK = msgspec.msgpack.Decoder(Pack)
 
 
 class Packs(NamedTuple):
-    """How many objects with slices there are, how large, and how many of them nothing needs."""
+    """How many packs there are, their bytes, and how many of them nothing needs."""
 
     objects: int
     size: int
@@ -30,10 +30,10 @@ class Packs(NamedTuple):
 
 
 async def report(node: Node) -> dict[str, object] | None:
-    """What ``/cluster/cold`` says; None without a cold tier. Raises `StorageFailed`.
+    """What ``/cluster/cold`` says; None without a cold store. Raises `StorageFailed`.
 
-    Bytes, packs and the archive are replicated. What is under way or went wrong only who does it
-    knows: the leader, or for its own disk each node.
+    Bytes, packs and the archive are replicated. Progress and errors are known where the work is
+    done: at the leader, or for its own disk at each node.
     """
     tier = node.cold_tier
     if tier is None:
@@ -153,7 +153,7 @@ def _oldest_hot_ms(store: StateStore) -> int | None:
 
 
 def export(node: Node, metrics: Metrics) -> None:
-    """Have the cold tier scraped, if there is one."""
+    """Register the metrics of the cold store, if there is one."""
     tier = node.cold_tier
     if tier is None:
         return
@@ -190,7 +190,7 @@ def export(node: Node, metrics: Metrics) -> None:
 
 
 def _export_archive(archive: Archive, metrics: Metrics) -> None:
-    """Have the archive scraped. What only the leader knows is no number on the other nodes."""
+    """Register the metrics of the archive. What only the leader knows is NaN elsewhere."""
     gauge = metrics.gauge
     gauge("archive_index", "The last log entry archived.", lambda: archive.archived.index)
     gauge("archive_lag_entries", "Applied, not archived yet.", lambda: archive.lag_entries)

@@ -40,6 +40,7 @@ from streamd.tiering.tier import ColdTier, PeriodicTask
 
 
 def wall_clock_ms() -> int:
+    """Wall time in ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -106,7 +107,7 @@ class Node:
     def _cold_tier(
         self, cold: AsyncObjectStore | None, config: ColdConfig, random: Random
     ) -> ColdTier | None:
-        """The cold tier over a cold store, if there is one."""
+        """What this node does with the cold store, if there is one."""
         if cold is None:
             return None
         self.group.admission.hot_limit_bytes = config.hot_limit_bytes

@@ -1,8 +1,9 @@
-"""Where forks are cut and snapshots stand: found in old records by the node that takes a request.
+"""Looks up positions in old records, for forks and snapshots.
 
-The machine decides, but it cannot wait for bytes from the cold store. So what old records say of
-a position is looked up before and put into the command; records never change. What may have
-changed by the time the command takes effect is the stream as such, and then it is made anew.
+The machine decides, but it cannot wait for bytes from the cold store. So the node that takes a
+request looks the position up first and puts what it found into the command; records never change.
+If the stream itself was replaced by the time the command takes effect, the outcome is `STALE`,
+and the node looks again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class PositionLookup:
     async def propose(
         self, make: Callable[[VerifiedPosition], Command], find: Find, size: int = 0
     ) -> Outcome:
-        """Have a command take effect that was made of what `find` finds, again when that is stale.
+        """Propose the command that `make` makes of what `find` finds; retry while that is stale.
 
         Raises `Unavailable`, `OutcomeUnknown`, and a `ColdError` when the records cannot be had.
         """
@@ -42,10 +43,10 @@ class PositionLookup:
             outcome = await self._group.propose(make(await find()), size)
             if outcome.result is not Result.STALE:
                 return outcome
-        raise Unavailable("the stream is made anew all the time")
+        raise Unavailable(f"the stream was replaced {_TRIES} times during the request")
 
     async def of_fork(self, request: ForkRequest) -> VerifiedPosition:
-        """Where a fork leaves its source. Raises `Unavailable`, a `ColdError`."""
+        """Where a fork begins in its source. Raises `Unavailable`, a `ColdError`."""
         if request.offset is None:
             return VerifiedPosition()
         at = Position(*request.offset)

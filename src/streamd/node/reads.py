@@ -28,7 +28,7 @@ from streamd.streams.state import State, load_rows
 from streamd.streams.tables import Table
 from streamd.tiering.cold_reader import ColdReader
 
-# Pages of buckets read at once; whoever lists in a loop must not take every thread there is.
+# Pages of buckets read at once; a client that lists in a loop must not take every thread.
 _LISTINGS_AT_ONCE = 2
 
 V = TypeVar("V")
@@ -130,7 +130,7 @@ class Reads:
                 read_from_store, self._store, stream, at, max_bytes, lengths
             )
             # Only if `stream` is certainly the state's own still: kept for another, larger one that
-            # a snapshot brought, or that came from the store anew, they would leave a gap.
+            # a snapshot brought, or that was loaded from the store again, they would leave a gap.
             if flushes == self._state.flushes:
                 self._keep(stream, stored)
             found = stored.slice or await self._from_cold(stream, stored, at, max_bytes, lengths)

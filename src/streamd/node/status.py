@@ -1,4 +1,4 @@
-"""Where a node stands in its group, for those who look at it: as a report and as metrics."""
+"""The status of a node in its group, as a report and as metrics."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
             peer = progress[node_id]
             member["match_index"] = peer.match_index
             member["behind_entries"] = group.last_index - peer.match_index
-            member["behind_bytes"] = _behind_bytes(node, peer)
+            member["behind_bytes"] = _lag_bytes(node, peer)
             member["flow"] = peer.state
             member["last_contact_ms"] = _last_contact_ms(node, peer)
         if node_id in connections:
@@ -63,7 +63,7 @@ def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
     return members
 
 
-def _behind_bytes(node: Node, peer: PeerStatus) -> int:
+def _lag_bytes(node: Node, peer: PeerStatus) -> int:
     """About how many bytes of entries a follower lacks; those of the log only, when some that it
     lacks are gone from there and a snapshot will replace them."""
     return node.stores.log.size_after(max(peer.match_index, node.group.first_index - 1))
@@ -74,7 +74,7 @@ def _last_contact_ms(node: Node, peer: PeerStatus) -> int:
 
 
 def export(node: Node, metrics: Metrics) -> None:
-    """Have the node's standing scraped, and how things are with each peer."""
+    """Register the metrics of the node and of its peers."""
     group, gauge = node.group, metrics.gauge
     gauge("raft_term", "The node's Raft term.", lambda: group.term)
     gauge("raft_role", "0 follower, 1 or 2 candidate, 3 leader.", lambda: group.role)
@@ -119,7 +119,7 @@ def _export_progress(node: Node, metrics: Metrics) -> None:
         "peer",
         "peer_behind_bytes",
         "Bytes of log entries that a follower lacks, about; on the leader only.",
-        of_each(lambda peer: _behind_bytes(node, peer)),
+        of_each(lambda peer: _lag_bytes(node, peer)),
     )
     metrics.gauge_by(
         "peer",

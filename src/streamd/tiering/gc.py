@@ -195,7 +195,7 @@ class ColdGc:
             if not due:
                 continue
             if floor is None:
-                floor = min(await self._restorable_from(), self._group.retention.needed_behind())
+                floor = min(await self._restorable_from(), self._group.retention.unneeded_through())
             going = [one for one in due if one.pack.dead_index <= floor]
             for first in range(0, len(going), _PACKS_PER_COMMAND):
                 await self._delete_packs(going[first : first + _PACKS_PER_COMMAND], removed)
