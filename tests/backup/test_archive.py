@@ -1,4 +1,4 @@
-"""The archive of the log: all that is committed, a second behind, and nothing twice."""
+"""The archive of the log: all that is committed, within a second, and nothing twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from streamd.metrics import Metrics
 from streamd.node import cold_status
 from streamd.node.node import Node
 from streamd.objectstore.errors import ColdUnavailable
-from streamd.objectstore.segments import entries_of
 from streamd.raft.messages import Entry
 from streamd.streams.model import LogPosition
 from streamd.tiering.async_store import AsyncObjectStore
@@ -29,6 +28,7 @@ from streamd.tiering.tier import PeriodicTask
 from tests.support.archived import NOW_MS, cold_in, log_of
 from tests.support.flaky_store import Away, FlakyStore
 from tests.support.nodes import Clock, append_to, create, read_all, running_node, wait_until
+from tests.support.segments import entries_of
 
 HOUR_MS = 3_600_000
 
@@ -161,7 +161,7 @@ async def test_a_put_whose_answer_is_lost_leaves_a_segment_too_many_and_no_gap(
         assert [entry.index for entry in stored] == list(range(1, len(stored) + 1))
 
 
-async def test_the_log_is_not_cut_behind_what_is_archived(
+async def test_the_log_is_not_cut_beyond_what_is_archived(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, store = place
@@ -202,7 +202,7 @@ async def test_beyond_its_limit_the_log_is_cut_and_an_alarm_raised_until_the_arc
         assert alarms(node) == (cut, None)
     async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
         assert alarms(node) == (cut, None), "a restart does not make it true that all is archived"
-        # With the store back, the archive begins anew, and says what it lacks.
+        # With the store back, the archive continues after a gap, and names it.
         store.failures = []
         await archived(node)
         await a_round(node, "snapshot")
@@ -212,7 +212,7 @@ async def test_beyond_its_limit_the_log_is_cut_and_an_alarm_raised_until_the_arc
 
 
 async def without_an_archive(data: Path, cold: AsyncObjectStore) -> int:
-    """A life of a node in which its log is cut behind what was archived; that index."""
+    """A life of a node in which its log is cut beyond what was archived; that index."""
     async with running_node(data, cold=cold) as node:
         await append_to(node, "a", b"x")
         await archived(node)
@@ -294,12 +294,12 @@ async def test_how_the_archive_stands_is_scraped(
         store.failures = Away()
         clock.now_ms += 5000
         await append_to(node, "a", bytes(10_000))
-        behind = scraped(node)
-        assert behind["index"] == end.index
-        assert behind["lag_entries"] >= 1
-        assert 10_000 < behind["lag_bytes"] < 11_000
-        assert behind["lag_seconds"] == 5
-        assert behind["last_segment_time_seconds"] == NOW_MS / 1000
+        metrics = scraped(node)
+        assert metrics["index"] == end.index
+        assert metrics["lag_entries"] >= 1
+        assert 10_000 < metrics["lag_bytes"] < 11_000
+        assert metrics["lag_seconds"] == 5
+        assert metrics["last_segment_time_seconds"] == NOW_MS / 1000
 
 
 async def test_alarms_of_the_archive_are_scraped(
@@ -328,9 +328,9 @@ async def test_a_member_archives_for_a_leader_what_it_has(
         await append_to(node, "a", b"x")
         await archived(node)
         await append_to(node, "a", b"y")
-        behind = node.group.state.header.archived
-        answer = await node.archive_for(msgspec.msgpack.encode(behind))
-        assert msgspec.msgpack.decode(answer, type=LogPosition).index > behind.index
+        previous = node.group.state.header.archived
+        answer = await node.archive_for(msgspec.msgpack.encode(previous))
+        assert msgspec.msgpack.decode(answer, type=LogPosition).index > previous.index
         await node.group.compact()
         nothing = msgspec.msgpack.encode(LogPosition())
         assert await node.archive_for(nothing) == nothing

@@ -23,7 +23,7 @@ async def many_segments(node: Node) -> None:
 
 
 def name_after_another(place: Path, number: int) -> Path:
-    """Have a whole segment in the place of the one before it and of itself."""
+    """Put a whole segment in the place of the one before it and of itself."""
     segments = sorted(place.rglob("*.segment"))
     before, itself = segments[number - 1], segments[number]
     first, (_, rest) = before.name.split("-")[0], itself.name.split("-", 1)

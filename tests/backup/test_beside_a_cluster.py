@@ -11,7 +11,7 @@ import pytest
 from streamd.backup.inventory import look, verify
 from streamd.blocking import in_thread
 from streamd.objectstore.objects import MAX_PAGE, ObjectInfo
-from streamd.objectstore.segments import SegmentWriter, entries_of, read_segment_head
+from streamd.objectstore.segments import SegmentWriter, read_segment_head
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.backup.history import (
     History,
@@ -22,6 +22,7 @@ from tests.support.archived import (
     state_in,
 )
 from tests.support.flaky_store import FlakyStore
+from tests.support.segments import entries_of
 
 
 async def test_what_a_cluster_removes_while_it_is_verified_is_not_missed(
@@ -102,8 +103,8 @@ async def test_segments_that_are_merged_while_they_are_listed_are_not_missed(
 ) -> None:
     cold, store = merging
     store.before_page = 2
-    standing = await look(cold, history.cluster_id, in_thread)
-    assert [one.last_index for one in standing.ranges] == [history.archived_index]
+    status = await look(cold, history.cluster_id, in_thread)
+    assert [one.last_index for one in status.ranges] == [history.archived_index]
 
 
 async def test_a_restore_ends_no_earlier_for_segments_that_are_merged_while_they_are_listed(
@@ -121,8 +122,8 @@ async def test_segments_that_are_merged_while_they_are_read_are_not_missed(
 ) -> None:
     cold, store = merging
     store.before_get = 1
-    standing = await look(cold, history.cluster_id, in_thread)
-    assert [one.last_index for one in standing.ranges] == [history.archived_index]
+    status = await look(cold, history.cluster_id, in_thread)
+    assert [one.last_index for one in status.ranges] == [history.archived_index]
 
 
 @pytest.mark.parametrize("before_get", [1, 2, 3])

@@ -38,7 +38,7 @@ async def archive_in_small_segments(leader: Machine, count: int) -> None:
 
 
 def linger_over_the_last_part(leader: Machine, parts: int) -> trio.Event:
-    """Have a merge that begins now take long to add the last part; set when it does."""
+    """Delay the last part of a merge that begins now; the event is set when it is reached."""
     added, all_added = leader.calls["_add"], trio.Event()
 
     def linger(call: str) -> None:

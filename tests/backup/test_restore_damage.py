@@ -142,7 +142,7 @@ async def test_with_all_damaged_it_is_said_and_goes_on_once_something_is_repaire
     assert state_in(tmp_path / "new") == history.as_of(history.archived_index)
 
 
-async def test_a_damaged_snapshot_behind_a_gap_is_not_replaced_by_an_earlier_state(
+async def test_a_damaged_checkpoint_after_a_gap_is_not_replaced_by_an_earlier_state(
     tmp_path: Path, history: History, copy: Copy
 ) -> None:
     newest = copy.objects("snapshots")[-1]

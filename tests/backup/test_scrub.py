@@ -108,7 +108,7 @@ async def test_a_pass_reads_every_object_and_finds_nothing_where_nothing_is_wron
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("spoil", [flip, cut])
-async def test_a_damaged_object_is_named_until_it_is_mended(
+async def test_a_damaged_object_is_named_until_it_is_repaired(
     tmp_path: Path,
     place: tuple[AsyncObjectStore, FlakyStore],
     kind: str,

@@ -185,8 +185,8 @@ async def test_what_was_put_and_not_agreed_on_before_a_crash_is_no_other_history
         await append_to(node, "a", b"x")
         assert node.archive is not None
         node.archive.target.wanted_index = 0
-        place_behind, _ = await node.archive._write_segment(node.archive.archived)
-        assert place_behind.index >= before.index
+        written, _ = await node.archive._write_segment(node.archive.archived)
+        assert written.index >= before.index
     async with running_node(tmp_path / "data", cold=cold) as node:
         await append_to(node, "a", b"y")
         await archived(node)

@@ -18,8 +18,8 @@ def _catalog(segments: list[tuple[int, int]], manifests: list[int]) -> Catalog:
     return Catalog(0, [ObjectInfo(name, 1, 0) for name in names])
 
 
-def _path(catalog: Catalog, behind: int, until: int | None = None) -> list[tuple[int, int]]:
-    return [(one.parsed.first_index, one.parsed.last_index) for one in catalog.path(behind, until)]
+def _path(catalog: Catalog, after: int, until: int | None = None) -> list[tuple[int, int]]:
+    return [(one.parsed.first_index, one.parsed.last_index) for one in catalog.path(after, until)]
 
 
 def test_segments_from_the_first_entry_on_need_no_snapshot() -> None:

@@ -116,7 +116,7 @@ def on_call(machine: Machine, name: str, count: int) -> trio.Event:
     return happened
 
 
-def test_a_follower_far_behind_gets_no_records_that_it_finds_in_the_cold_store(
+def test_a_lagging_follower_gets_no_records_that_it_finds_in_the_cold_store(
     tmp_path: Path,
 ) -> None:
     """Others keep them for their readers: a snapshot with those would be as large as that."""
@@ -125,20 +125,20 @@ def test_a_follower_far_behind_gets_no_records_that_it_finds_in_the_cold_store(
         writer = Writer(machines)
         await writer.begin()
         leader = await machines.leader()
-        behind = next(machine for machine in machines.all if machine is not leader)
-        await behind.kill()
+        lagging = next(machine for machine in machines.all if machine is not leader)
+        await lagging.kill()
         await writer.write(60)
         header = leader.node.group.state.header
         await wait_until(lambda: not header.hot_bytes and header.archived.index > 60)
         for machine in machines.all:
-            if machine is not behind:
+            if machine is not lagging:
                 await machine.node.group.compact()
         assert chunks(leader)
-        machines.start(behind)
-        await wait_until(lambda: behind.calls["install"] > 0 and behind.is_ready)
-        assert not chunks(behind)
+        machines.start(lagging)
+        await wait_until(lambda: lagging.calls["install"] > 0 and lagging.is_ready)
+        assert not chunks(lagging)
         for name in NAMES:
-            assert await read_all(behind.node, name, 50_000) == writer.expected[name]
+            assert await read_all(lagging.node, name, 50_000) == writer.expected[name]
 
     keeping = replace(SETTINGS, hot_keep_bytes=1 << 30)
     run_virtually(3, partial(play, scenario, tmp_path, keeping))
@@ -225,22 +225,22 @@ def test_what_a_former_leader_proposes_late_is_refused(play: Play) -> None:
     play(scenario)
 
 
-def test_a_node_far_behind_gets_by_without_what_the_others_dropped(play: Play) -> None:
+def test_a_lagging_node_gets_by_without_what_the_others_evicted(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         writer = Writer(machines)
         await writer.begin()
         leader = await machines.leader()
-        behind = next(machine for machine in machines.all if machine is not leader)
-        await behind.kill()
+        lagging = next(machine for machine in machines.all if machine is not leader)
+        await lagging.kill()
         await writer.write(60)
-        up = [machine for machine in machines.all if machine is not behind]
+        up = [machine for machine in machines.all if machine is not lagging]
         archived = leader.node.group.state.header.archived
         await wait_until(lambda: not any(chunks(machine) for machine in up))
         await wait_until(lambda: leader.node.group.state.header.archived.index > archived.index)
         for machine in up:
             await machine.node.group.compact()
-        machines.start(behind)
-        await wait_until(lambda: behind.calls["install"] > 0 and behind.is_ready)
+        machines.start(lagging)
+        await wait_until(lambda: lagging.calls["install"] > 0 and lagging.is_ready)
         await writer.check()
 
     play(scenario)

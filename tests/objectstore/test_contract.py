@@ -139,7 +139,7 @@ def test_threads_may_use_it_at_once(store: ObjectStore) -> None:
     assert len(_names(store, "t/")) == 40
 
 
-def test_the_check_leaves_nothing_behind(store: ObjectStore) -> None:
+def test_the_check_leaves_no_object(store: ObjectStore) -> None:
     check_object_store(store, "1f")
     assert _names(store) == []
 

@@ -32,7 +32,7 @@ async def only_cold(node: Node, hot_bytes: int = 0) -> None:
 
 async def test_a_record_larger_than_a_pack_gets_one_of_its_own(tmp_path: Path) -> None:
     cold, _ = cold_in(tmp_path / "cold")
-    bodies = {"before": b"b" * 100_000, "large": b"l" * 40 * MIB, "behind": b"c" * 100_000}
+    bodies = {"before": b"b" * 100_000, "large": b"l" * 40 * MIB, "after": b"c" * 100_000}
     async with running_node(tmp_path / "data", cold=cold, cold_config=SETTINGS) as node:
         for name, body in bodies.items():
             await node.group.propose(create(name))
@@ -112,17 +112,17 @@ async def test_a_record_that_no_object_can_hold_stops_no_other_stream(
         reported = await report(node)
         assert reported is not None
         assert reported["flush"]["stuck_bytes"] == len(large)  # type: ignore[index]
-        # It is no reason to flush what is young: for that nothing is due now.
+        # It does not make younger bytes due.
         packs = node.flusher.packs
-        await append_to(node, "large", b"behind")
+        await append_to(node, "large", b"after")
         for number in range(20):
             await append_to(node, "other", b"%05d" % number)
         await a_round(node, "flush")
         assert node.flusher.packs == packs
         node.flusher.ask()
-        await only_cold(node, len(large) + len(b"behind"))
+        await only_cold(node, len(large) + len(b"after"))
         assert node.flusher.packs == packs + 1
-        assert await read_all(node, "large") == b"small" + large + b"behind"
+        assert await read_all(node, "large") == b"small" + large + b"after"
         assert await read_all(node, "other") == b"first" + b"".join(b"%05d" % n for n in range(20))
         told = capfd.readouterr().out.count("larger than an object may be")
         assert told == 1

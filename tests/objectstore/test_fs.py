@@ -21,7 +21,7 @@ CONTENT = b"all of it" * 1000
 def _before_each(
     monkeypatch: pytest.MonkeyPatch, happened: Callable[[str], None], *names: str
 ) -> None:
-    """Have `happened` called before each call of these functions of `os`."""
+    """Call `happened` before each call of these functions of `os`."""
     for name in names:
         real = getattr(os, name)
 
@@ -50,7 +50,7 @@ def test_a_crash_anywhere_leaves_the_object_whole_or_not_there(
         _before_each(patched, crash, "fsync", "rename")
         FsStore(tmp_path / "cold").put("packs/a", CONTENT)
     assert seen[0] is False
-    assert seen[-1] is True, "the directory is synced behind the rename"
+    assert seen[-1] is True, "the directory is synced after the rename"
     assert len(seen) >= 4
 
 

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from streamd.objectstore.errors import ObjectCorrupt
 from streamd.objectstore.names import check_digest, parse_pack_name
-from streamd.objectstore.packs import PackWriter, chunks_of, decode_slice, read_pack
+from streamd.objectstore.packs import PackWriter, decode_slice, read_pack
 from streamd.streams.chunks import Chunk
 from tests.objectstore.damage import cut, flipped
+from tests.support.packs import chunks_of
 
 
 @st.composite

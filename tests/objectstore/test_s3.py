@@ -1,4 +1,4 @@
-"""S3 behind a network that fails, an operator who mistypes, and a bucket that goes away."""
+"""S3 over a network that fails, an operator who mistypes, and a bucket that goes away."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ from streamd.objectstore.segments import (
     MAX_ENTRY_BYTES,
     SegmentWriter,
     cluster_of_segment,
-    entries_of,
     read_segment_head,
 )
 from streamd.raft.chain import chain
@@ -31,6 +30,7 @@ from streamd.streams.commands import Append
 from streamd.streams.content import MAX_MESSAGES, split_body
 from streamd.streams.model import LogPosition
 from tests.objectstore.damage import cut, flipped
+from tests.support.segments import entries_of
 
 BEGINNING = LogPosition()
 CLUSTER = "7d0c3a52-0f6e-4f3c-9d0a-2b7f1f0c6a11"

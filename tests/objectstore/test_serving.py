@@ -67,7 +67,7 @@ async def until_cold(server: Serving) -> None:
 
 
 async def write(http: httpx.AsyncClient, path: str, bodies: list[bytes], kind: str) -> list[str]:
-    """Make a stream; returns the offsets behind the bodies."""
+    """Make a stream; returns the offsets after the bodies."""
     headers = {"Content-Type": kind}
     assert (await http.put(path, headers=headers)).status_code == 201
     answers = [await http.post(path, content=body, headers=headers) for body in bodies]
@@ -175,7 +175,7 @@ async def test_forks_are_cut_in_bytes_that_are_not_here(tmp_path: Path, cold: Co
         assert code(await fork("c", "text", ends[9], 5_000)) == (400, "INVALID_OFFSET")
         wrong = ends[9][:-1] + str((int(ends[9][-1]) + 1) % 10)
         assert code(await fork("c", "text", wrong, 0)) == (400, "INVALID_OFFSET")
-        # The fork has bytes of its own, which go to the cold store behind its source's.
+        # The fork has bytes of its own, which go to the cold store after its source's.
         await http.post("/v1/stream/a", content=b"own", headers=TEXT)
         await http.delete("/v1/stream/text")
         await until_cold(server)

@@ -12,12 +12,12 @@ import trio.testing
 
 from streamd.objectstore.errors import ColdUnavailable, ObjectCorrupt
 from streamd.objectstore.names import check_digest
-from streamd.objectstore.packs import Pack, PackWriter, chunks_of
+from streamd.objectstore.packs import Pack, PackWriter
 from streamd.streams.chunks import Chunk
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.cold_reader import ColdReader
 from tests.sim.objects import ObjectsOf, SimulatedObjects
-from tests.support.packs import located
+from tests.support.packs import chunks_of, located
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")

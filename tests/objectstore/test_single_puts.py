@@ -59,7 +59,7 @@ def putting(minio: MinioServer, bucket: str, proxy: S3Proxy) -> Iterator[subproc
 
 
 @pytest.mark.parametrize("moment", list(Moment))
-def test_a_kill_in_the_midst_of_a_put_leaves_no_upload_behind(
+def test_a_kill_in_the_midst_of_a_put_leaves_no_unfinished_upload(
     minio: MinioServer, bucket: str, proxy: S3Proxy, moment: Moment
 ) -> None:
     hold = proxy.hold(moment, "PUT", "big")

@@ -15,7 +15,7 @@ from tests.http.serving import RawClient, Serving, serving, until
 TEXT = {"Content-Type": "text/plain"}
 KEPT = "/bucket/kept"
 OTHER = "/bucket/other"
-# All of it is more than the kernel takes for a reader who takes nothing.
+# All of it is more than the kernel takes for a reader that takes nothing.
 PAIRS = 24
 CONTENT = [b"".join(b"%02d %05d\n" % (pair, n) for n in range(44_000)) for pair in range(PAIRS)]
 WHOLE = b"".join(CONTENT)
@@ -147,7 +147,7 @@ async def test_what_a_bootstrap_still_sends_stays_until_it_ends(tmp_path: Path, 
             assert head.status == 200
             first = await client.read_chunk()
             await delete(http, offsets)
-            # What was in those packs has moved, but is there for who reads it.
+            # What was in those packs has moved, but a reader still finds it.
             await until_gone(server, packs)
             await rounds(server, 10)
             assert packs_in(root)

@@ -150,7 +150,7 @@ class ColdStore:
             return
         self._counted["cold: reads"] += node.cold_tier.reader.misses
         self._counted["cold: damaged reads"] += node.cold_tier.reader.damaged
-        for name in ("dropped_slices", "deleted_packs", "compacted_packs", "deleted_orphans"):
+        for name in ("dropped_slices", "deleted_packs", "repacked_packs", "deleted_orphans"):
             self._counted[f"cold: {name.replace('_', ' ')}"] += getattr(node.cold_gc.total, name)
 
     def summed_up(self) -> None:

@@ -36,7 +36,7 @@ EXPECTED = (
     "cold: packs in the end",
     "cold: dropped slices",
     "cold: deleted packs",
-    "cold: compacted packs",
+    "cold: repacked packs",
     "cold: deleted orphans",
 )
 

@@ -35,6 +35,7 @@ from streamd_audit import ends, names, packs, segments, snapshots
 from streamd_audit.errors import CHAIN, CONTRADICTION, Damaged
 from streamd_audit.framing import check_digest
 from tests.spark.every_command import NOW_MS, every_command
+from tests.support.packs import chunks_of
 
 CLUSTER = "1f0c4a57-6b1e-4f6e-9d0a-3c2b1a000001"
 
@@ -108,7 +109,7 @@ def a_pack() -> NamedObject:
 
 def server_pack(content: bytes) -> Any:
     return [
-        (astuple(ref), astuple(chunk)) for ref, chunk in server_packs.chunks_of(content)
+        (astuple(ref), astuple(chunk)) for ref, chunk in chunks_of(content)
     ]  # fmt: skip
 
 

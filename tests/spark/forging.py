@@ -34,7 +34,7 @@ from streamd.objectstore.names import (
     parse_segment_name,
     segment_name,
 )
-from streamd.objectstore.packs import PackWriter, chunks_of, read_pack
+from streamd.objectstore.packs import PackWriter, read_pack
 from streamd.objectstore.segments import (
     SegmentWriter,
     read_entries,
@@ -46,6 +46,7 @@ from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.commands import Archived, Command, FlushCold, MoveSlices, NewSlice
 from streamd.streams.model import ColdSlice, Header, LogPosition, Pack, SliceRef, Stream
+from tests.support.packs import chunks_of
 
 Rows = dict[bytes, bytes]
 

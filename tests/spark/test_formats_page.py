@@ -12,10 +12,10 @@ import pytest
 
 from streamd.objectstore.checkpoints import read_manifest, read_piece
 from streamd.objectstore.ends import read_end
-from streamd.objectstore.packs import chunks_of
-from streamd.objectstore.segments import entries_of
 from streamd_audit import commands, ends, names, packs, rows, segments, snapshots
 from streamd_audit.framing import check_digest
+from tests.support.packs import chunks_of
+from tests.support.segments import entries_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
 CLUSTER = "1f0c4a57-6b1e-4f6e-9d0a-3c2b1a000001"

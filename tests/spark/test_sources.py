@@ -14,13 +14,13 @@ from pyspark.sql.types import Row
 
 from streamd.codec import decode_batch
 from streamd.objectstore.names import parse_segment_name
-from streamd.objectstore.packs import chunks_of
 from streamd.objectstore.segments import read_entries
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams import keys
 from streamd_audit.sources import SOURCES, register
 from streamd_audit.sources.source import BucketSource
 from tests.spark.buckets import Clean
+from tests.support.packs import chunks_of
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 def holds(store: StateStore, *borders: int, data: bytes) -> None:
-    """Have records of a byte each, in chunks that end at these borders."""
+    """Store records of a byte each, in chunks that end at these borders."""
     rows, start = [], 0
     for end in borders:
         chunk = Chunk(start, start, [1] * (end - start), [], data[start:end])
@@ -36,7 +36,7 @@ def holds(store: StateStore, *borders: int, data: bytes) -> None:
 
 
 def stored_cold(store: StateStore, start: int, end: int, data: bytes) -> None:
-    """Have a slice of these records in the cold store."""
+    """Put a slice of these records into the cold store."""
     chunk = Chunk(start, start, [1] * (end - start), [], data[start:end])
     row = ColdSlice(start, start, end, 1, 1, 0, 1, 0, chunk.digest())
     store.write([(keys.slice_key(STREAM_ID, end), msgspec.msgpack.encode(row))])

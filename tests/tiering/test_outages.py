@@ -115,7 +115,7 @@ async def test_while_the_store_is_away_one_reader_asks_and_the_others_hear_so_at
     assert readers.failed == 20
     assert sorted(readers.waited_s)[:19] == [0.0] * 19
     assert line.begun == 1
-    # It is the next one who finds that the store is back.
+    # The next reader finds that the store is back.
     line.hangs = False
     again = Readers(reader)
     await again.read_all(wanted[:1])
@@ -149,9 +149,9 @@ async def test_an_outage_and_its_end_are_told_once_each(
             nursery.cancel_scope.cancel()
     assert [entry["event"] for entry in told] == [
         "the cold store does not answer",
-        "the cold tier cannot go on",
+        "a cold store task fails",
         "the cold store answers again",
-        "the cold tier goes on",
+        "a cold store task succeeds again",
     ]
     assert cold.health.outages == 1
 

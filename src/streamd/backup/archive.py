@@ -1,4 +1,4 @@
-"""The archive of the log: what is committed goes to the cold store, a second behind.
+"""The archive of the log: committed entries go to the cold store within about a second.
 
 The leader writes a segment from where the archive ends, reads it back, and proposes `Archived`.
 Where two leaders write at once only one proposal is taken; the other's segment holds the same
@@ -49,7 +49,7 @@ AskMember = Callable[[int, bytes], Awaitable[bytes]]
 
 
 class Archive:
-    """One group's archive. `make_round` on the leader; the rest of it on every node."""
+    """One group's archive. The leader calls `make_round`; every node has the rest."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Archive:
         *,
         ask_member: AskMember | None = None,
     ) -> None:
-        """`ask_member` has another member archive for this one, see `archive_for`."""
+        """`ask_member` asks another member to archive for this one, see `archive_for`."""
         self.target = target
         self._group = target.group
         self._snapshots = snapshots
@@ -102,7 +102,7 @@ class Archive:
         return await self._agree(lead, archived, position) and size >= SEGMENT_BYTES
 
     async def _is_worth_it(self, index: int) -> bool:
-        """Whether anything happened behind entry `index` but archiving. Otherwise an idle cluster
+        """Whether anything but archiving happened after entry `index`. Otherwise an idle cluster
         would archive for ever that it has archived."""
         entries = await self._group.committed.after(index, _SMALL_BYTES)
         return any(not _only_archived(entry) for entry in entries) or (
@@ -111,14 +111,14 @@ class Archive:
 
     async def _write_segment(
         self,
-        behind: LogPosition,
+        previous: LogPosition,
         until: int | None = None,
         max_bytes: int = SEGMENT_BYTES,
     ) -> tuple[LogPosition, int]:
-        """Put a segment of what this node has behind that position, or has up to entry `until`;
-        where it ends, and the size of its entries. Raises `EntriesGone`, `ColdError`."""
+        """Put a segment of the entries after `previous`, or of those up to entry `until`; returns
+        where it ends and the size of its entries. Raises `EntriesGone`, `ColdError`."""
         target = self.target
-        writer = SegmentWriter(target.group_id, behind, target.cluster_id())
+        writer = SegmentWriter(target.group_id, previous, target.cluster_id())
         while writer.entries_size < max_bytes:
             entries = await self._group.committed.after(writer.last.index, READ_BYTES)
             if until is not None:
@@ -126,18 +126,23 @@ class Archive:
             if not entries:
                 break
             await self.target.run_blocking(_add, writer, entries)
-        if writer.last.index == behind.index:
-            return behind, 0
+        if writer.last.index == previous.index:
+            return previous, 0
         segment = await self.target.run_blocking(writer.finish)
         await self.target.cold.put_verified(self.target.folder + segment.name, segment.content)
         return writer.last, writer.entries_size
 
     async def _agree(
-        self, lead: LeaderTerm, behind: LogPosition, position: LogPosition, *, anew: bool = False
+        self,
+        lead: LeaderTerm,
+        previous: LogPosition,
+        position: LogPosition,
+        *,
+        has_gap: bool = False,
     ) -> bool:
-        """Have all nodes know how far the archive goes; whether that is so now."""
-        if position.index > behind.index:
-            command = Archived(lead.term, behind, position, anew)
+        """Propose where the archive ends now; returns whether the cluster has agreed on it."""
+        if position.index > previous.index:
+            command = Archived(lead.term, previous, position, has_gap)
             await self._group.propose(command)
         if self.archived != position:
             return False
@@ -145,9 +150,10 @@ class Archive:
         return True
 
     async def _point_at_end(self) -> None:
-        """Have the store tell how far the archive goes, so that the loss of its end shows there.
+        """Put a pointer to the archive's end, so that the loss of its last objects shows.
 
-        After the cluster has agreed on it: a pointer never points at what may not be.
+        Only after the cluster has agreed on the end: a pointer never names an entry that the
+        cluster may not have.
         """
         archived, history, target = self.archived, self.target.history, self.target
         if archived.index <= history.pointed_index:
@@ -170,22 +176,22 @@ class Archive:
     # -- what this node does not have ---------------------------------------------------------
 
     async def archive_for(self, payload: bytes) -> bytes:
-        """Archive for the leader what this node has behind a position, and answer where that ends.
+        """Archive the entries after a position for the leader; answers where they end.
 
         Raises `Unavailable` when it cannot be done now.
         """
         try:
-            behind = _POSITION.decode(payload)
+            previous = _POSITION.decode(payload)
             await self.target.fence.check()
-            position, _ = await self._write_segment(behind, max_bytes=_FOR_OTHERS_BYTES)
+            position, _ = await self._write_segment(previous, max_bytes=_FOR_OTHERS_BYTES)
         except EntriesGone:
-            position = behind
+            position = previous
         except (ColdError, *UNDECODABLE) as error:
             raise Unavailable(str(error)) from error
         return msgspec.msgpack.encode(position)
 
     async def _bridge(self, lead: LeaderTerm, archived: LogPosition) -> bool:
-        """This node's log begins too late: others may have what is missing, or nobody has."""
+        """Ask other members for entries that this node's log no longer has."""
         others = self._group.configuration.members() - {self._group.node_id}
         silent = False
         for member in sorted(others):
@@ -201,7 +207,7 @@ class Archive:
         self._missed_since = self._missed_since or now
         if silent and now - self._missed_since < PATIENCE_S:
             return False
-        return await self._begin_anew(lead, archived)
+        return await self._begin_after_gap(lead, archived)
 
     async def _ask(self, member: int, archived: LogPosition) -> LogPosition:
         assert self._ask_member is not None, "a node by itself has no other members"
@@ -211,24 +217,24 @@ class Archive:
         except UNDECODABLE as error:
             raise Unavailable(f"not the end of an archive: {error}") from error
 
-    async def _begin_anew(self, lead: LeaderTerm, archived: LogPosition) -> bool:
-        """Nobody has the next entries: go on behind a snapshot of the state."""
+    async def _begin_after_gap(self, lead: LeaderTerm, archived: LogPosition) -> bool:
+        """Continue after a checkpoint of the state, since no node has the next entries."""
         position = await self._snapshots.begin_archive()
         if archived.index:
             log.error(
-                "the archive has a gap: no node has the entries any more; it begins anew behind a "
-                "snapshot of the state",
+                "the archive has a gap: no node has these entries; it continues after a checkpoint "
+                "of the state",
                 first_missing=archived.index + 1,
-                begins_behind=position.index,
+                continues_after=position.index,
             )
         else:
-            log.info("the archive begins behind a snapshot of the state", index=position.index)
-        return await self._agree(lead, archived, position, anew=True)
+            log.info("the archive begins after a checkpoint of the state", index=position.index)
+        return await self._agree(lead, archived, position, has_gap=True)
 
-    # -- for those who look at it -------------------------------------------------------------
+    # -- status -----------------------------------------------------------------------------
 
     def report(self) -> dict[str, object]:
-        """How the archive stands, as this node knows."""
+        """The status of the archive, as far as this node knows it."""
         archived, newest = self.archived, self.newest_snapshot
         return {
             "archived_index": archived.index,
@@ -268,7 +274,7 @@ class Archive:
 
     @property
     def newest_snapshot(self) -> LogPosition | None:
-        """Of the state; None where `gaps` are not known, or there is no snapshot yet."""
+        """Where the newest checkpoint is; None where `gaps` are not known or there is none yet."""
         newest = self._snapshots.newest if self._group.leads else None
         return newest if newest is not None and newest.index else None
 

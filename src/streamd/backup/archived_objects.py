@@ -20,10 +20,10 @@ from streamd.objectstore.checkpoints import Manifest, read_manifest, read_piece
 from streamd.objectstore.ends import ArchiveEnd, read_end
 from streamd.objectstore.errors import ColdError, ObjectCorrupt
 from streamd.objectstore.names import (
+    CHECKPOINTS,
     ENDS,
     LOG,
     PIECES,
-    SNAPSHOTS,
     check_digest,
     cluster_folder,
     cluster_of,
@@ -64,7 +64,7 @@ async def list_clusters(cold: AsyncObjectStore) -> list[str]:
         cluster_id = cluster_of(first)
         if cluster_id is not None:
             found.append(cluster_id)
-        # What comes next behind a folder: "0" follows the slash.
+        # The first name after a folder: "0" follows the slash.
         after = first.partition("/")[0] + "0" if "/" in first else first
     return found
 
@@ -98,9 +98,9 @@ class ArchivedObjects:
 
     async def _list(self) -> Catalog:
         listed: list[ObjectInfo] = []
-        # The end first: what it points at is there before it, so a cluster that goes on archiving
-        # meanwhile is never behind it.
-        for kind in (ENDS, LOG, PIECES, SNAPSHOTS):
+        # The ends first: an end is written after the entries that it names, so whatever a running
+        # cluster archives meanwhile, the listing has every entry that its ends name.
+        for kind in (ENDS, LOG, PIECES, CHECKPOINTS):
             listed += await list_all(self._cold, self.folder + group_folder(kind, self.group_id))
         return read_catalog(self.group_id, listed, self.folder)
 

@@ -162,7 +162,7 @@ async def first_command_ms(source: ArchivedObjects, catalog: Catalog) -> int:
     raise RestoreRefused(f"cluster {source.cluster_id} has nothing but its founding in the archive")
 
 
-def give_up(known: Mapping[str, str], name: str, error: Exception) -> dict[str, str]:
+def note_damage(known: Mapping[str, str], name: str, error: Exception) -> dict[str, str]:
     """Add to what is `known` that a snapshot is damaged, and tell the operator."""
     log.error(
         "A SNAPSHOT IN THE COLD STORE IS DAMAGED; an older state and the log are taken instead, "
@@ -184,14 +184,14 @@ async def _serves(
     try:
         return (await source.manifest(stored)).of.time_ms <= choice.at_ms
     except (ObjectCorrupt, ObjectMissing) as error:
-        known |= give_up(known, stored.name, error)
+        known |= note_damage(known, stored.name, error)
         return False
 
 
 async def _refuse_gap(
     source: ArchivedObjects, catalog: Catalog, base: int, reach: int, at_ms: int
 ) -> None:
-    """Raises `RestoreRefused` when entries of before `at_ms` may be missing behind `reach`."""
+    """Raises `RestoreRefused` when entries older than `at_ms` may be missing after `reach`."""
     later = [one for one in catalog.manifests if one.log_index > reach]
     path = catalog.path(base)
     if not (later or reach < catalog.end_index):

@@ -1,5 +1,5 @@
-"""Snapshots of the state beside the archived log, so that a restore need not replay all of it;
-and removal of what is older than anybody wants to restore.
+"""Checkpoints of the state beside the archived log, so that a restore need not replay all of it;
+and removal of what is older than the retention.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = structlog.get_logger("streamd.objectstore")
 # Of rows, before they are compressed.
 _PIECE_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 1024 * 1024
-# How often it is asked whether a snapshot is due.
+# How often the leader asks whether a checkpoint is due.
 ROUND_S = 5.0
 _ARCHIVE_TIMEOUT_S = 60.0
 # How often the store is asked what can be restored, besides when that is known to have changed.
@@ -62,13 +62,13 @@ class ArchiveTarget:
         self.history = History(cold, group, lambda: self.objects, run=run_blocking)
         self.guard = Guard(self.fence, self.history)
         self._former_cluster_id = former_cluster_id
-        # What a snapshot waits for: a log that is archived up to there.
+        # A checkpoint waits until the log is archived up to this entry.
         self.wanted_index = 0
         # Held while objects are taken away for others that say the same, or for age. What was
         # removed for age would come back in a segment that was merged of it meanwhile.
         self.removing = trio.Lock()
 
-    def begins_anew(self, catalog: Catalog) -> bool:
+    def begins_archive(self, catalog: Catalog) -> bool:
         """Whether nothing is archived here yet of what the state says to be: a recovered cluster's
         archive begins where that of the former one ended, in a folder of its own."""
         return bool(self._former_cluster_id()) and not catalog.last_index
@@ -93,7 +93,7 @@ class ArchiveTarget:
 
 
 class Checkpointer:
-    """The leader's. What is known of the store is looked at anew when the lead changes."""
+    """Runs on the leader. A new leader forgets what was known of the store and looks again."""
 
     def __init__(self, target: ArchiveTarget, config: ColdConfig, *, random: Random) -> None:
         self._target = target
@@ -110,7 +110,7 @@ class Checkpointer:
         self._look_at = 0.0
         # What is missing between two ranges of entries that can be restored; None before a look.
         self.gaps: list[tuple[int, int]] | None = None
-        # Snapshots that turned out damaged, by name; and whether one is due, because without it
+        # Checkpoints that proved damaged, by name; and whether one is due, because without it
         # what is newer could not be restored, or only with more of the log.
         self.damaged: dict[str, str] = {}
         self._is_hurt = False
@@ -118,7 +118,7 @@ class Checkpointer:
     # -- making -------------------------------------------------------------------------------
 
     async def make_round(self, lead: LeaderTerm) -> float:
-        """Make a snapshot if one is due, and remove what is too old.
+        """Make a checkpoint if one is due, and remove what is too old.
 
         Raises `ColdError`, `StorageError`, `Unavailable`.
         """
@@ -157,7 +157,7 @@ class Checkpointer:
         self.newest = position
 
     async def begin_archive(self) -> LogPosition:
-        """Make a snapshot that the archive can go on behind; returns its position.
+        """Make a checkpoint that the archive can continue after; returns its position.
 
         Raises `ColdError`, `StorageError`.
         """
@@ -170,17 +170,17 @@ class Checkpointer:
         return position
 
     async def _look(self) -> LogPosition:
-        """See what can be restored; returns the position of the newest snapshot."""
+        """See what can be restored; returns the position of the newest checkpoint."""
         archived = self._group.state.header.archived
         catalog = await self._target.objects.catalog()
         newest = await self._newest_whole(catalog)
         reach = max((found.last for found in catalog.ranges()), default=0)
         # A recovered cluster's archive begins where that of the former one ended.
-        is_short = reach < archived.index and not self._target.begins_anew(catalog)
+        is_short = reach < archived.index and not self._target.begins_archive(catalog)
         if is_short:
             log.error(
                 "THE ARCHIVE HAS LOST ITS END, or [cold] names another place than before: a "
-                "snapshot of the state is made now, from which on all can be restored again",
+                "checkpoint of the state is made now, from which on all can be restored again",
                 place=self._target.cold.place,
                 archived=archived.index,
                 found=reach,
@@ -194,7 +194,7 @@ class Checkpointer:
         return newest
 
     async def _newest_whole(self, catalog: Catalog) -> LogPosition:
-        """The position of the newest snapshot that can be read, as far as its manifest tells."""
+        """The position of the newest checkpoint that can be read, as far as its manifest tells."""
         for stored in reversed(catalog.manifests):
             try:
                 of = (await self._target.objects.manifest(stored)).of
@@ -207,7 +207,7 @@ class Checkpointer:
     def _note_damaged(self, stored: StoredManifest, error: ColdError) -> None:
         if stored.name not in self.damaged:
             log.error(
-                "A SNAPSHOT IN THE COLD STORE IS DAMAGED, and is done without",
+                "A CHECKPOINT IN THE COLD STORE IS DAMAGED; restores do without it",
                 snapshot=stored.name,
                 error=str(error),
             )
@@ -216,7 +216,7 @@ class Checkpointer:
     async def _make(self, archived: LogPosition) -> None:
         async with self._source() as source:
             position = await self._target.history.position_at(source.meta.index, archived)
-            await self._upload(source, position, behind_archive=False)
+            await self._upload(source, position, precedes_archive=False)
 
     @asynccontextmanager
     async def _source(self) -> AsyncIterator[SnapshotSource]:
@@ -232,12 +232,14 @@ class Checkpointer:
                 await self._target.run_blocking(source.close)
 
     async def _upload(
-        self, source: SnapshotSource, position: LogPosition, *, behind_archive: bool = True
+        self, source: SnapshotSource, position: LogPosition, *, precedes_archive: bool = True
     ) -> None:
-        """Put a snapshot: its pieces, then what makes them one.
+        """Put a checkpoint: its pieces, then the manifest that makes them one.
 
-        Unless it is `behind_archive`, which will go on from it, the log is there up to it first:
-        what can be restored has no gap. Raises `ColdError`, `Unavailable`.
+        Unless it `precedes_archive`, which will continue from it, this waits until the log is
+        archived up to it, so that the restorable range has no gap.
+
+        Raises `ColdError`, `Unavailable`.
         """
         meta = source.meta
         writer = CheckpointWriter(
@@ -257,14 +259,16 @@ class Checkpointer:
             piece = await self._target.run_blocking(writer.piece, rows)
             await self._target.cold.put_verified(folder + piece.name, piece.content)
             put.add(folder + piece.name)
-        if not behind_archive:
+        if not precedes_archive:
             await self._archived_through(position.index)
         await self._target.fence.check(fresh=True)
         await self._check_all_there(meta.index, put)
         manifest = writer.manifest()
         await self._target.cold.put_verified(folder + manifest.name, manifest.content)
         self._note_newest(position)
-        log.info("a snapshot of the state is in the cold store", index=meta.index, pieces=len(put))
+        log.info(
+            "a checkpoint of the state is in the cold store", index=meta.index, pieces=len(put)
+        )
 
     async def _archived_through(self, index: int) -> None:
         self._target.wanted_index = index
@@ -296,7 +300,7 @@ class Checkpointer:
         prefix = f"{self._target.folder}{group_folder(PIECES, self._target.group_id)}{index:016x}-"
         found = {info.name for info in await list_all(self._target.cold, prefix)}
         if names - found:
-            raise ColdUnavailable("pieces of the snapshot were removed meanwhile")
+            raise ColdUnavailable("pieces of the checkpoint were removed meanwhile")
 
     # -- removing -----------------------------------------------------------------------------
 
@@ -304,7 +308,7 @@ class Checkpointer:
         """Remove what lies before the oldest restore point that is kept; whether there was
         anything. Raises `ColdError`.
 
-        That is the newest snapshot that is as old as the retention: from it on everything can be
+        That is the newest checkpoint that is as old as the retention: from it on everything can be
         restored. Removed in an order in which nothing that is left lacks what it needs.
         """
         async with self._target.removing:
@@ -361,6 +365,6 @@ async def oldest_base(
     cold: AsyncObjectStore, cluster_id: str, run_blocking: RunBlocking
 ) -> int | None:
     """The entry of the oldest state that a restore may begin with, 0 for the empty one; None when
-    nothing can be restored. Packs that died behind it are still needed. Raises `ColdError`."""
+    nothing can be restored. Packs that died after it are still needed. Raises `ColdError`."""
     bases = (await ArchivedObjects(cold, cluster_id, run_blocking).catalog()).bases()
     return bases[0] if bases else None

@@ -1,4 +1,4 @@
-"""Which clusters a cold store has, for those who name one, or none."""
+"""Which clusters a cold store has, and which of them a command means."""
 
 from __future__ import annotations
 

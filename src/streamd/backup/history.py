@@ -127,7 +127,7 @@ class History:
         # A leader that was deposed, and does not know it, finds what its successor wrote.
         await self._group.wait_for_read_index()
         if not self._group.leads or self._group.term != term:
-            raise Unavailable("the lead has changed")
+            raise Unavailable("leadership has changed")
         is_same = await self._compare(objects, catalog, found)
         self._is_known, self._looked_at = is_same is not None, trio.current_time()
         self._note(None if is_same is not False else self._told(found))
@@ -237,7 +237,7 @@ class History:
         if problem is not None and self.problem is None:
             log.error("SET BACK: the archive has what this log has not", problem=problem)
         if problem is None and self.problem is not None:
-            log.warning("the archive is of this log again; the cold tier goes on")
+            log.warning("the archive is of this log again; flushing and archiving resume")
         self.problem = problem
 
 

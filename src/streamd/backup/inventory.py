@@ -69,7 +69,7 @@ class Gap(msgspec.Struct, frozen=True):
     last_index: int
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ClusterStatus(msgspec.Struct, frozen=True):
     """What the store has of one cluster. `damaged` tells of objects that cannot be read; of each
     what is wrong. `end_index` is the entry that the archive must reach, where it says so."""
 
@@ -100,8 +100,8 @@ class Verified(msgspec.Struct):
     has_end: bool = False
 
 
-async def look(cold: AsyncObjectStore, cluster_id: str, run_blocking: RunBlocking) -> Standing:
-    """How things stand with one cluster, which may merge and remove objects meanwhile.
+async def look(cold: AsyncObjectStore, cluster_id: str, run_blocking: RunBlocking) -> ClusterStatus:
+    """The status of one cluster, which may merge and remove objects meanwhile.
 
     Raises `ColdError`.
     """
@@ -112,7 +112,7 @@ async def look(cold: AsyncObjectStore, cluster_id: str, run_blocking: RunBlockin
     return await _look(cold, source)
 
 
-async def _look(cold: AsyncObjectStore, source: ArchivedObjects) -> Standing:
+async def _look(cold: AsyncObjectStore, source: ArchivedObjects) -> ClusterStatus:
     catalog = await source.catalog()
     damaged: list[str] = []
     points: list[RestorePoint] = []
@@ -128,7 +128,7 @@ async def _look(cold: AsyncObjectStore, source: ArchivedObjects) -> Standing:
         )
     ranges = await _ranges(source, catalog, points, damaged)
     fences = await list_all(cold, source.folder + FENCE)
-    return Standing(
+    return ClusterStatus(
         source.cluster_id,
         points,
         ranges,
@@ -175,8 +175,8 @@ async def verify(
 ) -> Verified:
     """Read everything that a restore of the cluster could need, and prove it.
 
-    A cluster that runs removes what is too old and merges segments. What it took away in the midst
-    of this is no damage, so all is read again then. Raises `ColdUnavailable`, and `ColdRefused`;
+    A cluster that runs removes what is too old and merges segments. What it removed
+    meanwhile is not damage, so all is read again then. Raises `ColdUnavailable`, and `ColdRefused`;
     what is damaged or missing is noted.
     """
     for _ in range(_MAX_ATTEMPTS):
@@ -210,6 +210,7 @@ class _Verification:
         return not self._names <= (await self._source.catalog()).names()
 
     async def run(self) -> Verified:
+        """Read all there is, once."""
         catalog = await self._source.catalog()
         self._names = catalog.names()
         found = self._found
@@ -308,7 +309,7 @@ def _read_segment(
     content: bytes, shared: set[int], oldest_base: int
 ) -> tuple[list[LogPosition], set[str]]:
     """The positions of a segment that others speak of as well, its first and last among them; and
-    the packs that a state behind the oldest base can refer to by its entries."""
+    the packs that entries after the oldest base add to a state."""
     positions, packs = [read_segment_head(content).previous], set[str]()
     for entry, position in read_entries(content):
         if position.index in shared:
@@ -321,8 +322,8 @@ def _read_segment(
 def _packs_taken_by(entry: Entry) -> set[str]:
     """The packs that an entry makes known to the state.
 
-    None of these is deleted while the state as of the entry can be restored, not even one of which
-    nothing was alive any more. One whose leader was none any more the state never took.
+    None of these is deleted while the state as of the entry can be restored, not even one without
+    living slices. The state never took the packs of a deposed leader: their term is stale.
     """
     if entry.kind != EntryKind.COMMANDS or not any(tag in entry.payload for tag in _PACK_TAGS):
         return set()

@@ -35,8 +35,8 @@ class Merger:
     async def make_round(self, lead: LeaderTerm) -> float:
         """Merge all there is to merge. Raises `ColdError`.
 
-        The parts go when the whole is there, and what is deleted is contained in it. Who has listed
-        the parts before, and misses them, lists again.
+        The parts are deleted once the merged segment, which has all their entries, is there. A
+        reader that listed the parts before and misses them lists again.
         """
         async with self._target.removing:
             catalog = await self._target.objects.catalog()

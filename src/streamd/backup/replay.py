@@ -31,7 +31,7 @@ _TAIL_LIMIT_BYTES = 32 * 1024 * 1024
 
 
 class Wanted(NamedTuple):
-    """Where to stop: behind entry `last_index`, and before the first entry of a log time that is
+    """Where to stop: after entry `last_index`, and before the first entry of a log time that is
     later than `at_ms`, in milliseconds since the epoch."""
 
     last_index: int

@@ -1,15 +1,15 @@
 """A cluster restored from the cold store alone, to any entry or time that is archived.
 
-1. The plan is made and written down: which cluster, from which snapshot, how far. A data
-   directory with a plan is served by nobody. It is changed when the snapshot turns out damaged.
-2. The snapshot's rows become the state; the log behind it is replayed, proved by its chain.
+1. The plan is made and written down: which cluster, from which checkpoint, how far. No node
+   serves a data directory with a plan. The plan changes when the checkpoint proves damaged.
+2. The checkpoint's rows become the state; the log after it is replayed, proved by its chain.
 3. All packs that the state refers to are read and compared with their digests.
-4. A fence in the old cluster's folder stops its nodes from changing what the new cluster needs; a
-   restore that fails after all takes it back.
-5. The log begins behind the last entry replayed, with this node as the only voter of a new
+4. A fence in the old cluster's folder stops its nodes from changing what the new cluster needs. A
+   restore that fails after this removes the fence.
+5. The log begins after the last entry replayed, with this node as the only voter of a new
    cluster. The plan is removed.
 
-A step that a crash cut short is taken again, or gone on with, when the same is asked again.
+The same request, made again after a crash, repeats or continues the step that was cut short.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from streamd.backup.base import (
     RestoreRefused,
     check_time,
     choose_base,
-    give_up,
+    note_damage,
 )
 from streamd.backup.clusters import choose_cluster
 from streamd.backup.replay import Replay, Wanted, become_another
@@ -67,9 +67,9 @@ _OURS = {"LOCK", "identity.json", "identity.json.new", "restore.new"}
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a data directory is being made of. `reached` is set when the state is there.
+    """What a data directory is being restored from. `reached` is set once the state is there.
 
-    `given_up` are damaged snapshots, and what is wrong with each.
+    `given_up` has the damaged checkpoints, and what is wrong with each.
     """
 
     place: str
@@ -103,7 +103,7 @@ class Restored(msgspec.Struct, frozen=True):
 
 
 class _Done(msgspec.Struct, frozen=True):
-    """Kept in the directory, so that who asks again what was done is told the same."""
+    """Kept in the directory: the same request, made again, gets the same answer."""
 
     place: str
     choice: Choice
@@ -111,10 +111,10 @@ class _Done(msgspec.Struct, frozen=True):
 
 
 class Progress(Protocol):
-    """Who shows how far it is."""
+    """Shows how far a restore or a verification is."""
 
     def stage(self, name: str, total: int) -> None:
-        """Hear that so much of something is to be done now."""
+        """Begin a stage with `total` units to do."""
 
     def advance(self, amount: int) -> None: ...
 
@@ -258,7 +258,7 @@ class _Restoration:
         self.has_end: bool | None = None
 
     async def bring_state(self) -> LogPosition:
-        """Have the state as of where the plan ends; returns that position."""
+        """Bring the state to where the plan ends; returns that position."""
         catalog = await self._source.catalog()
         self.has_end = bool(catalog.ends)
         begin = await self._bring_base(catalog)
@@ -273,7 +273,7 @@ class _Restoration:
         return reached
 
     async def _bring_base(self, catalog: Catalog) -> LogPosition:
-        """Have a state to begin with, the planned one or an older one; returns its position."""
+        """Bring a state to begin with, the planned one or an older one; returns its position."""
         while self.plan.manifest:
             try:
                 return await self._bring_snapshot(catalog)
@@ -282,21 +282,21 @@ class _Restoration:
         return LogPosition()
 
     async def _begin_with_another(self, catalog: Catalog, damage: Exception) -> None:
-        """Give up the planned snapshot. Raises `RestoreRefused` when nothing else serves: then
-        all are tried again when the same is asked again, as they may have been repaired."""
+        """Plan without a damaged checkpoint. Raises `RestoreRefused` when nothing else serves; the
+        next attempt tries all of them again, as they may have been repaired."""
         await self._run_blocking(_forget_base, self._data_dir)
-        given_up = give_up(self.plan.given_up, self.plan.manifest, damage)
+        given_up = note_damage(self.plan.given_up, self.plan.manifest, damage)
         try:
             base = await choose_base(self._source, catalog, self.plan.choice, given_up)
         except RestoreRefused:
-            anew = replace(self.plan, given_up={})
-            await self._run_blocking(write_checked, self._data_dir.restoring, anew)
+            fresh = replace(self.plan, given_up={})
+            await self._run_blocking(write_checked, self._data_dir.restoring, fresh)
             raise
         self.plan = _begin_with(base, self.plan)
         await self._run_blocking(write_checked, self._data_dir.restoring, self.plan)
 
     async def _bring_snapshot(self, catalog: Catalog) -> LogPosition:
-        """Have the snapshot's rows as the state, unless they are it already."""
+        """Make the checkpoint's rows the state, unless they are the state already."""
         stored = next((one for one in catalog.manifests if one.name == self.plan.manifest), None)
         if stored is None:
             raise ObjectMissing(f"{self.plan.manifest} is gone")
@@ -398,7 +398,7 @@ async def _unless_done(
     error: BaseException | None,
     traceback: TracebackType | None,
 ) -> None:
-    """Take the fence back when the restore fails behind it: nobody needs it then."""
+    """Remove the fence when the restore fails after setting it: nothing needs it then."""
     if error is None:
         return
     with trio.CancelScope(shield=True), suppress(ColdError):
@@ -445,7 +445,7 @@ def _look_into(data_dir: DataDir) -> tuple[list[Pack], int]:
 
 
 def _found_cluster(data_dir: DataDir, config: Config, position: LogPosition, done: _Done) -> None:
-    """Have the log go on behind the state, with this node alone; then the directory is whole."""
+    """Begin the log after the state, with this node alone; then the directory is whole."""
     store = StateStore(data_dir.state)
     try:
         become_another(store, data_dir.identity.cluster_id)

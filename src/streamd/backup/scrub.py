@@ -23,7 +23,7 @@ from streamd.config import ColdConfig
 from streamd.group.proposals import Unavailable
 from streamd.objectstore.catalog import Catalog
 from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing
-from streamd.objectstore.names import LOG, PIECES, SNAPSHOTS, group_folder
+from streamd.objectstore.names import CHECKPOINTS, LOG, PIECES, group_folder
 from streamd.objectstore.objects import MAX_PAGE, ObjectInfo
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
@@ -36,7 +36,7 @@ log = structlog.get_logger("streamd.objectstore")
 # How long after it began to lead a leader first looks, and how often it looks then.
 FIRST_LOOK_S = 10.0
 LOOK_INTERVAL_S = 300.0
-# A pass that nobody asked for begins this long after the lead did.
+# A pass that nobody asked for begins this long after a leader's term.
 FIRST_PASS_S = 60.0
 # How much is read, and how many objects, until the log hears how far that has come.
 _CHECKPOINT_BYTES = 64 * 1024 * 1024
@@ -73,12 +73,13 @@ class Scrubber:
         return self._group.state.header.scrub
 
     def ask(self) -> int:
-        """Have a pass begin now, instead of one that is under way. It has ended when
+        """Begin a pass now, in place of one that is under way. It has ended when
         `scrub.passes` has reached the number that is returned."""
         self._asked = True
         return self.scrub.passes + 1
 
     def report(self) -> dict[str, object]:
+        """The status of the scrub, for operators."""
         scrub = self.scrub
         return {
             "passes": scrub.passes,
@@ -119,13 +120,13 @@ class Scrubber:
         return now >= self._led_since + FIRST_PASS_S and rested_ms >= self._interval_ms
 
     async def _note(self, lead: LeaderTerm, scrub: Scrub) -> None:
-        """Have all nodes know. Raises `Unavailable`, `OutcomeUnknown`."""
+        """Tell all nodes through the log. Raises `Unavailable`, `OutcomeUnknown`."""
         before = self.scrub
         if scrub == before:
             return
         await self._group.propose(Scrubbed(lead.term, scrub), _COMMAND_BYTES)
         if self.scrub != scrub:
-            raise Unavailable("the lead has changed")
+            raise Unavailable("leadership has changed")
         for name in set(scrub.missing) - set(before.missing):
             log.error("an object in the cold store is missing", object=name)
         if is_alarm(before) and not is_alarm(scrub):
@@ -175,7 +176,7 @@ class Scrubber:
     async def _absent(self, folder: str, wanted: dict[str, int]) -> set[str]:
         """Those of the objects, by name and size and in the order of names, that are not there."""
         names = list(wanted)
-        # Sorts before the first of them, and as far as it matters behind all before that.
+        # Sorts directly before the first of them.
         after, last = names[0][:-1], names[-1]
         absent = set(names)
         while after < last and (page := await self._target.cold.page(folder, after=after)):
@@ -215,7 +216,7 @@ class Scrubber:
 
     async def _next(self, scrub: Scrub) -> tuple[Scrub, str, int]:
         """The next object of the pass, first the packs, and its size; no name when it has ended.
-        With the pass as it stands behind that object."""
+        With the pass as it is after that object."""
         if not scrub.name:
             found = await self._target.run_blocking(_next_pack, self._store, scrub.pack)
             if found is not None:
@@ -229,9 +230,9 @@ class Scrubber:
         return _beyond(scrub, one.size, name=one.name), one.name, one.size
 
     async def _list_archive(self, after: str) -> list[ObjectInfo]:
-        """The archive's objects behind that name, the first one last."""
+        """The archive's objects after that name, the first one last."""
         found: list[ObjectInfo] = []
-        for kind in (LOG, PIECES, SNAPSHOTS):
+        for kind in (LOG, PIECES, CHECKPOINTS):
             folder = self._target.folder + group_folder(kind, self._target.group_id)
             found += await list_all(self._target.cold, folder)
         return sorted((one for one in found if one.name > after), reverse=True)
@@ -254,6 +255,7 @@ class Scrubber:
 
 
 def is_alarm(scrub: Scrub) -> bool:
+    """Whether objects are missing or damaged."""
     return scrub.missing_count > 0 or scrub.damaged_count > 0
 
 
@@ -332,7 +334,7 @@ def _folder_of(name: str) -> str:
 
 
 def _next_pack(store: StateStore, place: Place) -> tuple[Place, Pack] | None:
-    """The pack of that place, or the next one behind it. Blocks."""
+    """The pack of that place, or the next one after it. Blocks."""
     start: bytes | None = keys.pack_key(*place)
     while start is not None:
         packs, start = _live_packs(store, start, limit=10)

@@ -27,7 +27,7 @@ from rich.progress import Progress as Bars
 
 from streamd.backup.base import Choice, RestoreRefused, check_not_seconds, told_time
 from streamd.backup.clusters import choose_cluster, known_clusters
-from streamd.backup.inventory import Standing, Verified, look, verify
+from streamd.backup.inventory import ClusterStatus, Verified, look, verify
 from streamd.backup.restore import Restored, restore
 from streamd.blocking import in_thread
 from streamd.config import Config, ConfigError, load
@@ -176,8 +176,8 @@ def status(file: Path | None, place: str | None, cluster_id: str | None, as_json
 
     failed: list[str] = []
 
-    async def work(cold: AsyncObjectStore) -> list[Standing]:
-        found: list[Standing] = []
+    async def work(cold: AsyncObjectStore) -> list[ClusterStatus]:
+        found: list[ClusterStatus] = []
         for one in await known_clusters(cold, cluster_id):
             try:
                 found.append(await look(cold, one, in_thread))
@@ -192,8 +192,8 @@ def status(file: Path | None, place: str | None, cluster_id: str | None, as_json
     if as_json:
         print(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
-        for standing in found:
-            _tell_standing(standing)
+        for status in found:
+            _tell_status(status)
     if failed or any(one.gaps or one.damaged or not one.ranges for one in found):
         sys.exit(EXIT_WRONG)
 
@@ -351,26 +351,26 @@ def _milliseconds(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def _tell_standing(standing: Standing) -> None:
-    print(f"cluster {standing.cluster_id}")
-    for point in standing.restore_points:
+def _tell_status(status: ClusterStatus) -> None:
+    print(f"cluster {status.cluster_id}")
+    for point in status.restore_points:
         print(
             f"  snapshot as of entry {point.index}, {told_time(point.time_ms)}: "
             f"{point.pieces} pieces, {point.size} bytes"
         )
-    print(f"  log: {standing.segments} segments, {standing.segment_bytes} bytes")
-    for found in standing.ranges:
+    print(f"  log: {status.segments} segments, {status.segment_bytes} bytes")
+    for found in status.ranges:
         print(
             f"  can be restored to entries {max(found.first_index, 1)} to {found.last_index}, "
             f"{_told(found.first_time_ms)} to {_told(found.last_time_ms)}"
         )
-    if not standing.ranges:
+    if not status.ranges:
         print("  CANNOT BE RESTORED: there is no snapshot, nor the log from its beginning")
-    for gap in standing.gaps:
+    for gap in status.gaps:
         print(f"  GAP: entries {gap.first_index} to {gap.last_index} are missing")
-    for what in standing.damaged:
+    for what in status.damaged:
         print(f"  DAMAGE: {what}")
-    for cluster_id in standing.fenced_by:
+    for cluster_id in status.fenced_by:
         print(f"  FENCED: cluster {cluster_id} was restored from it")
 
 

@@ -252,6 +252,6 @@ def _counts(node: Node) -> dict[str, float]:
         "outages": tier.cold.health.outages,
         "deleted_packs": gc.deleted_packs,
         "deleted_orphans": gc.deleted_orphans,
-        "compacted_packs": gc.compacted_packs,
+        "compacted_packs": gc.repacked_packs,
         "dropped_slices": gc.dropped_slices,
     }

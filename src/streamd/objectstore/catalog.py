@@ -1,9 +1,9 @@
-"""What there is of one group's archive, told from the names of its objects.
+"""What one group's archive has, told from the names of its objects.
 
-A state can be restored as of any entry that is reached from a base, which is a snapshot of the
-state, or the empty state before entry 1, by segments without a gap. Segments may overlap: a
-leader that was deposed may have written some that were never built upon. They hold the same
-entries, as only committed ones are archived.
+A state can be restored as of any entry that segments reach without a gap from a base: a
+checkpoint, or the empty state before entry 1. Segments may overlap: a deposed leader may have
+written some that no later one continues. Where they overlap they hold the same entries, as only
+committed entries are archived.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class StoredManifest(NamedTuple):
 
 
 class StoredPiece(NamedTuple):
+    """Part of a checkpoint's rows."""
+
     name: str
     parsed: PieceName
     size: int
@@ -71,8 +73,8 @@ class Catalog:
     """The archive of one group, each kind in the order of the log."""
 
     def __init__(self, group_id: int, objects: Iterable[ObjectInfo]) -> None:
-        """`objects` have names below the cluster's folder; others than the archive's are left
-        out."""
+        """`objects` have names below the cluster's folder; objects that are not the archive's
+        are left out."""
         self.segments: list[StoredSegment] = []
         self.manifests: list[StoredManifest] = []
         self.pieces: list[StoredPiece] = []
@@ -94,7 +96,7 @@ class Catalog:
         self.ends.sort(key=lambda one: one.parsed.log_index)
 
     def names(self) -> set[str]:
-        """Of all objects that hold something."""
+        """The names of all objects that hold entries or rows."""
         return {one.name for kind in (self.segments, self.manifests, self.pieces) for one in kind}
 
     @property
@@ -121,14 +123,14 @@ class Catalog:
             {*([0] if self.begins_at_nothing else []), *(m.log_index for m in self.manifests)}
         )
 
-    def path(self, behind: int, until: int | None = None) -> list[StoredSegment]:
-        """Segments that lead on from entry `behind`, as far as they go or to entry `until`.
+    def path(self, after: int, until: int | None = None) -> list[StoredSegment]:
+        """Segments that lead on from entry `after`, as far as they go or to entry `until`.
 
         Each begins where the one before it ends, or earlier.
         """
         chosen: list[StoredSegment] = []
         best: StoredSegment | None = None
-        at = behind
+        at = after
         for segment in self.segments:
             if best is not None and segment.parsed.first_index > at + 1:
                 chosen.append(best)
@@ -141,10 +143,10 @@ class Catalog:
             chosen.append(best)
         return chosen
 
-    def reach(self, behind: int) -> int:
-        """The last entry that segments lead to from entry `behind`."""
-        path = self.path(behind)
-        return path[-1].parsed.last_index if path else behind
+    def reach(self, after: int) -> int:
+        """The last entry that segments lead to from entry `after`."""
+        path = self.path(after)
+        return path[-1].parsed.last_index if path else after
 
     def ranges(self) -> list[Range]:
         """What can be restored, in order; between two of them is a gap."""
@@ -167,7 +169,7 @@ class Catalog:
         """The first and the last entry of what is missing, in order: between two ranges, and from
         the last one to the end of the archive."""
         ranges = self.ranges()
-        found = [(before.last + 1, behind.first) for before, behind in pairwise(ranges)]
+        found = [(one.last + 1, following.first) for one, following in pairwise(ranges)]
         if ranges and ranges[-1].last < self.end_index:
             found.append((ranges[-1].last + 1, self.end_index))
         return found

@@ -2,8 +2,7 @@
 
 Segments prove that they follow one another, but the last one has no successor that would miss it.
 So a small object beside them tells how far the archive goes: written after the segment that ends
-there, and after the cluster has agreed on it. Its name says all; its content, that the name was
-not made up.
+there, and after the cluster has agreed on it. The name has all of it; the content proves the name.
 
 ::
 
@@ -38,6 +37,7 @@ _DECODER = msgspec.msgpack.Decoder(tuple[str, int, PositionFields])
 
 
 def make_end(end: ArchiveEnd) -> NamedObject:
+    """The object of a pointer."""
     at = end.position
     encoded = msgspec.msgpack.encode((end.cluster_id, end.group_id, named_fields(at)))
     content = _HEAD.pack(len(encoded), crc32c(encoded)) + encoded

@@ -54,6 +54,7 @@ class FsStore:
         return f"the directory {self._root}"
 
     def put(self, name: str, content: bytes) -> None:
+        """See `ObjectStore.put`."""
         check_put(name, content)
         target = self._root / name
         with self._translating(name):

@@ -1,13 +1,13 @@
-"""What objects are called, below the folder that is named by the cluster's id.
+"""The names of objects, below the folder that is named by the cluster's id.
 
 =============================================================  ===================================
 ``packs/{group}/{term}-{number}-{digest}.pack``                slices of many streams (`packs`)
 ``log/{group}/{first}-{last}-{digest}.segment``                committed entries (`segments`)
-``pieces/{group}/{index}-{id}-{number}-{digest}.piece``        part of a state's rows
-``snapshots/{group}/{index}-{id}-{digest}.manifest``           a state that is whole: its pieces
+``pieces/{group}/{index}-{id}-{number}-{digest}.piece``        part of a checkpoint's rows
+``snapshots/{group}/{index}-{id}-{digest}.manifest``           a whole checkpoint: its pieces
 ``ends/{group}/{index}-{term}-{chain}-{digest}.end``           how far the log is archived (`ends`)
 ``fence/{cluster id}``                                         the cluster restored from this one
-``checks/{random}``                                            a node tries whether it may write
+``checks/{random}``                                            a node checks that it may write
 =============================================================  ===================================
 
 Numbers are hexadecimal and of fixed width, so that names sort as the numbers do. The digest is
@@ -25,7 +25,7 @@ from streamd.objectstore.errors import ObjectCorrupt
 PACKS = "packs/"
 LOG = "log/"
 PIECES = "pieces/"
-SNAPSHOTS = "snapshots/"
+CHECKPOINTS = "snapshots/"
 ENDS = "ends/"
 FENCE = "fence/"
 CHECKS = "checks/"
@@ -62,6 +62,8 @@ class PackName(NamedTuple):
 
 
 class SegmentName(NamedTuple):
+    """A segment with the entries from `first_index` to `last_index`."""
+
     digest: str
     group_id: int
     first_index: int
@@ -69,6 +71,8 @@ class SegmentName(NamedTuple):
 
 
 class PieceName(NamedTuple):
+    """The `number`-th piece of a checkpoint, whose state is as of entry `log_index`."""
+
     digest: str
     group_id: int
     log_index: int
@@ -77,6 +81,8 @@ class PieceName(NamedTuple):
 
 
 class ManifestName(NamedTuple):
+    """The manifest of a checkpoint, whose state is as of entry `log_index`."""
+
     digest: str
     group_id: int
     log_index: int
@@ -84,6 +90,8 @@ class ManifestName(NamedTuple):
 
 
 class EndName(NamedTuple):
+    """A pointer to the archive's end: an entry's index, term and chain."""
+
     digest: str
     group_id: int
     log_index: int
@@ -92,6 +100,7 @@ class EndName(NamedTuple):
 
 
 def digest_of(content: bytes | bytearray) -> str:
+    """The SHA-256 of an object, in hexadecimal."""
     return sha256(content).hexdigest()
 
 
@@ -107,6 +116,7 @@ def cluster_of(name: str) -> str | None:
 
 
 def fence_name(restored_cluster_id: str) -> str:
+    """The name of the fence that a restored cluster puts into the old cluster's folder."""
     return f"{FENCE}{restored_cluster_id}"
 
 
@@ -116,49 +126,58 @@ def group_folder(kind: str, group_id: int) -> str:
 
 
 def pack_name(group_id: int, term: int, number: int, digest: str) -> str:
+    """See `PackName`."""
     return f"{group_folder(PACKS, group_id)}{term:016x}-{number:08x}-{digest}.pack"
 
 
 def segment_name(group_id: int, first_index: int, last_index: int, digest: str) -> str:
+    """See `SegmentName`."""
     return f"{group_folder(LOG, group_id)}{first_index:016x}-{last_index:016x}-{digest}.segment"
 
 
 def piece_name(group_id: int, index: int, snapshot_id: int, number: int, digest: str) -> str:
+    """See `PieceName`."""
     folder = group_folder(PIECES, group_id)
     return f"{folder}{index:016x}-{snapshot_id:016x}-{number:08x}-{digest}.piece"
 
 
 def manifest_name(group_id: int, index: int, snapshot_id: int, digest: str) -> str:
-    folder = group_folder(SNAPSHOTS, group_id)
+    """See `ManifestName`."""
+    folder = group_folder(CHECKPOINTS, group_id)
     return f"{folder}{index:016x}-{snapshot_id:016x}-{digest}.manifest"
 
 
 def end_name(group_id: int, index: int, term: int, chain: int, digest: str) -> str:
+    """See `EndName`."""
     return f"{group_folder(ENDS, group_id)}{index:016x}-{term:016x}-{chain:08x}-{digest}.end"
 
 
 def parse_pack_name(name: str) -> PackName | None:
-    """What a pack's name says; None when it is not one."""
+    """The parts of a pack's name; None when `name` is not one."""
     match = _PACK.fullmatch(name)
     return match and PackName(match["digest"], *_numbers(match))
 
 
 def parse_segment_name(name: str) -> SegmentName | None:
+    """The parts of a segment's name; None when `name` is not one."""
     match = _SEGMENT.fullmatch(name)
     return match and SegmentName(match["digest"], *_numbers(match))
 
 
 def parse_piece_name(name: str) -> PieceName | None:
+    """The parts of a piece's name; None when `name` is not one."""
     match = _PIECE.fullmatch(name)
     return match and PieceName(match["digest"], *_numbers(match))
 
 
 def parse_manifest_name(name: str) -> ManifestName | None:
+    """The parts of a manifest's name; None when `name` is not one."""
     match = _MANIFEST.fullmatch(name)
     return match and ManifestName(match["digest"], *_numbers(match))
 
 
 def parse_end_name(name: str) -> EndName | None:
+    """The parts of an end's name; None when `name` is not one."""
     match = _END.fullmatch(name)
     return match and EndName(match["digest"], *_numbers(match))
 

@@ -1,4 +1,4 @@
-"""What the cold tier asks of an object store: a few calls that block, on immutable objects.
+"""What streamd asks of an object store: a few calls that block, on immutable objects.
 
 An object is written once, whole, under a name that nothing else is ever written under (most carry
 the digest of their content), so every call may be repeated: a PUT whose answer was lost does no
@@ -60,7 +60,7 @@ class ObjectStore(Protocol):
 
     def page(self, prefix: str, *, after: str = "", limit: int = MAX_PAGE) -> list[ObjectInfo]:
         """Up to `limit` objects whose names begin with `prefix`, in the order of their names,
-        from the first behind the name `after` on. An empty page is the end."""
+        from the first after the name `after` on. An empty page is the end."""
         ...
 
     def delete(self, names: Sequence[str]) -> None:
@@ -73,13 +73,13 @@ class ObjectStore(Protocol):
 def check_name(name: str) -> str:
     """Names are what every store, file systems included, can hold. A bug if not."""
     if _NAME.fullmatch(name) is None or len(name) > _MAX_NAME_BYTES:
-        raise ValueError(f"{name!r} is no name for an object")
+        raise ValueError(f"{name!r} is not a valid object name")
     return name
 
 
 def check_put(name: str, content: bytes) -> None:
-    """Raises `ColdRefused` for what is too large: what was taken before there was a cold store need
-    not fit, and must not end whoever meets it."""
+    """Raises `ColdRefused` for an object that is too large. Records written before the cold store
+    was configured may be, so this is not a bug and must not end the node."""
     check_name(name)
     if len(content) > MAX_OBJECT_BYTES:
         raise ColdRefused(f"{name} has {len(content)} bytes, more than an object may have")

@@ -7,13 +7,13 @@
     footer   where each slice is and what it holds
     end      the footer's length and CRC-32C, magic                       CRC-32C
 
-A slice can be read by itself with what a `SliceRef` says of it; a pack can be read by itself from
-its end. Every byte is under a checksum, and all of them under the digest in the pack's name.
+A `SliceRef` suffices to read and check a slice by itself; a pack can be read by itself from its
+end. Every byte is under a checksum, and all of them under the digest in the pack's name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from struct import Struct
 from typing import NamedTuple
@@ -48,7 +48,7 @@ class Pack(NamedTuple):
 
 
 class PackContents(NamedTuple):
-    """What a whole pack says of itself."""
+    """A whole pack's head and index."""
 
     group_id: int
     term: int
@@ -76,7 +76,7 @@ class PackWriter:
         return len(self._slices)
 
     def add(self, stream_id: int, chunk: Chunk) -> SliceRef:
-        """Add a stored chunk behind those added before."""
+        """Add a stored chunk after those added before."""
         content = _ENCODER.encode(chunk)
         head = _SLICE.pack(stream_id, len(content))
         crc = crc32c(content, crc32c(head))
@@ -88,7 +88,7 @@ class PackWriter:
         return ref
 
     def finish(self) -> Pack:
-        """The pack, whole. Nothing may be added any more."""
+        """The pack, whole. Nothing may be added after this."""
         footer = _ENCODER.encode(self._slices)
         self._add(footer)
         self._add(_END.pack(len(footer), crc32c(footer)))
@@ -119,8 +119,8 @@ def decode_slice(ref: SliceRef, content: bytes | memoryview) -> Chunk:
         chunk = _CHUNK_DECODER.decode(memoryview(content)[_SLICE_HEAD_BYTES:])
     except UNDECODABLE as error:
         raise ObjectCorrupt(f"a slice of stream {ref.stream_id} holds no chunk") from error
-    if not _has_a_place(chunk):
-        raise ObjectCorrupt(f"a slice of stream {ref.stream_id} holds records that cannot be")
+    if not _has_valid_bounds(chunk):
+        raise ObjectCorrupt(f"a slice of stream {ref.stream_id} holds impossible record numbers")
     found = _ref(stream_id, chunk, ref.offset, ref.length, crc, ref.digest)
     if found != ref or sum(chunk.lengths) != len(chunk.data):
         raise ObjectCorrupt(f"a slice holds {found} where {ref} was expected")
@@ -143,7 +143,7 @@ def _ref(
     )
 
 
-def _has_a_place(chunk: Chunk) -> bool:
+def _has_valid_bounds(chunk: Chunk) -> bool:
     """Whether a chunk's numbers are those of records; others cannot even be digested."""
     least = min(chunk.start_record, chunk.start_byte, *chunk.lengths, *chunk.appends)
     return least >= 0 and max(chunk.end_record, chunk.end_byte, *chunk.appends) <= _MAX_NUMBER
@@ -174,18 +174,6 @@ def read_pack(content: bytes) -> PackContents:
     if expected != end_at - footer_bytes:
         raise ObjectCorrupt("a pack holds more or less than its footer says")
     return PackContents(group_id, term, number, slices)
-
-
-def chunks_of(content: bytes) -> Iterator[tuple[SliceRef, Chunk]]:
-    """All slices of a whole pack, each checked, its digest included.
-
-    Raises as `read_pack` and `decode_slice` do.
-    """
-    for ref in read_pack(content).slices:
-        chunk = decode_slice(ref, content[ref.offset : ref.offset + ref.length])
-        if chunk.digest() != ref.digest:
-            raise ObjectCorrupt(f"a slice of stream {ref.stream_id} has a wrong digest")
-        yield ref, chunk
 
 
 def read_slices(store: ObjectStore, name: str, refs: Sequence[SliceRef]) -> list[Chunk]:

@@ -56,7 +56,7 @@ _REFUSALS = {
     "InvalidBucketName": "the bucket's name is not allowed (cold.s3_bucket)",
     "InvalidToken": "the session token is wrong (cold.s3_session_token)",
     "InvalidTokenId": "the session token is wrong (cold.s3_session_token)",
-    "MethodNotAllowed": "what answers is no object store (cold.s3_endpoint)",
+    "MethodNotAllowed": "the server is not an object store (cold.s3_endpoint)",
     "NoSuchBucket": "the bucket does not exist (cold.s3_bucket)",
     "PermanentRedirect": "the bucket is in another region (cold.s3_region)",
     "RequestTimeTooSkewed": "the clocks of this machine and the store differ too much",
@@ -117,6 +117,7 @@ class S3Store:
         self.place = f"the bucket {bucket}{'/' + prefix if prefix else ''}{at}"
 
     def put(self, name: str, content: bytes) -> None:
+        """See `ObjectStore.put`."""
         check_put(name, content)
         with self._calling(f"writing {name} to"):
             # The request carries a digest of the body, so the store keeps no damaged one.
@@ -130,6 +131,7 @@ class S3Store:
             )
 
     def get(self, name: str, offset: int, length: int) -> bytes:
+        """See `ObjectStore.get`."""
         check_name(name)
         if length == 0:
             return b""
@@ -155,6 +157,7 @@ class S3Store:
         raise StoreFaulty(f"reading {name} from {self.place}: {len(content)} of {length} bytes")
 
     def stat(self, name: str) -> ObjectInfo:
+        """See `ObjectStore.stat`."""
         check_name(name)
         try:
             with self._calling(f"looking at {name} in"):
@@ -168,6 +171,7 @@ class S3Store:
             raise
 
     def page(self, prefix: str, *, after: str = "", limit: int = MAX_PAGE) -> list[ObjectInfo]:
+        """See `ObjectStore.page`."""
         with self._calling("listing"):
             found = self._client.list_objects(
                 self._bucket,

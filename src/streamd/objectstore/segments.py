@@ -62,6 +62,7 @@ class PositionFields(TypedDict, total=False):
 
 
 def named_fields(position: LogPosition) -> PositionFields:
+    """The position as these formats have it."""
     return PositionFields(
         index=position.index,
         term=position.term,
@@ -89,7 +90,7 @@ def position_after(previous: LogPosition, group_id: int, entries: Sequence[Entry
 
 
 class SegmentHead(msgspec.Struct, frozen=True):
-    """What a segment says of itself. `previous` is the position before its first entry.
+    """A segment's head. `previous` is the position before its first entry.
 
     `first_time_ms` is the log's time as of its first entry. Sizes are those of the body, as it
     is stored and as it was.
@@ -126,9 +127,10 @@ class SegmentWriter:
         self.entries_size = 0
 
     def add(self, entry: Entry) -> None:
-        """Add the entry behind the last one.
+        """Add the entry after the last one.
 
-        Raises `ColdRefused` for one from before there was a cold store that is too large.
+        Raises `ColdRefused` for an entry that is too large: the log may have some that were written
+        before the cold store was configured.
         """
         if len(entry.payload) > MAX_ENTRY_BYTES:
             raise ColdRefused(
@@ -142,7 +144,7 @@ class SegmentWriter:
         self._first = self._first or self.last
 
     def finish(self) -> NamedObject:
-        """The segment, which must not be empty. Nothing may be added any more."""
+        """The segment, which must not be empty. Nothing may be added after this."""
         if self._first is None:
             raise ValueError("a segment has at least one entry")
         named = _cluster_frame(self._cluster_id)
@@ -163,7 +165,7 @@ class SegmentWriter:
 
 
 def read_segment_head(content: bytes) -> SegmentHead:
-    """What a segment says of itself, of which `content` is at least the first `HEAD_BYTES`.
+    """The head of a segment, of which `content` is at least the first `HEAD_BYTES`.
 
     Raises `ObjectCorrupt`, and `ColdRefused` for one of a later version.
     """
@@ -173,13 +175,8 @@ def read_segment_head(content: bytes) -> SegmentHead:
         group_id, previous, first_term, first_time_ms, LogPosition(*fields[6:10]), *fields[10:]
     )
     if head.last.index < head.first_index:
-        raise ObjectCorrupt("a log segment holds nothing")
+        raise ObjectCorrupt("a log segment has no entries")
     return head
-
-
-def entries_of(content: bytes) -> Iterator[Entry]:
-    """The entries of a whole segment, in order; raises as `read_entries` does."""
-    return (entry for entry, _ in read_entries(content))
 
 
 def read_entries(content: bytes) -> Iterator[tuple[Entry, LogPosition]]:
@@ -198,7 +195,7 @@ def read_entries(content: bytes) -> Iterator[tuple[Entry, LogPosition]]:
         while position.index < head.last.index:
             term, kind, stored_chain, length = _ENTRY.unpack(source.read(_ENTRY.size))
             if length > MAX_ENTRY_BYTES:
-                raise ObjectCorrupt(f"an entry of a log segment says to have {length} bytes")
+                raise ObjectCorrupt(f"an entry of a log segment claims {length} bytes")
             entry = Entry(position.index + 1, term, kind, source.read(length))
             position = next_position(position, head.group_id, entry)
             if position.chain != stored_chain:
@@ -232,6 +229,7 @@ class _Exactly:
         self.left = left
 
     def read(self, size: int) -> bytes:
+        """Exactly `size` bytes. Raises `ObjectCorrupt` when they are not there."""
         parts: list[bytes] = []
         if size > self.left:
             raise ObjectCorrupt("a log segment is longer inside than its head says")

@@ -1,4 +1,4 @@
-"""The cold store as the node uses it: calls in threads, tried again when that may help."""
+"""The cold store as a node uses it: calls in threads, retries, and a circuit breaker."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ class StoreHealth:
         return None if self._away_since is None else trio.current_time() - self._away_since
 
     def answered(self) -> None:
-        """Hear that the store answered, be it with a refusal."""
+        """Note that the store answered, be it with a refusal."""
         self._answered_at = trio.current_time()
         if self._away_since is not None:
             log.info("the cold store answers again", away_s=round(self.away_s or 0.0, 1))
             self._away_since = None
 
-    def gave_up(self, begun_at: float, error: ColdUnavailable) -> None:
-        """Hear that a call has failed for good, which began at that time on Trio's clock.
+    def failed(self, begun_at: float, error: ColdUnavailable) -> None:
+        """Note that a call has failed for good that began at that time on Trio's clock.
 
         If the store answered other calls since then, it is not away.
         """
@@ -136,9 +136,9 @@ class StoreHealth:
 class AsyncObjectStore:
     """An object store without blocking. Calls raise as those of `ObjectStore` do.
 
-    What is unavailable is tried a few times with growing pauses, but not again once `timeout_s`
-    have passed. Whoever must not give up calls again. An object whose bytes the store fails to give
-    while it gives those of others is damaged: `ObjectCorrupt`.
+    A call that the store does not answer is retried a few times with growing pauses, until
+    `timeout_s` have passed; tasks that must succeed call again. An object that the store fails to
+    give, while it gives others, is damaged: `ObjectCorrupt`.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class AsyncObjectStore:
                     late = trio.current_time() + pause_s > begun_at + self.timeout_s
                     if attempt == MAX_ATTEMPTS or late:
                         if not isinstance(error, StoreFaulty):
-                            self.health.gave_up(begun_at, error)
+                            self.health.failed(begun_at, error)
                         raise
                 except ColdError:
                     self.health.answered()

@@ -122,7 +122,7 @@ class ColdReader:
         late = ColdUnavailable(
             f"{wanted[0].pack} in {cold.place}: not read within {cold.timeout_s:g} s"
         )
-        cold.health.gave_up(begun_at, late)
+        cold.health.failed(begun_at, late)
         raise late
 
     def _from_cache(self, wanted: Sequence[LocatedSlice]) -> list[Chunk]:

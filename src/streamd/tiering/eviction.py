@@ -41,7 +41,7 @@ _SLICE_DECODER = msgspec.msgpack.Decoder(ColdSlice)
 
 
 class Place(NamedTuple):
-    """Where the dropper is: below a letter of rows, at a stream or blob id, at a row's number.
+    """Where the evictor is: below a letter of rows, at a stream or blob id, at a row's number.
 
     A search from the id's beginning would go over all that was just deleted.
     """
@@ -153,19 +153,19 @@ class Evictor:
             return 0.0
         return self._begin_again()
 
-    def _note_deleted(self, before: Place, behind: Place, size: int) -> None:
+    def _note_deleted(self, before: Place, after: Place, size: int) -> None:
         first, last, so_far = self._deleted.get(before.letter, (before.key, b"", 0))
         self._deleted[before.letter] = (
             min(first, before.key),
-            max(last, behind.key),
+            max(last, after.key),
             so_far + size,
         )
 
     async def _give_back(self) -> None:
-        """Have the disk get back what was deleted, where there is much of it.
+        """Give the disk back what was deleted, where there is much of it.
 
         Else it stays there until rows are written over its keys, which for old streams may be
-        never. What lives among it is written anew with it: at most as much again.
+        never. The living rows among it are written again: at most as many bytes.
         """
         for letter, (first, last, size) in list(self._deleted.items()):
             if size >= COMPACT_BYTES and await self._run_blocking(
@@ -220,7 +220,7 @@ def count_some(store: StateStore, place: Place) -> Counted:
     for _ in range(_STEP_IDS):
         row = _next_row(store, place)
         if row is None:
-            return Counted(_behind_all(place), kept)
+            return Counted(_after_all(place), kept)
         stream_id = keys.stream_id_in(row[0])
         last = store.last(*keys.id_range(keys.SLICE, stream_id))
         if last is not None:
@@ -244,7 +244,7 @@ def _next_row(store: StateStore, place: Place) -> tuple[bytes, bytes] | None:
     return rows[0] if rows else None
 
 
-def _behind_all(place: Place) -> Place | None:
+def _after_all(place: Place) -> Place | None:
     return Place(keys.BLOB_PART) if place.letter == keys.CHUNK else None
 
 
@@ -252,7 +252,7 @@ def drop_some(store: StateStore, place: Place) -> Step:
     """Compare and drop some of what follows `place`; never anything that is not stored. Blocks."""
     row = _next_row(store, place)
     if row is None:
-        return Step(_behind_all(place))
+        return Step(_after_all(place))
     stream_id = keys.stream_id_in(row[0])
     of_blob = place.letter == keys.BLOB_PART
     chunks = _parts(store, *row) if of_blob else _chunks(store, *row)
@@ -261,8 +261,8 @@ def drop_some(store: StateStore, place: Place) -> Step:
     if doomed:
         _delete(store, place.letter, stream_id, doomed)
         # There may be more of this id.
-        behind = Place(place.letter, stream_id, doomed[-1].end_record + (not of_blob))
-        return Step(behind, sum(chunk.size for chunk in doomed), 0, compared.differing)
+        after = Place(place.letter, stream_id, doomed[-1].end_record + (not of_blob))
+        return Step(after, sum(chunk.size for chunk in doomed), 0, compared.differing)
     straddling = max(0, compared.through_byte - chunks[0].start_byte)
     next_place = Place(place.letter, stream_id + 1)
     return Step(next_place, 0, straddling, compared.differing)
@@ -346,7 +346,7 @@ def _parts(store: StateStore, key: bytes, value: bytes) -> list[Chunk]:
 
 
 def _slices(store: StateStore, stream_id: int, record: int) -> list[ColdSlice]:
-    """The slice that holds a record, and the one behind it."""
+    """The slice that holds a record, and the one after it."""
     start = keys.slice_key(stream_id, record + 1)
     rows = store.scan(start, keys.id_range(keys.SLICE, stream_id)[1], limit=2)
     return [_SLICE_DECODER.decode(value) for _, value in rows]

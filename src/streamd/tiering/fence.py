@@ -69,7 +69,7 @@ class Fence:
     async def check(self, *, fresh: bool = False) -> None:
         """Raises `Fenced` when there is a fence, and `ColdError` when nobody can tell.
 
-        What was found is believed for some seconds; `fresh`, for who deletes, looks again.
+        An answer is good for some seconds; `fresh` looks again, as callers that delete must.
         """
         stale = trio.current_time() - self._looked_at >= _GOOD_FOR_S
         await self._fence_off_former()
@@ -84,7 +84,7 @@ class Fence:
             )
 
     def forget(self) -> None:
-        """Look anew the next time."""
+        """Look again the next time."""
         self._looked = False
 
     async def _fence_off_former(self) -> None:

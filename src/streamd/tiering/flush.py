@@ -1,7 +1,7 @@
 """The leader's flusher: bytes that are old enough, or many enough, go to the cold store in packs.
 
-Whatever breaks off between two steps costs nothing but an object to which nobody refers: the next
-round begins where the state says that the cold store's records end.
+A crash between two steps costs nothing but an object to which nothing refers: the next round
+begins where, by the state, the cold store's records end.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BLOB_DECODER = msgspec.msgpack.Decoder(Blob)
 
 
 class Stuck(NamedTuple):
-    """Whose next records, at `at`, no object can hold, and how many bytes stay hot for that."""
+    """An owner whose next records, at `at`, no object can hold; `left_bytes` stay hot for that."""
 
     stream_id: int
     at: Position
@@ -107,7 +107,7 @@ class Flusher:
         self.flushed_ms: int | None = None
 
     def ask(self) -> int:
-        """Have all flushed that is hot now, however young; that is done when `passes` has reached
+        """Flush everything that is hot now, however young. That is done when `passes` has reached
         the number returned."""
         self._asked += 1
         return self._asked
@@ -172,7 +172,7 @@ class Flusher:
             before = self._stuck.get(owner)
             if before is None or before.at != stuck.at:
                 log.error(
-                    "a record is larger than an object may be: its stream's bytes stay hot",
+                    "a record is larger than an object may be; its stream's bytes stay hot",
                     stream=stuck.stream_id,
                     record=stuck.at.record,
                     bytes=stuck.left_bytes,
@@ -188,7 +188,7 @@ class Flusher:
         command = FlushCold(term, number, name, size, found.slices)
         outcome = await self._group.propose(command, len(found.slices) * _COMMAND_BYTES)
         if outcome.result is Result.STALE:
-            log.info("a pack came too late: the lead has changed", pack=name)
+            log.info("a pack came too late: leadership has changed", pack=name)
             return False
         self.packs += 1
         self.bytes += size
@@ -197,7 +197,7 @@ class Flusher:
 
 
 def _oldest_ms(store: StateStore, stuck: Mapping[bytes, Stuck]) -> int | None:
-    """Since when something has been hot at most that can be flushed. Blocks."""
+    """The time since which the oldest flushable bytes have been hot. Blocks."""
     rows = store.scan(keys.HOT, bytes([keys.HOT[0] + 1]), limit=len(stuck) + 1)
     found = (keys.parse_hot(key) for key, _ in rows)
     return next((hot_ms for hot_ms, owner in found if owner not in stuck), None)
@@ -265,7 +265,7 @@ class _Hot(NamedTuple):
 
 
 def _hot_owners(store: KeyValue, until_ms: int) -> Iterator[_Hot]:
-    """Who has had hot bytes since `until_ms` or before, oldest first."""
+    """Owners that have had hot bytes since `until_ms` or before, oldest first."""
     start, stop = keys.HOT, keys.hot_key(until_ms + 1, b"")
     while rows := store.scan(start, stop, limit=MAX_SLICES):
         for key, _ in rows:

@@ -19,9 +19,9 @@ from streamd.blocking import RunBlocking
 from streamd.config import ColdConfig
 from streamd.group.group import Group
 from streamd.objectstore.names import (
+    CHECKPOINTS,
     LOG,
     PACKS,
-    SNAPSHOTS,
     cluster_folder,
     group_folder,
     parse_manifest_name,
@@ -35,8 +35,8 @@ from streamd.streams.commands import DropSlices, ForgetPacks
 from streamd.streams.model import Pack
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.cold_reader import ColdReader
-from streamd.tiering.compaction import Compaction
 from streamd.tiering.fence import Guard
+from streamd.tiering.repacking import Repacker
 from streamd.tiering.tier import LeaderTerm, PeriodicTask
 
 # Between looks at all names in the store. Orphans come of crashes and changed leaders.
@@ -52,12 +52,11 @@ Place = tuple[int, int]
 
 
 class Removed(msgspec.Struct):
-    """What a round removed, or moved on."""
+    """What a round removed or repacked."""
 
     dropped_slices: int = 0
     deleted_packs: int = 0
-    deleted_bytes: int = 0
-    compacted_packs: int = 0
+    repacked_packs: int = 0
     deleted_orphans: int = 0
 
 
@@ -95,7 +94,7 @@ class ColdGc:
         self._group_id = group.group_id
         self._interval_s = config.gc_interval_ms / 1000
         self._grace_s = config.gc_grace_ms / 1000
-        self._compaction = Compaction(
+        self._repacker = Repacker(
             group,
             store,
             cold,
@@ -121,7 +120,7 @@ class ColdGc:
         self.total = Removed()
 
     def want_round(self) -> int:
-        """Have the next round be a whole one, orphans included; `ended` reaches the number that is
+        """Make the next round a whole one, orphans included; `ended` reaches the number that is
         returned when it has been made."""
         # One that is under way may have passed by what is meant.
         self._whole_round = self.begun + 1
@@ -140,7 +139,7 @@ class ColdGc:
         steps = (
             ("slices", self._drop_slices),
             ("dead packs", self._delete_dead),
-            ("sparse and small packs", self._compact),
+            ("sparse and small packs", self._repack),
             ("orphans", self._delete_orphans),
         )
         try:
@@ -157,8 +156,8 @@ class ColdGc:
     # -- slices -------------------------------------------------------------------------------
 
     async def _drop_slices(self, lead: LeaderTerm, removed: Removed) -> None:
-        """Propose that slices go which notes speak of: nobody new can come to read them, and
-        whoever did has had the grace period to end."""
+        """Propose to forget the slices that notes name: new readers cannot find them, and earlier
+        ones had the grace period to end."""
         seen: dict[bytes, float] = {}
         now = trio.current_time()
         for letter in (keys.GARBAGE, keys.TRIM):
@@ -212,8 +211,8 @@ class ColdGc:
             segment = parse_segment_name(found.name.removeprefix(self._folder))
             if segment is None or segment.first_index == 1:
                 return 0
-        snapshots = group_folder(self._folder + SNAPSHOTS, self._group_id)
-        for found in await self._cold.page(snapshots, limit=1):
+        manifests = group_folder(self._folder + CHECKPOINTS, self._group_id)
+        for found in await self._cold.page(manifests, limit=1):
             manifest = parse_manifest_name(found.name.removeprefix(self._folder))
             return manifest.log_index if manifest is not None else 0
         return 0
@@ -227,16 +226,15 @@ class ColdGc:
             self._reader.forget(one.pack.name)
         await self._group.propose(ForgetPacks([one.place for one in dead]), 16 * len(dead))
         removed.deleted_packs += len(own)
-        removed.deleted_bytes += sum(pack.size for pack in own)
 
     # -- sparse and small packs ---------------------------------------------------------------
 
-    async def _compact(self, lead: LeaderTerm, removed: Removed) -> None:
-        await self._compaction.begin()
-        while moved := await self._compaction.move_some(lead):
-            removed.compacted_packs += moved
-        while merged := await self._compaction.merge_some(lead):
-            removed.compacted_packs += merged
+    async def _repack(self, lead: LeaderTerm, removed: Removed) -> None:
+        await self._repacker.begin()
+        while moved := await self._repacker.repack_sparse(lead):
+            removed.repacked_packs += moved
+        while merged := await self._repacker.repack_small(lead):
+            removed.repacked_packs += merged
 
     # -- orphans ------------------------------------------------------------------------------
 
@@ -276,7 +274,7 @@ def _notes(store: StateStore, start: bytes) -> tuple[list[bytes], bytes | None]:
 
 
 def _slices(store: StateStore, note: bytes, stream_id: int, after: int) -> list[int]:
-    """The end records of slices that a note speaks of, behind the record `after`. Blocks."""
+    """The end records of slices that a note names, after the record `after`. Blocks."""
     of_trim = note[:1] == keys.TRIM
     _, stop = keys.trimmed_slices(note) if of_trim else keys.id_range(keys.SLICE, stream_id)
     start = keys.slice_key(stream_id, after + 1)

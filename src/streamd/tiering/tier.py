@@ -1,7 +1,7 @@
-"""The cold tier of a node: what it does for itself, and what it does for all while it leads.
+"""A node's tasks on the cold store: those of every node, and those of the leader.
 
-Every task works in rounds. A round that fails because of the store, or for want of a leader, is
-made again after a growing pause; what a task has done stays done, whoever leads next.
+Every task works in rounds. A round that fails because of the store, or because no leader is known,
+is repeated after a growing pause. What a round has done stays done under the next leader.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ class LeaderTerm:
 
 
 class PeriodicTask(Generic[P]):
-    """A task in rounds. `make_round` does what there is to do, and returns after how many
-    seconds it should be called again."""
+    """A task in rounds. `make_round` does what is due, and returns after how many seconds it
+    should be called again."""
 
     def __init__(self, name: str, make_round: Callable[P, Awaitable[float]]) -> None:
         self.name = name
         self._make_round = make_round
-        self._hurried = trio.Event()
+        self._run_now = trio.Event()
         # For operators: why the last round failed, and when one last did not, on Trio's clock.
         self.error: str | None = None
         self._kind: type[ColdError] | None = None
@@ -99,30 +99,30 @@ class PeriodicTask(Generic[P]):
         self.done_at: float | None = None
 
     def run_now(self) -> None:
-        """Have the next round begin now."""
-        self._hurried.set()
+        """Begin the next round now."""
+        self._run_now.set()
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Make rounds until cancelled. Raises `StorageError`."""
         pause_s = _FIRST_PAUSE_S
         while True:
-            self._hurried = trio.Event()
+            self._run_now = trio.Event()
             try:
                 wait_s = await self._make_round(*args, **kwargs)
                 self._went_well()
                 pause_s = _FIRST_PAUSE_S
             except (Unavailable, OutcomeUnknown) as error:
-                log.info("a round of the cold tier is made again", task=self.name, why=str(error))
+                log.info("a round of a cold store task is repeated", task=self.name, why=str(error))
                 wait_s = _FIRST_PAUSE_S
             except ColdError as error:
                 self._failed(error)
                 wait_s, pause_s = pause_s, min(2 * pause_s, _MAX_PAUSE_S)
             with trio.move_on_after(wait_s):
-                await self._hurried.wait()
+                await self._run_now.wait()
 
     def _went_well(self) -> None:
         if self.error is not None:
-            log.info("the cold tier goes on", task=self.name)
+            log.info("a cold store task succeeds again", task=self.name)
         self.error, self._kind, self.done_at = None, None, trio.current_time()
 
     def _failed(self, error: ColdError) -> None:
@@ -130,7 +130,7 @@ class PeriodicTask(Generic[P]):
         # Messages name objects, of which each round has another.
         if type(error) is not self._kind:
             say = log.error if isinstance(error, ColdRefused) else log.warning
-            say("the cold tier cannot go on", task=self.name, error=str(error))
+            say("a cold store task fails", task=self.name, error=str(error))
         self.error, self._kind = str(error), type(error)
 
 
@@ -167,7 +167,7 @@ class ColdTier:
                     await self._group.leadership_changed()
 
     def run_now(self) -> None:
-        """Have the leader's tasks look now at what there is to do."""
+        """Let the leader's tasks look for work now."""
         for task in self.leader_tasks:
             task.run_now()
 

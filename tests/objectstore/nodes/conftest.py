@@ -1,4 +1,4 @@
-"""Servers in front of a MinIO behind a proxy, for each test anew."""
+"""Servers that reach a MinIO through a proxy, new ones for each test."""
 
 from __future__ import annotations
 

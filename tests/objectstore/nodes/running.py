@@ -1,4 +1,4 @@
-"""Server processes with a cold tier in the real MinIO, its limits small enough to be reached."""
+"""Server processes with a cold store in the real MinIO, its limits small enough to be reached."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def wait_until(condition: Callable[[], bool], what: str, bound_s: float = _BOUND
 
 
 def look(url: str) -> dict[str, Any] | None:
-    """What a node says of its cold tier, or None when it does not answer."""
+    """What a node says of its cold store, or None when it does not answer."""
     try:
         with urllib.request.urlopen(f"{url}/cluster/cold", timeout=5) as response:
             found: dict[str, Any] = json.load(response)
             return found
     except urllib.error.HTTPError as error:
         if error.code != 503:
-            raise  # An internal error is no silence.
+            raise  # An internal error is an answer.
         return None
     except OSError:
         return None
@@ -88,7 +88,7 @@ def command(url: str, *words: str, timeout_s: float = 60) -> subprocess.Complete
 
 
 class ColdServer:
-    """One node by itself, its store behind a proxy; it may be killed and started again."""
+    """One node by itself, its store reached through a proxy; it may be killed and started again."""
 
     def __init__(
         self, minio: MinioServer, bucket: str, proxy: S3Proxy, data_dir: Path, **more: float
@@ -141,7 +141,7 @@ class ColdServer:
         self.start()
 
     def look(self) -> dict[str, Any]:
-        """What it says of its cold tier, which it must."""
+        """What it says of its cold store; it must answer."""
         found = look(self.url)
         assert found is not None
         return found

@@ -39,7 +39,7 @@ def is_only_cold(node: NodeProcess) -> bool:
 
 
 def assert_reads_cold(cluster: ClusterProcesses, work: Workload) -> None:
-    """Started anew, with nothing in memory or on disk, each node reads what was there before."""
+    """Started again, with nothing in memory or on disk, each node reads what was there before."""
     for node in cluster.alive:
         wait_until(lambda node=node: is_only_cold(node), f"node {node.node_id} is only cold")
         assert node.stop() == 0
@@ -107,7 +107,7 @@ def test_a_deposed_leader_that_goes_on_flushing_changes_nothing(
         leader.pause()
         cluster.leader(but=leader.node_id)
         work.work()
-        # It has read back its pack by now, and has it proposed to whoever leads.
+        # It has read back its pack by now, and has proposed it to the leader.
         hold.release()
         leader.resume()
         work.work()

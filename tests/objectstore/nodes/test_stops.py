@@ -25,7 +25,7 @@ def environment(minio: MinioServer, bucket: str, proxy: S3Proxy) -> dict[str, st
 
 
 def hang(server: ServerProcess, proxy: S3Proxy) -> Ledger:
-    """Have the store answer nothing any more, and wait until the node waits for it."""
+    """Stop the store from answering, and wait until the node waits for it."""
     ledger = Ledger()
     proxy.fail_all(Fault.LATE)
     ledger.write(server.port, 5)

@@ -38,7 +38,7 @@ GETS = (
     [("PUT", PUTS), ("HEAD", PUTS[:3]), ("GET", GETS)],
     ids=["put", "head", "get"],
 )
-def test_flushing_goes_on_behind_faults(make: Make, method: str, faults: tuple[Fault, ...]) -> None:
+def test_flushing_goes_on_after_faults(make: Make, method: str, faults: tuple[Fault, ...]) -> None:
     with make() as server:
         server.proxy.only("/packs/")
         server.proxy.fail(method, *faults)

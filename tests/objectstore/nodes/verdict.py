@@ -160,7 +160,7 @@ class Judge:
         elif not spans and cold.record > first:
             self._find(f"{key!r}: cold is {cold}, and there are no slices from {first} on")
         if cold.record > stream.records:
-            self._find(f"{key!r}: cold {cold} lies behind the tail {stream.tail}")
+            self._find(f"{key!r}: cold {cold} lies beyond the tail {stream.tail}")
 
     def _judge_hot_bytes(self) -> None:
         state = self._state

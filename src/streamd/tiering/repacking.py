@@ -35,7 +35,7 @@ _SPARSE = 0.5
 _SMALL = 0.25
 # So many small packs of one class make one of the next, which begins at so many times the size.
 _CLASS_BITS = 3
-_MERGED_AT_ONCE = 1 << _CLASS_BITS
+_SMALL_AT_ONCE = 1 << _CLASS_BITS
 # What one command may move, about.
 _MAX_SLICES = 10_000
 # The footer of a pack with as many slices takes less than what is left here.
@@ -72,7 +72,7 @@ class _Living(NamedTuple):
     content: bytes
 
 
-class Compaction:
+class Repacker:
     """Moves what is alive, a new pack at a time; in memory are that and one old one."""
 
     def __init__(
@@ -97,27 +97,29 @@ class Compaction:
         # them look so; and of those that cannot be read, or have too many slices to be merged.
         self._dense = _Remembered()
         self._left = _Remembered()
-        self._start: bytes | None = keys.PACK
-        self._merge_start: bytes | None = keys.PACK
+        self._sparse_start: bytes | None = keys.PACK
+        self._small_start: bytes | None = keys.PACK
         # Small packs met since the beginning, by class.
         self._small: dict[int, list[_Found]] = {}
 
     async def begin(self) -> None:
         """Begin with the first pack again. Raises `StorageError`."""
-        self._start = self._merge_start = keys.PACK
+        self._sparse_start = self._small_start = keys.PACK
         self._small.clear()
         # What was moved must not be found where it was.
         await self._group.stored()
 
-    async def move_some(self, lead: LeaderTerm) -> int:
+    async def repack_sparse(self, lead: LeaderTerm) -> int:
         """Make one new pack of sparse ones; returns of how many, 0 when there are no more.
 
         Raises `ColdError`, `Unavailable`, `OutcomeUnknown`.
         """
         living: list[_Living] = []
         emptied = 0
-        while self._start is not None and self._has_room(living):
-            packs, following = await self._run_blocking(_living_packs, self._store, self._start)
+        while self._sparse_start is not None and self._has_room(living):
+            packs, following = await self._run_blocking(
+                _living_packs, self._store, self._sparse_start
+            )
             for one in packs:
                 if one.looks_sparse and one not in self._dense and one not in self._left:
                     if not self._has_room(living, one.pack.live):
@@ -128,28 +130,28 @@ class Compaction:
                     found = await self._sparse(one)
                     living += found
                     emptied += bool(found)
-                self._start = keys.pack_key(*one.place) + b"\0"
-            self._start = following
+                self._sparse_start = keys.pack_key(*one.place) + b"\0"
+            self._sparse_start = following
         if living:
             await self._move(lead, living)
         return emptied
 
-    async def merge_some(self, lead: LeaderTerm) -> int:
+    async def repack_small(self, lead: LeaderTerm) -> int:
         """Make one new pack of small ones; returns of how many, 0 when there are no more.
 
         Raises `ColdError`, `Unavailable`, `OutcomeUnknown`.
         """
-        while self._merge_start is not None:
+        while self._small_start is not None:
             packs, following = await self._run_blocking(
-                _living_packs, self._store, self._merge_start
+                _living_packs, self._store, self._small_start
             )
             for one in packs:
-                self._merge_start = keys.pack_key(*one.place) + b"\0"
-                together = self._gather_small(one)
-                merged = await self._merge(lead, together) if together else 0
+                self._small_start = keys.pack_key(*one.place) + b"\0"
+                together = self._note_small(one)
+                merged = await self._repack_small_ones(lead, together) if together else 0
                 if merged:
                     return merged
-            self._merge_start = following
+            self._small_start = following
         return 0
 
     def _has_room(self, living: Sequence[_Living], more: int = 0) -> bool:
@@ -166,7 +168,7 @@ class Compaction:
             return []
         return living
 
-    def _gather_small(self, one: _Found) -> list[_Found]:
+    def _note_small(self, one: _Found) -> list[_Found]:
         """Note a small pack; those of its class once they are enough for one of the next."""
         is_to_be_moved = one.looks_sparse and one not in self._dense
         if one.pack.live >= self._pack_bytes * _SMALL or is_to_be_moved or one in self._left:
@@ -174,11 +176,11 @@ class Compaction:
         alike = self._small.setdefault(one.size_class, [])
         alike.append(one)
         size = sum(small.pack.live for small in alike)
-        if len(alike) < _MERGED_AT_ONCE and size < self._pack_bytes:
+        if len(alike) < _SMALL_AT_ONCE and size < self._pack_bytes:
             return []
         return self._small.pop(one.size_class)
 
-    async def _merge(self, lead: LeaderTerm, small: Sequence[_Found]) -> int:
+    async def _repack_small_ones(self, lead: LeaderTerm, small: Sequence[_Found]) -> int:
         """Merge packs, those that can be; returns of how many there is one now."""
         living: list[_Living] = []
         merged = 0
@@ -200,7 +202,7 @@ class Compaction:
             content = await self._cold.get(one.pack.name, 0, one.pack.size)
             return await self._run_blocking(_pick, self._store, one, content)
         except (ObjectMissing, ObjectCorrupt) as error:
-            log.error("a pack cannot be compacted", pack=one.pack.name, error=str(error))
+            log.error("a pack cannot be repacked", pack=one.pack.name, error=str(error))
             self._left.add(one)
             return [], 0
 

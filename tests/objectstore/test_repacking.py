@@ -14,7 +14,7 @@ from streamd.node.node import Node
 from streamd.streams import keys
 from streamd.streams.commands import Delete, Result
 from streamd.streams.model import Pack
-from streamd.tiering import compaction
+from streamd.tiering import repacking
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, play, wait_until
 from tests.support.manifest import Manifest
@@ -62,7 +62,7 @@ async def only_cold(machine: Machine) -> None:
 
 
 async def flush_little_by_little(leader: Machine, count: int) -> dict[str, bytes]:
-    """Append so little, with a flush behind each, that every pack is small."""
+    """Append so little, with a flush after each, that every pack is small."""
     expected = dict.fromkeys(NAMES, b"")
     for name in NAMES:
         await leader.node.group.propose(create(name))
@@ -140,7 +140,7 @@ def test_sparse_packs_that_fit_into_no_one_object_together_are_moved_one_after_t
 ) -> None:
     # As with packs of 48 MiB: what is alive of two of them is less than a pack, of three more
     # than an object.
-    monkeypatch.setattr(compaction, "_MAX_LIVING_BYTES", SETTINGS.pack_bytes * 60 // 48)
+    monkeypatch.setattr(repacking, "_MAX_LIVING_BYTES", SETTINGS.pack_bytes * 60 // 48)
 
     async def scenario(machines: Machines) -> None:
         leader = await machines.leader()
