@@ -49,8 +49,8 @@ async def test_the_restore_command_speaks_json(tmp_path: Path, history: History)
     [
         (("--from", "ftp://x"), 2, "neither s3://bucket/prefix nor fs:path"),
         (("--at", "5", "--index", "7"), 2, "exclude each other"),
-        (("--at", "yesterday"), 2, "is no time"),
-        (("--at", "9" * 20, "--from", "{history}"), 2, "is no time"),
+        (("--at", "yesterday"), 2, "is not a time"),
+        (("--at", "9" * 20, "--from", "{history}"), 2, "is not a time"),
         ((), 2, "name the store"),
         (("--from", "fs:{empty}"), 1, "has nothing of any cluster"),
         (("--from", "{history}", "--index", "99999"), 1, "cannot be restored to then"),

@@ -70,7 +70,7 @@ async def test_a_damaged_newest_snapshot_does_not_end_snapshots_and_retention(
         await archived(node)
         await wait_until(lambda: len(stored(tmp_path, ".manifest")) == 3)
         assert node.archive is not None
-        (named,) = node.archive.damaged_snapshots or []
+        (named,) = node.archive.damaged_checkpoints or []
         assert named.endswith(newest.name)
         assert scraped(node)["alarm_snapshot_damaged"] == 1
         assert older in stored(tmp_path, ".manifest"), "what is damaged does not stand for it"

@@ -103,7 +103,7 @@ async def test_damage_of_the_newest_snapshot_makes_an_older_one_serve(
     # Nobody misses a manifest that no list has.
     listed = (kind, how) != ("snapshots", "missing")
     assert [Path(name).name for name in told["given_up"]] == [newest.name] * listed
-    assert ("A SNAPSHOT IN THE COLD STORE IS DAMAGED" in found.output) == listed
+    assert ("A CHECKPOINT IN THE COLD STORE IS DAMAGED" in found.output) == listed
     if listed:
         assert await copy.is_found_damaged()
 

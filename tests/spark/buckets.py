@@ -185,10 +185,10 @@ class Author:
         """Wait until the archive has a newer state, and all the log up to it."""
         assert self.node.archive is not None
         self.server.clock.ahead_ms += 11 * MINUTE_MS
-        before = self.node.archive.newest_snapshot
+        before = self.node.archive.newest_checkpoint
         await self.archived()
         await a_round(self.node, "snapshot")
-        after = self.node.archive.newest_snapshot
+        after = self.node.archive.newest_checkpoint
         assert after not in (None, before)
         await self.archived()
 

@@ -54,7 +54,7 @@ class Archive:
     def __init__(
         self,
         target: ArchiveTarget,
-        snapshots: Checkpointer,
+        checkpointer: Checkpointer,
         config: ColdConfig,
         *,
         ask_member: AskMember | None = None,
@@ -62,7 +62,7 @@ class Archive:
         """`ask_member` asks another member to archive for this one, see `archive_for`."""
         self.target = target
         self._group = target.group
-        self._snapshots = snapshots
+        self._checkpointer = checkpointer
         self._ask_member = ask_member
         self._missed_since: float | None = None
         self._pointed = 0
@@ -219,7 +219,7 @@ class Archive:
 
     async def _begin_after_gap(self, lead: LeaderTerm, archived: LogPosition) -> bool:
         """Continue after a checkpoint of the state, since no node has the next entries."""
-        position = await self._snapshots.begin_archive()
+        position = await self._checkpointer.begin_archive()
         if archived.index:
             log.error(
                 "the archive has a gap: no node has these entries; it continues after a checkpoint "
@@ -235,7 +235,7 @@ class Archive:
 
     def report(self) -> dict[str, object]:
         """The status of the archive, as far as this node knows it."""
-        archived, newest = self.archived, self.newest_snapshot
+        archived, newest = self.archived, self.newest_checkpoint
         return {
             "archived_index": archived.index,
             "archived_time_ms": archived.time_ms,
@@ -248,7 +248,7 @@ class Archive:
                 "index": newest.index if newest else None,
                 "time_ms": newest.time_ms if newest else None,
             },
-            "damaged_snapshots": self.damaged_snapshots,
+            "damaged_snapshots": self.damaged_checkpoints,
             "set_back": self.target.history.problem,
             "fenced_by": self.target.fence.restored_cluster_id,
         }
@@ -258,12 +258,12 @@ class Archive:
         """Entries that are missing between others that can be restored, the first and the last of
         each gap; None where that is not known: on a node that does not lead, or does so only just.
         A gap ends when all that lies before it was removed with age."""
-        return self._snapshots.gaps if self._group.leads else None
+        return self._checkpointer.gaps if self._group.leads else None
 
     @property
-    def damaged_snapshots(self) -> list[str] | None:
+    def damaged_checkpoints(self) -> list[str] | None:
         """Names of manifests that cannot be read; None where `gaps` are not known."""
-        return sorted(self._snapshots.damaged) if self.gaps is not None else None
+        return sorted(self._checkpointer.damaged) if self.gaps is not None else None
 
     @property
     def cut_unarchived_index(self) -> int:
@@ -273,9 +273,9 @@ class Archive:
         return cut if cut > self.archived.index else 0
 
     @property
-    def newest_snapshot(self) -> LogPosition | None:
+    def newest_checkpoint(self) -> LogPosition | None:
         """Where the newest checkpoint is; None where `gaps` are not known or there is none yet."""
-        newest = self._snapshots.newest if self._group.leads else None
+        newest = self._checkpointer.newest if self._group.leads else None
         return newest if newest is not None and newest.index else None
 
     @property

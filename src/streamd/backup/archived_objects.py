@@ -126,13 +126,13 @@ class ArchivedObjects:
         of, named = manifest.of, stored.parsed
         said = (of.cluster_id, of.group_id, of.index, of.snapshot_id)
         if said != (self.cluster_id, named.group_id, named.log_index, named.snapshot_id):
-            raise ObjectCorrupt(f"{stored.name} is the manifest of another snapshot: of {said}")
+            raise ObjectCorrupt(f"{stored.name} is the manifest of another checkpoint: of {said}")
         if not manifest.pieces:
-            raise ObjectCorrupt(f"{stored.name} is the manifest of a snapshot without pieces")
+            raise ObjectCorrupt(f"{stored.name} is the manifest of a checkpoint without pieces")
         return manifest
 
     async def rows(self, manifest: Manifest, number: int) -> bytes:
-        """The rows in a piece of a snapshot."""
+        """The rows in a piece of a checkpoint."""
         name, size = manifest.piece_name(number), manifest.pieces[number].size
         return await self._read(name, size, partial(read_piece, manifest, number))
 

@@ -1,4 +1,4 @@
-"""What a restore begins with: the newest snapshot of the state that serves, and is whole.
+"""What a restore begins with: the newest checkpoint that serves and is whole.
 
 One that is damaged is given up for an older one, or for the empty state before the first entry,
 from which the log leads to the same end. It is never given up for another end.
@@ -39,7 +39,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 class Base(msgspec.Struct, frozen=True):
     """The state as of entry `index`; its manifest, if it is not the empty one; how far to replay
-    at most. `given_up` says of each snapshot that was not taken what is wrong with it."""
+    at most. `given_up` has what is wrong with each checkpoint that was not taken."""
 
     index: int
     manifest: StoredManifest | None
@@ -163,11 +163,11 @@ async def first_command_ms(source: ArchivedObjects, catalog: Catalog) -> int:
 
 
 def note_damage(known: Mapping[str, str], name: str, error: Exception) -> dict[str, str]:
-    """Add to what is `known` that a snapshot is damaged, and tell the operator."""
+    """Add to what is `known` that a checkpoint is damaged, and tell the operator."""
     log.error(
-        "A SNAPSHOT IN THE COLD STORE IS DAMAGED; an older state and the log are taken instead, "
+        "A CHECKPOINT IN THE COLD STORE IS DAMAGED; an older checkpoint and the log replace it, "
         "if there are any",
-        snapshot=name,
+        manifest=name,
         error=str(error),
     )
     return {**known, name: str(error)}
@@ -176,7 +176,7 @@ def note_damage(known: Mapping[str, str], name: str, error: Exception) -> dict[s
 async def _serves(
     source: ArchivedObjects, stored: StoredManifest, choice: Choice, known: dict[str, str]
 ) -> bool:
-    """Whether a snapshot is not known to be damaged, nor too new; adds to what is known."""
+    """Whether a checkpoint is not known to be damaged, nor too new; adds to what is known."""
     if stored.name in known:
         return False
     if choice.at_ms is None:

@@ -208,7 +208,7 @@ class Checkpointer:
         if stored.name not in self.damaged:
             log.error(
                 "A CHECKPOINT IN THE COLD STORE IS DAMAGED; restores do without it",
-                snapshot=stored.name,
+                manifest=stored.name,
                 error=str(error),
             )
         self.damaged[stored.name] = str(error)
@@ -335,7 +335,7 @@ class Checkpointer:
         return bool(manifests or pieces or segments)
 
     async def _oldest_kept(self, catalog: Catalog) -> StoredManifest | None:
-        """The newest snapshot that is not younger than the retention; None when all are.
+        """The newest checkpoint that is not younger than the retention; None when all are.
 
         By the log's time, and by the store's own, in which it is as much older than what was
         written last: a leader whose clock is far ahead must not remove all but what is new.

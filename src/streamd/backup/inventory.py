@@ -42,7 +42,7 @@ _PACK = msgspec.msgpack.Decoder(Pack)
 
 
 class RestorePoint(msgspec.Struct, frozen=True):
-    """A snapshot of the state: as of which entry and log time (milliseconds since the epoch),
+    """A checkpoint: as of which entry and log time (milliseconds since the epoch),
     and the bytes of its pieces."""
 
     index: int
@@ -229,7 +229,7 @@ class _Verification:
         present = {piece.name for piece in catalog.pieces}
         self._progress.stage("snapshots", len(catalog.manifests))
         for manifest in catalog.manifests:
-            await self._snapshot(manifest, present)
+            await self._checkpoint(manifest, present)
             found.snapshots += 1
             self._progress.advance(1)
         self._progress.stage("packs", len(self._packs))
@@ -281,7 +281,7 @@ class _Verification:
             except _DAMAGE as error:
                 self._problem(f"{stored.name}: {error}")
 
-    async def _snapshot(self, stored: StoredManifest, present: set[str]) -> None:
+    async def _checkpoint(self, stored: StoredManifest, present: set[str]) -> None:
         try:
             manifest = await self._source.manifest(stored)
             of = manifest.of
@@ -339,7 +339,7 @@ def _packs_taken_by(entry: Entry) -> set[str]:
 
 
 class _Rows:
-    """Looks at a snapshot's rows as they go by."""
+    """Looks at a checkpoint's rows as they go by."""
 
     def __init__(self) -> None:
         self._begun = b""

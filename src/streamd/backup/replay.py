@@ -55,7 +55,7 @@ class Replay:
         self.position = begin if raw is None else LogPosition(**_PROGRESS_DECODER.decode(raw))
         if self._state.header.applied_index != self.position.index:
             raise ObjectCorrupt(
-                f"the state is as of entry {self._state.header.applied_index}, but the snapshot "
+                f"the state is as of entry {self._state.header.applied_index}, but the checkpoint "
                 f"was announced as of {self.position.index}"
             )
         self.ended = self.position.index >= wanted.last_index

@@ -85,9 +85,9 @@ class Plan(msgspec.Struct, frozen=True):
 class Restored(msgspec.Struct, frozen=True):
     """What there is now. `time_ms` is the log's time as of its last entry.
 
-    `given_up` are newer snapshots that it could have begun with, were they not damaged, and what
-    is wrong with each. `streams` is how many there are. `is_end_proved` says whether the archive
-    told where it must end; one that only older versions wrote does not.
+    `given_up` has newer checkpoints that were damaged, and what is wrong with each. `streams` is
+    how many there are. `is_end_proved` says whether the archive names its end; one that only older
+    versions wrote does not.
     """
 
     cluster_id: str
@@ -276,7 +276,7 @@ class _Restoration:
         """Bring a state to begin with, the planned one or an older one; returns its position."""
         while self.plan.manifest:
             try:
-                return await self._bring_snapshot(catalog)
+                return await self._bring_checkpoint(catalog)
             except (ObjectCorrupt, ObjectMissing, SnapshotDamaged) as damage:
                 await self._begin_with_another(catalog, damage)
         return LogPosition()
@@ -295,7 +295,7 @@ class _Restoration:
         self.plan = _begin_with(base, self.plan)
         await self._run_blocking(write_checked, self._data_dir.restoring, self.plan)
 
-    async def _bring_snapshot(self, catalog: Catalog) -> LogPosition:
+    async def _bring_checkpoint(self, catalog: Catalog) -> LogPosition:
         """Make the checkpoint's rows the state, unless they are the state already."""
         stored = next((one for one in catalog.manifests if one.name == self.plan.manifest), None)
         if stored is None:
@@ -425,7 +425,7 @@ async def check_pack(cold: AsyncObjectStore, name: str) -> int:
 
 
 def _forget_base(data_dir: DataDir) -> None:
-    """Remove what a snapshot has left, whichever it was. Raises `StorageFailed`."""
+    """Remove what was brought of any checkpoint. Raises `StorageFailed`."""
     try:
         data_dir.install_marker.unlink(missing_ok=True)
         for directory in (data_dir.incoming, data_dir.state):

@@ -264,7 +264,7 @@ def with_losses(
 ) -> Scrub:
     """What is known to be lost of an archive that goes up to entry `archived`.
 
-    A new snapshot makes up for nothing: what lies before it cannot be restored. So a loss is told
+    A new checkpoint repairs nothing: what lies before it cannot be restored. So a loss is told
     of until the objects are back, or all that was then would have been removed for age by now.
     """
     ranges = catalog.ranges()
@@ -280,13 +280,13 @@ def with_losses(
         return replace(scrub, lost=(reach, archived, now_ms))
     first = ranges[0].first if ranges else 0
     if known is not None and first > known and _is_young(catalog, retention_ms):
-        # Retention leaves a snapshot that is as old as itself.
+        # Retention leaves a checkpoint that is as old as itself.
         return replace(scrub, lost=(known, first, now_ms))
     return replace(scrub, restorable_from=first)
 
 
 def _is_young(catalog: Catalog, retention_ms: float) -> bool:
-    """Whether the oldest snapshot is, by the store's own clock, younger than the retention."""
+    """Whether the oldest checkpoint is, by the store's own clock, younger than the retention."""
     oldest_ms = min((one.modified_ms for one in catalog.manifests), default=catalog.newest_ms)
     return oldest_ms > catalog.newest_ms - retention_ms
 

@@ -1,6 +1,6 @@
-"""``streamd backup`` and ``streamd restore``: what the cold store can bring back, and doing so.
+"""``streamd backup`` and ``streamd restore``: what the cold store can restore, and the restore.
 
-Both work on the store alone; no node need be running, or exist.
+Both use the store alone; no node needs to run, or exist.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _place(given: str | None) -> dict[str, object]:
 def _configured(file: Path | None, given: str | None, server: dict[str, object]) -> Config:
     """The configuration for a place in a store. Raises `ConfigError`."""
     config = load(file, os.environ, {"cold": _place(given), "server": server})
-    # Standard output is for what was asked; of the log only what matters besides.
+    # Standard output has the answer; of the log only warnings and errors are shown.
     set_up_logging(replace(config.log, level="warning"))
     if config.cold.backend == "none":
         raise ConfigError("name the store: --from, or [cold] in the configuration")
@@ -103,7 +103,7 @@ def _configured(file: Path | None, given: str | None, server: dict[str, object])
 
 
 def use_store(config: Config, work: Callable[[AsyncObjectStore], Awaitable[T]]) -> T:
-    """Do some work on the configured store."""
+    """Run `work` on the configured store."""
     share_one_heap()
 
     async def run() -> T:
@@ -126,6 +126,7 @@ def use_store(config: Config, work: Callable[[AsyncObjectStore], Awaitable[T]]) 
 
 @contextmanager
 def failures_told() -> Iterator[None]:
+    """Print an error of the work inside and end the process with its exit status."""
     try:
         yield
     except* (ConfigError, ColdRefused) as errors:
@@ -145,7 +146,7 @@ def _end(errors: BaseExceptionGroup[BaseException], status: int) -> NoReturn:
 
 
 def _store_options(command: Callable[..., None]) -> Callable[..., None]:
-    """What says which store, and which cluster in it."""
+    """The options that name the store, and the cluster in it."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="As JSON, for machines."),
         click.option("--cluster", "cluster_id", metavar="ID", help="Only this cluster."),
@@ -154,7 +155,7 @@ def _store_options(command: Callable[..., None]) -> Callable[..., None]:
             "--from",
             "place",
             metavar="PLACE",
-            help="s3://bucket/prefix or fs:path, instead of what [cold] says.",
+            help="s3://bucket/prefix or fs:path, in place of [cold].",
         ),
     ):
         command = option(command)
@@ -163,15 +164,15 @@ def _store_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group()
 def backup() -> None:
-    """Look at what a cold store can restore. No node is asked."""
+    """Show and verify what a cold store can restore. Asks no node."""
 
 
 @backup.command()
 @_store_options
 def status(file: Path | None, place: str | None, cluster_id: str | None, as_json: bool) -> None:
-    """Say which clusters there are, and to when each can be restored.
+    """List the clusters, and the times to which each can be restored.
 
-    Exits with 1 when there is nothing to restore, or a gap.
+    Exits with 1 when there is nothing to restore, damage, or a gap.
     """
 
     failed: list[str] = []
@@ -205,7 +206,7 @@ def verify_command(
 ) -> None:
     """Read everything that a restore would need, and prove that it is whole.
 
-    Exits with 1 when something is damaged or missing.
+    Exits with 1 when an object is damaged or missing.
     """
 
     async def work(cold: AsyncObjectStore) -> list[Verified]:
@@ -231,10 +232,10 @@ def verify_command(
 @click.option("--cluster", "cluster_id", metavar="ID", help="The cluster, if there are several.")
 @click.option("--at", "at", metavar="TIME", help="Log time, 2026-01-31T12:00:00Z or ms of epoch.")
 @click.option("--index", type=int, metavar="N", help="The state as of log entry N.")
-@click.option("--data-dir", required=True, help="A directory that is not there yet.")
+@click.option("--data-dir", required=True, help="A directory that does not exist yet.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="The new node's TOML file.")
 @click.option("--node-id", type=int, help="The new node's id.")
-@click.option("--fence", metavar="ID", help="Confirm that this is the cluster to be fenced off.")
+@click.option("--fence", metavar="ID", help="Confirm the id of the cluster to fence off.")
 @click.option("--no-fence", is_flag=True, help="For a drill: leave the old cluster alone.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for machines.")
 def restore_command(
@@ -251,9 +252,9 @@ def restore_command(
 ) -> None:
     """Build a new cluster of one node from the cold store alone.
 
-    By default as of the last archived entry. In the end the old cluster is fenced off: it stops
-    writing to the store. That must be confirmed by its id, with --fence or when asked. Given again
-    after an interruption, it goes on where it was.
+    By default as of the last archived entry. At the end it fences off the old cluster, which then
+    stops writing to the store. Confirm that with the old cluster's id, by --fence or when asked.
+    After an interruption, the same command continues.
     """
     if at is not None and index is not None:
         raise click.UsageError("--at and --index exclude each other")
@@ -289,7 +290,7 @@ def restore_command(
 
 
 def _confirm_fence(cluster_id: str, given: str | None) -> None:
-    """Have the operator say the id of the cluster that is stopped. Raises `ConfigError`."""
+    """Let the operator confirm the id of the cluster to fence off. Raises `ConfigError`."""
     if given is None and sys.stdin.isatty():
         print(
             f"Once the new cluster is proved, cluster {cluster_id} is fenced off: if it still "
@@ -310,12 +311,14 @@ def _confirm_fence(cluster_id: str, given: str | None) -> None:
 @click.option("--from", "place", metavar="PLACE", help="s3://bucket/prefix or fs:path.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
 @click.option("--cluster", "cluster_id", metavar="ID", required=True, help="The fenced cluster.")
-@click.option("--restored", metavar="ID", required=True, help="The one made of it, given up now.")
+@click.option(
+    "--restored", metavar="ID", required=True, help="The cluster restored from it, to be abandoned."
+)
 def unfence(place: str | None, file: Path | None, cluster_id: str, restored: str) -> None:
-    """Take back the fence of a restore or recovery that was a mistake.
+    """Remove the fence of a restore or recovery that was a mistake.
 
-    The fenced cluster goes on flushing, archiving and deleting within some seconds. The one that
-    was made of it refers to objects that are deleted then: it must not run any more.
+    The fenced cluster resumes flushing, archiving and deleting within some seconds. It then deletes
+    objects that the restored cluster refers to, so that one must never run again.
     """
 
     async def work(cold: AsyncObjectStore) -> bool:
@@ -327,10 +330,11 @@ def unfence(place: str | None, file: Path | None, cluster_id: str, restored: str
 
     with failures_told():
         has_folder = use_store(_configured(file, place, {}), work)
-    print(f"Cluster {cluster_id} is not fenced off any more.")
+    print(f"Cluster {cluster_id} is no longer fenced off.")
     if has_folder:
         print(
-            f"Cluster {restored} has objects here: see that it never runs again, then delete them."
+            f"Cluster {restored} has objects here. Make sure that it never runs again, then "
+            "delete them."
         )
 
 
@@ -345,7 +349,7 @@ def _milliseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no time", param_hint="--at") from None
+        raise click.BadParameter(f"{text!r} is not a time", param_hint="--at") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
@@ -355,7 +359,7 @@ def _tell_status(status: ClusterStatus) -> None:
     print(f"cluster {status.cluster_id}")
     for point in status.restore_points:
         print(
-            f"  snapshot as of entry {point.index}, {told_time(point.time_ms)}: "
+            f"  checkpoint as of entry {point.index}, {told_time(point.time_ms)}: "
             f"{point.pieces} pieces, {point.size} bytes"
         )
     print(f"  log: {status.segments} segments, {status.segment_bytes} bytes")
@@ -365,7 +369,7 @@ def _tell_status(status: ClusterStatus) -> None:
             f"{_told(found.first_time_ms)} to {_told(found.last_time_ms)}"
         )
     if not status.ranges:
-        print("  CANNOT BE RESTORED: there is no snapshot, nor the log from its beginning")
+        print("  CANNOT BE RESTORED: there is no checkpoint, nor the log from its beginning")
     for gap in status.gaps:
         print(f"  GAP: entries {gap.first_index} to {gap.last_index} are missing")
     for what in status.damaged:
@@ -381,13 +385,13 @@ def _told(time_ms: int | None) -> str:
 def _tell_verified(verified: Verified) -> None:
     print(
         f"cluster {verified.cluster_id}: {verified.entries} entries in {verified.segments} "
-        f"segments, {verified.snapshots} snapshots, {verified.packs} packs, "
+        f"segments, {verified.snapshots} checkpoints, {verified.packs} packs, "
         f"{verified.size} bytes read"
     )
     for problem in verified.problems:
         print(f"  DAMAGE: {problem}")
     if not verified.has_end and not verified.problems:
-        print("  whether it has lost its end cannot be told: only older versions wrote it")
+        print("  it names no end, so a lost end would not show: only older versions wrote it")
     if not verified.problems:
         print("  all of it is whole")
 
@@ -396,15 +400,15 @@ def _tell_restored(done: Restored, data_dir: str, *, fenced: bool) -> None:
     print(f"cluster {done.cluster_id} is restored in {data_dir}, from {done.former_cluster_id}")
     print(f"as of entry {done.last_index} (term {done.last_term}), {told_time(done.time_ms)};")
     for name, why in done.given_up.items():
-        print(f"WARNING: {name} is damaged ({why}): an older state and the log were taken.")
+        print(f"WARNING: {name} is damaged ({why}); an older checkpoint and the log replace it.")
     if not done.streams and done.streams is not None:
-        print("WARNING: it is EMPTY: there was no stream then.")
+        print("WARNING: it is EMPTY: there were no streams at that time.")
     if done.is_end_proved is False:
-        print("Nothing proves that the archive ends there: only older versions wrote it.")
-    print(f"{done.packs} packs of the old cluster are referred to, and were read and compared.")
+        print("The archive names no end, so nothing proves that it is complete.")
+    print(f"{done.packs} packs of the old cluster are in use; all were read and verified.")
     print("Start the node with this directory and the same [cold] store, then add others under new")
     print("ids.")
     if fenced:
         print("The old cluster is fenced: stop its nodes. Keep its folder in the store.")
     else:
-        print("The old cluster is NOT fenced and may delete what this one needs: a drill's only.")
+        print("The old cluster is NOT fenced and may delete what this one needs: only for a drill.")

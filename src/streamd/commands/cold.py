@@ -1,4 +1,4 @@
-"""``streamd cold``: an operator's view of the cold tier, and what it may be asked to do now."""
+"""``streamd cold``: the status of the cold store, and commands that start its tasks at once."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Answer = dict[str, Any]
 
 
 class Leader:
-    """The leader's routes, whichever node leads by now. Raises `ApiError`, `Unreachable`."""
+    """The routes of the current leader. Raises `ApiError`, `Unreachable`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     def look(self) -> Answer:
-        """The leader's answer; the asked node's own, if the leader cannot be reached."""
+        """The leader's answer, or the node's own if the leader cannot be reached."""
         answer: Answer = self._server.ask("GET", "/cluster/cold").json()
         if answer["leader_address"] is None:
             return answer
@@ -44,9 +44,9 @@ class Leader:
     def watch(
         self, work: str, timeout_s: float, show: Callable[[Answer, Answer], bool]
     ) -> tuple[Answer, Answer]:
-        """Order work and look until `show`, given the order and the latest look, says done.
+        """Order work and poll until `show`, given the order and the latest answer, returns True.
 
-        Ordered anew when another leader has come. Ends the process when time runs out.
+        Orders again under a new leader. Ends the process when time runs out.
         """
         deadline = time.monotonic() + timeout_s
         order = self.order(work)
@@ -69,16 +69,16 @@ def _why(answer: Answer) -> str:
 
 @server_group
 def cold() -> None:
-    """Look at the cold tier; flush, collect or scrub it now."""
+    """Show the cold store's status; flush, collect or scrub it now."""
 
 
 @cold.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for machines.")
 @click.pass_obj
 def status(server: Server, as_json: bool) -> None:
-    """What is hot, what is cold, how far the archive is, and what is wrong.
+    """Show what is hot and cold, how far the archive goes, and what is wrong.
 
-    What only the leader knows it is asked for, if it can be reached from here.
+    Asks the leader for what only it knows, if it can be reached from here.
     """
     answer = Leader(server).look()
     if as_json:
@@ -103,7 +103,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="No progress; th
 @_as_json
 @click.pass_obj
 def flush(server: Server, timeout_s: float, as_json: bool) -> None:
-    """Move to the store all that is hot now, and return when it is there."""
+    """Flush everything that is hot now, and return when the store has it."""
     with _progress(as_json) as progress:
         task = progress.add_task("flushing", total=None)
 
@@ -121,9 +121,9 @@ def flush(server: Server, timeout_s: float, as_json: bool) -> None:
 @_as_json
 @click.pass_obj
 def gc(server: Server, timeout_s: float, as_json: bool) -> None:
-    """Remove now what nothing needs any more, and say what that was.
+    """Remove what is no longer needed, and print what that was.
 
-    Grace periods and the archive's retention hold as they always do.
+    Grace periods and the archive's retention still hold.
     """
     with _progress(as_json) as progress:
         task = progress.add_task("removing", total=None)
@@ -138,7 +138,7 @@ def gc(server: Server, timeout_s: float, as_json: bool) -> None:
 
 @cold.group()
 def scrub() -> None:
-    """Read everything in the store, slowly, and compare it with the names that it has.
+    """Read everything in the store, slowly, and compare it with the digests in its names.
 
     The leader does so by itself every `cold.scrub_interval_hours`.
     """
@@ -150,7 +150,7 @@ def scrub() -> None:
 @_as_json
 @click.pass_obj
 def start(server: Server, wait: bool, timeout_s: float, as_json: bool) -> None:
-    """Begin a pass now, instead of one that is under way."""
+    """Begin a pass now, in place of one that is under way."""
     if not wait:
         _tell(as_json, {"pass": Leader(server).order("scrub")["pass"]})
         return
@@ -170,7 +170,7 @@ def start(server: Server, wait: bool, timeout_s: float, as_json: bool) -> None:
 @_as_json
 @click.pass_obj
 def scrub_status(server: Server, as_json: bool) -> None:
-    """How far the reading has come; ends with 1 if objects are missing or damaged."""
+    """Show how far the pass is; exit with 1 if objects are missing or damaged."""
     _tell_scrub(as_json, Leader(server).look()["scrub"])
 
 
@@ -182,7 +182,7 @@ def _tell_scrub(as_json: bool, found: Answer) -> None:
 
 
 def _named(found: Answer) -> Answer:
-    """The names a line each."""
+    """The names, one a line."""
     return {kind: "".join(f"\n  {name}" for name in found[kind]) for kind in ("missing", "damaged")}
 
 
@@ -206,7 +206,7 @@ def _tell(as_json: bool, result: Answer) -> None:
 
 
 def _rows(answer: Answer) -> list[tuple[str, str]]:
-    """What a person wants to see first, in that order."""
+    """What a person wants to see, most important first."""
     limit = answer["hot_limit_bytes"]
     flushed, archive, error = answer["flush"], answer["archive"], answer["last_error"]
     return [
@@ -236,7 +236,7 @@ def _flush(flushed: Answer) -> str:
 
 
 def _archive(archive: Answer) -> str:
-    told = f"through entry {archive['archived_index']}, {archive['lag_entries']} behind"
+    told = f"through entry {archive['archived_index']}, lag {archive['lag_entries']} entries"
     for name in archive.get("damaged_snapshots") or []:
         told += f"; DAMAGED: {name}"
     if archive.get("set_back"):

@@ -210,7 +210,7 @@ def _export_archive(archive: Archive, metrics: Metrics) -> None:
 
 
 def _snapshot_time_s(archive: Archive) -> float:
-    newest = archive.newest_snapshot
+    newest = archive.newest_checkpoint
     return math.nan if newest is None else newest.time_ms / 1000
 
 
@@ -219,8 +219,8 @@ def _alarms(archive: Archive) -> dict[str, float]:
         "log_cut": archive.cut_unarchived_index > 0,
         "gap": math.nan if archive.gaps is None else len(archive.gaps) > 0,
         "snapshot_damaged": math.nan
-        if archive.damaged_snapshots is None
-        else len(archive.damaged_snapshots) > 0,
+        if archive.damaged_checkpoints is None
+        else len(archive.damaged_checkpoints) > 0,
         "set_back": archive.target.history.problem is not None,
         "fenced": archive.target.fence.restored_cluster_id is not None,
     }

@@ -109,12 +109,12 @@ class Catalog:
     def last_index(self) -> int:
         """The last entry of which anything here speaks."""
         segments = (one.parsed.last_index for one in self.segments)
-        snapshots = (one.log_index for one in self.manifests)
-        return max(self.end_index, *segments, *snapshots, 0)
+        checkpoints = (one.log_index for one in self.manifests)
+        return max(self.end_index, *segments, *checkpoints, 0)
 
     @property
     def begins_at_nothing(self) -> bool:
-        """Whether the log is there from its first entry on, so that no snapshot is needed."""
+        """Whether the log is there from its first entry on, so that no checkpoint is needed."""
         return bool(self.segments) and self.segments[0].parsed.first_index == 1
 
     def bases(self) -> list[int]:

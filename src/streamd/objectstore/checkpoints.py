@@ -1,8 +1,8 @@
-"""Snapshots of the state in the object store: pieces, and a manifest that makes them a whole.
+"""Checkpoints: states in the object store, as pieces and a manifest that makes them a whole.
 
-A piece is some of the state's rows, compressed; the manifest, written last, names all pieces with
-their digests and says what they are of. Pieces without a manifest are nothing, whatever wrote
-them was interrupted.
+A piece is some of the state's rows, compressed. The manifest, written last, names all pieces with
+their digests, and the state that they are. Pieces without a manifest mean nothing: their writer was
+interrupted.
 
 ::
 
@@ -35,17 +35,17 @@ VERSION = 1
 # Of rows, before they are compressed.
 MAX_PIECE_BYTES = 32 * 1024 * 1024
 
-_PIECE = Head(b"SDSP", VERSION, "QQIIII", "a piece of a snapshot")
-_MANIFEST = Head(b"SDSM", VERSION, "II", "a snapshot's manifest")
+_PIECE = Head(b"SDSP", VERSION, "QQIIII", "a piece of a checkpoint")
+_MANIFEST = Head(b"SDSM", VERSION, "II", "a checkpoint's manifest")
 _LEVEL = 3
 
 
 class CheckpointOf(msgspec.Struct, frozen=True, array_like=True):
-    """What a snapshot is of: a group's log up to `index`.
+    """The state that a checkpoint has: that of a group as of entry `index`.
 
     `chain` is the log's checksum there, `time_ms` the log's time, in milliseconds since the
-    epoch. `snapshot_id` tells it from any other, also of the same index; `configuration` is the
-    membership as the state has it.
+    epoch. `snapshot_id` tells it from other checkpoints, also of the same index;
+    `configuration` is the membership as the state has it.
     """
 
     cluster_id: str
@@ -72,7 +72,7 @@ class PieceRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
-    """A snapshot that is whole: its pieces in order."""
+    """A whole checkpoint: its pieces in order."""
 
     of: CheckpointOf
     pieces: list[PieceRef]
@@ -87,14 +87,14 @@ _MANIFEST_DECODER = msgspec.msgpack.Decoder(Manifest)
 
 
 class CheckpointWriter:
-    """Makes a snapshot's objects, one at a time; each is put before the next is asked for."""
+    """Makes a checkpoint's objects, one at a time; each is put before the next is made."""
 
     def __init__(self, of: CheckpointOf) -> None:
         self._of = of
         self._pieces: list[PieceRef] = []
 
     def piece(self, rows: bytes) -> NamedObject:
-        """The next piece, of whatever rows or parts of rows come next."""
+        """The next piece, with the next rows or parts of rows."""
         if len(rows) > MAX_PIECE_BYTES:
             raise ValueError(f"{len(rows)} bytes are too many for a piece")
         number = len(self._pieces)
@@ -111,7 +111,7 @@ class CheckpointWriter:
         )
 
     def manifest(self) -> NamedObject:
-        """What makes the pieces a snapshot, to be put when all of them are there."""
+        """The manifest, to be put when all pieces are there."""
         of = self._of
         encoded = msgspec.msgpack.encode(Manifest(of, self._pieces))
         content = _MANIFEST.pack(len(encoded), crc32c(encoded)) + encoded
@@ -124,11 +124,11 @@ def read_manifest(content: bytes) -> Manifest:
     size, crc = _MANIFEST.unpack(content)
     encoded = content[_MANIFEST.size :]
     if len(encoded) != size or crc32c(encoded) != crc:
-        raise ObjectCorrupt("a snapshot's manifest is damaged")
+        raise ObjectCorrupt("a checkpoint's manifest is damaged")
     try:
         return _MANIFEST_DECODER.decode(encoded)
     except UNDECODABLE as error:
-        raise ObjectCorrupt("a snapshot's manifest cannot be read") from error
+        raise ObjectCorrupt("a checkpoint's manifest cannot be read") from error
 
 
 def read_piece(manifest: Manifest, number: int, content: bytes) -> bytes:
@@ -137,16 +137,16 @@ def read_piece(manifest: Manifest, number: int, content: bytes) -> bytes:
     snapshot_id, stored_number, rows_size, rows_crc, body_size, body_crc = _PIECE.unpack(content)
     body = memoryview(content)[_PIECE.size :]
     if (snapshot_id, stored_number) != (manifest.of.snapshot_id, number):
-        raise ObjectCorrupt("a piece of another snapshot, or another piece")
+        raise ObjectCorrupt("a piece of another checkpoint, or another piece")
     if len(body) != body_size or crc32c(body) != body_crc or rows_size > MAX_PIECE_BYTES:
-        raise ObjectCorrupt("a piece of a snapshot is damaged")
+        raise ObjectCorrupt("a piece of a checkpoint is damaged")
     try:
         # As much memory as the frame says is taken before any of it is read.
         if zstandard.frame_content_size(body) != rows_size:
-            raise ObjectCorrupt("a piece of a snapshot holds more or less than it says")
+            raise ObjectCorrupt("a piece of a checkpoint holds more or less than it says")
         rows = zstandard.ZstdDecompressor().decompress(body)
     except zstandard.ZstdError as error:
-        raise ObjectCorrupt("a piece of a snapshot cannot be uncompressed") from error
+        raise ObjectCorrupt("a piece of a checkpoint cannot be uncompressed") from error
     if len(rows) != rows_size or crc32c(rows) != rows_crc:
-        raise ObjectCorrupt("a piece of a snapshot holds other rows than were put in")
+        raise ObjectCorrupt("a piece of a checkpoint holds other rows than were put in")
     return rows
