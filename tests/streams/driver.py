@@ -45,7 +45,7 @@ from streamd.streams.reading import (
 )
 from streamd.streams.snapshots import find_boundary
 from streamd.streams.state import State
-from streamd.tiering.eviction import Place, drop_some
+from streamd.tiering.eviction import Place, evict_some
 from streamd.tiering.flush import gather_pack
 from tests.streams.memory_store import MemoryStore
 
@@ -222,15 +222,15 @@ class Driver:
         self.flush()
         assert self.do(self.gather()).result is Result.DONE
         self.flush()
-        self.drop_hot()
+        self.evict_hot()
         self.reopen()
 
-    def drop_hot(self) -> int:
+    def evict_hot(self) -> int:
         """Drop all that is in the cold store as well; returns how many slices differ."""
         place: Place | None = Place()
         differing = 0
         while place is not None:
-            step = drop_some(self.store, place)  # type: ignore[arg-type]
+            step = evict_some(self.store, place)  # type: ignore[arg-type]
             place = step.place
             differing += step.differing
         return differing

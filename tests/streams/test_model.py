@@ -345,7 +345,7 @@ class MachineAgainstLists(RuleBasedStateMachine):
     @precondition(lambda self: self.flushing is None)
     @rule()
     def drop_hot_bytes(self) -> None:
-        assert self.driver.drop_hot() == 0
+        assert self.driver.evict_hot() == 0
 
     @precondition(lambda self: self.flushing is None)
     @rule()

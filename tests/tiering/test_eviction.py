@@ -13,7 +13,7 @@ from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import ColdSlice
-from streamd.tiering.eviction import Place, Step, drop_some
+from streamd.tiering.eviction import Place, Step, evict_some
 
 STREAM_ID = 7
 
@@ -47,10 +47,10 @@ def trimmed(store: StateStore, record: int) -> None:
     reclaim_some(store, keys.TRIM, set())
 
 
-def drop_all(store: StateStore) -> list[Step]:
+def evict_all(store: StateStore) -> list[Step]:
     steps, place = [], Place()
     while place.letter == keys.CHUNK:
-        step = drop_some(store, place)
+        step = evict_some(store, place)
         steps.append(step)
         assert step.place is not None
         place = step.place
@@ -63,23 +63,23 @@ def ends(store: StateStore) -> list[int]:
     return [keys.parse_number(key) for key, _ in rows]
 
 
-def test_a_slice_that_is_trimmed_in_part_is_compared_before_the_rest_is_dropped(
+def test_a_slice_that_is_trimmed_in_part_is_compared_before_the_rest_is_evicted(
     store: StateStore,
 ) -> None:
     holds(store, 2, 4, 6, 8, data=b"abcdefgh")
     stored_cold(store, 0, 2, b"ab")
     stored_cold(store, 2, 8, b"abcdefgX")
     trimmed(store, 5)
-    assert sum(step.differing for step in drop_all(store)) == 1
+    assert sum(step.differing for step in evict_all(store)) == 1
     assert ends(store) == [4, 6, 8]
 
 
-def test_what_is_trimmed_in_part_and_the_same_is_dropped_all_of_it(store: StateStore) -> None:
+def test_what_is_trimmed_in_part_and_the_same_is_evicted_all_of_it(store: StateStore) -> None:
     holds(store, 2, 4, 6, 8, data=b"abcdefgh")
     stored_cold(store, 2, 8, b"abcdefgh")
     trimmed(store, 5)
     assert ends(store) == [4, 6, 8]
-    assert sum(step.dropped for step in drop_all(store)) == 6
+    assert sum(step.evicted for step in evict_all(store)) == 6
     assert ends(store) == []
 
 
@@ -91,13 +91,13 @@ def test_what_is_trimmed_and_in_no_slice_with_what_is_not_goes_at_once(store: St
     assert ends(store) == [6, 8]
 
 
-def test_what_a_compared_slice_has_left_of_a_chunk_is_dropped_with_the_next_one(
+def test_what_a_compared_slice_has_left_of_a_chunk_is_evicted_with_the_next_one(
     store: StateStore,
 ) -> None:
     holds(store, 3, 7, data=b"abcdefgh")
     stored_cold(store, 0, 5, b"abcde")
-    assert drop_all(store)[0].dropped == 3
+    assert evict_all(store)[0].evicted == 3
     stored_cold(store, 5, 8, b"abcdefgh")
     holds(store, 3, 7, 8, data=b"abcdefgh")
     store.write([(keys.chunk_key(STREAM_ID, 3), None)])
-    assert sum(step.dropped for step in drop_all(store)) == 5
+    assert sum(step.evicted for step in evict_all(store)) == 5

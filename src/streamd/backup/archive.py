@@ -141,6 +141,7 @@ class Archive:
         has_gap: bool = False,
     ) -> bool:
         """Propose where the archive ends now; returns whether the cluster has agreed on it."""
+        assert position.index >= previous.index
         if position.index > previous.index:
             command = Archived(lead.term, previous, position, has_gap)
             await self._group.propose(command)

@@ -78,6 +78,7 @@ class Replay:
                 break
             self._apply(entry)
             self.position = position
+            assert self._state.header.applied_index == position.index
             if self._state.unstored_bytes >= _FLUSH_BYTES:
                 self._flush()
         self.ended = self.ended or self.position.index >= self._wanted.last_index

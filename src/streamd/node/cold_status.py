@@ -243,7 +243,7 @@ def _counts(node: Node) -> dict[str, float]:
     return {
         "flushed_packs": node.flusher.packs,
         "flushed_bytes": node.flusher.bytes,
-        "dropped_bytes": node.evictor.dropped_bytes,
+        "dropped_bytes": node.evictor.evicted_bytes,
         "differing_slices": node.evictor.differing,
         "read_slices": tier.reader.misses,
         "cached_slices": tier.reader.hits,

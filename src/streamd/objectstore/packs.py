@@ -89,6 +89,7 @@ class PackWriter:
 
     def finish(self) -> Pack:
         """The pack, whole. Nothing may be added after this."""
+        assert self.size == _HEAD.size + sum(ref.length for ref in self._slices)
         footer = _ENCODER.encode(self._slices)
         self._add(footer)
         self._add(_END.pack(len(footer), crc32c(footer)))

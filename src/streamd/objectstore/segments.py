@@ -147,6 +147,7 @@ class SegmentWriter:
         """The segment, which must not be empty. Nothing may be added after this."""
         if self._first is None:
             raise ValueError("a segment has at least one entry")
+        assert self._previous.index < self._first.index <= self.last.index
         named = _cluster_frame(self._cluster_id)
         body = b"".join([*self._parts, self._compressor.flush(), named])
         head = _HEAD.pack(

@@ -1,7 +1,7 @@
-"""Dropping of hot bytes that are in the cold store, on this node alone.
+"""Eviction: a node removes records from its own disk that the cold store has.
 
-A node lets go of records only after it has compared its own with the digest of the slice that
-holds them. What it keeps besides, for readers, is bounded by `cold.hot_keep_bytes`, about.
+A node evicts records only after it has compared its own copy with the digest of the slice that
+holds them. It keeps about `cold.hot_keep_bytes` of flushed bytes for readers.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """How far a step came (None at the very end), and what it dropped, in bytes.
+    """How far a step came (None at the very end), and what it evicted, in bytes.
 
     `straddling` is in the cold store, but in one chunk with what is not.
     """
 
     place: Place | None
-    dropped: int = 0
+    evicted: int = 0
     straddling: int = 0
     differing: int = 0
 
 
 class Evictor:
-    """Keeps what a node holds of flushed bytes within a limit.
+    """Keeps a node's flushed bytes within a limit.
 
-    `stored` waits until all that was applied is in the store; while `exclusive` is held, nobody
-    writes there.
+    `stored` waits until all that was applied is in the store; while `exclusive` is held, no other
+    task writes there.
 
-    What it holds is counted at the start, and what is flushed added. A removal of streams makes
-    the count too high, until a round through everything sets it right; a chunk that comes back,
-    joined to what followed it, makes it too low, until all is counted again.
+    The bytes are counted at the start, and newly flushed ones added. Removed streams make the
+    count too high, until a pass over everything corrects it; a chunk that comes back, joined to
+    the records after it, makes it too low, until all is counted again.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Evictor:
         self._begin_count()
         self._count_again_at = 0.0
         self._counted_from = state.header.flushed_bytes
-        self._dropped_this_way = 0
+        self._evicted_this_way = 0
         self._flushed_before = 0
         self._flushed_in_vain = -1
         self._straddling = 0
@@ -108,7 +108,7 @@ class Evictor:
         self._replaced_files = False
         # For operators.
         self.kept_bytes = 0
-        self.dropped_bytes = 0
+        self.evicted_bytes = 0
         self.differing = 0
 
     @property
@@ -138,14 +138,14 @@ class Evictor:
             # What is counted must be stored to be found.
             self._flushed_before, self._straddling = flushed, 0
             await self._stored()
-        # No flush may be under way, and nobody replace the state: what was compared is dropped.
+        # No flush may be under way, and nobody replace the state: what was compared is evicted.
         async with self._exclusive:
-            step = await self._run_blocking(drop_some, self._store, self._place)
-        if step.place is not None and step.dropped:
-            self._note_deleted(self._place, step.place, step.dropped)
-        self.kept_bytes = max(0, self.kept_bytes - step.dropped)
-        self.dropped_bytes += step.dropped
-        self._dropped_this_way += step.dropped
+            step = await self._run_blocking(evict_some, self._store, self._place)
+        if step.place is not None and step.evicted:
+            self._note_deleted(self._place, step.place, step.evicted)
+        self.kept_bytes = max(0, self.kept_bytes - step.evicted)
+        self.evicted_bytes += step.evicted
+        self._evicted_this_way += step.evicted
         self._straddling += step.straddling
         self.differing += step.differing
         if step.place is not None:
@@ -196,9 +196,9 @@ class Evictor:
             self._count_again_at = trio.current_time() + pause_s
 
     def _begin_again(self) -> float:
-        """Everything was looked at. When nothing was found, there is only what cannot be dropped
-        yet, and what came since."""
-        found, self._dropped_this_way = self._dropped_this_way, 0
+        """Start over after the last row. If nothing was evicted, what is left cannot be evicted
+        yet, or is new."""
+        found, self._evicted_this_way = self._evicted_this_way, 0
         self._place = Place()
         if not found:
             self._flushed_in_vain = self._flushed_before
@@ -248,8 +248,8 @@ def _after_all(place: Place) -> Place | None:
     return Place(keys.BLOB_PART) if place.letter == keys.CHUNK else None
 
 
-def drop_some(store: StateStore, place: Place) -> Step:
-    """Compare and drop some of what follows `place`; never anything that is not stored. Blocks."""
+def evict_some(store: StateStore, place: Place) -> Step:
+    """Compare and evict some of what follows `place`; never anything that is not stored. Blocks."""
     row = _next_row(store, place)
     if row is None:
         return Step(_after_all(place))
@@ -301,7 +301,7 @@ def _compare(store: StateStore, stream_id: int, chunks: list[Chunk]) -> _Compare
         end_record, row = keys.parse_number(key), _SLICE_DECODER.decode(value)
         if row.start_record >= chunks[-1].end_record:
             break
-        # What was held of it before was dropped after it had been compared as a whole (what is
+        # What was held of it before was evicted after it had been compared as a whole (what is
         # trimmed stays for that), or was never here.
         if row.start_record >= chunks[0].start_record:
             own = gathered(chunks, row.start_record, end_record)
@@ -323,7 +323,7 @@ def _chunks(store: StateStore, key: bytes, value: bytes) -> list[Chunk]:
     stream_id = keys.stream_id_in(key)
     first = _CHUNK_DECODER.decode(value)
     slices = _slices(store, stream_id, first.start_record)
-    # Of the first slice a part may have been dropped before; the second one is to be whole here.
+    # Of the first slice a part may have been evicted before; the second one is to be whole here.
     wanted = max(_STEP_BYTES, slices[-1].end_byte - first.start_byte) if slices else 1
     return read_stored(store, stream_id, first.start_record, max_bytes=wanted)
 

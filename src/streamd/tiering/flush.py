@@ -230,6 +230,8 @@ def gather_pack(
             if slices and not _fits(writer, chunk, pack_bytes):
                 is_full = True
                 break
+            # In a pack a wrong chunk would be damage for ever.
+            assert sum(chunk.lengths) == chunk.size
             ref = writer.add(hot.stream_id, chunk)
             if writer.size > _PACK_MAX_BYTES:
                 writer = PackWriter(group_id, term, number)
