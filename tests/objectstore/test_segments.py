@@ -177,7 +177,7 @@ def test_memory_holds_the_compressed_entries_only() -> None:
 
 
 def _hostile(length: int, content: bytes) -> bytes:
-    """A segment of one entry that says to have so many bytes."""
+    """A segment of one entry that claims so many bytes."""
     entry = pack(">QBII", 1, EntryKind.NOOP, 0, length) + content
     body = zstandard.ZstdCompressor().compress(entry)
     head = Head(b"SDLG", 1, "IQQIQQQQQIQQQI", "a log segment").pack(
@@ -190,8 +190,8 @@ def _hostile(length: int, content: bytes) -> bytes:
     ("content", "message"),
     [
         (_hostile(MAX_ENTRY_BYTES, b"not as much"), "shorter inside"),
-        (_hostile(MAX_ENTRY_BYTES + 1, bytes(MAX_ENTRY_BYTES + 1)), "says to have 67108865 bytes"),
-        (_hostile(2**32 - 1, b"not as much"), "says to have 4294967295 bytes"),
+        (_hostile(MAX_ENTRY_BYTES + 1, bytes(MAX_ENTRY_BYTES + 1)), "claims 67108865 bytes"),
+        (_hostile(2**32 - 1, b"not as much"), "claims 4294967295 bytes"),
     ],
 )
 def test_an_entry_that_no_log_can_have_takes_no_memory(content: bytes, message: str) -> None:

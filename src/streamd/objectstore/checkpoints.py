@@ -113,7 +113,6 @@ class CheckpointWriter:
     def manifest(self) -> NamedObject:
         """The manifest, to be put when all pieces are there."""
         of = self._of
-        assert self._pieces, "a state has at least its header's row"
         encoded = msgspec.msgpack.encode(Manifest(of, self._pieces))
         content = _MANIFEST.pack(len(encoded), crc32c(encoded)) + encoded
         name = manifest_name(of.group_id, of.index, of.snapshot_id, digest_of(content))
