@@ -211,6 +211,8 @@ class Bench:
         environment["PYTHONPATH"] = os.pathsep.join(
             (str(checkout), str(checkout / "spark"), os.environ.get("PYTHONPATH", ""))
         )
+        started = time.perf_counter()
+        click.echo(f"  {name} {arguments[1]} on {master} …", err=True)
         with log.open("w") as told, pinned(core):
             try:
                 done = subprocess.run(
@@ -227,6 +229,9 @@ class Bench:
                 raise RunFailed(f"{name} took more than {_JOB_TIMEOUT_S:.0f} s") from None
         if done.returncode:
             raise RunFailed(f"{name} failed:\n{log.read_text(errors='replace')[-2000:]}")
+        click.echo(
+            f"  {name}: {time.perf_counter() - started:.0f} s, Spark's start included", err=True
+        )
         return Job(json.loads(done.stdout.splitlines()[-1]))
 
 

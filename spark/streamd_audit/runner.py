@@ -29,7 +29,7 @@ Job = Callable[[Context], Judged]
 
 _ROWS_AT_ONCE = 1000
 _FETCHED_AT_ONCE = 10_000
-_SHUFFLED_BYTES = 128 * 1024 * 1024
+_SHUFFLED_BYTES = 512 * 1024 * 1024
 _MAX_TASKS = 4096
 # The last one's verdict stands.
 _ATTEMPTS = 3
@@ -101,7 +101,7 @@ def _was_overtaken(context: Context) -> bool:
 
 def _divide(context: Context) -> None:
     """Let shuffles have as many partitions as the work is worth: rows for the audit are digests and
-    heads, an order of magnitude less than the objects."""
+    heads, far less than the objects."""
     spark = context.spark
     tasks = max(spark.sparkContext.defaultParallelism, context.listing.size // _SHUFFLED_BYTES)
     spark.conf.set("spark.sql.shuffle.partitions", str(min(_MAX_TASKS, tasks)))

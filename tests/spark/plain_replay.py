@@ -84,11 +84,8 @@ def plain_replay(
             if isinstance(command, audited.PublishSnapshot) and command.upload_id:
                 uploads.setdefault(command.upload_id, []).append(command.key)
             rest = (place, entry.term, entry.now_ms, records, size, digests)
-            if type(command) in heads.OF_ONE_STREAM:
-                rows.append((audited.key_of(command), 0, command, *rest))
-            elif type(command) in heads.TO_CUT:
-                for sub, (key, piece) in enumerate(heads.cut(command)):
-                    cuttings.append((key, sub, piece, *rest))
+            for sub, (key, piece) in enumerate(heads.cut(command)):
+                cuttings.append((key, sub, piece, *rest))
     for keys in uploads.values():
         edges += [(keys[0], key) for key in keys]
     for key, *rest in cuttings:
@@ -101,8 +98,7 @@ def plain_replay(
     scope_of = _scopes([row[0] for row in rows] + [row[0] for row in of_state], edges)
     table = [(scope_of[row[0]], *row[1:]) for row in of_state]
     for key, sub, command, place, term, now_ms, records, size, digests in rows:
-        columns = (*place, sub, term, now_ms, command, records, size, digests)
-        body = heads.encode(heads.Bundle(*([value] for value in columns)))
+        body = heads.pack([(*place, sub, term, now_ms, command, records, size, digests)])
         table.append((scope_of[key], 0, run.COMMAND, *place, body))
     table.sort(key=lambda row: (row[0], row[3], row[4]))
     return _settle(

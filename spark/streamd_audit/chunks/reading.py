@@ -25,7 +25,7 @@ from streamd_audit.names import PackName, parse, split
 from streamd_audit.packs import SliceRef, read_pack
 from streamd_audit.store import Store, open_store
 
-_TASK_BYTES = 64 * 1024 * 1024
+_TASK_BYTES = 128 * 1024 * 1024
 _MAX_TASKS = 4096
 
 # Of findings, which are JSON in `found`, and of packs, which have `slices` that were read, unless a

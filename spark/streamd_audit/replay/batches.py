@@ -145,10 +145,10 @@ def singles(schema: str) -> ArrowMap:
     @_makes(schema)
     def cut(batches: Batches) -> Rows:
         for row in rows_in(batches, *names):
-            for bundle in heads.decode(row[body]).singles():
+            for step in heads.unpack(row[body]):
                 made = list(row)
-                made[index], made[position] = bundle.index[0], bundle.position[0]
-                made[body] = heads.encode(bundle)
+                made[index], made[position] = step[:2]
+                made[body] = heads.pack([step])
                 yield tuple(made)
 
     return cut

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
-from msgspec.structs import astuple
+import zstandard
 
 from streamd_audit import commands
 from streamd_audit.commands import (
@@ -72,37 +72,34 @@ Command = (
     | DropUpload
 )
 
-# Commands that are about one stream, which rows of the log name, and those that are to be cut.
-OF_ONE_STREAM = frozenset((Append, Create, Delete, BeginUpload, PublishSnapshot))
-TO_CUT = frozenset((Touch, Sweep, FlushCold, DropUploads, StorePart))
 
+Step = tuple[int, int, int, int, int, Command, int, int, bytes]
+"""A command as the log has it: index, position, a number among those that it was cut into; the term
+and the log's time of its entry; how many records it brings, of how many bytes, and their digests,
+16 bytes each."""
+Bundle = list[Step]
+"""Commands about one stream, or one upload, in the order of the log."""
 
-class Bundle(msgspec.Struct, array_like=True, gc=False):
-    """Commands about one stream, or one upload, in the order of the log, as columns.
-
-    Each has its place (index, position, and a number among those that its command was cut into),
-    the term and the log's time of its entry, how many records it brings, of how many bytes, and
-    their digests, 16 bytes each.
-    """
-
-    index: list[int]
-    position: list[int]
-    sub: list[int]
-    term: list[int]
-    log_ms: list[int]
-    commands: list[Command]
-    records: list[int]
-    size: list[int]
-    digests: list[bytes]
-
-    def singles(self) -> Iterator[Bundle]:
-        """Each command in a bundle of its own."""
-        for values in zip(*astuple(self), strict=True):
-            yield Bundle(*([value] for value in values))
-
-
-decode = msgspec.msgpack.Decoder(Bundle).decode
+_decode = msgspec.msgpack.Decoder(Bundle).decode
 encode = msgspec.msgpack.Encoder().encode
+_compress = zstandard.ZstdCompressor(level=1).compress
+_decompress = zstandard.ZstdDecompressor().decompress
+# What is shorter is not worth it.
+_COMPRESSED_BYTES = 1024
+_ZSTD = zstandard.FRAME_HEADER[:1]
+
+
+def pack(bundle: Bundle) -> bytes:
+    """A bundle as it travels: a third of its bytes, by which Spark's handling of it costs."""
+    body = encode(bundle)
+    return body if len(body) < _COMPRESSED_BYTES else _compress(body)
+
+
+def unpack(body: bytes) -> Bundle:
+    # No array of MessagePack begins as a frame of zstd does.
+    return _decode(_decompress(body) if body[:1] == _ZSTD else body)
+
+
 # A row of a state, whose key and value travel as one.
 decode_row = msgspec.msgpack.Decoder(tuple[bytes, bytes]).decode
 
@@ -131,6 +128,8 @@ def cut(command: commands.Command) -> Iterator[tuple[bytes | int, Command]]:
             if all(number >= 0 for number in ids):
                 for number in ids:
                     yield number, DropUpload(number, idle_ms)
+        case Append() | Create() | Delete() | BeginUpload() | PublishSnapshot():
+            yield command.key, command
         case StorePart(upload_id=number):
             if 0 <= number < _IDS:
                 yield number, command

@@ -72,10 +72,6 @@ _FILLED = {
 }
 
 
-# The columns of a `heads.Bundle`, of one command.
-_Command = tuple[int, int, int, int, int, heads.Command, int, int, bytes]
-
-
 class StreamDetail(msgspec.Struct, array_like=True):
     """What of a stream has no column of its own."""
 
@@ -152,7 +148,7 @@ class Replay:
         self._scope = Scope(self._known, self._made, self._ended)
         self._all_made: list[Numbered] = []
         self._by_id: dict[int, Stream] = {}
-        self._waiting: list[_Command] = []
+        self._waiting: list[heads.Step] = []
         self._appends: dict[bytes, _Appends] = {}
         self._place: Place = (0, 0)
         self._log_ms = 0
@@ -180,7 +176,7 @@ class Replay:
             self._known.without_bucket.add((index, position))
         waiting = self._waiting
         has_more = bool(waiting)
-        waiting += zip(*astuple(heads.decode(body)), strict=True)
+        waiting += heads.unpack(body)
         if has_more:
             # Bundles of the streams of one scope interlock.
             waiting.sort(key=_in_order)
@@ -192,11 +188,11 @@ class Replay:
             self._apply(waiting)
             waiting.clear()
         else:
-            ready = bisect_left(waiting, place, key=lambda command: command[:2])
+            ready = bisect_left(waiting, place, key=lambda step: step[:2])
             self._apply(waiting[:ready])
             del waiting[:ready]
 
-    def _apply(self, ready: Iterable[_Command]) -> None:
+    def _apply(self, ready: Iterable[heads.Step]) -> None:
         compared_at = self._compared_at
         scope = self._scope
         apply = scope.apply

@@ -6,6 +6,7 @@ about one stream travel in bundles; of all else there is little.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from streamd_audit import log_order
 from streamd_audit.commands import (
     Append,
     Archived,
+    Command,
     Create,
     CreateBucket,
     DeleteBucket,
@@ -31,7 +33,6 @@ from streamd_audit.commands import (
 )
 from streamd_audit.errors import Damaged
 from streamd_audit.frames import batches_of
-from streamd_audit.framing import Buffer
 from streamd_audit.log_order import Entries, Told
 from streamd_audit.names import SegmentName
 from streamd_audit.replay import buckets, heads
@@ -65,8 +66,6 @@ WRONG, RUN, NOOPS, SEGMENT, PROBLEM, PLACED, SETTING = range(8, 15)
 CONFIGURED, RENEWED, BEGAN_ANEW = range(3)
 _OF_TOLD = {log_order.WRONG: WRONG, log_order.RUN: RUN, log_order.NOOP: NOOPS}
 
-_BRINGING = frozenset((Append, Create, StorePart, PublishSnapshot))
-_CUT = frozenset((Append, Create))
 _NO_DATA = memoryview(b"")
 _NO_NAMES = None, None
 _LONG = 2**63
@@ -151,60 +150,57 @@ class Scan(LogReader):
 
 def commands_of(group: int, entries: Iterable[LogEntry]) -> Iterator[Row]:
     """The commands of some entries that follow one another."""
-    bundles: dict[bytes, Bundle] = {}
+    bundles: defaultdict[bytes, Bundle] = defaultdict(list)
     for entry in entries:
-        index = entry.index
+        index, term, log_ms = entry.index, entry.term, entry.log_ms
         if entry.kind == CONFIGURATION:
             yield _row(SETTING, group, index, one=CONFIGURED, body=entry.payload)
-        for position, package in _packages(entry):
-            body = encode(package)
-            yield _row(PACKAGE, group, index, position, one=package.node_id, body=body)
+        if entry.packages:
+            for position, package in _packages(entry):
+                body = encode(package)
+                yield _row(PACKAGE, group, index, position, one=package.node_id, body=body)
         for position, command in enumerate(entry.commands):
-            kind = type(command)
-            about: Iterable[tuple[bytes | int, heads.Command]] = ()
-            data: Buffer = _NO_DATA
-            records, digests = 0, b""
-            if kind in _BRINGING:
-                data = command.data  # type: ignore[union-attr]
-                size = len(data)
-                lengths = command.lengths if kind in _CUT else [size] * (size > 0)  # type: ignore[union-attr]
-                records = len(lengths)
-                command.data = _NO_DATA  # type: ignore[union-attr]
-            if kind in heads.OF_ONE_STREAM:
-                if not _is_stream(command.key):  # type: ignore[union-attr]
+            if type(command) is Append or type(command) is Create:
+                data, lengths = command.data, command.lengths
+                command.data = _NO_DATA
+                digests = digests_of(data, lengths) if lengths else b""
+                bundles[command.key].append(
+                    (index, position, 0, term, log_ms, command, len(lengths), len(data), digests)
+                )
+                if type(command) is Append:
                     continue
-                about = ((command.key, command),)  # type: ignore
-                digests = digests_of(data, lengths) if records else b""
-            elif kind in heads.TO_CUT:
-                about = heads.cut(command)
-            for sub, (key, piece) in enumerate(about):
-                if isinstance(key, int):
-                    single = Bundle(
-                        [index], [position], [sub], [entry.term], [entry.log_ms], [piece],
-                        [records], [len(data)], [b""],
-                    )  # fmt: skip
-                    body = heads.encode(single)
-                    yield _row(BUNDLE_OF_UPLOAD, group, index, position, one=key, body=body)
-                    continue
-                bundle = bundles.get(key)
-                if bundle is None:
-                    bundle = bundles[key] = Bundle([], [], [], [], [], [], [], [], [])
-                bundle.index.append(index)
-                bundle.position.append(position)
-                bundle.sub.append(sub)
-                bundle.term.append(entry.term)
-                bundle.log_ms.append(entry.log_ms)
-                bundle.commands.append(piece)
-                bundle.records.append(records)
-                bundle.size.append(len(data))
-                bundle.digests.append(digests)
-            if kind is not Append:
-                yield from _facts(group, entry, position, command)
+            else:
+                for key, step in _steps(entry, position, command):
+                    if isinstance(key, bytes):
+                        bundles[key].append(step)
+                    else:
+                        body = heads.pack([step])
+                        yield _row(BUNDLE_OF_UPLOAD, group, index, position, one=key, body=body)
+            yield from _facts(group, entry, position, command)
     for key, bundle in bundles.items():
-        names = _names(key)
-        if names is not None:
-            place = bundle.index[0], bundle.position[0]
-            yield _row(BUNDLE, group, *place, *names, body=heads.encode(bundle))
+        bucket, _, name = key.partition(b"\0")
+        if bucket and name:
+            names = _text(bucket), _text(name)
+            yield _row(BUNDLE, group, *bundle[0][:2], *names, body=heads.pack(bundle))
+
+
+def _steps(
+    entry: LogEntry, position: int, command: Command
+) -> Iterator[tuple[bytes | int, heads.Step]]:
+    """A command that is none of the usual ones, by the streams or the upload it is about."""
+    records, size, digests = 0, 0, b""
+    if isinstance(command, StorePart | PublishSnapshot):
+        # A part of a body is one record.
+        size = len(command.data)
+        records = min(size, 1)
+        if isinstance(command, PublishSnapshot) and size:
+            digests = digests_of(command.data, [size])
+        command.data = _NO_DATA
+    for sub, (key, one) in enumerate(heads.cut(command)):
+        yield (
+            key,
+            (entry.index, position, sub, entry.term, entry.log_ms, one, records, size, digests),
+        )
 
 
 def _facts(group: int, entry: LogEntry, position: int, command: Any) -> Iterator[Row]:
@@ -294,14 +290,13 @@ def _row(
     )  # fmt: skip
 
 
-def _is_stream(key: bytes) -> bool:
-    bucket, _, name = key.partition(b"\0")
-    return bool(bucket and name)
-
-
 def _names(key: bytes) -> tuple[str, str] | None:
     """Bucket and name in a stream's key."""
     bucket, nul, name = key.partition(b"\0")
     if not nul:
         return None
-    return bucket.decode("utf-8", "replace"), name.decode("utf-8", "replace")
+    return _text(bucket), _text(name)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
