@@ -189,7 +189,7 @@ async def test_a_request_to_nobody_is_not_sent() -> None:
 async def test_a_request_that_is_too_large_is_not_sent() -> None:
     one, two = Node(1, limits=Limits(max_request_bytes=10)), Node(2)
     async with running(one, two):
-        with pytest.raises(NotSent, match="may have 10 bytes"):
+        with pytest.raises(NotSent, match="exceeds 10 bytes"):
             await one.ask(2, bytes(11))
 
 

@@ -1,7 +1,7 @@
 """The Raft core: what one node does, as a function of what happens to it.
 
 No clock, no I/O, no randomness of its own. The shell calls an input method (`step`, `propose`,
-`read`, `tick`, `stored`, `applied`) and then takes `ready()` until there is none.
+`read`, `tick`, `stored`, `applied`) and then takes `ready()` until it returns None.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Core:
     `trusted_from_index` how far the log had been: it follows, but neither votes nor stands until
     a leader has committed up to there and this node holds it.
 
-    A node that is the only voter needs nobody's consent and stands for election at once.
+    A node that is the only voter needs no other vote and campaigns at once.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Core:
 
     @property
     def refused_messages(self) -> int:
-        """How many messages were let go because their senders had no right to say them."""
+        """How many messages were ignored because their senders had no right to send them."""
         return self._state.refused_messages
 
     def peers(self) -> dict[int, PeerStatus]:

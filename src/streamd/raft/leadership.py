@@ -169,7 +169,7 @@ class Leadership:
             raise TransferInProgress(self._transfer.to)
 
     def hand_over(self) -> None:
-        """About to step down without being deposed: have a voter campaign at once that has all
+        """About to step down without being deposed: ask a voter to campaign at once that has all
         entries. Of several the one heard last: one that is gone would cost an election timeout."""
         peers = self.replication.progress
         others = [voter for voter in self._state.configuration.voters if voter in peers]

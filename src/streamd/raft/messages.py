@@ -70,7 +70,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PeerMessage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="type"):
-    """What all messages begin with: who says it, to whom, and in which term."""
+    """What all messages begin with: sender, receiver and the sender's term."""
 
     sender: NodeId
     to: NodeId

@@ -69,7 +69,7 @@ class Roles:
             self.forwarded_reads.tick()
 
     def _lead_on(self, leadership: Leadership) -> None:
-        """A leader that nobody hears, or that cannot write, makes room: its heartbeats would
+        """A leader that no majority hears, or that cannot write, steps down: its heartbeats would
         keep the others from electing one that can do its work."""
         leadership.tick()
         if not leadership.is_heard_by_quorum():
@@ -150,7 +150,7 @@ class Roles:
             state.messages.append(HeartbeatReply(state.node_id, message.sender, state.term))
 
     def _ignores_campaign(self, message: Message) -> bool:
-        """A candidate that nobody needs does not depose a leader by its term, unless the leader
+        """An unneeded candidate does not depose a leader by its term, unless the leader
         itself has sent it (thesis 4.2.3)."""
         return isinstance(message, VoteRequest) and not message.transfer and self._hears_leader()
 
@@ -282,7 +282,7 @@ class Roles:
         self._become_follower(self._state.term, 0)
 
     def _leave_role(self, leader_id: int) -> None:
-        """Be a plain follower of that leader, or of nobody, until something else is said."""
+        """Follow that leader, or none yet (0), without a candidacy."""
         self._state.leader_id = leader_id
         self._state.snapshots.clear()
         self.candidacy = None

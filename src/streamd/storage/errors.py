@@ -1,17 +1,17 @@
-"""What can be wrong with a data directory, said so that an operator knows what to do."""
+"""What can be wrong with a data directory, in words that tell an operator what to do."""
 
 from __future__ import annotations
 
 
 class StorageError(Exception):
-    """The node cannot go on with this storage; the message says why and what helps."""
+    """The node cannot continue with this storage; the message says why and what helps."""
 
 
 class StorageFailed(StorageError):
     """A read or write failed. Nothing may be acknowledged after it: the process must end.
 
-    LevelDB was seen to go on confirming synced writes after one failed for lack of space, and
-    to lose nearly all of them on the next start. Only a restart finds out what is on the disk.
+    LevelDB was seen to confirm synced writes after one had failed for lack of space, and to lose
+    nearly all of them on the next start. Only a restart finds out what is on the disk.
     """
 
 
@@ -40,7 +40,7 @@ class RecoveryUnfinished(StorageError):
 
 
 class NothingToRecover(StorageError):
-    """A cluster is to go on from data that are not there."""
+    """A recovery was asked for where there are no data."""
 
 
 class IdentityMismatch(StorageError):

@@ -1,6 +1,6 @@
-"""The rows of a state without those of records that the cold store has as well.
+"""The rows of a state, except for records that the cold store has too.
 
-And without what only tells of one node's own rows: which of them it has dropped.
+Also left out is what concerns one node's own rows: which of them it has evicted.
 """
 
 from __future__ import annotations

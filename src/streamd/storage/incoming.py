@@ -1,7 +1,7 @@
 """A snapshot being received, in a directory of its own until it is whole.
 
 After each piece the number of the next one is in the same synced write as the rows, so that the
-transfer goes on where it was, also after a crash.
+transfer continues where it was, also after a crash.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ class SnapshotDamaged(Exception):
 def check_installed(state: StateStore) -> None:
     """Raises `LogCorrupt` for the state of a snapshot that has lost its end since it was whole."""
     if state.get(_PROGRESS_KEY) is not None:
-        raise LogCorrupt(
-            f"the state is damaged: it is of a snapshot that lacks its end. {RESTORE_HINT}"
-        )
+        raise LogCorrupt(f"the state is damaged: its Raft snapshot is incomplete. {RESTORE_HINT}")
 
 
 class _Progress(msgspec.Struct, array_like=True):
@@ -70,7 +68,7 @@ class SnapshotSink:
     def begin(self, meta: SnapshotMeta) -> int:
         """Receive that snapshot; returns the number of the next piece wanted.
 
-        It goes on with what is there of the same snapshot, and removes what is of another.
+        It continues what is there of the same snapshot, and removes what is of another.
         """
         if self._progress is None or self._progress.meta != meta:
             self.close()
@@ -127,7 +125,7 @@ class SnapshotSink:
             self._discard()
 
     def close(self) -> None:
-        """Stop receiving, but keep what is there: `begin` may go on with it."""
+        """Stop receiving, but keep what is there: `begin` may continue it."""
         if self._db is not None:
             self._db.close()
         self._db = self._progress = None

@@ -122,7 +122,7 @@ class StateStore:
             return True
 
     def remove_unused(self) -> bool:
-        """Remove the files that a compaction replaced while somebody read them.
+        """Remove the files that a compaction replaced while they were being read.
 
         LevelDB looks for such files only when it has written a new one, which on a node that
         rests is never. Does nothing, and says so, while anybody reads.
@@ -181,7 +181,7 @@ class StateStore:
         with self._lock:
             self._changed.wait_for(lambda: not self._swapping)
             if db is not None and (db is not self._db or db.closed):
-                raise ViewGone(f"the state in {self._directory} is another one by now")
+                raise ViewGone(f"the state in {self._directory} was replaced")
             self._calls += 1
             used = self._db
         try:

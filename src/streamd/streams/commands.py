@@ -174,7 +174,7 @@ class FlushCold(msgspec.Struct, frozen=True, array_like=True, tag="flush-cold"):
 
 
 class DropSlices(msgspec.Struct, frozen=True, array_like=True, tag="drop-slices"):
-    """Slices of one stream or blob id that nobody reads any more, by the record they end before."""
+    """Slices of one stream or blob id that are no longer read, by the record they end before."""
 
     stream_id: int
     end_records: list[int]

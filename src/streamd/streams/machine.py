@@ -186,7 +186,7 @@ class Machine:
     # -- streams ------------------------------------------------------------------------------
 
     def _living(self, key: bytes, now_ms: int) -> Stream | Result:
-        """The stream, or why there is none; one that is found to have expired ends here."""
+        """The stream, or why it cannot be used; an expired one ends here."""
         stream = self.state.streams.get(key)
         if stream is None:
             return Result.NOT_FOUND

@@ -3,7 +3,7 @@
 
 A body comes as an upload, part by part; one small command makes it the snapshot. A blob has an
 id of its own, from the counter of the streams, and is shared by the forks that inherit it: it
-goes when nobody refers to it any more.
+goes when nothing refers to it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def publish(state: State, stream: Stream, command: PublishSnapshot, now_ms: int)
     if refusal is Result.SNAPSHOT_DIFFERS and _is_published(stream, command):
         refusal = Result.PUBLISHED
     if refusal is None and at.record < 0:
-        # What it was found to be was made up; no row can tell of it.
+        # The finding was made up: no row has a record before the first.
         refusal = Result.INVALID
     if refusal is None:
         refusal = _incomplete(stream, command, upload)
@@ -78,7 +78,7 @@ def publish(state: State, stream: Stream, command: PublishSnapshot, now_ms: int)
 
 
 def drop_uploads(state: State, command: DropUploads, now_ms: int) -> Outcome:
-    """Forget uploads that nobody goes on with."""
+    """Forget uploads that have been idle."""
     for upload_id in command.ids:
         upload = state.uploads.get(keys.number(upload_id))
         if upload is not None and now_ms - upload.touched_ms >= command.idle_ms:
@@ -88,7 +88,7 @@ def drop_uploads(state: State, command: DropUploads, now_ms: int) -> Outcome:
 
 
 def inherit(state: State, source: Stream, fork: Stream) -> None:
-    """Let a fork have its source's snapshot, so that it can be bootstrapped as well."""
+    """Give a fork its source's snapshot, so that its readers can bootstrap too."""
     if source.snapshot is not None:
         fork.snapshot = source.snapshot
         _refer(state, source.snapshot.blob_id, 1)

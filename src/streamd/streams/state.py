@@ -178,7 +178,7 @@ class State:
         self._appended_bytes += len(data)
 
     def discard_blob(self, blob_id: int) -> None:
-        """Leave a blob's parts to the background removal; who still reads them may go on."""
+        """Leave a blob's parts to the background removal; readers in progress may finish."""
         self._rows[keys.garbage_key(blob_id)] = b""
 
     # -- reads --------------------------------------------------------------------------------

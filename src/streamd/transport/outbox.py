@@ -126,12 +126,12 @@ class Outbox:
         self._wake.set()
 
     def drop_messages(self) -> None:
-        """Forget the messages that wait: nobody will be there while they mean anything."""
+        """Drop the messages that wait: they mean nothing by the time a peer is connected again."""
         self._urgent.clear()
         self._bulk.clear()
 
     def end_connection(self) -> None:
-        """What is cut off in the middle, or concerns this connection only, does not go on."""
+        """Drop what is cut off in the middle or concerns this connection only."""
         self._packets.clear()
         self._control.clear()
         self._under_way = iter(())

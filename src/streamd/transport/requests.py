@@ -33,7 +33,7 @@ log = structlog.get_logger("streamd.transport")
 
 _HEAD_BYTES = 64  # what a request or reply has besides its payload, and a little more
 _MAX_TIMEOUT_MS = (1 << 32) - 1
-# Refusals cost the asker nothing, so one that reads none of them is not to be fed for ever.
+# Refusals cost the asker nothing, so a peer that reads none of them does not get more for ever.
 _MAX_WAITING_REPLIES = 4
 
 _REFUSED = msgspec.msgpack.Decoder(RefusalMessage)
@@ -94,7 +94,7 @@ class Asking:
         """See `Transport.request`."""
         limit = min(self._limits.max_request_bytes, self._limits.max_packet_bytes - _HEAD_BYTES)
         if len(payload) > limit:
-            raise NotSent(f"a request may have {limit} bytes")
+            raise NotSent(f"the request exceeds {limit} bytes")
         if not self._connected:
             raise NotSent("the peer is not connected")
         call = _Call()
@@ -123,7 +123,7 @@ class Asking:
             self._outbox.take_back(number)
 
     def on_reply(self, reply: Reply) -> None:
-        """Raises `ProtocolError`. Replies that nobody waits for any more are overlooked."""
+        """Raises `ProtocolError`. Ignores replies that no request waits for."""
         if reply.status not in frozenset(ReplyStatus):
             raise ProtocolError(f"it sent a reply of unknown status {reply.status}")
         if reply.status != ReplyStatus.DONE:
@@ -158,7 +158,7 @@ class Answering:
         self._reply_bytes = 0
 
     def on_request(self, request: Request, nursery: trio.Nursery) -> None:
-        """Raises `ProtocolError` when the peer goes on asking without reading the replies."""
+        """Raises `ProtocolError` when the peer keeps asking without reading the replies."""
         size = len(request.payload)
         if (
             self._requests < self._limits.max_requests
@@ -169,7 +169,7 @@ class Answering:
             nursery.start_soon(self._answer, request)
             return
         if self._outbox.waiting_packets >= _MAX_WAITING_REPLIES * self._limits.max_requests:
-            raise ProtocolError("it asks on and on without reading the replies")
+            raise ProtocolError("it keeps asking without reading the replies")
         refused = RefusalMessage(OVERLOADED, "too many requests of this node are under way")
         reply = Reply(request.request_id, ReplyStatus.REFUSED, _ENCODER.encode(refused))
         self._outbox.put_packet(Packet(FrameKind.REPLY, reply_payload(reply), _nothing))
@@ -214,7 +214,7 @@ class Answering:
         except self._fatal:
             raise
         except Exception:
-            # A bug of ours: this request gets an answer, all others go on.
+            # A bug of ours: this request gets an answer, all others continue.
             log.exception("a peer's request failed", peer_id=self._peer_id, kind=request.kind)
             status, why = (
                 ReplyStatus.FAILED,

@@ -1,4 +1,4 @@
-"""The transport of a node: whom it dials, whom it accepts, and what goes between."""
+"""The transport of a node: which peers it dials and accepts, and what goes between them."""
 
 from __future__ import annotations
 
@@ -53,8 +53,6 @@ class Transport:
         self._peers: dict[int, Link] = {}
         self._routes: dict[str, Link] = {}
         self._nursery: trio.Nursery | None = None
-        # Messages to nodes that are not known, which is nobody's queue.
-        self.unroutable_messages = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen, accept and dial until cancelled. Started once it listens.
@@ -74,7 +72,7 @@ class Transport:
             finally:
                 self._nursery = None
 
-    # -- whom to dial -----------------------------------------------------------------------------
+    # -- what to dial -----------------------------------------------------------------------------
 
     def set_peers(self, addresses: Mapping[int, str]) -> None:
         """Dial exactly these nodes, by id, besides the routes. This node's own id is overlooked.
@@ -230,15 +228,13 @@ class Transport:
     # -- traffic ----------------------------------------------------------------------------------
 
     def send(self, peer_id: int, messages: Sequence[Message]) -> None:
-        """Send Raft messages, if possible; never waits.
+        """Send Raft messages to a peer, if it is known; never waits.
 
         Anything but an append is urgent and overtakes appends. What waits is bounded: the oldest
         messages give way, and all of them when the connection or an attempt to make one fails.
         """
         link = self._peers.get(peer_id)
-        if link is None:
-            self.unroutable_messages += len(messages)
-        else:
+        if link is not None:
             link.send(messages)
 
     async def request(self, peer_id: int, kind: int, payload: bytes, *, timeout_s: float) -> bytes:

@@ -167,8 +167,11 @@ def parse_reply(payload: bytes) -> Reply:
 
 
 def _check_group(payload: bytes) -> None:
-    if len(payload) < _GROUP.size or _GROUP.unpack_from(payload)[0] != GROUP_ID:
-        raise ProtocolError("it spoke for a group that is not there")
+    if len(payload) < _GROUP.size:
+        raise ProtocolError("it named no group")
+    (group_id,) = _GROUP.unpack_from(payload)
+    if group_id != GROUP_ID:
+        raise ProtocolError(f"unknown group {group_id}")
 
 
 # -- connections ----------------------------------------------------------------------------------
@@ -184,7 +187,7 @@ class Unfinished:
     def add(self, size: int) -> None:
         """Raises `ConnectionEnded` when there would be too many."""
         if self.size + size > self._max_bytes:
-            raise ConnectionEnded("too much of nodes that are no members is unfinished")
+            raise ConnectionEnded("strangers have too many bytes of unfinished parts")
         self.size += size
 
     def remove(self, size: int) -> None:
