@@ -34,8 +34,6 @@ MIN_OVERVIEW_LINES = 5
 NOT_YET: dict[str, set[str]] = {
 
 
-    "tiering": {"words"},
-    "backup": {"words"},
 
     "client": {"docstrings", "words"},
     "commands": {"docstrings", "overview", "words"},

@@ -106,7 +106,7 @@ async def test_the_restored_node_serves_and_is_archived_itself(
     again = await restored(
         cold, tmp_path / "again", Choice(cluster_id=done.cluster_id), fencing=False
     )
-    async with running_node(tmp_path / "again") as node:
+    async with running_node(tmp_path / "again", cold=cold, cold_config=UNFLUSHED) as node:
         assert await read_all(node, "a") == text + b"and on"
     shutil.rmtree(history.place / done.cluster_id)
     assert again.former_cluster_id == done.cluster_id

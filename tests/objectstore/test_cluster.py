@@ -158,7 +158,7 @@ def test_all_nodes_read_what_none_has_any_more(play: Play) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize(
-    "step", ["gather_pack", "put", "stat", "_checked_get", "_write_blocking", "write", "evict_some"]
+    "step", ["gather_pack", "put", "stat", "_checked_get", "_store_blocking", "write", "evict_some"]
 )
 def test_a_crash_at_any_step_loses_nothing_and_leaves_no_gap(
     play: Play, step: str, count: int

@@ -364,7 +364,7 @@ class Host:
             raise
         if call is install:
             self._installed.unpark_all()
-        if getattr(call, "__name__", "") == "_write_blocking":
+        if getattr(call, "__name__", "") == "_store_blocking":
             self._watch.after_write(self.node_id)
             self._written.unpark_all()
         return result

@@ -172,7 +172,7 @@ PARTS = {
     "condition": commands.IfMatch,
     "finding": commands.Verified,
     "moved slice": commands.MovedSlice,
-    "place": commands.Place,
+    "log position": commands.Place,
 }
 ROWS = {
     "b": rows.Bucket,
