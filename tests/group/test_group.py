@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from streamd.group import group, state_flusher, sweeping
+from streamd.group.group import Group
 from streamd.group.proposals import Unavailable
 from streamd.node.node import Node
 from streamd.streams import keys
@@ -67,6 +69,46 @@ async def test_one_entry_holds_a_bounded_number_of_commands_and_bytes(
         before = node.group.last_index
         await append_to(node, "a", b"x" * 5000)
         assert node.group.last_index - before == 1, "a large one goes alone, but goes"
+
+
+# -- turns ----------------------------------------------------------------------------------------
+
+
+async def test_any_number_of_wakes_before_a_turn_are_one_turn(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mock_clock: trio.testing.MockClock,  # no tick comes in between
+) -> None:
+    turns = 0
+    real = Group._turn
+
+    def turn(self: Group, nursery: trio.Nursery) -> None:
+        nonlocal turns
+        turns += 1
+        real(self, nursery)
+
+    monkeypatch.setattr(Group, "_turn", turn)
+    mock_clock.rate = 10.0  # until the node leads
+    async with running_node(tmp_path) as node:
+        mock_clock.rate = 0.0
+        await trio.testing.wait_all_tasks_blocked()
+        before = turns
+        for _ in range(3):
+            node.group.step([])
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.rate = 10.0
+        assert turns == before + 1
+
+
+async def test_a_write_of_rows_in_memory_reads_none_from_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+        read: list[list[bytes]] = []
+        monkeypatch.setattr(node.stores.state, "get_many", read.append)
+        await append_to(node, "a", b"x")
+        assert read == []
 
 
 # -- backpressure and cancellation ----------------------------------------------------------------

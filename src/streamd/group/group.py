@@ -80,11 +80,11 @@ class Group:
         self._configuration: Configuration | None = None
         # After a refusal by the core, nothing is proposed until the next tick.
         self._proposing_pauses = False
-        self._turn_due = trio.lowlevel.ParkingLot()  # the turn task
+        self._turn_due = trio.lowlevel.ParkingLot()  # wakes the turn task
         self._turn_is_due = False
-        self._turn_taken = trio.lowlevel.ParkingLot()  # who waits for a condition
-        self._leadership_changed = trio.lowlevel.ParkingLot()  # who acts as leader, or follows one
-        self._changes_made = trio.lowlevel.ParkingLot()  # the task that tells live readers
+        self._turn_taken = trio.lowlevel.ParkingLot()  # wakes `wait_for`, `install`
+        self._leadership_changed = trio.lowlevel.ParkingLot()  # wakes the leader's tasks
+        self._changes_made = trio.lowlevel.ParkingLot()  # wakes `_publish`
 
         limits = MAX_PENDING_COMMANDS, MAX_PENDING_BYTES
         self._queue: ProposalQueue[Proposal] = ProposalQueue(*limits)

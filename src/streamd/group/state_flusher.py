@@ -53,8 +53,8 @@ class StateFlusher:
         self._run_blocking = run_blocking
         self._due = due
         self._retention = retention
-        self._changed = trio.lowlevel.ParkingLot()
-        self._flushed = trio.lowlevel.ParkingLot()
+        self._changed = trio.lowlevel.ParkingLot()  # `run`
+        self._flushed = trio.lowlevel.ParkingLot()  # callers of `stored`
         self._flushed_at = -math.inf
         self._awaited_index = 0
         # Held by a flush, and by the installation of a Raft snapshot.
