@@ -14,8 +14,8 @@ from streamd import __version__
 EXIT_STORAGE = 1
 EXIT_CONFIG = 2
 
-# Where a command is defined. The server and the client have little in common: neither loads the
-# other, and a command starts as fast as it can.
+# Where each command is defined. Its module is imported when the command runs: the client does not
+# load the server, nor the server the client, so both start fast.
 _ELSEWHERE = {
     "append": "streamd.client.writing:append",
     "backup": "streamd.commands.backup:backup",
@@ -38,7 +38,7 @@ _ELSEWHERE = {
 
 
 class _Commands(click.Group):
-    """Commands whose modules are loaded when they are asked for."""
+    """Imports the module of a command when the command is looked up."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *_ELSEWHERE])
@@ -55,15 +55,15 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="streamd")
 def main() -> None:
-    """A distributed server for Durable Streams, and a client of one."""
+    """A distributed server for Durable Streams, and its client."""
 
 
 @main.command()
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
 @click.option("--node-id", type=int, help="This node's id, 1 or more. [default: 1]")
 @click.option("--listen", help="Where clients connect. [default: 127.0.0.1:4437]")
-@click.option("--advertise", help="The address others reach this node by.")
-@click.option("--data-dir", help="Where everything is kept. [default: ./data]")
+@click.option("--advertise", help="The address at which others reach this node.")
+@click.option("--data-dir", help="The data directory. [default: ./data]")
 @click.option("--http", help="front-door (HTTP/1.1, fast) or hypercorn (HTTP/2 as well).")
 @click.option("--log-level", help="debug, info, warning or error. [default: info]")
 @click.option("--log-format", help="console or json. [default: console]")
@@ -106,7 +106,7 @@ def serve(
 
 
 def _fail(errors: BaseExceptionGroup[Exception], status: int) -> None:
-    """Say what is wrong, once, and exit."""
+    """Print each distinct message once, and exit."""
     messages: list[str] = []
     stack: list[BaseException] = [errors]
     while stack:

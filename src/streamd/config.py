@@ -1,7 +1,7 @@
-"""Configuration: defaults, then a TOML file, then the environment, then flags.
+"""Configuration: defaults, overridden by a TOML file, the environment, then flags.
 
-Everything is decoded into typed structs; a key that does not exist or has the wrong type is an
-error that names it and where it came from.
+Each source is decoded into typed structs by itself, so that an unknown key or a wrong type is
+reported with its source. What only the whole can break (keys that need each other) is checked last.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ PositiveNumber = Annotated[float, msgspec.Meta(gt=0)]
 _PREFIX = "STREAMD_"
 _REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
 _URL = re.compile(r"https?://[^/?#@]+/?")
-# What every S3 takes as a bucket's name, and what may stand before the names of our objects.
+# A bucket name that every S3 accepts, and a prefix for the names of our objects.
 _S3_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-# Parts are told apart by their slashes alone: else a long wrong one is tried in all ways to cut it.
+# Slashes alone separate parts: otherwise a long mismatch would backtrack exponentially.
 _S3_PREFIX = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*(/|\Z))*")
 # A name, an IPv4 address, or an IPv6 address without brackets.
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:\s\x00-\x1f]+):(?P<port>[0-9]{1,5})")
 
 
-# What is appended at once is in one pack and in one segment of the log's archive. There it takes up
-# to half as much again, for the lengths of many small messages, and is not alone.
+# One append goes into one pack and one segment of the archived log. In the segment the lengths of
+# many small messages may add half its size, and other entries need room.
 MAX_COLD_BODY_BYTES = MAX_OBJECT_BYTES * 5 // 8
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the message names the key and its source."""
+    """The configuration is invalid; the message names the key and its source."""
 
 
 class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The `[server]` section. Addresses are ``host:port``; times and sizes have their unit.
 
-    `allowed_hosts` are names, without a port, that clients may administer the node by, besides
+    `allowed_hosts` are names, without a port, under which operators may reach the node, besides
     those in `listen` and `advertise`.
     """
 
@@ -86,12 +86,12 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class ClusterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The `[cluster]` section. Without a name the node is a cluster by itself.
 
-    `listen` is where peers connect, `advertise` how they reach it if that differs; `routes` are
-    those addresses of the other nodes. Only the node `bootstrap_node_id` may found the cluster.
+    Peers connect to `listen`, or to `advertise` if that differs; `routes` are these addresses of
+    the other nodes. Only the node `bootstrap_node_id` may found the cluster.
 
-    Peers prove who they are by certificates of `tls_ca` for `tls_name`, in which ``{id}`` and
-    ``{cluster}`` stand for the node's id and the cluster's name, or by the bytes of `secret_file`,
-    which all nodes share. With `insecure` nobody has to.
+    Peers authenticate with certificates of `tls_ca` for `tls_name`, in which ``{id}`` and
+    ``{cluster}`` stand for the node's id and the cluster's name, or with the bytes of
+    `secret_file`, which all nodes share. With `insecure` they need not.
     """
 
     name: str | None = None
@@ -115,22 +115,21 @@ class ClusterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def other_routes(self) -> list[str]:
-        """The routes but this node's own, which an operator may well list too."""
+        """The routes without this node's own, which operators tend to list too."""
         return [route for route in dict.fromkeys(self.routes) if route != self.address]
 
 
 class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The `[cold]` section: where old bytes, the log's archive and snapshots of the state go.
+    """The `[cold]` section: the object store for flushed bytes, the archived log and checkpoints.
 
-    `fs_path` is ``cold`` in the data directory unless given. A request, and a reader who waits for
-    the store, has `timeout_ms`; readers have `max_requests` at once, and the node's own work has as
-    many. Bytes are flushed when `pack_bytes`
-    of them have gathered or the oldest is `flush_after_ms` old. Without room in the hot tier,
-    `hot_limit_bytes`, nothing is appended; what a node keeps of flushed bytes fills at most
-    `hot_keep_bytes`, and `cache_bytes` of memory hold what was read back. A node keeps up to
-    `log_limit_bytes` of its log that wait to be archived. What nothing needs any more is looked
-    for every `gc_interval_ms`; objects go when nothing has needed them for `gc_grace_ms`. All
-    objects are read every `scrub_interval_hours`, at `scrub_bytes_per_s`.
+    `fs_path` defaults to ``cold`` in the data directory. Each request, and each reader that waits
+    for the store, has `timeout_ms`; readers share `max_requests` at once, and the node's own work
+    has as many. Bytes are flushed when `pack_bytes` of them have gathered or the oldest is
+    `flush_after_ms` old. Beyond `hot_limit_bytes` of unflushed bytes appends are refused; a node
+    keeps at most `hot_keep_bytes` of flushed bytes on disk, and `cache_bytes` of memory hold what
+    was read back. A node keeps up to `log_limit_bytes` of its log until they are archived. Garbage
+    is collected every `gc_interval_ms`, from objects unused for `gc_grace_ms`. All objects are read
+    every `scrub_interval_hours`, at `scrub_bytes_per_s`.
     """
 
     backend: Literal["none", "fs", "s3"] = "none"
@@ -160,7 +159,7 @@ class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The `[log]` section: what is written to standard error."""
+    """The `[log]` section: events on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["console", "json"] = "console"
@@ -189,7 +188,7 @@ def load(
     environment: Mapping[str, str],
     flags: Mapping[str, Mapping[str, Any]],
 ) -> Config:
-    """Put the configuration together; `flags` holds values by section and key.
+    """Merge all sources; `flags` holds values by section and key.
 
     Raises `ConfigError`.
     """
@@ -209,7 +208,7 @@ def _merge(
     environment: Mapping[str, str],
     source: str,
 ) -> None:
-    """Lay one source over those before it, having checked it by itself."""
+    """Check one source by itself, and lay it over those before it."""
     resolved = {
         section: {
             key: _resolve(value, f"{section}.{key}", environment) for key, value in keys.items()
@@ -234,7 +233,7 @@ def _convert(values: Mapping[str, Any], source: str) -> Config:
 
 
 def _readable(message: str) -> str:
-    """msgspec's message with the key in front: ``server.node_id: Expected `int`…``"""
+    """Put the key in front of msgspec's message: ``server.node_id: Expected `int`…``"""
     text, _, path = message.partition(" - at `$")
     key = path.rstrip("`").lstrip(".")
     unknown = re.search(r"unknown field `([^`]*)`", text)
@@ -271,7 +270,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, dict[str, Any
 
 
 def _resolve(value: Any, key: str, environment: Mapping[str, str]) -> Any:
-    """``$NAME`` stands for the environment variable, so that secrets need not be in files."""
+    """Replace ``$NAME`` by the environment variable, which keeps secrets out of files."""
     if not isinstance(value, str) or _REFERENCE.fullmatch(value) is None:
         return value
     try:
@@ -296,7 +295,7 @@ def _check(config: Config) -> None:
     for host in server.allowed_hosts:
         if _HOST_NAME.fullmatch(host) is None:
             raise ConfigError(
-                f"server.allowed_hosts: {shown(host)!r} is not a host's name, or has a port"
+                f"server.allowed_hosts: {shown(host)!r} is not a host name without a port"
             )
     if (server.tls_cert is None) != (server.tls_key is None):
         raise ConfigError("server.tls_cert and server.tls_key go together")
@@ -307,7 +306,7 @@ def _check(config: Config) -> None:
     if config.cold.backend != "none" and server.max_body_bytes > MAX_COLD_BODY_BYTES:
         raise ConfigError(
             f"server.max_body_bytes must be at most {MAX_COLD_BODY_BYTES} with cold.backend = "
-            f'"{config.cold.backend}": what is larger does not fit into an object there'
+            f'"{config.cold.backend}": a larger body does not fit into one object'
         )
 
 
@@ -327,13 +326,13 @@ def _check_cluster(cluster: ClusterConfig) -> None:
     if any(given) and not all(given):
         raise ConfigError("cluster.tls_cert, cluster.tls_key and cluster.tls_ca go together")
     if "{id}" not in cluster.tls_name:
-        raise ConfigError("cluster.tls_name: a node's name must have its {id}")
+        raise ConfigError("cluster.tls_name must contain {id}")
     proves = cluster.tls_ca is not None or cluster.secret_file is not None
     if cluster.name and not (proves or cluster.insecure or _is_loopback(cluster.listen)):
         raise ConfigError(
-            f"cluster.listen: {cluster.listen} is open to other machines, and nothing tells "
-            "whether a peer is a node of the cluster: set cluster.tls_cert, tls_key and tls_ca, or "
-            "cluster.secret_file; or cluster.insecure = true where nobody else can reach the port"
+            f"cluster.listen: {cluster.listen} is open to other machines, and peers are not "
+            "authenticated: set cluster.tls_cert, tls_key and tls_ca, or cluster.secret_file; or "
+            "cluster.insecure = true if no one else can reach the port"
         )
 
 
@@ -348,13 +347,13 @@ def _is_loopback(address: str) -> bool:
 def _check_cold(cold: ColdConfig, cluster: ClusterConfig) -> None:
     if cold.backend == "fs" and cluster.name:
         raise ConfigError(
-            'cold.backend = "fs" is for a node by itself: the nodes of a cluster need a store '
-            'that all of them reach ("s3")'
+            'cold.backend = "fs" is for a single node: the nodes of a cluster need a store that '
+            'all of them reach ("s3")'
         )
     if cold.backend == "s3" and not cold.s3_bucket:
         raise ConfigError('cold.backend = "s3" needs a cold.s3_bucket')
     if cold.s3_bucket is not None and _S3_BUCKET.fullmatch(cold.s3_bucket) is None:
-        raise ConfigError(f"cold.s3_bucket: {shown(cold.s3_bucket)!r} is no name for a bucket")
+        raise ConfigError(f"cold.s3_bucket: {shown(cold.s3_bucket)!r} is not a valid bucket name")
     if cold.s3_endpoint is not None and _URL.fullmatch(cold.s3_endpoint) is None:
         raise ConfigError(
             f"cold.s3_endpoint: {shown(cold.s3_endpoint)!r} is not http://host:port or "

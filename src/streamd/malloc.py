@@ -1,4 +1,4 @@
-"""How the process gets its memory from the system."""
+"""The settings of the C library's allocator."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _M_ARENA_MAX = -8
 
 
 def share_one_heap() -> None:
-    """Have all threads allocate from one heap, where the C library is glibc; else do nothing.
+    """Let all threads allocate from one heap if the C library is glibc; else do nothing.
 
     By default each thread gets a heap of its own. Bytes that one thread allocates and another
-    frees, as everything written to disk here is, then pile up as holes in heaps that nobody
-    fills: a snapshot of 128 MiB passing through left some 10 MiB behind.
+    frees, as everything written to disk here is, then accumulate as holes in heaps that no thread
+    fills: passing a snapshot of 128 MiB through leaked some 10 MiB.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)

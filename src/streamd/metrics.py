@@ -1,7 +1,7 @@
-"""Metrics: plain numbers on the hot path, Prometheus text when somebody asks.
+"""Metrics: plain numbers on the hot path, Prometheus text at scrape time.
 
-A counter of the client library costs a lock and a few calls; these cost one addition. A
-collector hands them over at scrape time.
+A counter of the Prometheus library costs a lock and a few calls, one of these an addition; a
+collector reads them when the node is scraped. A metric has no prefix here: `streamd_` is added.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Labelled = tuple[
 
 
 class Histogram:
-    """Observations counted by upper bound."""
+    """Counts observations by upper bound."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -54,7 +54,7 @@ class Histogram:
 
 
 class Metrics:
-    """All that one node counts. `gauges` are asked for their values when scraped."""
+    """All that one node counts; gauges are functions that are called at scrape time."""
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, str, int], int] = {}
@@ -77,23 +77,23 @@ class Metrics:
         self.requests[key] = self.requests.get(key, 0) + 1
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Have a gauge ``streamd_{name}`` scraped."""
+        """Register a gauge ``streamd_{name}``."""
         self.gauges[name] = (text, value)
 
     def gauge_by(
         self, label: str, name: str, text: str, values: Callable[[], Mapping[str, float]]
     ) -> None:
-        """Have a gauge ``streamd_{name}`` scraped, a value for each value of `label`."""
+        """Register a gauge ``streamd_{name}`` with a series for each value of `label`."""
         self.labelled.append((GaugeMetricFamily, label, name, text, values))
 
     def counter_by(
         self, label: str, name: str, text: str, values: Callable[[], Mapping[str, float]]
     ) -> None:
-        """Have a counter ``streamd_{name}_total`` scraped, a value for each value of `label`."""
+        """Register a counter ``streamd_{name}_total`` with a series for each value of `label`."""
         self.labelled.append((CounterMetricFamily, label, name, text, values))
 
     def exposition(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
@@ -102,6 +102,7 @@ class _Families(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
+        """Called by the registry at each scrape."""
         metrics = self._metrics
         requests = CounterMetricFamily(
             "streamd_http_requests", "HTTP requests answered.", labels=("route", "method", "status")
@@ -110,10 +111,10 @@ class _Families(Collector):
             requests.add_metric((route, method, str(status)), count)
         yield requests
         yield metrics.append_latency.family(
-            "streamd_append_latency_seconds", "From an append's arrival to its answer."
+            "streamd_append_latency_seconds", "Time from the arrival of an append to its answer."
         )
         yield metrics.fsync_latency.family(
-            "streamd_fsync_latency_seconds", "One synced write of the log."
+            "streamd_fsync_latency_seconds", "Time of one synced write of the log."
         )
         yield metrics.commit_batch.family(
             "streamd_commit_batch_commands", "Commands that shared one log entry."
@@ -128,7 +129,7 @@ class _Families(Collector):
         )
         yield CounterMetricFamily(
             "streamd_outcomes_unknown",
-            "Writes that ended without anyone knowing what became of them.",
+            "Writes that were answered before their outcome was known.",
             metrics.outcomes_unknown,
         )
         yield CounterMetricFamily(

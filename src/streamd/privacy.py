@@ -1,4 +1,4 @@
-"""What a node stores is for its own user alone."""
+"""Files of a node are readable by its own user only."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _OTHERS = 0o077
 
 
 def keep_private() -> None:
-    """Keep other users of the machine away from all files that this process makes from now on.
+    """Deny other users access to all files that this process creates from now on.
 
-    It is the process's umask, because LevelDB has no setting of its own for that.
+    This sets the process's umask, because LevelDB has no setting for the mode of its files.
     """
     os.umask(_OTHERS)
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether its permissions give the group or others anything. Raises `OSError`."""
+    """Whether the group or others have any permission. Raises `OSError`."""
     return bool(path.stat().st_mode & _OTHERS)

@@ -1,10 +1,10 @@
-"""What messages and logs may show of an address that somebody gave."""
+"""Hides credentials in addresses that messages and logs show."""
 
 from __future__ import annotations
 
 
 def shown(address: str) -> str:
-    """An address or URL without what may be credentials: all before its last ``@``, and a query."""
+    """An address without what may hold credentials: all before its last ``@``, and a query."""
     address, question_mark, _ = address.partition("?")
     before, at, host = address.rpartition("@")
     if at:

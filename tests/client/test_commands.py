@@ -1,4 +1,4 @@
-"""Each command against a server process: what it prints, what it leaves behind, how it fails."""
+"""Each command against a server process: what it prints, what it leaves, how it fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.client.running import Shell, heard
 from tests.support.ports import unused_port
 
-NOT_FOUND = "there is no such stream (404 STREAM_NOT_FOUND)"
+NOT_FOUND = "stream not found (404 STREAM_NOT_FOUND)"
 
 
 def _hash(data: bytes) -> str:
@@ -33,7 +33,7 @@ def test_a_newcomers_first_commands_simply_work(streamd: Shell) -> None:
 
 def test_creating_again_is_fine_if_it_asks_for_the_same(streamd: Shell) -> None:
     streamd("create", "again", "--ttl", "60")
-    assert streamd("create", "again", "--ttl", "60") == b"again exists, and is as asked for\n"
+    assert streamd("create", "again", "--ttl", "60") == b"again exists with these settings\n"
     told = json.loads(streamd("create", "again", "--ttl", "60", "--json"))
     assert (told["name"], told["created"], told["closed"]) == ("again", False, False)
     sentence = streamd.fails(1, "create", "again", "-t", "json")
@@ -142,7 +142,7 @@ def test_a_deleted_stream_is_gone(streamd: Shell) -> None:
     assert streamd("delete", "brief") == b"deleted brief\n"
     for command in ("delete", "read", "head", "tail", "append", "close"):
         sentence = streamd.fails(1, command, "brief", given=b"x")
-        assert sentence == f"brief: {NOT_FOUND}; 'streamd create brief' would make it"
+        assert sentence == f"brief: {NOT_FOUND}; 'streamd create brief' creates it"
 
 
 # --- failures
@@ -151,10 +151,10 @@ def test_a_deleted_stream_is_gone(streamd: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "given", "sentence"),
     [
-        (["read", "a//b"], b"", "'a//b' is no name: it has an empty part"),
+        (["read", "a//b"], b"", "'a//b' has an empty part"),
         (["append", "strict", "--lines"], b"{}\nnope", "line 2 is not JSON"),
         (["append", "strict"], b"", "standard input is empty"),
-        (["append", "strict"], b"{}\n{}\n", "for a message a line, there is --lines"),
+        (["append", "strict"], b"{}\n{}\n", "for one message a line, use --lines"),
         (["append", "strict"], b" " * (17 << 20), "JSON input exceeds 16 MiB"),
         (["snapshot", "read", "strict"], b"", "name it BUCKET/STREAM"),
         (["fork", "strict", "x", "--at", "a\nb"], b"", "cannot be sent in a request"),
@@ -232,7 +232,7 @@ def test_a_standard_stream_that_is_closed_ends_with_status_4(
 def test_a_fork_of_nothing_is_told_what_is_missing(streamd: Shell) -> None:
     said = streamd.fails(1, "fork", "nothing", "something")
     assert said.startswith("nothing: ")
-    assert said.endswith("'streamd create nothing' would make it")
+    assert said.endswith("'streamd create nothing' creates it")
 
 
 def test_a_reader_that_leaves_the_pipe_ends_it_quietly(streamd: Shell) -> None:

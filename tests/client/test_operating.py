@@ -73,7 +73,7 @@ def test_a_ca_of_ones_own_is_trusted_for_operations_too(tmp_path: Path) -> None:
         assert at_any.peek(f"127.0.0.1:{unused_port()}", "/cluster/status") is None
 
 
-def test_an_address_that_is_none_is_a_usage_error_for_operations_too() -> None:
+def test_a_url_without_a_scheme_is_a_usage_error_for_operations_too() -> None:
     for command in ("cluster", "cold"):
         failed = Shell("10.0.0.1:4437").run(command, "status")
         assert (failed.returncode, b"does not begin with http" in failed.stderr) == (2, True)
@@ -109,7 +109,7 @@ BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: cl
 
 @pytest.mark.parametrize(("answer", "status"), [(b"", 3), (BUSY, 1)])
 def test_a_change_of_the_members_is_never_sent_twice(answer: bytes, status: int) -> None:
-    """Sent again after it took effect, it would be refused, or hand over the lead once more."""
+    """Sent again after it took effect, it would be refused, or transfer leadership once more."""
     with breaking_off(answer) as (first, asked), breaking_off(answer) as (second, asked_too):
         streamd = Shell(f"{first},{second}")
         streamd.fails(status, "cluster", "--retry-for", "20", "transfer")
@@ -117,7 +117,7 @@ def test_a_change_of_the_members_is_never_sent_twice(answer: bytes, status: int)
     assert asked[0].startswith(b"POST /cluster/transfer ")
 
 
-def test_an_answer_that_is_no_json_is_no_status() -> None:
+def test_an_answer_that_is_not_json_is_refused() -> None:
     page = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nsome"
     with breaking_off(page) as (url, _):
         assert "not streamd's" in Shell(url).fails(1, "cluster", "status")

@@ -1,4 +1,4 @@
-"""Appending so that trying again is safe: each body has a producer's number (section 5.2.1)."""
+"""Appends that are safe to repeat: each body has a producer's number (section 5.2.1)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from streamd.streams.content import InvalidJson, is_json, json_value
 
 
 class NotJson(Exception):
-    """A line meant for a JSON stream is no JSON value."""
+    """A line for a JSON stream is not a JSON value."""
 
 
 def metadata(server: Server, stream: StreamName) -> Mapping[str, str]:
-    """The headers that HEAD answers with. Raises `ApiError`, `Unreachable`."""
+    """The headers of the answer to HEAD. Raises `ApiError`, `Unreachable`."""
     try:
         return server.ask("HEAD", stream.path).headers
     except ApiError:
@@ -27,8 +27,8 @@ def metadata(server: Server, stream: StreamName) -> Mapping[str, str]:
 class Producer:
     """Appends to one stream in order, each body exactly once however often it is sent.
 
-    The id is taken over from whoever used it before, by a later epoch. `epoch` is best a clock's
-    time: an epoch that an earlier run used would make our first append look like its first.
+    A later epoch takes the id over from the run that used it before. Take `epoch` from a clock:
+    with the epoch of an earlier run, our first append would pass for a repetition of its first.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Producer:
                 return answer
 
     def _may_take_over(self, refusal: ApiError) -> bool:
-        # Only at the beginning: later, it is us who were taken over from.
+        # Only before our first append: a later 403 means that another run took over from us.
         return refusal.status == 403 and self._seq == 0 and PRODUCER_EPOCH in refusal.headers
 
     def _send(self, body: bytes, close: bool) -> Answer:
@@ -72,8 +72,8 @@ class Producer:
 
 
 def bodies_of_lines(batches: Iterator[list[bytes]], content_type: str) -> Iterator[bytes]:
-    """Bodies for batches of lines. In a JSON stream each line is a message; elsewhere the lines
-    are sent as they are. Raises `NotJson`.
+    """Turn batches of lines into bodies: in a JSON stream each line is a message, elsewhere the
+    lines are sent unchanged. Raises `NotJson`.
     """
     if not is_json(content_type):
         for batch in batches:
@@ -91,7 +91,7 @@ def bodies_of_lines(batches: Iterator[list[bytes]], content_type: str) -> Iterat
 
 
 def _checked(message: bytes, number: int) -> bytes:
-    """A line that is one JSON value, and so cannot break out of the array it is put in."""
+    """Check that a line is one JSON value, which cannot break out of the array around it."""
     try:
         json_value(message)
     except InvalidJson as error:

@@ -1,4 +1,4 @@
-"""Where the messages of a bootstrap go, each of them in pieces of any size."""
+"""Where the messages of a bootstrap go: each arrives in pieces of any size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamd.streams.content import is_json
 
 
 class Sink(Protocol):
-    """Takes the snapshot first, which is empty when there is none, and then each message."""
+    """Takes the snapshot first (empty when the stream has none), then each message."""
 
     def begin(self, snapshot_offset: str, next_offset: str) -> None: ...
 
@@ -23,11 +23,11 @@ class Sink(Protocol):
     def end(self) -> None: ...
 
     def finish(self) -> None:
-        """All messages have come."""
+        """Called once, after the last message."""
 
 
 class Plain:
-    """Onto standard output, end to end; JSON is given a line for each message."""
+    """Writes to standard output: JSON one message a line, all else end to end."""
 
     def begin(self, snapshot_offset: str, next_offset: str) -> None:
         self._json = False
@@ -47,7 +47,7 @@ class Plain:
 
 
 class JsonLines:
-    """Onto standard output as JSON: the offsets on the first line, then a line for each message.
+    """Writes JSON to standard output: a line with the offsets, then a line for each message.
 
     An absent snapshot has no line.
     """
@@ -75,7 +75,7 @@ class JsonLines:
 
 
 class Directory:
-    """Into a new directory: `snapshot`, the messages as `00000001` and so on, `offsets.json`.
+    """Writes files into a new directory: `snapshot`, messages from `00000001` on, `offsets.json`.
 
     `offsets.json` is written last: without it the directory is incomplete.
     """
@@ -90,7 +90,9 @@ class Directory:
         try:
             self._directory.mkdir(parents=True)
         except FileExistsError:
-            raise BadInput(f"{self._directory} exists: name a directory to be made") from None
+            raise BadInput(
+                f"{self._directory} exists; name a directory that does not exist yet"
+            ) from None
         self._offsets = {"snapshot_offset": snapshot_offset, "next_offset": next_offset}
 
     def start(self, content_type: str) -> None:

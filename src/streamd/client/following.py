@@ -1,4 +1,4 @@
-"""Reading a stream to its end, and then on and on, over as many connections as it takes."""
+"""Reads a stream to its end, and then follows it over as many connections as it takes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOW = "now"
 
 
 class Live(StrEnum):
-    """How news are waited for."""
+    """How to wait for new data."""
 
     AUTO = "auto"
     SSE = "sse"
@@ -36,7 +36,7 @@ class Live(StrEnum):
 
 
 class Piece(NamedTuple):
-    """Some of a stream, and the offset where the next of it begins."""
+    """Part of a stream, and the offset where the next part begins."""
 
     content_type: str
     data: bytes
@@ -62,7 +62,7 @@ def read(server: Server, stream: StreamName, offset: str) -> Iterator[Piece]:
 def _piece(answer: Answer, content_type: str = "") -> Piece:
     headers = answer.headers
     if STREAM_NEXT_OFFSET not in headers:
-        raise _unexpected(answer.status, "it names no offset")
+        raise _unexpected(answer.status, "Stream-Next-Offset is missing")
     return Piece(
         headers.get(CONTENT_TYPE, content_type),
         answer.body,
@@ -73,12 +73,12 @@ def _piece(answer: Answer, content_type: str = "") -> Piece:
 
 
 def follow(server: Server, stream: StreamName, piece: Piece, live: Live) -> Iterator[Piece]:
-    """What comes after `piece`, until the stream is closed.
+    """Yield what comes after `piece`, until the stream is closed.
 
-    Lost connections are made anew where the last complete piece ended, for as long as it takes.
-    Left to choose, server-sent events are used unless the stream is text: they carry text with
-    its line ends changed, where a long-poll answers with the bytes as they are (section 5.8).
-    Raises `ApiError`, `Unreachable`.
+    A lost connection is replaced, for as long as it takes; reading resumes where the last complete
+    piece ended. `Live.AUTO` uses server-sent events unless the stream is text: events change the
+    line ends of text, a long-poll answers with the bytes as they are (section 5.8). Raises
+    `ApiError`, `Unreachable`.
     """
     if live is Live.AUTO:
         text = media_type(piece.content_type).startswith("text/")
@@ -94,41 +94,41 @@ def _follow_by_long_poll(server: Server, stream: StreamName, piece: Piece) -> It
         params = {"live": "long-poll", "offset": piece.next_offset}
         if cursor is not None:
             params["cursor"] = cursor
-        patience = server.patience(endless=True)
-        answer = server.ask("GET", stream.path, params=params, patience=patience)
+        backoff = server.backoff(endless=True)
+        answer = server.ask("GET", stream.path, params=params, backoff=backoff)
         cursor = answer.headers.get(STREAM_CURSOR, cursor)
         piece = _piece(answer, content_type)
         yield piece
 
 
 def _follow_by_sse(server: Server, stream: StreamName, piece: Piece) -> Iterator[Piece]:
-    patience = server.patience(endless=True)
+    backoff = server.backoff(endless=True)
     cursor: str | None = None
     while not piece.closed:
         params = {"live": "sse", "offset": piece.next_offset}
         if cursor is not None:
             params["cursor"] = cursor
-        told = False
+        heard = False
         try:
             with server.attempt("GET", stream.path, params) as response:
-                for news in _pieces_of_events(response, piece.content_type):
-                    piece, cursor = news
-                    told = True
-                    patience.reset()
+                for received in _pieces_of_events(response, piece.content_type):
+                    piece, cursor = received
+                    heard = True
+                    backoff.reset()
                     yield piece
                     if piece.closed:
                         return
-            if not told:
-                # A server ends each response after a while, but says where the end is first.
-                raise Broken("the connection ended before it told anything")
+            if not heard:
+                # A server ends each response after a while, but sends a control event first.
+                raise Broken("the connection ended before the first event")
         except FAILURES as failure:
-            patience.wait(failure)
+            backoff.wait(failure)
 
 
 def _pieces_of_events(
     response: httpx.Response, content_type: str
 ) -> Iterator[tuple[Piece, str | None]]:
-    """Data with the control event after it: one without the other is not passed on."""
+    """Pair data with the control event after it; data without one is dropped."""
     encoded = response.headers.get(STREAM_SSE_DATA_ENCODING, "").lower() == "base64"
     data = b""
     try:
@@ -147,7 +147,7 @@ def _pieces_of_events(
 
 
 class _Control(msgspec.Struct):
-    """A control event, by the names of the protocol (section 5.8)."""
+    """A control event, with the protocol's names (section 5.8)."""
 
     streamNextOffset: str
     streamCursor: str | None = None
@@ -159,9 +159,7 @@ _CONTROL = msgspec.json.Decoder(_Control)
 
 
 def _unexpected(status: int, message: str) -> ApiError:
-    return ApiError(
-        status, "UNEXPECTED", f"the answer is not as the protocol has it: {message}", {}
-    )
+    return ApiError(status, "UNEXPECTED", f"the answer breaks the protocol: {message}", {})
 
 
 def _decoded(data: bytes) -> bytes:

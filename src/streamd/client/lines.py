@@ -1,4 +1,4 @@
-"""Input cut into bodies of appends: pieces of bytes, or batches of lines."""
+"""Cuts input into bodies of appends: pieces of bytes, or batches of lines."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 PIECE_BYTES = 1024 * 1024
 BATCH_BYTES = 256 * 1024
 _READ_BYTES = 64 * 1024
-# A line cannot be cut: it is one message of a JSON stream.
+# A line is one message of a JSON stream, so it cannot be cut.
 MAX_LINE_BYTES = 16 * 1024 * 1024
 LINGER_S = 0.05
 
-# The next bytes within a time in seconds: none at the end, `None` when the time is over.
+# Returns the next bytes within a time in seconds: empty at the end, None when the time is over.
 Read = Callable[[float | None], bytes | None]
 
 
 class LineTooLong(Exception):
-    """A line exceeds what a server takes in one append."""
+    """A line is longer than one append may be."""
 
 
 def reader_of(descriptor: int) -> Read:
@@ -35,7 +35,7 @@ def reader_of(descriptor: int) -> Read:
 
 
 def pieces(read: Read, max_bytes: int, *, text: bool) -> Iterator[bytes]:
-    """The input in pieces as large as allowed; one of text does not end within a character."""
+    """The input in pieces as large as allowed; a piece of text ends with a whole character."""
     held = bytearray()
     while data := read(None):
         held += data

@@ -13,7 +13,7 @@ from streamd.client.appending import metadata
 from streamd.client.messages import json_object
 from streamd.client.names import bucket_path, parse_name
 from streamd.client.options import json_option, talks_to_server, type_option
-from streamd.client.terminal import failures_told, flush, say, write
+from streamd.client.terminal import exit_on_failure, flush, say, write
 from streamd.client.transport import Answer, ApiError, Server
 from streamd.headers import (
     CONTENT_TYPE,
@@ -36,8 +36,13 @@ _PAGE = 1000
 @click.command()
 @click.argument("name")
 @type_option
-@click.option("--ttl", type=click.IntRange(min=0), metavar="SECONDS", help="Expire when unused.")
-@click.option("--expires-at", metavar="TIME", help="Expire at a time, as RFC 3339 writes it.")
+@click.option(
+    "--ttl",
+    type=click.IntRange(min=0),
+    metavar="SECONDS",
+    help="Expire this long after the last use.",
+)
+@click.option("--expires-at", metavar="TIME", help="Expire at this time (RFC 3339).")
 @click.option("--closed", is_flag=True, help="Create it closed and empty.")
 @click.option("--bucket", "is_bucket", is_flag=True, help="NAME is a bucket to create.")
 @json_option
@@ -52,7 +57,7 @@ def create(
     is_bucket: bool,
     as_json: bool,
 ) -> None:
-    """Create the stream NAME, or find it as asked for.
+    """Create the stream NAME, or confirm that it exists with these settings.
 
     NAME is a plain name or BUCKET/STREAM; a bucket is made on first use. The stream is text
     unless --type says otherwise.
@@ -74,8 +79,13 @@ def create(
 @click.option("--at", metavar="OFFSET", help="Where it leaves the source. [default: the end]")
 @click.option("--sub-offset", type=click.IntRange(min=0), help="Messages or bytes beyond it.")
 @type_option
-@click.option("--ttl", type=click.IntRange(min=0), metavar="SECONDS", help="Expire when unused.")
-@click.option("--expires-at", metavar="TIME", help="Expire at a time, as RFC 3339 writes it.")
+@click.option(
+    "--ttl",
+    type=click.IntRange(min=0),
+    metavar="SECONDS",
+    help="Expire this long after the last use.",
+)
+@click.option("--expires-at", metavar="TIME", help="Expire at this time (RFC 3339).")
 @json_option
 @talks_to_server
 def fork(
@@ -89,7 +99,7 @@ def fork(
     expires_at: str | None,
     as_json: bool,
 ) -> None:
-    """Create NAME with all that SOURCE holds up to an offset; nothing is copied."""
+    """Create NAME with the content of SOURCE up to an offset, without copying it."""
     headers: dict[str, str] = {
         STREAM_FORKED_FROM: parse_name(source).path,
         **_lifetime(ttl, expires_at),
@@ -105,7 +115,7 @@ def fork(
     except ApiError as refusal:
         if refusal.code != "STREAM_NOT_FOUND":
             raise
-        with failures_told(source):  # which is what is not there
+        with exit_on_failure(source):  # SOURCE is what does not exist
             raise
     _tell_created(name, answer, as_json)
 
@@ -126,7 +136,7 @@ def _tell_created(name: str, answer: Answer, as_json: bool) -> None:
     elif created:
         say(f"created {name}")
     else:
-        say(f"{name} exists, and is as asked for")
+        say(f"{name} exists with these settings")
 
 
 @click.command()
@@ -134,7 +144,7 @@ def _tell_created(name: str, answer: Answer, as_json: bool) -> None:
 @json_option
 @talks_to_server
 def close(server: Server, name: str, as_json: bool) -> None:
-    """Close the stream NAME: nothing can be appended any more, and readers see its end."""
+    """Close the stream NAME: it takes no further appends, and readers see its end."""
     answer = server.ask("POST", parse_name(name).path, headers={STREAM_CLOSED: "true"})
     if as_json:
         _write_json({"name": name, **_facts(answer.headers)})
@@ -144,17 +154,17 @@ def close(server: Server, name: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--bucket", "is_bucket", is_flag=True, help="NAME is a bucket, which is empty.")
+@click.option("--bucket", "is_bucket", is_flag=True, help="NAME is an empty bucket.")
 @talks_to_server
 def delete(server: Server, name: str, is_bucket: bool) -> None:
     """Delete the stream NAME and all it holds."""
     path = bucket_path(name) if is_bucket else parse_name(name).path
-    patience = server.patience()
+    backoff = server.backoff()
     try:
-        server.ask("DELETE", path, patience=patience)
+        server.ask("DELETE", path, backoff=backoff)
     except ApiError as refusal:
-        # A try that failed may have deleted it all the same.
-        if refusal.status != 404 or not patience.tried:
+        # An earlier try without an answer may have deleted it.
+        if refusal.status != 404 or not backoff.tried:
             raise
     say(f"deleted {'bucket ' if is_bucket else ''}{name}")
 
@@ -176,7 +186,7 @@ def head(server: Server, name: str, as_json: bool) -> None:
 
 
 def _facts(headers: Mapping[str, str]) -> dict[str, Any]:
-    """What headers tell of a stream."""
+    """The facts about a stream that headers carry."""
     facts: dict[str, Any] = {}
     for fact, header in (
         ("content_type", CONTENT_TYPE),
@@ -196,7 +206,7 @@ def _facts(headers: Mapping[str, str]) -> dict[str, Any]:
 
 @click.command("list")
 @click.argument("bucket")
-@click.option("--prefix", default="", help="Only streams whose ids begin so.")
+@click.option("--prefix", default="", help="Only streams whose ids begin with this.")
 @click.option("-l", "--long", "long", is_flag=True, help="Status, size, last write and type too.")
 @json_option
 @talks_to_server

@@ -1,4 +1,4 @@
-"""What travels in a stream, as the command line shows it: one message or text a line."""
+"""How the command line shows what a stream holds: one message, or one line of text, a line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from streamd.streams.content import is_json, is_text, json_elements
 
-# A JSON string holds no line breaks as they are, so those between tokens can go.
+# JSON strings contain no raw line breaks, so replacing those between tokens is safe.
 LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 
 
@@ -19,7 +19,7 @@ def split_messages(array: bytes) -> list[bytes]:
 
 
 def plain(content_type: str, data: bytes) -> bytes:
-    """A piece of a stream for standard output: JSON messages one a line, all else as it is."""
+    """A piece of a stream for standard output: JSON messages one a line, all else unchanged."""
     if not is_json(content_type):
         return data
     return b"".join(message + b"\n" for message in split_messages(data))
@@ -39,11 +39,12 @@ def json_line(content_type: str, data: bytes, next_offset: str) -> bytes:
 
 
 def json_object(fields: dict[str, Any]) -> bytes:
+    """The fields as one line of JSON."""
     return json.dumps(fields).encode() + b"\n"
 
 
 class JsonText:
-    """A message of any size as one JSON object on one line, made while the message comes."""
+    """A message of any size as one JSON object on one line, written while the message arrives."""
 
     def __init__(self, content_type: str) -> None:
         self._head = json.dumps({"content_type": content_type})[:-1].encode()
@@ -88,7 +89,7 @@ class JsonText:
 
 
 class LastLines:
-    """The last lines (messages, in a JSON stream) of what is put in, within a limit of bytes."""
+    """Keeps the last lines (messages, in a JSON stream) of its input, up to a limit in bytes."""
 
     def __init__(self, count: int, max_bytes: int) -> None:
         self._count = count
@@ -96,7 +97,7 @@ class LastLines:
         self._kept = b""
 
     def add(self, data: bytes) -> None:
-        """Take in more. What can be no part of the last lines any more is dropped."""
+        """Take in more, and drop what is no longer among the last lines."""
         self._kept = self._last(self._kept + data)
 
     def lines(self) -> bytes:

@@ -1,4 +1,4 @@
-"""multipart/mixed, from bytes as they come to parts of any size (RFC 2046, section 5.1)."""
+"""A parser of multipart/mixed with parts of any size (RFC 2046, section 5.1)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ MAX_HEAD_BYTES = 16 * 1024
 
 
 class Malformed(Exception):
-    """The body is no multipart entity with the boundary it names, or it was cut off."""
+    """The body is not a multipart entity with the named boundary, or it was cut off."""
 
 
 class PartStart(NamedTuple):
+    """A part begins; its Content-Type, `text/plain` by default."""
+
     content_type: str
 
 
 class PartData(NamedTuple):
+    """The next bytes of the part."""
+
     data: bytes
 
 
 class PartEnd(NamedTuple):
-    pass
+    """The part is complete."""
 
 
 PartEvent = PartStart | PartData | PartEnd
@@ -34,16 +38,16 @@ def boundary_of(content_type: str) -> bytes:
     header["Content-Type"] = content_type
     boundary = header.get_param("boundary")
     if header.get_content_maintype() != "multipart" or not isinstance(boundary, str):
-        raise Malformed(f"{content_type} is no multipart type with a boundary")
+        raise Malformed(f"Content-Type {content_type!r} is not multipart with a boundary")
     return boundary.encode()
 
 
 def parse_parts(chunks: Iterable[bytes], boundary: bytes) -> Iterator[PartEvent]:
-    """A start, data and an end for each part; data is passed on as it comes.
+    """Yield a start, data and an end for each part, data as it arrives.
 
-    What precedes the first boundary and follows the last is skipped. Raises `Malformed`.
+    Skips what precedes the first boundary and follows the last. Raises `Malformed`.
     """
-    # A line break before the body lets the first boundary be found like all others.
+    # With a line break in front, the first boundary is found like all others.
     source = _Source(chunks, b"\r\n")
     delimiter = b"\r\n--" + boundary
     for _ in source.until(delimiter):
@@ -64,7 +68,7 @@ def _content_type(head: bytes) -> str:
 
 
 class _Source:
-    """Bytes not yet looked at; `_at` saves moving them for each small part."""
+    """Bytes not yet parsed; advancing `_at` avoids moving them for each small part."""
 
     def __init__(self, chunks: Iterable[bytes], buffer: bytes) -> None:
         self._chunks = iter(chunks)
@@ -72,9 +76,9 @@ class _Source:
         self._at = 0
 
     def until(self, delimiter: bytes) -> Iterator[bytes]:
-        """The bytes up to `delimiter`, which is passed over."""
+        """Yield the bytes up to `delimiter`, and skip it."""
         while (end := self._buffer.find(delimiter, self._at)) < 0:
-            # What could be the beginning of a delimiter waits for the rest of it.
+            # The last bytes may begin a delimiter: hold them until more arrive.
             safe = len(self._buffer) - len(delimiter) + 1
             if safe > self._at:
                 yield self._buffer[self._at : safe]
@@ -85,24 +89,24 @@ class _Source:
         self._at = end + len(delimiter)
 
     def closes(self) -> bool:
-        """Whether the delimiter just passed was the last; the rest of its line is passed over."""
+        """Whether the delimiter just skipped was the last; skips the rest of its line."""
         while len(self._buffer) - self._at < 2:
             self._more()
         if self._buffer.startswith(b"--", self._at):
             return True
-        # Only white space may stand between a delimiter and the end of its line. The line's end
-        # stays: a part without headers begins with an empty line, which is then found as one.
+        # Only white space may follow a delimiter on its line. The line's end is not skipped: with
+        # it, `head` finds the empty line of a part without headers as it finds any other.
         while (end := self._buffer.find(b"\r\n", self._at)) < 0:
             if len(self._buffer) - self._at > MAX_HEAD_BYTES:
-                raise Malformed("a boundary's line does not end")
+                raise Malformed(f"the line of a boundary exceeds {MAX_HEAD_BYTES} bytes")
             self._more()
         if self._buffer[self._at : end].strip(b" \t"):
-            raise Malformed("a boundary is followed by something else than the end of its line")
+            raise Malformed("a boundary is followed by more than white space on its line")
         self._at = end
         return False
 
     def head(self) -> bytes:
-        """The header lines of a part; the empty line after them is passed over."""
+        """The header lines of a part; skips the empty line after them."""
         while (end := self._buffer.find(b"\r\n\r\n", self._at)) < 0:
             if len(self._buffer) - self._at > MAX_HEAD_BYTES:
                 raise Malformed(f"a part's headers exceed {MAX_HEAD_BYTES} bytes")

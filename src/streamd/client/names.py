@@ -15,7 +15,7 @@ V1 = "/v1/stream/"
 
 
 class BadName(ValueError):
-    """A name that can name no stream, or none of the kind that is needed."""
+    """The name cannot be that of a stream, or not of one in a bucket."""
 
 
 class StreamName(NamedTuple):
@@ -30,7 +30,7 @@ class StreamName(NamedTuple):
         bucket, _, stream = below.partition("/")
         if not bucket or not stream or "/" in stream:
             raise BadName(
-                f"{self.written} lies in no bucket of its own: name it BUCKET/STREAM for this"
+                f"{self.written} is not in a bucket of its own: name it BUCKET/STREAM for this"
             )
         return self.path if not self.path.startswith(V1) else f"/{bucket}/{stream}"
 
@@ -40,12 +40,12 @@ def parse_name(written: str) -> StreamName:
     if written.startswith("/"):
         path = _quoted([unquote(part) for part in written.split("/")])
         if path in ("/", V1):
-            raise BadName(f"{written} is the path of no stream")
+            raise BadName(f"{written} is not the path of a stream")
         return StreamName(written, path)
     if "://" in written:
         raise BadName("name the stream without its server, and the server with --url")
     if not all(written.split("/")):
-        raise BadName(f"'{written}' is no name: it has an empty part")
+        raise BadName(f"'{written}' has an empty part")
     return StreamName(written, V1 + _quoted(written.split("/")))
 
 
@@ -53,13 +53,13 @@ def bucket_path(written: str) -> str:
     """The path of a bucket. Raises `BadName`."""
     bucket = written.strip("/")
     if not bucket or "/" in bucket:
-        raise BadName(f"'{written}' is no bucket's name")
+        raise BadName(f"'{written}' is not the name of a bucket")
     return "/" + _quoted([bucket])
 
 
 def _quoted(parts: Sequence[str]) -> str:
-    """A path whose parts mean themselves: on its way ``a/../b`` would become ``b``, another
-    stream. Raises `BadName`."""
+    """Quote a path so that each part means itself: HTTP clients and proxies would turn ``a/../b``
+    into ``b``, another stream. Raises `BadName`."""
     if ".." in parts:
-        raise BadName(f"'{'/'.join(parts)}' is no name: it has a part ..")
+        raise BadName(f"'{'/'.join(parts)}' has a part ..")
     return "/".join("%2E" if part == "." else quote(part, safe="") for part in parts)

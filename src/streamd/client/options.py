@@ -1,4 +1,4 @@
-"""What all commands of the client have in common on the command line."""
+"""The options that all commands of the client share, and the `Server` made from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from streamd.client.terminal import failures_told
+from streamd.client.terminal import exit_on_failure
 from streamd.client.transport import Server
 from streamd.redaction import shown
 
@@ -78,7 +78,7 @@ def talks_to_server(command: Command) -> Command:
         urls: list[str], cacert: str | None, retry_for_s: float | None, **given: Any
     ) -> None:
         with (
-            failures_told(given.get("name") or given.get("bucket")),
+            exit_on_failure(given.get("name") or given.get("bucket")),
             closing(Server(urls, cacert=cacert, retry_for_s=retry_for_s)) as server,
         ):
             command(server, **given)
@@ -106,12 +106,12 @@ def server_group(described: Command) -> click.Group:
 
 class _ServerGroup(click.Group):
     def invoke(self, context: click.Context) -> Any:
-        with failures_told(None):
+        with exit_on_failure(None):
             return super().invoke(context)
 
 
 def content_type(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """A type as such, or one of the short words for it."""
+    """A content type, or the one that a short word stands for."""
     return None if value is None else _SHORT_TYPES.get(value, value)
 
 

@@ -29,7 +29,7 @@ def read(server: Server, name: str, offset: str, as_json: bool) -> None:
     """Write the stream NAME, up to its present end, to standard output.
 
     JSON messages come one a line, everything else byte for byte. With --json, each piece is a
-    line with the offset behind it.
+    line with the offset after it.
     """
     with progress(f"read {name}", None, into_stdout=True) as advance:
         for piece in read_pieces(server, parse_name(name), offset):
@@ -46,17 +46,17 @@ def read(server: Server, name: str, offset: str, as_json: bool) -> None:
     "--lines",
     "count",
     type=click.IntRange(min=0),
-    help=f"Begin with so many last lines or messages. [default: {_DEFAULT_LINES}]",
+    help=f"Begin with the last N lines or messages. [default: {_DEFAULT_LINES}]",
 )
 @click.option("--from-offset", "offset", metavar="OFFSET", help="Begin there instead.")
-@click.option("--from-start", is_flag=True, help="Begin with the first of it instead.")
-@click.option("--from-now", is_flag=True, help="Begin with what is appended next.")
+@click.option("--from-start", is_flag=True, help="Begin at the start of the stream.")
+@click.option("--from-now", is_flag=True, help="Begin at the present end.")
 @click.option(
     "--live",
     type=click.Choice([live.value for live in Live]),
     default=Live.AUTO.value,
     show_default=True,
-    help="How to wait: auto is sse, and long-poll for text, which sse may alter.",
+    help="How to wait: auto is long-poll for text, whose line ends sse changes, else sse.",
 )
 @json_option
 @talks_to_server
@@ -73,9 +73,9 @@ def tail(
 ) -> None:
     """Show the end of the stream NAME; with -f, go on as it grows.
 
-    -f ends when the stream is closed. A server that goes away is waited for, and nothing is shown
-    twice or left out. To find its last lines a stream is read from its beginning: for a long one,
-    use --from-now or --from-offset.
+    -f ends when the stream is closed. It waits for a server that goes away, and shows nothing
+    twice and leaves nothing out. To find its last lines a stream is read from the start: for a
+    long one, use --from-now or --from-offset.
     """
     starts = {START: from_start, NOW: from_now, offset: offset is not None, None: count is not None}
     if sum(starts.values()) > 1:
@@ -124,7 +124,7 @@ def _show_last_lines(server: Server, stream: StreamName, count: int, as_json: bo
 
 
 def _whole(server: Server, stream: StreamName) -> Iterator[Piece]:
-    """All that is retained: what a snapshot stands for is not asked for here."""
+    """All that is retained: what a snapshot replaced is left out."""
     try:
         yield from read_pieces(server, stream, START)
     except ApiError as refusal:

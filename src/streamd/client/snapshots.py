@@ -1,4 +1,4 @@
-"""``streamd snapshot | bootstrap``: states of streams, and streams from their states on."""
+"""``streamd snapshot | bootstrap``: snapshots of streams, and streams from their snapshot on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CHUNK_BYTES = 256 * 1024
 
 @click.group()
 def snapshot() -> None:
-    """Publish and read snapshots, which stand for what a stream held before them."""
+    """Publish and read snapshots: each replaces what its stream held before it."""
 
 
 @snapshot.command()
@@ -48,15 +48,15 @@ def snapshot() -> None:
     "--at",
     required=True,
     metavar="OFFSET",
-    help="The first offset that it does not cover; 'now' for the end of the stream.",
+    help="The first offset it does not cover; 'now' for the end of the stream.",
 )
 @type_option
 @talks_to_server
 def publish(server: Server, name: str, file: str | None, at: str, kind: str | None) -> None:
-    """Publish FILE, or standard input, as the state of NAME at an offset.
+    """Publish FILE, or standard input, as the snapshot of NAME at an offset.
 
-    What the stream held below the offset is given up. Standard input cannot be sent a second
-    time when a try fails, unless it is a file.
+    The server then trims what the stream holds before the offset. A failed try can be repeated
+    only if the input is a file.
     """
     stream = parse_name(name)
     if at == NOW:
@@ -83,14 +83,14 @@ def _size(source: BinaryIO) -> int | None:
 
 
 def _sent_from(source: BinaryIO, advance: Advance) -> Body:
-    """A body that can be sent anew if its source can be read anew."""
+    """A body that can be sent again if its source can be read again."""
     start = source.tell() if source.seekable() else None
     sent = False
 
     def body() -> Iterator[bytes]:
         nonlocal sent
         if sent and start is None:
-            raise BadInput("what standard input held is sent; to try again, give a FILE")
+            raise BadInput("standard input cannot be read twice; to allow another try, give a FILE")
         if start is not None:
             source.seek(start)
         sent = True
@@ -107,7 +107,9 @@ def _chunks(source: BinaryIO, advance: Advance) -> Iterator[bytes]:
 
 @snapshot.command("read")
 @click.argument("name")
-@click.option("--at", metavar="OFFSET", help="Only the one at this offset. [default: the latest]")
+@click.option(
+    "--at", metavar="OFFSET", help="Only the snapshot at this offset. [default: the latest]"
+)
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @talks_to_server
 def read_snapshot(server: Server, name: str, at: str | None, output: Path | None) -> None:
@@ -129,7 +131,7 @@ def read_snapshot(server: Server, name: str, at: str | None, output: Path | None
 
 
 def _download(server: Server, path: str, target: BinaryIO, name: str, *, into_stdout: bool) -> None:
-    patience = server.patience()
+    backoff = server.backoff()
     written = 0
     while True:
         try:
@@ -146,7 +148,7 @@ def _download(server: Server, path: str, target: BinaryIO, name: str, *, into_st
                 raise Unreachable(
                     f"{server.shown_url} broke off after {written} bytes"
                 ) from failure
-            patience.wait(failure)
+            backoff.wait(failure)
 
 
 @click.command()
@@ -155,9 +157,9 @@ def _download(server: Server, path: str, target: BinaryIO, name: str, *, into_st
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write each message into a file of its own in a new directory.",
+    help="Write each message to its own file in a new directory.",
 )
-@click.option("-f", "--follow", "follows", is_flag=True, help="Go on with what is appended.")
+@click.option("-f", "--follow", "follows", is_flag=True, help="Continue with what is appended.")
 @json_option
 @talks_to_server
 def bootstrap(
@@ -165,7 +167,7 @@ def bootstrap(
 ) -> None:
     """Write the snapshot of NAME, and then all messages after it, to standard output.
 
-    JSON comes one message a line. With --json, the first line tells the offsets, and each message
+    JSON comes one message a line. With --json, the first line has the offsets, and each message
     is a line with its content type.
     """
     stream = parse_name(name)
@@ -185,8 +187,8 @@ def bootstrap(
 
 
 def _receive(server: Server, stream: StreamName, sink: Sink, advance: Advance) -> str:
-    """Write everything into `sink`. Returns the offset where the stream goes on."""
-    patience = server.patience()
+    """Write everything into `sink`; returns the offset where the stream continues."""
+    backoff = server.backoff()
     begun = False
     while True:
         try:
@@ -196,7 +198,7 @@ def _receive(server: Server, stream: StreamName, sink: Sink, advance: Advance) -
         except FAILURES as failure:
             if begun:
                 raise Unreachable(f"{server.shown_url} broke off before the end") from failure
-            patience.wait(failure)
+            backoff.wait(failure)
 
 
 def _pass_on(response: httpx.Response, sink: Sink, advance: Advance) -> str:

@@ -1,4 +1,4 @@
-"""Server-sent events, from bytes as they come to events (WHATWG HTML, section 9.2)."""
+"""A parser of server-sent events (WHATWG HTML, section 9.2)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024
 
 
 class Event(NamedTuple):
+    """An event that has data."""
+
     kind: str
     data: bytes
 
 
 class EventTooLarge(Exception):
-    """An event is larger than the limit, or the response has no events in it at all."""
+    """An event exceeds the limit; it may be a body without any events."""
 
 
 def parse_events(
     chunks: Iterable[bytes], max_event_bytes: int = MAX_EVENT_BYTES
 ) -> Iterator[Event]:
-    """Events in order; one that is cut off by the end is dropped. Raises `EventTooLarge`."""
+    """Yield events in order, but for one that the end cuts off. Raises `EventTooLarge`."""
     kind = "message"
     data: list[bytes] = []
     size = 0
@@ -33,7 +35,7 @@ def parse_events(
             elif name == b"data":
                 size += len(value) + 1
                 if size > max_event_bytes:
-                    raise EventTooLarge(f"an event is larger than {max_event_bytes} bytes")
+                    raise EventTooLarge(f"an event exceeds {max_event_bytes} bytes")
                 data.append(value)
         else:
             if data:
@@ -42,7 +44,7 @@ def parse_events(
 
 
 def _lines(chunks: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Lines without their ends: LF, CRLF or CR."""
+    """Split at LF, CRLF or CR."""
     rest: list[bytes] = []
     size = 0
     after_cr = False
@@ -57,7 +59,7 @@ def _lines(chunks: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
         rest.append(first)
         size += len(first)
         if size > max_bytes:
-            raise EventTooLarge(f"a line is longer than {max_bytes} bytes")
+            raise EventTooLarge(f"a line exceeds {max_bytes} bytes")
         if more:
             yield b"".join(rest)
             yield from more[:-1]

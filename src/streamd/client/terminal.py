@@ -1,4 +1,4 @@
-"""The process's own ends: how it fails, how it is stopped, and what a terminal is shown."""
+"""Exit statuses, standard output and the progress bar of the client."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ Advance = Callable[[int], None]
 
 
 class BadInput(Exception):
-    """What was given to be sent cannot be sent as asked."""
+    """The given input cannot be sent as asked."""
 
 
 @contextmanager
-def failures_told(subject: str | None) -> Iterator[None]:
+def exit_on_failure(subject: str | None) -> Iterator[None]:
     """End the process with the documented status and one sentence that names the subject."""
     about = f"{subject}: " if subject else ""
     try:
@@ -63,28 +63,28 @@ def failures_told(subject: str | None) -> Iterator[None]:
 def _sentence(refusal: ApiError, subject: str | None) -> str:
     what = f"{refusal.args[0] or 'refused'} ({refusal.status} {refusal.code})"
     if refusal.code == "STREAM_NOT_FOUND":
-        return f"{what}; 'streamd create {subject}' would make it"
+        return f"{what}; 'streamd create {subject}' creates it"
     if refusal.status == 410 and (earliest := refusal.headers.get(STREAM_EARLIEST_OFFSET)):
-        return f"{what}; it begins at {earliest}, and 'streamd bootstrap {subject}' gives it whole"
+        return f"{what}; it begins at {earliest}; 'streamd bootstrap {subject}' reads all of it"
     return what
 
 
 def end(message: str, status: int) -> NoReturn:
     """End the process with a sentence on standard error."""
-    if sys.stderr is not None:  # print() would take standard output instead
+    if sys.stderr is not None:  # else print() would use standard output
         print(f"streamd: {message}", file=sys.stderr)
     sys.exit(status)
 
 
 def _die_by(number: signal.Signals) -> NoReturn:
-    """End as the signal would have ended us, so that a shell knows; quietly."""
+    """End by the signal, silently, so that a shell sees why."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     sys.exit(128 + number)
 
 
 def descriptor(stream: TextIO | None) -> int:
-    """That of a standard stream. Raises `OSError` when the process was started without it."""
+    """The descriptor of a standard stream. Raises `OSError` if the process has none."""
     if stream is None:
         raise OSError(errno.EBADF, "standard input or output is closed")
     return stream.fileno()
@@ -92,9 +92,9 @@ def descriptor(stream: TextIO | None) -> int:
 
 @cache
 def standard_output() -> BinaryIO:
-    """Standard output for bytes, always with a buffer.
+    """Standard output for bytes, always buffered.
 
-    `sys.stdout.buffer` has none under PYTHONUNBUFFERED, and may then write less than it is given.
+    Under PYTHONUNBUFFERED `sys.stdout.buffer` is not, and may write less than it is given.
     """
     return open(descriptor(sys.stdout), "wb", buffering=_BUFFER_BYTES, closefd=False)
 
@@ -105,20 +105,21 @@ def write(data: bytes) -> None:
 
 
 def flush() -> None:
+    """Send what was written to standard output on its way."""
     standard_output().flush()
 
 
 def say(line: str) -> None:
-    """Tell of a success, on standard output."""
+    """Print a line on standard output."""
     write(line.encode("utf-8", "surrogateescape") + b"\n")
     flush()
 
 
 @contextmanager
 def progress(what: str, total_bytes: int | None, *, into_stdout: bool = False) -> Iterator[Advance]:
-    """A bar on standard error for a transfer that takes a while, if a terminal shows it.
+    """Show a bar on standard error, if it is a terminal and the transfer takes a while.
 
-    There is none when the data itself goes to the terminal.
+    No bar is shown when the data itself goes to the terminal.
     """
     if not _is_terminal(sys.stderr) or (into_stdout and _is_terminal(sys.stdout)):
         yield lambda _: None

@@ -1,7 +1,8 @@
-"""Requests to a server: what they answer, what is tried again, and for how long.
+"""Requests to a server: what is tried again, at which node, and for how long.
 
-Every request the client makes may be made twice: creates, closes and deletes by their nature,
-appends because they carry a producer's numbers.
+`Server.ask` and `attempt` are for requests that may be made twice: reads, creates, closes and
+deletes by their nature, appends because they carry a producer's numbers. `ask_once` is for the
+others.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from streamd.redaction import shown
 
 Body = bytes | Callable[[], Iterator[bytes]]
 
-# What an answer that is read as a whole may hold: the largest piece of a read, and more.
+# The limit of an answer that is read as a whole: above the largest piece of a read.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 RETRY_FOR_S = 60.0
 _CONNECT_S = 10.0
-# A long-poll is silent for 30 s and a tail for 15 s; a server that is silent longer is gone.
+# A long-poll is silent for 30 s, a tail for 15 s; a server that is silent longer is gone.
 _SILENCE_S = 60.0
 _MAX_REDIRECTS = 5
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
-_TELL_AFTER_S = 2.0
+_ANNOUNCE_AFTER_S = 2.0
 _BUSY = (429, 502, 503, 504)
 _PEEK_S = 3.0
 
 
 class ApiError(Exception):
-    """The server's answer is no. `code` is its stable code, or the status in words."""
+    """The server refused. `code` is its stable code, or the status in words."""
 
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str]) -> None:
         super().__init__(message)
@@ -53,11 +54,11 @@ class ApiError(Exception):
 
 
 class Unreachable(Exception):
-    """No server answered, or none could serve the request, in the time there was for it."""
+    """No server answered, or could serve the request, within the time for retries."""
 
 
 class Busy(Exception):
-    """An answer that asks to come back later. `pause_s` is the server's wish, if it has one."""
+    """The server asks to try again later: after `pause_s`, or 0 if it does not say."""
 
     def __init__(self, refusal: ApiError) -> None:
         super().__init__(str(refusal))
@@ -71,14 +72,14 @@ class Broken(Exception):
 
 
 class Answer(NamedTuple):
-    """An answer that was read as a whole."""
+    """An answer with its whole body."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> dict[str, Any]:
-        """The JSON object in the body. Raises `ApiError` if there is none."""
+        """The JSON object in the body. Raises `ApiError` if it is anything else."""
         try:
             value = json.loads(self.body)
         except ValueError:
@@ -95,10 +96,10 @@ FAILURES = (httpx.TransportError, httpx.DecodingError, Busy, Broken)
 
 
 class Server:
-    """One server, or several nodes of a cluster that are asked in turn when one is gone.
+    """One server, or the nodes of a cluster: when one is gone the next is asked.
 
-    `retry_for_s` is how long a request is tried again; without it the first contact of all must
-    succeed at once, since a server that never answered is rather not there than away.
+    `retry_for_s` is how long a request is tried again. By default that is 60 s once a server has
+    answered, and not at all before: an address that never answered is probably wrong.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Server:
         self._met = retry_for_s is not None
         self._retry_for_s = RETRY_FOR_S if retry_for_s is None else retry_for_s
         self._client = httpx.Client(
-            verify=_trust(urls, cacert),
+            verify=_tls_context(urls, cacert),
             timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S),
             headers={"User-Agent": f"streamd/{__version__}", ACCEPT_ENCODING: "identity"},
         )
@@ -120,15 +121,15 @@ class Server:
 
     @property
     def shown_url(self) -> str:
-        """The URL for messages, without credentials that may be in it."""
+        """The URL for messages, without any credentials in it."""
         return shown(self.url)
 
     def close(self) -> None:
         self._client.close()
 
-    def patience(self, *, endless: bool = False) -> Patience:
-        """How long what begins now is tried again."""
-        return Patience(self, float("inf") if endless else self._retry_for_s)
+    def backoff(self, *, endless: bool = False) -> Backoff:
+        """The pauses and the deadline for a request that begins now."""
+        return Backoff(self, float("inf") if endless else self._retry_for_s)
 
     def ask(
         self,
@@ -138,15 +139,15 @@ class Server:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: Body = b"",
-        patience: Patience | None = None,
+        backoff: Backoff | None = None,
     ) -> Answer:
-        """A whole answer, tried until there is one. Raises `ApiError`, `Unreachable`."""
-        patience = patience or self.patience()
+        """Try until there is an answer. Raises `ApiError`, `Unreachable`."""
+        backoff = backoff or self.backoff()
         while True:
             try:
                 return self._try(method, path, params, headers, body)
             except FAILURES as failure:
-                patience.wait(failure)
+                backoff.wait(failure)
 
     def ask_once(
         self, method: str, path: str, *, headers: Mapping[str, str], body: bytes
@@ -155,12 +156,12 @@ class Server:
 
         Raises `ApiError`, `Unreachable`.
         """
-        patience = self.patience()
+        backoff = self.backoff()
         while True:
             try:
                 return self._try(method, path, None, headers, body)
             except (httpx.ConnectError, httpx.ConnectTimeout) as failure:
-                patience.wait(failure)
+                backoff.wait(failure)
             except Busy as failure:
                 raise failure.refusal from None
             except FAILURES as failure:
@@ -197,7 +198,7 @@ class Server:
         headers: Mapping[str, str] | None = None,
         body: Body = b"",
     ) -> Iterator[httpx.Response]:
-        """One try, its answer's body still to be read. Raises `ApiError` and `FAILURES`."""
+        """One try; the body is left to the caller to read. Raises `ApiError` and `FAILURES`."""
         response = self._send(method, path, params, headers, body)
         try:
             if not response.is_success:
@@ -215,7 +216,7 @@ class Server:
         headers: Mapping[str, str] | None,
         body: Body,
     ) -> httpx.Response:
-        """Send, and follow redirects with the body sent anew."""
+        """Send, and follow redirects, with the body again."""
         url = httpx.URL(self.url + path, params=params) if params else httpx.URL(self.url + path)
         for _ in range(_MAX_REDIRECTS):
             request = self._request(method, url, headers, body)
@@ -225,31 +226,33 @@ class Server:
                 return response
             response.close()
             url = url.join(response.headers[LOCATION])
-        raise ApiError(response.status_code, "REDIRECTS", "redirected in a circle", {})
+        raise ApiError(
+            response.status_code, "REDIRECTS", f"more than {_MAX_REDIRECTS} redirects", {}
+        )
 
     def _request(
         self, method: str, url: httpx.URL, headers: Mapping[str, str] | None, body: Body
     ) -> httpx.Request:
-        # httpx keeps a request that is part of a cycle, and one of bytes keeps its body: a large
-        # append would hold a hundred bodies until the garbage collector comes.
+        # A request of httpx is part of a reference cycle and keeps a body of bytes: a large append
+        # would hold a hundred bodies until the garbage collector runs.
         content = iter((body,)) if isinstance(body, bytes) else body()
         size = {"Content-Length": str(len(body))} if isinstance(body, bytes) else {}
         headers = {**(headers or {}), **size}
         return self._client.build_request(method, url, headers=headers, content=content)
 
-    def turn(self) -> bool:
-        """Ask the next node from now on. Returns whether a pause is due: all had their turn."""
+    def next_node(self) -> bool:
+        """Ask the next node from now on. Returns whether a pause is due: all nodes were asked."""
         self._at = (self._at + 1) % len(self._urls)
         return self._at == 0
 
     @property
     def met(self) -> bool:
-        """Whether a server has answered before, so that it may come back."""
+        """Whether a server has answered before, and so may come back."""
         return self._met
 
 
-class Patience:
-    """Pauses between tries, longer each time, until the time is over."""
+class Backoff:
+    """Pauses between tries, each longer than the last, until the deadline."""
 
     def __init__(self, server: Server, limit_s: float) -> None:
         self._server = server
@@ -258,19 +261,19 @@ class Patience:
 
     @property
     def tried(self) -> bool:
-        """Whether a try failed, and may have taken effect all the same."""
+        """Whether a try failed; it may have taken effect."""
         return self._since is not None
 
     def reset(self) -> None:
-        """Start over: there was progress."""
+        """Start again after progress."""
         self._since: float | None = None
         self._pause_s = _FIRST_PAUSE_S
-        self._told = False
+        self._announced = False
 
     def wait(self, failure: Exception) -> None:
-        """Pause before the next try. Raises `Unreachable` when there is to be none."""
+        """Pause before the next try. Raises `Unreachable` when the time is over."""
         if isinstance(failure, httpx.LocalProtocolError):
-            raise failure  # it is we who are wrong, and will be the next time
+            raise failure  # the mistake is ours, and another try would repeat it
         now = time.monotonic()
         if self._since is None:
             self._since = now
@@ -280,36 +283,41 @@ class Patience:
             pause_s = max(pause_s, min(failure.pause_s, _LONGEST_PAUSE_S))
             met = True
         else:
-            all_asked = self._server.turn()
+            all_asked = self._server.next_node()
             met = self._server.met or not all_asked
             pause_s = pause_s if all_asked else 0.0
         if not met or now - self._since + pause_s > self._limit_s:
             raise Unreachable(reason) from failure
-        if now - self._since > _TELL_AFTER_S and not self._told:
+        if now - self._since > _ANNOUNCE_AFTER_S and not self._announced:
             print(f"streamd: {reason}; trying again", file=sys.stderr)
-            self._told = True
+            self._announced = True
         time.sleep(pause_s)
         if pause_s:
             self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
 
 
-def _trust(urls: Sequence[str], cacert: str | None) -> ssl.SSLContext:
+def _tls_context(urls: Sequence[str], cacert: str | None) -> ssl.SSLContext:
     if cacert is None and not any(url.startswith("https:") for url in urls):
-        # Loading the system's CAs takes longer than most commands. Without any, a redirect to
-        # https fails.
+        # Loading the system's CAs takes longer than most commands. Without them a redirect to https
+        # fails.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return ssl.create_default_context(cafile=cacert)
 
 
 def read_whole(response: httpx.Response) -> bytes:
-    """The body, if it keeps to the limit. Raises `ApiError`, `httpx.TransportError`."""
+    """The body, up to the limit. Raises `ApiError`, `httpx.TransportError`."""
     parts: list[bytes] = []
     size = 0
     for part in response.iter_bytes():
         parts.append(part)
         size += len(part)
         if size > MAX_ANSWER_BYTES:
-            raise ApiError(response.status_code, "TOO_LARGE", "the answer is too large", {})
+            raise ApiError(
+                response.status_code,
+                "TOO_LARGE",
+                f"the answer exceeds {MAX_ANSWER_BYTES} bytes",
+                {},
+            )
     return b"".join(parts)
 
 
@@ -320,7 +328,7 @@ def _refusal(response: httpx.Response, body: bytes) -> ApiError:
         code, message = str(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
         code, message = _phrase(status), _NOT_OURS
-        if response.request.method == "HEAD":  # which has no body to say more
+        if response.request.method == "HEAD":  # its answer has no body
             message = ""
     return ApiError(status, code, message, response.headers)
 
@@ -334,7 +342,7 @@ def _phrase(status: int) -> str:
 
 def _in_words(failure: Exception) -> str:
     if isinstance(failure, Busy):
-        return f"cannot serve it now ({failure})"
+        return f"cannot serve the request now ({failure})"
     if isinstance(failure, httpx.ConnectError | httpx.ConnectTimeout):
         return f"cannot be reached: {failure}"
     return f"broke off: {failure or type(failure).__name__}"

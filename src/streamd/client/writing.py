@@ -49,7 +49,7 @@ def append(
 
     Up to 1 MiB is one append; more is several, in order. With --lines, lines are sent as they
     come, many in one append when they come fast. Each append is stored once, however often it
-    had to be sent. --type is the stream's own unless given.
+    is sent. --type defaults to the stream's own.
     """
     stream = parse_name(name)
     content_type = kind or metadata(server, stream).get(CONTENT_TYPE, "")
@@ -81,14 +81,14 @@ def _append_whole(
     bodies = _bodies(content_type)
     body = next(bodies, b"")
     if not body and not close:
-        raise BadInput("standard input is empty: there is nothing to append")
+        raise BadInput("standard input is empty: nothing to append")
     while True:
         following = next(bodies, None)
         try:
             last = producer.append(body, close=close and following is None)
         except ApiError as refusal:
             if refusal.code == "INVALID_JSON" and b"\n" in body.strip():
-                raise BadInput(f"{refusal}; for a message a line, there is --lines") from None
+                raise BadInput(f"{refusal}; for one message a line, use --lines") from None
             raise
         advance(len(body))
         if following is None:
@@ -106,7 +106,7 @@ def _bodies(content_type: str) -> Iterator[bytes]:
 def _one_json_body(whole: Iterator[bytes]) -> Iterator[bytes]:
     body = next(whole, b"")
     if next(whole, None) is not None:
-        raise BadInput("JSON input exceeds 16 MiB; for a message a line, there is --lines")
+        raise BadInput("JSON input exceeds 16 MiB; for one message a line, use --lines")
     yield body
 
 

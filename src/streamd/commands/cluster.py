@@ -1,4 +1,4 @@
-"""``streamd cluster``: an operator's view of a running cluster, through any of its nodes."""
+"""``streamd cluster``: shows and changes a running cluster, through any of its nodes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def status(server: Server, as_json: bool) -> None:
     console.print(
         f"cluster {answer['cluster_name'] or '(a single node)'}  term {answer['term']}  "
         f"leader {answer['leader_id'] or 'none'}  commit {answer['commit_index']}  "
-        f"(node {answer['node_id']} says so, applied {answer['last_applied']})"
+        f"(according to node {answer['node_id']}, applied {answer['last_applied']})"
     )
     if "members" in answer:
         console.print(_table(answer))
@@ -60,8 +60,17 @@ def _at_leader(server: Server, answer: dict[str, Any]) -> dict[str, Any]:
 
 def _table(answer: dict[str, Any]) -> Table:
     table = Table(box=None, header_style="bold")
-    for title in ("node", "role", "peers", "clients", "matched", "behind", "bytes", "last contact"):
-        is_number = title in ("matched", "behind", "bytes")
+    for title in (
+        "node",
+        "role",
+        "peers",
+        "clients",
+        "matched",
+        "lag",
+        "lag bytes",
+        "last contact",
+    ):
+        is_number = title in ("matched", "lag", "lag bytes")
         table.add_column(title, justify="right" if is_number else "left")
     for member in answer["members"]:
         node_id = member["node_id"]
@@ -86,16 +95,16 @@ def _table(answer: dict[str, Any]) -> Table:
 @click.argument("address")
 @click.pass_obj
 def add(server: Server, address: str) -> None:
-    """Have the node at a peer ADDRESS receive the log, as a learner.
+    """Add the node at peer ADDRESS as a learner.
 
-    It has been started with the cluster's name, an id never used before, and no data.
+    Start the node first, with the cluster's name, an id never used before, and no data.
     """
     _tell(_post(server, "/cluster/add", {"address": address}))
 
 
 @cluster.command()
 @click.argument("node_id", type=int)
-@click.option("--replacing", type=int, help="The voter whose place it takes.")
+@click.option("--replacing", type=int, help="The voter that it replaces.")
 @click.pass_obj
 def promote(server: Server, node_id: int, replacing: int | None) -> None:
     """Make a learner a voter."""
@@ -106,7 +115,7 @@ def promote(server: Server, node_id: int, replacing: int | None) -> None:
 @click.argument("node_id", type=int)
 @click.pass_obj
 def remove(server: Server, node_id: int) -> None:
-    """Take a node out of the cluster. Its id is not to be used again."""
+    """Remove a node from the cluster. Never use its id again."""
     _tell(_post(server, "/cluster/remove", {"node_id": node_id}))
 
 
@@ -114,14 +123,14 @@ def remove(server: Server, node_id: int) -> None:
 @click.argument("node_id", type=int, required=False)
 @click.pass_obj
 def transfer(server: Server, node_id: int | None) -> None:
-    """Hand the lead to a voter, or to the one that is furthest."""
+    """Transfer leadership (default: to the most up-to-date voter)."""
     _tell(_post(server, "/cluster/transfer", {"node_id": node_id}))
 
 
 @cluster.command()
 @click.pass_obj
 def snapshot(server: Server) -> None:
-    """Store the node's state and cut its log behind it."""
+    """Store the node's state and compact its log."""
     print(f"the log begins at entry {_post(server, '/cluster/snapshot', {})['first_log_index']}")
 
 
@@ -144,13 +153,13 @@ def _is_ready(server: Server) -> bool:
     except Busy:
         pass
     except (*FAILURES, ApiError):
-        server.turn()
+        server.next_node()
     return False
 
 
-def _post(server: Server, path: str, wish: dict[str, Any]) -> dict[str, Any]:
-    """Send a change once: repeated, it would be refused, or transfer leadership again."""
-    given = {key: value for key, value in wish.items() if value is not None}
+def _post(server: Server, path: str, command: dict[str, Any]) -> dict[str, Any]:
+    """Send a command once: repeated, it would be refused, or transfer leadership again."""
+    given = {key: value for key, value in command.items() if value is not None}
     headers: dict[str, str] = {CONTENT_TYPE: "application/json"}
     return server.ask_once("POST", path, headers=headers, body=json.dumps(given).encode()).json()
 

@@ -1,4 +1,4 @@
-"""``streamd completion``: the script by which a shell completes the command line."""
+"""``streamd completion``: prints the script with which a shell completes the command line."""
 
 from __future__ import annotations
 

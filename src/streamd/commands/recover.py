@@ -1,4 +1,4 @@
-"""``streamd recover``: one node's data becomes a new cluster when the majority is lost."""
+"""``streamd recover``: turns one node's data into a new cluster when the majority is lost."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from streamd.streams.packs import living_packs
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import FenceNote
 
-# How many objects are named that are missing; of the others, how many there are.
+# Missing objects are listed by name up to this number, and counted beyond.
 _MAX_NAMED = 10
 
 
 @click.command()
-@click.option("--offline", is_flag=True, required=True, help="Say that the node is stopped.")
+@click.option("--offline", is_flag=True, required=True, help="Confirm that the node is stopped.")
 @click.option(
     "--accept-data-loss",
     is_flag=True,
     required=True,
-    help="Say that you know what is lost: all that only the other nodes had.",
+    help="Confirm the loss of what only the other nodes had.",
 )
 @click.option("--config", "file", type=click.Path(path_type=Path), help="The node's TOML file.")
 @click.option("--node-id", type=int, help="The node's id.")
 @click.option("--data-dir", help="The node's data.")
 def recover(file: Path | None, offline: bool, accept_data_loss: bool, **flags: object) -> None:
-    """Go on from this one node's data when the majority is lost for good.
+    """Start a new cluster from this node's data when the majority is lost for good.
 
-    The node becomes the only voter of a NEW cluster; nodes of the old one are refused by it, and
-    leave the cold store alone, if there is one. Choose the survivor with the longest log, recover
-    only that one, then add fresh nodes.
+    The node becomes the only voter of a NEW cluster. It refuses nodes of the old one, and fences
+    them off in the cold store, if there is one. Choose the survivor with the longest log, recover
+    only that node, then add fresh nodes.
     """
     keep_private()
     given = {key: value for key, value in flags.items() if value is not None}
@@ -51,18 +51,17 @@ def recover(file: Path | None, offline: bool, accept_data_loss: bool, **flags: o
 
 
 def _take_over(config: Config, report: Recovered, stores: Stores) -> None:
-    """Fence the former cluster off in the store, and tell what of it is missing.
+    """Fence the former cluster off in the store, and warn of missing objects.
 
-    A store that does not answer now is no reason to leave the cluster down: the node does it
-    before it first uses the store.
+    A store that does not answer must not keep the cluster down: the node fences before it first
+    uses the store.
     """
     wanted = [pack.name for pack in living_packs(stores.state)]
     if config.cold.backend == "none":
         if wanted:
             _warn(
-                "the data refers to a cold store, and the configuration names none: the old "
-                "nodes must stay stopped until this node has started with [cold], and so fenced "
-                "them off"
+                'the data refers to a cold store, but cold.backend is "none": keep the old nodes '
+                "stopped until this node has started with [cold] and fenced them off"
             )
         return
 
@@ -76,12 +75,12 @@ def _take_over(config: Config, report: Recovered, stores: Stores) -> None:
         missing = use_store(config, work)
     except* ColdError as errors:
         _warn(
-            f"the old cluster cannot be fenced off in the cold store now ({_first(errors)}): the "
-            "old nodes must stay stopped until this node has started, and done it"
+            f"the old cluster cannot be fenced off in the cold store now ({_first(errors)}): keep "
+            "the old nodes stopped until this node has started and fenced them off"
         )
     if missing:
         named = ", ".join(missing[:_MAX_NAMED])
-        _warn(f"{len(missing)} objects with old bytes are missing in the cold store: {named}")
+        _warn(f"{len(missing)} packs are missing in the cold store: {named}")
 
 
 def _first(errors: BaseExceptionGroup[ColdError]) -> BaseException:
