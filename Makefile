@@ -43,7 +43,8 @@ test: $(READY) $(NODE_READY) $(CLIENT_READY) ## Run all tests, the conformance s
 	@$(BIN)/python -m tests.support.minio
 	@status=0; set -x; \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS) $(COVERAGE) $(ARGS) || status=1; \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS:%=--ignore=%) $(ARGS) || status=1; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS:%=--ignore=%) --durations=20 \
+	  $(ARGS) || status=1; \
 	exit $$status
 
 hearts: $(READY) ## Only the tests of the pure packages, with the coverage of their branches

@@ -8,6 +8,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from tests.support.scheduling import longest
+
 ROOT = Path(__file__).parents[1]
 WHERE = """
 import os
@@ -37,3 +39,10 @@ def test_the_tests_of_spark_run_in_one_process_and_others_in_all(tmp_path: Path)
         workers[told.relative_to(tmp_path).parts[1]].add(told.read_text())
     assert len(workers["spark"]) == 1
     assert workers["spark"] | workers["others"] == {"gw0", "gw1"}
+
+
+def test_what_takes_long_is_begun_first() -> None:
+    scopes = ["tests/test_cli.py", "tests/sim/test_live.py", "tests/spark/"]
+    assert longest(scopes) == "tests/spark/"
+    assert longest(scopes[:2]) == "tests/sim/test_live.py"
+    assert longest(["tests/b.py", "tests/a.py"]) == "tests/b.py", "the one with most tests"

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -132,7 +132,7 @@ class Author:
     ) -> str:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         answer = await self.ask("POST", path, body, {**kind, **named}, expect)
-        return answer.headers.get("stream-next-offset", "")
+        return str(answer.headers.get("stream-next-offset", ""))
 
     async def lines(self, path: str, count: int, size: int = 700) -> list[str]:
         """Append so many records of about `size` bytes each; returns the offsets after them."""
@@ -143,7 +143,7 @@ class Author:
             found.append(await self.append(path, line + b"\n"))
         return found
 
-    async def messages(self, path: str, count: int, **headers: str) -> list[str]:
+    async def messages(self, path: str, count: int, **headers: Any) -> list[str]:
         found = []
         for number in range(count):
             self._lines += 1

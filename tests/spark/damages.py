@@ -23,7 +23,7 @@ class Expected:
     record: int | None = None
     index: int | None = None
 
-    def place(self) -> dict[str, object]:
+    def place(self) -> dict[str, Any]:
         """The fields that tell where the fault is."""
         named = {
             "object": self.object,

@@ -14,7 +14,7 @@ from crc32c import crc32c
 from msgspec.structs import astuple, replace
 
 from streamd.codec import Batch, decode_batch, encode_batch
-from streamd.objectstore import packs, segments
+from streamd.objectstore import segments
 from streamd.objectstore.checkpoints import (
     CheckpointOf,
     CheckpointWriter,
@@ -34,6 +34,7 @@ from streamd.objectstore.names import (
     parse_segment_name,
     segment_name,
 )
+from streamd.objectstore.packs import Pack as WrittenPack
 from streamd.objectstore.packs import PackWriter, read_pack
 from streamd.objectstore.segments import (
     SegmentWriter,
@@ -54,7 +55,7 @@ Rows = dict[bytes, bytes]
 class Said(NamedTuple):
     """A command of the log: the `position`-th of entry `index`."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # of NamedTuple
     position: int
     command: Any
 
@@ -162,7 +163,7 @@ class Folder:
         """The stream id and chunk of each slice of a pack."""
         return [(ref.stream_id, chunk) for ref, chunk in chunks_of(self.objects[name])]
 
-    def pack_of(self, name: str, slices: list[tuple[int, Chunk]]) -> packs.Pack:
+    def pack_of(self, name: str, slices: list[tuple[int, Chunk]]) -> WrittenPack:
         """A pack of the same place, of other slices."""
         parsed = parse_pack_name(self.local(name))
         assert parsed is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -66,7 +66,9 @@ class InProcess:
     ) -> None:
         [kind] = [source for source in SOURCES if source.name() == name]
         source = kind({**options, "pushdown": "true"})
-        self._reader = source.reader(StructType.fromDDL(schema or source.schema()))
+        self._reader = source.reader(
+            cast("StructType", StructType.fromDDL(schema or source.schema()))
+        )
         self._reader.pushFilters(list(filters))
         self.tasks = self._reader.partitions()
 

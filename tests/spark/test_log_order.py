@@ -12,7 +12,8 @@ Entry = tuple[int, int, int | None]
 
 def told_of(task: list[list[Entry]]) -> list[Told]:
     """What is told of the entries that a task reads, in batches."""
-    runs, told = Runs(), []
+    runs = Runs()
+    told: list[Told] = []
     for part in task:
         index, term, stamps = (list(column) for column in zip(*part, strict=True))
         noops = [at for at, stamp in enumerate(stamps) if stamp is None]

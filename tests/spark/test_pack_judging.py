@@ -57,7 +57,7 @@ def judged(
     content = folder.objects[pack]
     found = judge_pack(pack, named, content, size, refs, folder.cluster_id).findings
     # The audit names streams by their ids afterwards, and so do the damages.
-    return [replace(one, stream=streams.get(one.stream_id)) for one in found]
+    return [replace(one, stream=streams.get(one.stream_id or 0)) for one in found]
 
 
 def test_whole_packs_are_clean(scene: Scene) -> None:

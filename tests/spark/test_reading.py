@@ -77,7 +77,7 @@ def ask(server: ServerProcess) -> Ask:
     would be, and whatever goes to tasks is sent through pickle. `then` is run in between."""
 
     def ask(
-        schema: T.StructType | None = None, then: Callable[[], None] = int, **options: Any
+        schema: T.StructType | None = None, then: Callable[[], object] = int, **options: Any
     ) -> list[dict[str, Any]]:
         given = {"url": server.url, **{name: str(value) for name, value in options.items()}}
         source = StreamdSource(CaseInsensitiveDict(given))

@@ -63,7 +63,7 @@ async def test_every_stream_is_in_the_store_as_the_server_tells_it(tmp_path: Pat
         await author.create("/v1/stream/empty/one", JSON)
         await write_up_to_newest_state(author)
         url = f"http://127.0.0.1:{server.port}"
-        every = {"on_trimmed": "snapshot"}
+        every: dict[str, Any] = {"on_trimmed": "snapshot"}
         for bucket in ("agents", "free", "empty"):
             told = await asked(url=url, bucket=bucket, **every)
             assert ask(store=str(root), bucket=bucket, **every) == told
@@ -113,7 +113,7 @@ async def test_what_was_appended_after_the_newest_state_is_in_the_log_alone(
                 Producer_Seq="0",
             )
         await author.archived()
-    store = {"store": str(root)}
+    store: dict[str, Any] = {"store": str(root)}
     assert [row["record"] for row in ask(stream="a/b", **store)] == [b'"before"']
     newest = max(row["index"] for row in InProcess("streamd_manifests", None, store).rows())
     log = InProcess("streamd_log", None, store).rows()
@@ -149,7 +149,7 @@ async def test_a_table_is_made_from_a_bucket(tmp_path: Path, minio: MinioServer)
 
 def test_a_store_is_asked_for_what_it_has(tmp_path: Path) -> None:
     (tmp_path / "1f0c4a57-6b1e-4f6e-9d0a-3c2b1a000001").mkdir()
-    store = {"store": str(tmp_path), "stream": "a/b"}
+    store: dict[str, Any] = {"store": str(tmp_path), "stream": "a/b"}
     with pytest.raises(StreamMissing, match="has no state of cluster 1f0c4a57"):
         ask(**store)
     with pytest.raises(BadOption, match="option cacert does not go with option store"):

@@ -17,6 +17,7 @@ from streamd.objectstore.names import parse_segment_name
 from streamd.objectstore.segments import read_entries
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams import keys
+from streamd.streams.commands import Append
 from streamd_audit.sources import SOURCES, register
 from streamd_audit.sources.source import BucketSource
 from tests.spark.buckets import Clean
@@ -97,7 +98,7 @@ def test_appends_tell_their_stream_records_and_producer(read: Reads) -> None:
         for _, entry in sorted(archived(read).items())
         if entry.kind == EntryKind.COMMANDS
         for command in decode_batch(entry.payload).commands
-        if command.__struct_config__.tag == "append"
+        if isinstance(command, Append)
     ]
     rows = read("streamd_log").filter("kind = 'append'").orderBy("index", "position").collect()
     assert len(rows) == len(commands) > 20
@@ -109,7 +110,7 @@ def test_appends_tell_their_stream_records_and_producer(read: Reads) -> None:
         assert (row.records, row.bytes) == (len(command.lengths), len(command.data))
         assert (row.close, row.seq) == (command.close, command.seq)
         stamp = command.producer
-        assert row.producer == (stamp and Row(stamp.producer_id, stamp.epoch, stamp.seq))
+        assert row.producer == (stamp and Row(*msgspec.structs.astuple(stamp)))
         assert bytes(row.digests) == digests(command.data, command.lengths)
         head = msgspec.msgpack.decode(bytes(row.head))
         data, head[3] = head[3], command.data

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import trustme
@@ -47,7 +47,7 @@ class Vault(NamedTuple):
     """A cluster's bucket in a MinIO whose certificate no system trusts, and a way in."""
 
     url: str
-    options: dict[str, str]
+    options: dict[str, Any]
     entries: int
 
     def without(self, *names: str, **changed: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from streamd.spark import register
 from tests.jepsen_like.cluster_processes import wait_until
@@ -107,9 +107,9 @@ def test_a_batch_that_a_function_writes_twice_is_there_once(
             raise InterruptedError("the driver had to go")
 
     for _ in range(3):
-        rows = queries.rows_of(session, source).writeStream.foreachBatch(write)
-        rows = rows.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-        failure = outcome(rows.start())
+        query = queries.rows_of(session, source).writeStream.foreachBatch(write)
+        query = query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        failure = outcome(query.start())
     assert (failure, failed) == ("", [0, 1])
     expect(streams, batches[0] + batches[1])
 
