@@ -245,11 +245,9 @@ def _jvm(job: Job) -> tuple[float, str]:
     return job["jvm_mb"], "MB"
 
 
-def _messages(first: int, behind: int) -> bytes:
+def _messages(first: int, stop: int) -> bytes:
     text = "x" * (_MESSAGE_BYTES - len('{"number":0000000,"text":""}'))
-    return json.dumps(
-        [{"number": number, "text": text} for number in range(first, behind)]
-    ).encode()
+    return json.dumps([{"number": number, "text": text} for number in range(first, stop)]).encode()
 
 
 _PARTS = ("audit", "cores", "skew", "read_stream", "sink")

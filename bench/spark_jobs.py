@@ -157,9 +157,9 @@ def _cpu_s() -> float:
             fields = stat.read_text().rpartition(")")[2].split()
             parents[int(stat.parent.name)] = int(fields[1])
             ticks[int(stat.parent.name)] = sum(map(int, fields[11:15]))
-    ours, behind = {os.getpid()}, -1
-    while len(ours) != behind:
-        behind = len(ours)
+    ours, before = {os.getpid()}, -1
+    while len(ours) != before:
+        before = len(ours)
         ours |= {pid for pid, parent in parents.items() if parent in ours}
     return sum(ticks[pid] for pid in ours) / os.sysconf("SC_CLK_TCK")
 

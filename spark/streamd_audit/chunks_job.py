@@ -46,7 +46,7 @@ _LOOKED_FOR = 10_000
 
 def chunks_job(context: Context) -> Judged:
     """Every reference of every state there is, and of the log after the newest one."""
-    # Listed before anything else is: what is put meanwhile is no orphan.
+    # Listed before anything else is: what is put meanwhile is not an orphan.
     listed = context.source(PacksSource, "object string, size long")
     states = states_of(context)
     newest = {state.group: state for state in states}

@@ -233,9 +233,9 @@ class ForgetPacks(msgspec.Struct, array_like=True, gc=False, tag="forget-packs")
 
 class Archived(msgspec.Struct, array_like=True, gc=False, tag="archived"):
     term: int
-    behind: Place
+    previous: Place
     place: Place
-    anew: bool = False
+    has_gap: bool = False
 
 
 class Scrubbed(msgspec.Struct, array_like=True, gc=False, tag="scrubbed"):

@@ -94,7 +94,7 @@ class Context:
         """What a reader reads, in so many parts, or in as many as it plans.
 
         It plans here and now: Spark would start a Python worker for each step of that, for each
-        query anew.
+        query again.
         """
         tasks = reader.partitions()
         count = len(tasks)

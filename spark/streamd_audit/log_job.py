@@ -147,8 +147,8 @@ def _gaps(context: Context) -> list[Finding]:
                 found.append(_gap(context, span.group, 1, span.first - 1))
             continue
         gap = _gap(context, span.group, last.last + 1, span.first - 1)
-        if _began_anew(context, span):
-            # A leader without the entries went on behind a state, and said so.
+        if _continued_from_state(context, span):
+            # A leader without the entries continued after a state, and said so.
             gap = replace(gap, severity=INFO)
         found.append(gap)
         last = span
@@ -166,7 +166,7 @@ def _gap(context: Context, group: int, first: int, last: int) -> Finding:
     )
 
 
-def _began_anew(context: Context, span: Span) -> bool:
+def _continued_from_state(context: Context, span: Span) -> bool:
     """Whether the cluster agreed that its archive goes on with a gap before these entries."""
     return any(
         group == span.group and index >= span.first and what == scan.BEGAN_ANEW

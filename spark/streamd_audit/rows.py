@@ -88,6 +88,11 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     cold: Position = _START
     hot_at_ms: int | None = None
 
+    @property
+    def earliest(self) -> Position:
+        """Where the first record is that can be read: what lies before it was trimmed."""
+        return _START if self.snapshot is None else (self.snapshot.record, self.snapshot.byte)
+
 
 class ProducerState(msgspec.Struct, array_like=True, gc=False):
     """A producer's last accepted request, and the tail that it led to."""

@@ -46,7 +46,7 @@ def state_job(context: Context) -> Judged:
         streams = found.counts.get(STREAMS, 0)
         began = {plan.before for plan in plans_of(context).values()}
         since = ", ".join(
-            "from entry 1 on" if index is None else f"behind the state as of entry {index:,}"
+            "from entry 1 on" if index is None else f"after the state as of entry {index:,}"
             for index in sorted(began, key=lambda index: index or 0)
         )
         return {"replay": f"{streams:,} streams, {since}", "stream_count": streams}

@@ -55,7 +55,7 @@ _REFUSALS = {
     "InvalidBucketName": "the bucket's name is not allowed",
     "InvalidToken": "the session token is wrong",
     "InvalidTokenId": "the session token is wrong",
-    "MethodNotAllowed": "what answers is no object store",
+    "MethodNotAllowed": "what answers is not an object store",
     "NoSuchBucket": "the bucket does not exist",
     "PermanentRedirect": "the bucket is in another region",
     "RequestTimeTooSkewed": "the clocks of this machine and the store differ too much",
@@ -196,7 +196,7 @@ class DirectoryStore:
                 if at:
                     return  # removed since its parent was listed
                 raise StoreFailed(f"{self.place} is not there any more") from None
-        # A directory is ordered as what it holds: with the slash behind its name.
+        # A directory is ordered as what it holds: with the slash after its name.
         named = sorted((at + each.name + ("/" if each.is_dir() else ""), each) for each in entries)
         for name, entry in named:
             if entry.name.startswith("."):

@@ -1,4 +1,4 @@
-"""Who uses a cluster for what: `usage_report`, from the log and the heads of objects alone.
+"""What uses a cluster, and how much: `usage_report`, from the log and the heads of objects alone.
 
 Counted is what clients sent, as the log has it: a refused append counts where it was refused, and
 what was deleted since counts where it was written. Days are those of the log's time, in UTC.

@@ -141,7 +141,7 @@ _RANK_OF = {kind: number for number, kinds in reversed([*enumerate(_RANKS)]) for
 
 
 def rank(found: Finding) -> int:
-    """What may explain others has a lower rank; what is no fault has the highest."""
+    """What may explain others has a lower rank; what is not a fault has the highest."""
     if found.severity == INFO:
         return len(_RANKS) + 1
     return _RANK_OF.get(found.kind, len(_RANKS))

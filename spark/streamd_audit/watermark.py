@@ -35,7 +35,7 @@ def read_watermark(directory: Path) -> Watermark | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
-        raise NotRun(f"{path} is no watermark: {error}") from error
+        raise NotRun(f"{path} is not a watermark: {error}") from error
 
 
 def write_watermark(directory: Path, mark: Watermark) -> None:

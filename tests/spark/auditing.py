@@ -14,7 +14,7 @@ from tests.spark.damages import Expected
 
 
 class Audited(NamedTuple):
-    """What an audit said: its exit status, faults, and what it listed that is no fault."""
+    """What an audit said: its exit status, faults, and what it listed that is not a fault."""
 
     status: int
     faults: list[dict[str, Any]]

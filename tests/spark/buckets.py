@@ -96,7 +96,7 @@ class Clean(NamedTuple):
 
 
 class Author:
-    """Writes streams of every kind to one server, and has its cold tier do its work."""
+    """Writes streams of every kind to one server, and has its cold store work."""
 
     def __init__(self, server: Serving, http: httpx.AsyncClient) -> None:
         self.server = server
@@ -171,7 +171,7 @@ class Author:
                 Producer_Seq=str(sequence),
             )
 
-    # -- the cold tier ------------------------------------------------------------------------
+    # -- the cold store ------------------------------------------------------------------------
 
     async def flushed(self) -> None:
         """Wait until all that is hot now is in packs."""

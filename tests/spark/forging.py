@@ -133,7 +133,7 @@ class Folder:
             head = read_segment_head(self.objects[name])
             writer = SegmentWriter(head.group_id, places[head.previous.index], self.cluster_id)
             for original in self.entries(name):
-                entry = _point_anew(changes.get(original.index, original), places)
+                entry = _repoint(changes.get(original.index, original), places)
                 writer.add(entry)
                 places[entry.index] = writer.last
             made = writer.finish()
@@ -377,7 +377,7 @@ def _parses(local: str) -> bool:
     return any(parse(local) for parse in parsers)
 
 
-def _point_anew(entry: Entry, places: Mapping[int, LogPosition]) -> Entry:
+def _repoint(entry: Entry, places: Mapping[int, LogPosition]) -> Entry:
     """An entry whose `Archived` commands name the places that there are."""
     if entry.kind != EntryKind.COMMANDS:
         return entry
@@ -418,7 +418,7 @@ def regrouped(folder: Folder, group_id: int) -> Folder:
         head = read_segment_head(folder.objects[name])
         segment = SegmentWriter(group_id, places[head.previous.index], folder.cluster_id)
         for original in folder.entries(name):
-            entry = _point_anew(_name_anew(original, renamed), places)
+            entry = _repoint(_renamed_entry(original, renamed), places)
             segment.add(entry)
             places[entry.index] = segment.last
         found.put(*segment.finish())
@@ -435,7 +435,7 @@ def regrouped(folder: Folder, group_id: int) -> Folder:
     return found
 
 
-def _name_anew(entry: Entry, renamed: Mapping[str, str]) -> Entry:
+def _renamed_entry(entry: Entry, renamed: Mapping[str, str]) -> Entry:
     """An entry whose commands name packs as they are called now."""
     if entry.kind != EntryKind.COMMANDS:
         return entry

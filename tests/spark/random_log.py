@@ -76,7 +76,7 @@ class RandomLog:
             self.enter(commands, self.packages(commands))
 
     def packages(self, commands: list[Command]) -> list[PackageStamp]:
-        """Some commands as a package, new or sent again, behind those of no package."""
+        """Some commands as a package, new or sent again, after those of no package."""
         if not self.sessions or self.random.random() < 0.5:
             return []
         if self.sent and self.random.random() < 0.3:
@@ -201,7 +201,7 @@ class RandomLog:
         return IfMatch((stream.version(),))
 
     def place(self, key: bytes) -> Position:
-        """The beginning of some record of a stream, or a place that is none."""
+        """The beginning of some record of a stream, or a place that is not one."""
         stream = self.driver.state.streams.get(key)
         if stream is None or self.random.random() < 0.1:
             return Position(self.random.randrange(3), self.random.randrange(9))

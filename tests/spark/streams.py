@@ -27,7 +27,7 @@ class Writer:
         assert made.is_success, made.text
 
     def append(self, name: str, *messages: Any) -> str:
-        """Append messages of JSON; returns the offset behind them."""
+        """Append messages of JSON; returns the offset after them."""
         return self.send(name, json.dumps(messages).encode(), JSON)
 
     def send(self, name: str, body: bytes, content_type: str) -> str:
@@ -48,7 +48,7 @@ class Writer:
         assert put.is_success, put.text
 
     def filled(self, name: str, messages: Sequence[Any], at_once: int = 500) -> list[str]:
-        """Make a stream of JSON messages; returns the offsets behind each request."""
+        """Make a stream of JSON messages; returns the offsets after each request."""
         self.create(name)
         return [
             self.append(name, *messages[start : start + at_once])

@@ -1,4 +1,4 @@
-"""A cluster that goes on while it is audited is no finding: it flushes, merges and removes."""
+"""A cluster that goes on while it is audited is not a finding: it flushes, merges and removes."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_both_judge_what_was_damaged_alike(scene: Scene, damage: Damage) -> None
     after = scene.folder.objects
     changed = {name: content for name, content in after.items() if before.get(name) != content}
     for name, by_server, by_audit in both_judge(changed):
-        # An object under another's name, as it is no damage by itself, the server finds as it reads
+        # An object under another's name is not damage by itself: the server finds it when it reads
         # the log or the state.
         assert by_audit == by_server or by_audit is None, name
 

@@ -143,7 +143,7 @@ def test_what_is_no_event_changes_nothing_or_by_mode_ends_the_query(
         at = writer.append("state/wrong", put("t", "k", "before"))
         writer.append("state/wrong", wrong, put("t", "other", "after"))
         assert table("state/wrong") == {("t", "k"): "before", ("t", "other"): "after"}
-        with pytest.raises(BadRecord, match=f"record {at} of state/wrong is no event"):
+        with pytest.raises(BadRecord, match=f"record {at} of state/wrong is not an event"):
             table("state/wrong", mode="failfast")
     finally:
         writer.delete("state/wrong")

@@ -220,7 +220,7 @@ PLANTED = {
     "a segment's body is longer than it says": Planted(
         "segment", TOO_LONG, lambda: FORMATS["segment"].example().content + b"\0"
     ),
-    "a segment's body is no zstd": Planted(
+    "a segment's body is not zstd": Planted(
         "segment", BAD_ZSTD, lambda: body(lambda raw: b"\0" + raw[1:])
     ),
     "a segment's frame is cut short": Planted(
@@ -275,7 +275,7 @@ PLANTED = {
         FOOTER_CRC,
         lambda: first(b"\xc4\x10", b"\xc4\x11")(FORMATS["pack"].example().content),
     ),
-    "a pack's footer is no MessagePack": Planted(
+    "a pack's footer is not MessagePack": Planted(
         "pack", BAD_MSGPACK, lambda: pack_of(parts_of_pack()[0], b"\xc1")
     ),
     "a pack's footer says nothing": Planted(
@@ -340,8 +340,8 @@ PLANTED = {
     "there is something after a piece's rows": Planted(
         "piece", TOO_LONG, lambda: piece_of(frame(b"rows" * 9) + frame(b"more"), b"rows" * 9)
     ),
-    "a piece is no zstd": Planted("piece", BAD_ZSTD, lambda: piece_of(b"rows", b"rows")),
-    "a manifest is no MessagePack": Planted(
+    "a piece is not zstd": Planted("piece", BAD_ZSTD, lambda: piece_of(b"rows", b"rows")),
+    "a manifest is not MessagePack": Planted(
         "manifest", BAD_MSGPACK, lambda: listed("manifest", lambda raw: raw[:-1])
     ),
     "a manifest has more than it says": Planted(

@@ -200,15 +200,15 @@ def test_json_becomes_the_types_of_the_schema(load: Load, writer: Writer) -> Non
 def test_a_trimmed_stream_is_an_error_or_by_option_read_from_its_snapshot(
     ask: Ask, writer: Writer
 ) -> None:
-    behind = writer.filled("gone/trimmed", RUNS[:100], 10)
-    writer.publish("gone/trimmed", behind[3], b"{}")
+    offsets = writer.filled("gone/trimmed", RUNS[:100], 10)
+    writer.publish("gone/trimmed", offsets[3], b"{}")
 
     def found(**options: str) -> list[int]:
         return [row["record"]["n"] for row in ask(N, stream="gone/trimmed", **options)]
 
-    with pytest.raises(Trimmed, match=f"gone/trimmed begins at {behind[3]}.*on_trimmed"):
+    with pytest.raises(Trimmed, match=f"gone/trimmed begins at {offsets[3]}.*on_trimmed"):
         found()
-    assert found(starting_offset=behind[3]) == list(range(40, 100))
+    assert found(starting_offset=offsets[3]) == list(range(40, 100))
     assert found(on_trimmed="snapshot") == list(range(40, 100))
 
 
@@ -221,18 +221,18 @@ def test_what_is_not_there_is_named(ask: Ask) -> None:
         ask(NAME, bucket="b")
 
 
-def test_a_stream_that_is_made_anew_while_it_is_read_is_not_mixed_up(
+def test_a_stream_that_is_created_again_while_it_is_read_is_not_mixed_up(
     ask: Ask, writer: Writer
 ) -> None:
-    writer.filled("gone/anew", RUNS[:10])
+    writer.filled("gone/again", RUNS[:10])
 
-    def make_anew() -> None:
-        writer.delete("gone/anew")
-        writer.filled("gone/anew", RUNS[100:200])
+    def recreate() -> None:
+        writer.delete("gone/again")
+        writer.filled("gone/again", RUNS[100:200])
 
-    with pytest.raises(StreamMissing, match="gone/anew was deleted, and another made"):
-        ask(N, make_anew, stream="gone/anew")
-    assert ask(N, make_anew, stream="gone/anew", on_deleted="skip") == []
+    with pytest.raises(StreamMissing, match="gone/again was deleted, and another made"):
+        ask(N, recreate, stream="gone/again")
+    assert ask(N, recreate, stream="gone/again", on_deleted="skip") == []
 
 
 def test_a_server_that_is_killed_while_it_is_read_is_waited_for(tmp_path: Path, ask: Ask) -> None:
@@ -262,7 +262,7 @@ def test_a_prefix_of_too_many_streams_is_refused(
 
 def test_an_offset_of_another_stream_is_refused(ask: Ask, runs: list[str]) -> None:
     wrong = "0000000000000001_0000000000000001"
-    with pytest.raises(BadOption, match=f"{wrong} for runs/all, which is no offset of it"):
+    with pytest.raises(BadOption, match=f"{wrong} for runs/all, which is not an offset of it"):
         ask(N, stream="runs/all", starting_offset=wrong)
 
 

@@ -198,8 +198,8 @@ def test_a_limit_of_bytes_takes_what_fits(asked: Callable[..., Query], writer: W
 
 
 def test_a_query_may_begin_now_or_at_an_offset(asked: Callable[..., Query], writer: Writer) -> None:
-    behind = writer.filled("begin/s", numbered(*range(6)), 3)
-    following = asked(stream="begin/s", starting_offset=behind[0])
+    offsets = writer.filled("begin/s", numbered(*range(6)), 3)
+    following = asked(stream="begin/s", starting_offset=offsets[0])
     following.run()
     assert [n for _, n in following.seen()] == [3, 4, 5]
 
@@ -220,29 +220,29 @@ def test_a_query_that_begins_now_reads_what_comes(
 def test_offsets_that_were_trimmed_end_the_query_or_by_option_it_goes_on_from_the_snapshot(
     asked: Callable[..., Query], writer: Writer
 ) -> None:
-    behind = writer.filled("trimmed/s", numbered(*range(100)), 10)
+    offsets = writer.filled("trimmed/s", numbered(*range(100)), 10)
     following = asked(stream="trimmed/s", max_records_per_batch=10)
     with pytest.raises(RuntimeError, match="planned"):
         following.run(fail_at=1)
-    writer.publish("trimmed/s", behind[6], b"{}")
-    with pytest.raises(Trimmed, match=rf"trimmed/s begins at {behind[6]}"):
+    writer.publish("trimmed/s", offsets[6], b"{}")
+    with pytest.raises(Trimmed, match=rf"trimmed/s begins at {offsets[6]}"):
         following.run()
     following.options["on_trimmed"] = "snapshot"
     following.run()
     assert [n for _, n in following.seen()] == [*range(10), *range(70, 100)]
 
 
-def test_a_stream_that_is_deleted_and_made_anew_is_read_from_its_start(
+def test_a_stream_that_is_deleted_and_created_again_is_read_from_its_start(
     asked: Callable[..., Query], writer: Writer
 ) -> None:
-    writer.filled("anew/s", numbered(1, 2, 3))
-    writer.filled("anew/other", numbered(4))
-    following = asked(bucket="anew")
+    writer.filled("again/s", numbered(1, 2, 3))
+    writer.filled("again/other", numbered(4))
+    following = asked(bucket="again")
     following.run()
     following.seen()
-    writer.delete("anew/other")
-    writer.delete("anew/s")
-    writer.filled("anew/s", numbered(5, 6, 7, 8))
+    writer.delete("again/other")
+    writer.delete("again/s")
+    writer.filled("again/s", numbered(5, 6, 7, 8))
     following.run()
     assert [n for _, n in following.seen()] == [5, 6, 7, 8]
 

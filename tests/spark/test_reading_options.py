@@ -50,7 +50,7 @@ def refusal(options: dict[str, str], *, live: bool = False, schema: T.StructType
             {"stream": "a", "starting_offset": '{"b": "-1"}'},
             "has an offset of b, which is not read",
         ),
-        ({"stream": "a", "starting_offset": '{"a": "x"}'}, "has 'x' for a, which is no offset"),
+        ({"stream": "a", "starting_offset": '{"a": "x"}'}, "has 'x' for a, which is not an offset"),
         ({"bucket": "runs", "starting_offset": OFFSET}, "is an offset, which is of one stream"),
     ],
 )

@@ -55,7 +55,7 @@ def directory(path: Path) -> ColdConfig:
 
 async def test_every_stream_is_in_the_store_as_the_server_tells_it(tmp_path: Path) -> None:
     """Forks cut inside records, forks of what is deleted, trimmed streams, those that are partly in
-    packs and partly in rows of the state, in no bucket, made anew, closed, empty."""
+    packs and partly in rows of the state, in no bucket, created again, closed, empty."""
     root = tmp_path / "store"
     async with serving(tmp_path / "node", cold=directory(root)) as server, server.client() as http:
         author = Author(server, http)

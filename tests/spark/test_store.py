@@ -127,7 +127,7 @@ def test_an_object_that_ends_too_early_is_damaged(store: Store) -> None:
             store.read("a/2/x", start, length)
 
 
-# -- what is no store ----------------------------------------------------------------------------
+# -- what is not a store --------------------------------------------------------------------------
 
 
 def test_what_cannot_be_a_store_is_told(tmp_path: Path, minio: MinioServer) -> None:

@@ -1,4 +1,4 @@
-"""A store behind TLS with a CA of its own, read with temporary credentials: by every way in."""
+"""A store with TLS with a CA of its own, read with temporary credentials: by every way in."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ FOLLOW = {
         found("segment_damaged", object=SEGMENT),
         found("segment_altered", object=SEGMENT),
     ],
-    "what only a state that cannot be read refers to is no orphan": [
+    "what only a state that cannot be read refers to is not an orphan": [
         found("piece_damaged", object=PIECE, index=0x20),
         finding("pack_orphan", cluster=CLUSTER, object=PACK),
     ],

@@ -43,7 +43,7 @@ def test_without_a_watermark_of_this_cluster_it_is_not_run(tmp_path: Path) -> No
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cluster": "x"}', "no json"])
 def test_a_file_that_is_no_watermark_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "watermark.json").write_text(text)
-    with pytest.raises(NotRun, match="is no watermark"):
+    with pytest.raises(NotRun, match="is not a watermark"):
         read_watermark(tmp_path)
 
 

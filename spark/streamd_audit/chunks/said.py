@@ -93,8 +93,7 @@ def _said(row: Row) -> dict[str, Any] | None:
         }  # fmt: skip
     if row.kind == "stream":
         first = value.segments[-1].end_record if value.segments else 0
-        if value.snapshot is not None:
-            first = max(first, value.snapshot.record)
+        first = max(first, value.earliest[0])
         hot = 0 if value.hot_at_ms is None else value.size - value.cold[1]
         return {
             "said": "stream", "stream_id": value.stream_id, "start_record": first,

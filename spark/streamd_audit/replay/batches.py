@@ -31,7 +31,7 @@ Rows = Iterator[tuple[Any, ...]]
 
 
 def _makes(schema: str) -> Callable[[Callable[[Batches], Rows]], ArrowMap]:
-    """Have a function that makes rows make batches of the columns of a schema."""
+    """A decorator: a function that yields rows yields batches of a schema's columns."""
 
     def of(function: Callable[[Batches], Rows]) -> ArrowMap:
         def made(batches: Batches) -> Iterator[pa.RecordBatch]:

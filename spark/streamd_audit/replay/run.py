@@ -19,12 +19,12 @@ from streamd_audit.rows import ProducerState, read_row
 from streamd_audit.rows import Stream as StreamRow
 from streamd_audit.rows import Upload as UploadRow
 
-# What a row of a scope is: something that a state says of before the log, a command, something
-# that a state says of where the log has led to.
+# What a row of a scope is: something in the state from which the log continues, a command, or
+# something in the state that the log leads to.
 BEFORE, COMMAND, AFTER = range(3)
 # Where rows of a state stand in their entry: first streams, then what belongs to them.
 STATE_POSITIONS = {"stream": -3, "producer": -2, "upload": -1}
-# Behind every command of the entry.
+# After every command of the entry.
 AFTER_ALL = 2**31 - 1
 
 # Of a bundle of commands the place is that of the first; `body` is the bundle, or a state's row.
@@ -303,7 +303,7 @@ class Replay:
             )
 
     def finish(self) -> None:
-        """End the scope; to be called behind the last row."""
+        """End the scope; to be called after the last row."""
         if self._at is None:
             return
         self._apply(self._waiting)

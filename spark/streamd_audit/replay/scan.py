@@ -1,6 +1,6 @@
 """What the audit takes from the log, in one pass over its segments.
 
-A command is no row by itself: a row costs Spark more than its command costs the model. Commands
+A command is not a row by itself: a row costs Spark more than its command costs the model. Commands
 about one stream travel in bundles; of all else there is little.
 """
 
@@ -187,7 +187,7 @@ def commands_of(group: int, entries: Iterable[LogEntry]) -> Iterator[Row]:
 def _steps(
     entry: LogEntry, position: int, command: Command
 ) -> Iterator[tuple[bytes | int, heads.Step]]:
-    """A command that is none of the usual ones, by the streams or the upload it is about."""
+    """A rare command, by the streams or the upload it is about."""
     records, size, digests = 0, 0, b""
     if isinstance(command, StorePart | PublishSnapshot):
         # A part of a body is one record.
@@ -231,7 +231,7 @@ def _facts(group: int, entry: LogEntry, position: int, command: Any) -> Iterator
             yield _row(PACK, *place, one=term, two=number, three=size, object=command.name)
         case RenewIncarnations():
             yield _row(SETTING, *place, one=RENEWED, two=command.base)
-        case Archived() if command.anew:
+        case Archived() if command.has_gap:
             yield _row(SETTING, *place, one=BEGAN_ANEW)
         case _:
             pass

@@ -21,7 +21,7 @@ class Node:
         self.remove()
 
     def remove(self) -> None:
-        """The node is no member any more."""
+        """The node is not a member any more."""
         self._session_id = 0
         self._nonce: int | None = None
         self._lowest = 0

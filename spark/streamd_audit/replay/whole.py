@@ -170,7 +170,7 @@ def spans_of(context: Context) -> Sequence[Span]:
 def replayed(context: Context) -> Replayed | None:
     """What the last span of each group comes to; None where there is no log.
 
-    Raises `NotRun` when a log begins behind every state.
+    Raises `NotRun` when a log begins after every state.
     """
     return context.shared("replayed", lambda: _replay(context, spans_of(context)))
 

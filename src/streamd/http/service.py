@@ -96,11 +96,11 @@ class Service:
 
 
 def offset_gone(earliest: Position) -> Response:
-    """The error for an offset before the snapshot (extensions section 2.2)."""
+    """The error for an offset before the earliest one (extensions section 2.2)."""
     return error_response(
         410,
         "STREAM_OFFSET_GONE",
-        "the records before the snapshot were trimmed; start from the stream's bootstrap",
+        "the records before Stream-Earliest-Offset were trimmed; start from the stream's bootstrap",
         b"Stream-Earliest-Offset: %b\r\n" % earliest.token(),
     )
 

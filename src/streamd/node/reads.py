@@ -121,7 +121,7 @@ class Reads:
         """
         flushes = self._state.flushes
         while True:
-            if stream.snapshot is not None and at.record < stream.snapshot.record:
+            if at.record < stream.earliest.record:
                 raise OffsetGone(stream.earliest)
             recent = self._state.read_recent(stream, at, max_bytes, lengths)
             if recent is not None:

@@ -3,7 +3,7 @@
 The checkpoint has, for each stream, its incarnation and the offset up to which it was read. A
 micro-batch reads from the offsets of the last one to those that `latestOffset` chose, and the same
 again when it is repeated: records never change. A stream that is not in the checkpoint is read
-from its start, and so is one that was deleted and made anew, as its incarnation shows.
+from its start, and so is one that was deleted and created again, as its incarnation shows.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _noted(each: Described, at: Position) -> dict[str, str]:
 def _from_checkpoint(name: str, noted: Mapping[str, str]) -> Described:
     tail = parse_offset(noted["offset"].encode())
     if tail is None:
-        raise ValueError(f"the checkpoint has {noted!r} for {name}, which is no offset")
+        raise ValueError(f"the checkpoint has {noted!r} for {name}, which is not an offset")
     return Described(name, "", noted["incarnation"], tail)
 
 

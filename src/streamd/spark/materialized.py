@@ -42,6 +42,7 @@ class MaterializedSource(DataSource):
         return "streamd_materialized"
 
     def schema(self) -> T.StructType:
+        """The table's columns: given, or inferred from the stream. Raises `BadOption`."""
         given.check_names(self.options, OPTIONS, "format('streamd_materialized')")
         request = request_of(self.options)
         streams = request.place.open()
@@ -86,6 +87,7 @@ class MaterializedReader(DataSourceReader):
         return packed(streams, ranges(found), self._request.partition_bytes) or [Part(0, [])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The tables of a partition's streams. Raises `BadRecord`, `Trimmed`, `StreamMissing`."""
         assert isinstance(partition, Part)
         streams = self._request.place.open(partition.number, met=True)
         for wanted in partition.ranges:

@@ -55,6 +55,7 @@ def text(options: Options, name: str) -> str | None:
 
 
 def whole_number(options: Options, name: str, *, least: int, most: int) -> int | None:
+    """An option's number; None without it. Raises `BadOption` outside of `least` to `most`."""
     value = text(options, name)
     if value is None:
         return None
@@ -64,6 +65,7 @@ def whole_number(options: Options, name: str, *, least: int, most: int) -> int |
 
 
 def seconds(options: Options, name: str) -> float | None:
+    """An option's time in seconds; None without it. Raises `BadOption`."""
     value = text(options, name)
     if value is None:
         return None

@@ -31,7 +31,7 @@ class Place(NamedTuple):
         """For task number `turn`: tasks spread over the nodes. `met` as in `server_of`."""
         if self.servers is not None:
             return Remote(server_of(self.servers, turn, met=met))
-        # Whoever reads from servers does without a client for S3, which takes long to import.
+        # A reader of servers needs no client for S3, which takes long to import.
         from streamd.spark.stored import stored_in
 
         assert self.stores is not None

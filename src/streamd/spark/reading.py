@@ -135,7 +135,7 @@ def _offsets(value: str, option: str, which: Which) -> dict[str, Position]:
         name = given.stream_name(written, option)
         position = as_position(token) if isinstance(token, str) else None
         if position is None:
-            raise BadOption(f"option {option} has '{token}' for {written}, which is no offset")
+            raise BadOption(f"option {option} has '{token}' for {written}, which is not an offset")
         bucket, _, below = name.partition("/")
         if name not in which.names and not (
             bucket == which.bucket and below.startswith(which.prefix)
@@ -150,7 +150,7 @@ def verified(streams: Streams, name: str, at: Position, option: str) -> Position
     found = START if at == START else streams.boundary(name, at.record)
     if found != at:
         raise BadOption(
-            f"option {option} has {at.token().decode()} for {name}, which is no offset of it"
+            f"option {option} has {at.token().decode()} for {name}, which is not an offset of it"
         )
     return at
 

@@ -86,6 +86,7 @@ class Remote:
         )
 
     def listed(self, bucket: str, prefix: str) -> Iterator[Described]:
+        """The streams of a bucket under a prefix. Raises `StreamMissing`, `BadOption`."""
         query = {"limit": _PAGE, "prefix": prefix}
         while True:
             try:
@@ -115,6 +116,7 @@ class Remote:
         return wanted
 
     def pieces(self, wanted: Range, start: int) -> Iterator[Piece]:
+        """The records of a range from `start` on, a response at a time."""
         name = wanted.name
         query = {"framing": "lengths", "record": str(start)}
         while True:

@@ -84,7 +84,7 @@ class Table:
         for length, event in zip(piece.lengths.tolist(), self._events(piece), strict=True):
             if not self._apply(event, Position(record, byte), changes) and self._failfast:
                 raise BadRecord(
-                    f"record {Position(record, byte).token().decode()} of {self._name} is no "
+                    f"record {Position(record, byte).token().decode()} of {self._name} is not an "
                     "event of the State Protocol"
                 )
             record, byte = record + 1, byte + length

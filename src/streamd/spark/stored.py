@@ -142,11 +142,8 @@ class Stored:
         stream = self._streams[wanted.name]
         if not self._sources:
             self._locate()
-        earliest = Position(0, 0)
-        if stream.snapshot is not None:
-            earliest = Position(stream.snapshot.record, stream.snapshot.byte)
         found: list[Source] = []
-        at = max(wanted.start, earliest.record)
+        at = max(wanted.start, stream.earliest[0])
         for home in _homes(stream):
             sources = self._sources.get(home.stream_id, [])
             number = bisect_right(sources, at, key=lambda source: source.end)
@@ -159,7 +156,9 @@ class Stored:
                     source = source._replace(end=home.end, end_byte=home.end_byte)
                 found.append(source)
                 at, number = source.end, number + 1
-        return wanted._replace(located=Located(stream.content_type, earliest, tuple(found)))
+        return wanted._replace(
+            located=Located(stream.content_type, Position(*stream.earliest), tuple(found))
+        )
 
     def pieces(self, wanted: Range, start: int) -> Iterator[Piece]:
         located = wanted.located

@@ -63,7 +63,7 @@ class Range(NamedTuple):
 class Piece(NamedTuple):
     """Records end to end, the first of which begins at `start`; their lengths in bytes.
 
-    JSON messages have a comma behind each, which lengths and offsets count.
+    JSON messages have a comma after each, which lengths and offsets count.
     """
 
     content_type: str
@@ -161,5 +161,5 @@ def read(streams: Streams, wanted: Range, rules: Rules) -> Iterator[Piece]:
 
 
 def as_position(token: str) -> Position | None:
-    """The position that an offset names; `-1` is the start. None for what is no offset."""
+    """The position that an offset names; `-1` is the start. None for what is not an offset."""
     return START if token == "-1" else parse_offset(token.encode())

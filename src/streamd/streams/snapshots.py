@@ -102,9 +102,9 @@ def release(state: State, stream: Stream) -> None:
 
 
 def trim(state: State, key: bytes, stream: Stream) -> None:
-    """Give back what lies before a stream's snapshot, unless forks may still read it."""
-    if stream.snapshot is not None and not stream.forks:
-        state.trim(stream.stream_id, stream.snapshot.record)
+    """Remove the records before the earliest position, unless forks may still read them."""
+    if stream.earliest.record and not stream.forks:
+        state.trim(stream.stream_id, stream.earliest.record)
         if stream.earliest > stream.cold:
             state.cool(key, stream, max(stream.earliest, stream.fork_point))
 

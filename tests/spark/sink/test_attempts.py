@@ -321,10 +321,10 @@ def test_the_driver_tells_how_many_rows_were_skipped(capsys: pytest.CaptureFixtu
     assert "skipped 7 rows" in capsys.readouterr().err
 
 
-def test_a_stream_that_was_made_anew_is_written_to_as_what_it_is_now(
+def test_a_stream_that_was_created_again_is_written_to_as_what_it_is_now(
     sink: Sink, streams: Streams
 ) -> None:
-    name = f"{sink.sink_id}/anew"
+    name = f"{sink.sink_id}/again"
     streams.create(name)
     sink.write([(name, b"1")])
     streams.ask("DELETE", f"/v1/stream/{name}")

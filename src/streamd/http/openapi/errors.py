@@ -114,7 +114,7 @@ ERRORS: dict[str, Error] = {
     "409 SNAPSHOT_EXISTS": Error("Another snapshot was published at this offset."),
     "409 SNAPSHOT_IN_USE": Error("The latest snapshot replaces trimmed records."),
     "410 STREAM_OFFSET_GONE": Error(
-        "The records before the snapshot were trimmed: start from the bootstrap.",
+        "The records before that offset were trimmed: start from the bootstrap.",
         ("Stream-Earliest-Offset",),
     ),
     "413 SNAPSHOT_TOO_LARGE": Error("The snapshot exceeds `server.max_snapshot_bytes`."),

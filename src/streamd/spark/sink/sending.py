@@ -53,7 +53,7 @@ class Sender:
             thread.join()
 
     def send(self, target: Target, records: Sequence[bytes]) -> None:
-        """Have records appended in one request, once there is room. Raises what became of any
+        """Append records in one request, once there is room. Raises the failure of any
         request so far: `Fenced`, `NotWritten`, `Unreachable`."""
         body = target.body(records)
         seq = self._next_seq.get(target.name, 0)

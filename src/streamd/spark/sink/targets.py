@@ -81,7 +81,7 @@ class Targets:
         return self._found[name]
 
     def forget(self) -> None:
-        """What was remembered may be wrong: a stream may have been deleted and made anew."""
+        """What was remembered may be wrong: a stream may have been deleted and created again."""
         self._remembered.clear()
 
     def find(self, names: Iterable[str]) -> None:

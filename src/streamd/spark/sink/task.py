@@ -106,6 +106,7 @@ class _Attempt:
         self._sender = Sender(servers[1:], part, skip_closed=settings.skip_closed)
 
     def run(self) -> int:
+        """Write the partition's rows, each once; returns how many were skipped."""
         self._rows.gather()
         if not self._rows.held.rows:
             return 0
@@ -115,7 +116,7 @@ class _Attempt:
         with self._sender:
             number, is_last = 0, False
             while not is_last:
-                entry = self._journal.known(number) or self._journal.decide(self._wish(number))
+                entry = self._journal.known(number) or self._journal.decide(self._entry(number))
                 for request in entry.requests:
                     records = self._records(request)
                     self._sender.send(self._targets[request.stream], records)
@@ -126,7 +127,7 @@ class _Attempt:
             self._sender.finish()
         return self._sender.skipped
 
-    def _wish(self, number: int) -> Entry:
+    def _entry(self, number: int) -> Entry:
         """What this attempt would do next: send all that it holds."""
         self._rows.gather()
         held = self._rows.held

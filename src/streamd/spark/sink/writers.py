@@ -47,6 +47,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._run = uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write one partition; Spark calls it in a worker, maybe more than once."""
         context = _context()
         sink_id, epoch = self._settings.sink_id, self._settings.epoch
         # In `foreachBatch` the run is that of the query.
@@ -77,6 +78,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._settings = stream_settings(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write one partition; Spark calls it in a worker, maybe more than once."""
         context = _context()
         query_id = context.getLocalProperty(_QUERY_ID)
         batch_id = context.getLocalProperty(_BATCH_ID)
