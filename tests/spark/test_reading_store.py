@@ -83,7 +83,7 @@ async def test_every_stream_is_in_the_store_as_the_server_tells_it(tmp_path: Pat
         ask(store=str(root), stream="agents/story")
     with pytest.raises(StreamMissing, match="no stream agents/short in the newest state"):
         ask(store=str(root), stream="agents/short")
-    with pytest.raises(BadOption, match="no offset of it"):
+    with pytest.raises(BadOption, match="not an offset of it"):
         ask(store=str(root), stream="agents/inside", ending_offset=second[:-1] + "0")
     source = StreamdSource(CaseInsensitiveDict({"store": str(root), "stream": "agents/events"}))
     assert source.schema()["record"].dataType.simpleString() == "struct<n:bigint,part:bigint>"

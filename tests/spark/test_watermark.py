@@ -31,7 +31,7 @@ def test_an_index_needs_no_watermark(tmp_path: Path) -> None:
 
 def test_without_a_watermark_of_this_cluster_it_is_not_run(tmp_path: Path) -> None:
     options = Options("store", tmp_path, since="last")
-    with pytest.raises(NotRun, match="no watermark"):
+    with pytest.raises(NotRun, match="has no watermark"):
         begins_after(options, MARK.cluster)
     write_watermark(tmp_path, MARK)
     with pytest.raises(NotRun, match="not another"):
