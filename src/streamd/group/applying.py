@@ -65,6 +65,8 @@ class Applier:
     def apply(self, entry: Entry) -> None:
         """Apply a committed entry and settle its proposals. Raises `RaftViolation`."""
         machine = self._machine
+        applied_index = machine.state.header.applied_index
+        assert entry.index == applied_index + 1, (entry.index, applied_index)
         if entry.kind == EntryKind.COMMANDS:
             pending = self.pending(entry)
             outcomes = machine.apply(

@@ -346,6 +346,7 @@ class Core:
         entries = self._log.begin_store()
         changed = state.hard_state is not self._handed_hard_state
         if changed or entries:
+            _assert_follows(state.hard_state, self._handed_hard_state)
             self._handed_hard_state = state.hard_state
         else:
             self._hold_back_messages()
@@ -392,3 +393,10 @@ class Core:
             return None
         self._handed_soft_state = SoftState(role, leader_id, self.term)
         return self._handed_soft_state
+
+
+def _assert_follows(new: HardState, old: HardState) -> None:
+    """A term never goes back, and a vote is cast once in a term (thesis 3.4): voting twice in one
+    term, before and after a restart, elects two leaders in it."""
+    same_vote = new.term == old.term and old.vote in (0, new.vote)
+    assert new.term > old.term or same_vote, (new, old)

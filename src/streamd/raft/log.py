@@ -82,8 +82,10 @@ class Log:
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Add entries that follow directly on the last one."""
+        assert not entries or entries[0].index == self.last_index + 1, (entries[0], self.last_index)
         for entry in entries:
             if entry.term != self.last_term:
+                assert entry.term > self.last_term, "terms never decrease along the log"
                 self._begin_run(entry)
                 self.last_term = entry.term
         self._recent += entries
@@ -173,6 +175,7 @@ class Log:
         if lo >= hi:
             return []
         entries = self.entries(lo, hi, max_bytes)
+        assert entries[0].index == lo, "no committed entry is skipped or applied twice"
         self.handed_index = entries[-1].index
         self._let_go()
         return entries

@@ -78,6 +78,7 @@ class Progress:
         news = match_index > self.match_index
         self.match_index = max(self.match_index, match_index)
         self.next_index = max(self.next_index, match_index + 1)
+        assert self.match_index < self.next_index
         if self.flow is Flow.PROBE:
             self.flow = Flow.REPLICATE
             self.probe_unanswered = False

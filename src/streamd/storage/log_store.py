@@ -123,6 +123,7 @@ class LogStore:
         """The vote reaches its own file before the log: see `test_order`."""
         with self._fail_stop.guarding():
             if hard_state is not None and hard_state != self.hard_state:
+                assert hard_state.term >= self.hard_state.term, "a node never returns to a term"
                 # First, so that this file is never the older of the two.
                 self._evidence.note_vote(hard_state)
             removed: Sequence[int] = ()
@@ -131,6 +132,7 @@ class LogStore:
             stored = []
             last = self._last
             for entry in entries:
+                assert entry.term >= last.term, "terms never decrease along the log"
                 last = last.next(self._group_id, entry)
                 stored.append((entry, last))
             self._engine.write(removed=removed, entries=stored, hard_state=hard_state)
@@ -142,6 +144,7 @@ class LogStore:
     def begin_cut(self, through_index: int) -> None:
         if through_index <= self._base.index:
             return
+        assert through_index <= self._last.index, (through_index, self._last)
         self.sync_floor()
         with self._fail_stop.guarding():
             base = self._position(through_index)

@@ -67,6 +67,7 @@ class Tails:
             tail.open = OpenChunk(at)
         chunk = tail.open
         assert chunk is not None
+        assert (chunk.end_record, chunk.end_byte) == at, "a stream's records have no gap"
         chunk.add(data, lengths)
         tail.size += len(data)
         self.size += len(data)
@@ -127,5 +128,6 @@ class Tails:
             size = sum(chunk.size for chunk in dropped)
             tail.size -= size
             self.size -= size
+            assert tail.size >= 0, "a tail's size is that of its chunks"
             if not keep and stream_id not in self._open:
                 del self._tails[stream_id]
