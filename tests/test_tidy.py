@@ -82,7 +82,7 @@ CALLED_BY_LIBRARIES = {
     "format_help", "default",
 }  # fmt: skip
 # Fields of JSON answers, which clients read.
-ANSWERED = {"first_offset", "last_offset", "bucket_id", "created_at_ms"}
+ANSWERED = {"deleted_bytes", "first_offset", "last_offset", "bucket_id", "created_at_ms"}
 # Fields of stored rows and commands, for programs that read the formats: docs/formats.md.
 STORED = {"dead_ms", "has_gap"}
 # Decorators that leave a name to be used as it is; others, such as a command's, use it themselves.

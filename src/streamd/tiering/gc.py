@@ -51,11 +51,12 @@ _PACK = msgspec.msgpack.Decoder(Pack)
 Place = tuple[int, int]
 
 
-class Removed(msgspec.Struct):
-    """What a round removed or repacked."""
+class Removed(msgspec.Struct, rename={"repacked_packs": "compacted_packs"}):
+    """What a round removed or repacked, as ``/cluster/cold`` tells it."""
 
     dropped_slices: int = 0
     deleted_packs: int = 0
+    deleted_bytes: int = 0
     repacked_packs: int = 0
     deleted_orphans: int = 0
 
@@ -226,6 +227,7 @@ class ColdGc:
             self._reader.forget(one.pack.name)
         await self._group.propose(ForgetPacks([one.place for one in dead]), 16 * len(dead))
         removed.deleted_packs += len(own)
+        removed.deleted_bytes += sum(pack.size for pack in own)
 
     # -- sparse and small packs ---------------------------------------------------------------
 
