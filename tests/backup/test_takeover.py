@@ -109,7 +109,7 @@ async def test_without_a_store_at_hand_the_node_fences_before_it_uses_it(
     survivor, cluster_id = await old_cluster(tmp_path, cold)
     found = await recover(tmp_path, survivor, cold=None)
     assert found.exit_code == 0, found.output
-    assert "must stay stopped until this node has started" in found.output
+    assert "keep the old nodes stopped until this node has started" in found.output
     async with running_node(survivor, cold=cold, cold_config=HASTY) as node:
         await archived(node)
         fence = tmp_path / "cold" / cluster_id / "fence"
@@ -186,4 +186,4 @@ async def test_what_the_old_majority_has_deleted_before_is_told(
     cold._store.delete([name.removeprefix(f"{tmp_path / 'cold'}/") for name in packs])
     found = await recover(tmp_path, survivor, cold=tmp_path / "cold")
     assert found.exit_code == 0, found.output
-    assert f"WARNING: {len(packs)} objects with old bytes are missing" in found.output
+    assert f"WARNING: {len(packs)} packs are missing in the cold store" in found.output

@@ -51,7 +51,7 @@ def test_a_transfer_that_is_cut_again_and_again_goes_on_and_ends(
         lagging.start()
         wait_until(lambda: _INSTALLED in lagging.output(), "a snapshot installed")
     assert cluster.links.counts["broken"] >= 2
-    assert leader.output().count("a snapshot's transfer is interrupted") >= 2
+    assert leader.output().count("the transfer of a snapshot was interrupted") >= 2
     assert leader.output().count("sending a snapshot") == 1
 
 

@@ -51,5 +51,5 @@ def test_what_is_called_otherwise_is_not_ours(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", "../a", "a/..", ".tmp/a", "a b", "ä"])
 def test_a_name_that_some_store_could_not_hold_is_a_bug(name: str) -> None:
-    with pytest.raises(ValueError, match="no name for an object"):
+    with pytest.raises(ValueError, match="not a valid object name"):
         check_name(name)

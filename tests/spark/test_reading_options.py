@@ -32,7 +32,7 @@ def refusal(options: dict[str, str], *, live: bool = False, schema: T.StructType
         ({"stream": "a", "bucket": "runs"}, "not with stream and bucket"),
         ({"stream": "a", "prefix": "b"}, "prefix goes with option bucket"),
         ({"stream": "a//b"}, "stream has 'a//b', which names no stream"),
-        ({"stream": "a/../b"}, "it has a part .."),
+        ({"stream": "a/../b"}, "has a part .."),
         ({"stream": " "}, "stream is empty"),
         ({"streams": "a,b"}, "streams is 'a,b'; it must be a JSON array"),
         ({"streams": "[]"}, "streams is '[]'; it must be a JSON array"),
