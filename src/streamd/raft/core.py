@@ -345,10 +345,10 @@ class Core:
             self._roles.forwarded_reads.send()
         entries = self._log.begin_store()
         changed = state.hard_state is not self._handed_hard_state
-        if changed or entries:
+        if changed:
             _assert_follows(state.hard_state, self._handed_hard_state)
             self._handed_hard_state = state.hard_state
-        else:
+        elif not entries:
             self._hold_back_messages()
         soft_state = self._changed_soft_state()
         if not (
