@@ -138,11 +138,16 @@ def failures_told() -> Iterator[None]:
 
 
 def _end(errors: BaseExceptionGroup[BaseException], status: int) -> NoReturn:
+    print(f"streamd: {first_of(errors)}", file=sys.stderr)
+    sys.exit(status)
+
+
+def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error in a group, however deep it is nested."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    print(f"streamd: {error}", file=sys.stderr)
-    sys.exit(status)
+    return error
 
 
 def _store_options(command: Callable[..., None]) -> Callable[..., None]:

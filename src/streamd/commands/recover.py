@@ -11,7 +11,7 @@ import click
 
 from streamd.backup.takeover import fence_off, missing_packs
 from streamd.cluster.recovery import Recovered, recover_alone
-from streamd.commands.backup import failures_told, use_store
+from streamd.commands.backup import failures_told, first_of, use_store
 from streamd.config import Config, load
 from streamd.group.stores import Stores
 from streamd.objectstore.errors import ColdError
@@ -75,19 +75,12 @@ def _take_over(config: Config, report: Recovered, stores: Stores) -> None:
         missing = use_store(config, work)
     except* ColdError as errors:
         _warn(
-            f"the old cluster cannot be fenced off in the cold store now ({_first(errors)}): keep "
-            "the old nodes stopped until this node has started and fenced them off"
+            f"the old cluster cannot be fenced off in the cold store now ({first_of(errors)}): "
+            "keep the old nodes stopped until this node has started and fenced them off"
         )
     if missing:
         named = ", ".join(missing[:_MAX_NAMED])
         _warn(f"{len(missing)} packs are missing in the cold store: {named}")
-
-
-def _first(errors: BaseExceptionGroup[ColdError]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _warn(message: str) -> None:
