@@ -11,6 +11,7 @@ from bench.results import Results
 OURS = "streamd"
 _MEMORY = "node-memory"
 _FILE = "node-file"
+_RUST = "rust"
 _IDLE_STREAMS = 100_000
 
 
@@ -51,14 +52,19 @@ class Verdict:
 
 
 BARS = (
-    Bar("append, 64 connections", figures.APPEND_64_RATE, 0.9, _MEMORY),
-    Bar("append, 64 connections", figures.APPEND_64_RATE, 20, _FILE),
-    Bar("append, 1 connection, p50", figures.APPEND_1_LATENCY, 0.6, _FILE),
-    Bar("append over 500 streams", figures.APPEND_500_RATE, 0.8, _MEMORY),
-    Bar("create", figures.CREATE_RATE, 0.6, _MEMORY),
-    Bar("small read", figures.SMALL_READ_RATE, 0.8, _MEMORY),
-    Bar("catch-up of 10 MB", figures.CATCH_UP_RATE, 3, _MEMORY),
-    Bar("SSE to 1000 subscribers, p99", figures.SSE_1000_P99, 0.25, _MEMORY),
+    Bar("append, 64 connections", figures.APPEND_64_RATE, 3, _MEMORY),
+    Bar("append, 64 connections", figures.APPEND_64_RATE, 0.9, _RUST),
+    Bar("append over 500 streams", figures.APPEND_500_RATE, 2, _MEMORY),
+    Bar("append over 500 streams", figures.APPEND_500_RATE, 0.8, _RUST),
+    Bar("append, 1 connection, p50", figures.APPEND_1_LATENCY, 0.2, _FILE),
+    Bar("append, 1 connection, p50", figures.APPEND_1_LATENCY, 1.5, _RUST),
+    Bar("small read", figures.SMALL_READ_RATE, 2, _MEMORY),
+    Bar("small read", figures.SMALL_READ_RATE, 0.7, _RUST),
+    Bar("create", figures.CREATE_RATE, 1.2, _MEMORY),
+    Bar("create", figures.CREATE_RATE, 3, _RUST),
+    Bar("SSE to 1000 subscribers, p99", figures.SSE_1000_P99, 0.12, _MEMORY),
+    Bar("SSE to 1000 subscribers, p99", figures.SSE_1000_P99, 1, _RUST),
+    Bar("catch-up of 10 MB", figures.CATCH_UP_RATE, 1, _RUST),
     Bar(
         "start with 100,000 idle streams",
         figures.IDLE_START,

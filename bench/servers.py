@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import sysconfig
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Protocol
@@ -61,7 +63,7 @@ class Streamd:
             raise ToolMissing("streamd is not installed beside this Python: pip install -e .")
 
     def version(self) -> str:
-        return f"streamd {metadata.version('streamd')}, Python {sys.version.split()[0]}"
+        return f"streamd {metadata.version('streamd')}, {interpreter()}"
 
     def command(self, port: int, data_dir: Path) -> Sequence[str]:
         return [
@@ -111,9 +113,68 @@ class NodeReference:
         return [*command, "--data-dir", str(data_dir)] if self.keeps_streams else command
 
 
-def known() -> dict[str, Server]:
-    """All servers by name, in the order of the table's columns."""
-    servers: tuple[Server, ...] = (
+class Binary:
+    """A server that is built elsewhere: the environment's `variable` gives the path of it."""
+
+    keeps_streams = True
+    stream_root = "/v1/stream/"
+
+    def __init__(self, variable: str, binary: Path) -> None:
+        self.binary = binary
+        self._variable = variable
+
+    def set_up(self) -> None:
+        if not os.access(self.binary, os.X_OK) or self.binary.is_dir():
+            raise ToolMissing(f"{self._variable}: {self.binary} is not a program that can be run")
+
+    def version(self) -> str:
+        return f"{self.binary.name} of {self._variable}"
+
+
+class RustServer(Binary):
+    """The protocol authors' server in Rust, with its defaults."""
+
+    name = "rust"
+    stream_root = "/"
+    acknowledged = (
+        "durable: the append is in the stream's file and the file is synced (fdatasync); appends "
+        "that waited for one sync share it"
+    )
+
+    def command(self, port: int, data_dir: Path) -> Sequence[str]:
+        return [str(self.binary), "--port", str(port), "--data-dir", str(data_dir)]
+
+
+class CaddyServer(Binary):
+    """The protocol authors' server in Go, a plugin of Caddy, file-backed."""
+
+    name = "caddy"
+    acknowledged = "what the file-backed store of its plugin promises: see its documentation"
+
+    def command(self, port: int, data_dir: Path) -> Sequence[str]:
+        site = data_dir.parent / f"{data_dir.name}.caddyfile"
+        site.write_text(
+            "{\n\tadmin off\n\tauto_https off\n}\n"
+            f"http://127.0.0.1:{port} {{\n\troute /v1/stream/* {{\n"
+            f"\t\tdurable_streams {{\n\t\t\tdata_dir {data_dir}\n\t\t}}\n\t}}\n}}\n"
+        )
+        return [str(self.binary), "run", "--config", str(site), "--adapter", "caddyfile"]
+
+
+def interpreter() -> str:
+    """The Python that runs this, and whether it was built with optimisation: that is worth
+    10 to 15 % of every figure."""
+    options = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    kind = "optimised" if "--enable-optimizations" in options else "not optimised"
+    return f"Python {sys.version.split()[0]} ({kind} build)"
+
+
+def known(environment: Mapping[str, str] = os.environ) -> dict[str, Server]:
+    """All servers by name, in the order of the table's columns.
+
+    The Rust and the Caddy server are there where `BENCH_RUST` and `BENCH_CADDY` name a binary.
+    """
+    servers: list[Server] = [
         Streamd(),
         NodeReference(
             "node-memory",
@@ -131,5 +192,9 @@ def known() -> dict[str, Server]:
                 "before the answer"
             ),
         ),
-    )
+    ]
+    if rust := environment.get("BENCH_RUST"):
+        servers.append(RustServer("BENCH_RUST", Path(rust)))
+    if caddy := environment.get("BENCH_CADDY"):
+        servers.append(CaddyServer("BENCH_CADDY", Path(caddy)))
     return {server.name: server for server in servers}
