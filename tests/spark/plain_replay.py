@@ -14,8 +14,8 @@ from streamd.streams.commands import Command
 from streamd.streams.sessions import PackageStamp
 from streamd_audit import commands as audited
 from streamd_audit.replay import buckets, heads, run, scan, sessions
+from streamd_audit.replay.components import components
 from streamd_audit.replay.model import Place
-from streamd_audit.replay.scopes import components
 from streamd_audit.rows import read_row
 from streamd_audit.segments import COMMANDS
 

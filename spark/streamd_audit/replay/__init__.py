@@ -1,8 +1,9 @@
 """What the commands of the log come to, found without the server's code.
 
-`model` knows what one command does to one scope: a stream, or streams that are joined by forks.
-`sessions` tells which packages of nodes take effect, `scopes` which streams belong together. `scan`
-reads the log once for all of them, and `distribute` runs the model over all scopes in Spark. All of
+A scope is a stream, or streams that are joined by forks. `model` has the state of its streams, and
+`scope` applies commands to them; `ids` tells their ids, and `results` names what becomes of a
+command. `sessions` tells which packages of nodes take effect, `components` which streams belong
+together. `scan` reads the log once for all scopes, and `distribute` replays them in Spark. All of
 it is written from the protocol and from docs/streams.md, docs/sessions.md,
 docs/snapshots-and-bootstrap.md and docs/cold-store.md.
 

@@ -15,7 +15,7 @@ from streamd_audit.arrow import ArrowMap
 from streamd_audit.errors import Damaged
 from streamd_audit.frames import batches_of, rows_in
 from streamd_audit.replay import buckets, heads, run, scan, sessions
-from streamd_audit.replay.scopes import components
+from streamd_audit.replay.components import components
 from streamd_audit.rows import Bucket as BucketRow
 from streamd_audit.rows import Session as SessionRow
 from streamd_audit.rows import Stream as StreamRow

@@ -7,7 +7,7 @@ knowing it.
 
 from __future__ import annotations
 
-from streamd_audit.replay.model import BUCKET_NOT_FOUND, CREATED, DELETED
+from streamd_audit.replay.results import BUCKET_NOT_FOUND, CREATED, DELETED
 
 BUCKET_EXISTS, BUCKET_NOT_EMPTY = "bucket-exists", "bucket-not-empty"
 

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from msgspec.structs import astuple
 
-from streamd_audit.replay import model
-from streamd_audit.replay.model import Ending, Scope, Stream
+from streamd_audit.replay import results
+from streamd_audit.replay.model import Ending, Stream
+from streamd_audit.replay.scope import Scope
 from streamd_audit.rows import Stream as StreamRow
 
 Producers = dict[str, tuple[int, int, int, int]]
@@ -28,12 +29,12 @@ class Difference(NamedTuple):
 
 # Kinds by the refusal of an append that the state shows to have been taken.
 _TAKEN = {
-    model.STREAM_CLOSED: "append_after_close",
-    model.SEQ_GAP: "producer_gap",
-    model.EPOCH_WITHOUT_RESTART: "producer_gap",
-    model.EPOCH_STALE: "producer_repeated",
-    model.DUPLICATE: "producer_repeated",
-    model.SEQ_REGRESSION: "seq_back",
+    results.STREAM_CLOSED: "append_after_close",
+    results.SEQ_GAP: "producer_gap",
+    results.EPOCH_WITHOUT_RESTART: "producer_gap",
+    results.EPOCH_STALE: "producer_repeated",
+    results.DUPLICATE: "producer_repeated",
+    results.SEQ_REGRESSION: "seq_back",
 }
 
 
@@ -44,7 +45,7 @@ def differences(
     for key, row in rows.items():
         stream = scope.streams.get(key)
         if stream is not None and stream.id is None:
-            scope.believe(stream, row.stream_id)
+            scope.ids.believe(stream, row.stream_id)
     for key, row in rows.items():
         stream = scope.streams.get(key)
         if stream is None:

@@ -12,9 +12,11 @@ import pyarrow as pa
 from msgspec.structs import astuple
 
 from streamd_audit.commands import Create
-from streamd_audit.replay import buckets, compare, heads, model
+from streamd_audit.replay import buckets, compare, heads, results
 from streamd_audit.replay.compare import Producers
-from streamd_audit.replay.model import Known, Numbered, Place, Published, Scope, Stream, Upload
+from streamd_audit.replay.ids import Known
+from streamd_audit.replay.model import Numbered, Place, Published, Stream, Upload
+from streamd_audit.replay.scope import Scope
 from streamd_audit.rows import ProducerState, read_row
 from streamd_audit.rows import Stream as StreamRow
 from streamd_audit.rows import Upload as UploadRow
@@ -204,9 +206,9 @@ class Replay:
             if type(command) is Create and not command.implicit_bucket:
                 self._tell(buckets.ASKED, command.key)
             result = apply(index, position, term, log_ms, command, records, size, digests)
-            if result is model.APPENDED or (result is model.CREATED and records):
+            if result is results.APPENDED or (result is results.CREATED and records):
                 self._append(index, records, size, digests)
-                if result is model.APPENDED:
+                if result is results.APPENDED:
                     continue
             self._note(command, result)
 
@@ -241,7 +243,7 @@ class Replay:
     def _note(self, command: heads.Command, result: str) -> None:
         key = getattr(command, "key", b"")
         is_absent = self._scope.stream is None and type(command) is not Create
-        if is_absent and result in (model.PRECONDITION_FAILED, model.BUCKET_NOT_FOUND):
+        if is_absent and result in (results.PRECONDITION_FAILED, results.BUCKET_NOT_FOUND):
             self._tell(buckets.ASKED, key)
         row = (self._scope_id, self._group, key, *self._place, result)
         self._tables[OUTCOMES].append(row)

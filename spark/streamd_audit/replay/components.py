@@ -13,7 +13,7 @@ def components(left: Numbers, right: Numbers) -> tuple[Numbers, Numbers]:
     """For each number in the pairs the lowest one that pairs lead to from it, by pointer jumping.
 
     The numbers are sorted, each there once. The rounds are the logarithm of the longest path, so
-    a chain of forks is not a worse than a crowd.
+    a chain of forks costs no more than a crowd.
     """
     nodes, places = np.unique(np.concatenate([left, right]), return_inverse=True)
     one, other = np.split(places.astype(np.int64), 2)

@@ -1,0 +1,20 @@
+"""What becomes of a command, named as the protocol's sections name it."""
+
+from __future__ import annotations
+
+APPENDED, CREATED, EXISTS = "appended", "created", "exists"
+DUPLICATE, CLOSED, DELETED, DONE = "duplicate", "closed", "deleted", "done"
+PUBLISHED, UPLOADING = "published", "uploading"
+NOT_FOUND, GONE, BUCKET_NOT_FOUND = "not-found", "gone", "bucket-not-found"
+PRECONDITION_FAILED, SETTINGS_DIFFER = "precondition-failed", "settings-differ"
+IN_USE_BY_FORKS, STREAM_CLOSED = "in-use-by-forks", "stream-closed"
+CONTENT_TYPE_DIFFERS, SEQ_REGRESSION = "content-type-differs", "seq-regression"
+EPOCH_STALE, EPOCH_WITHOUT_RESTART = "epoch-stale", "epoch-without-restart"
+SEQ_GAP = "seq-gap"
+SOURCE_NOT_FOUND, SOURCE_GONE = "source-not-found", "source-gone"
+FORK_OFFSET_INVALID = "fork-offset-invalid"
+FORK_SUB_OFFSET_INVALID = "fork-sub-offset-invalid"
+UPLOAD_LOST, SNAPSHOT_DIFFERS = "upload-lost", "snapshot-differs"
+OFFSET_GONE, OFFSET_INVALID = "offset-gone", "offset-invalid"
+OFFSET_BEYOND_TAIL = "offset-beyond-tail"
+STALE, INVALID = "stale", "invalid"
