@@ -1,34 +1,35 @@
-"""One Raft group at work: joins the pure core and machine to disk, clock and peers.
+"""One Raft group at work: connects the pure core and machine to disk, clock and peers.
 
 The life of a write:
 
 1. `Group.propose` puts the command into a queue and parks the caller's task. On a follower
    `forwarding` sends it to the leader, whose `admission` judges it again.
-2. At a turn with the disk idle, `drafts` makes everything that waits one log entry. The core sends
-   it to the followers while the `writer` puts it on this node's disk; the next entry gathers.
+2. At a turn with the disk idle, `drafts` turns everything that waits into one log entry. The core
+   sends it to the followers while the `writer` stores it on this node's disk; meanwhile the next
+   entry gathers.
 3. The core hands the entry out once a majority has it. `applying` gives it to the machine and
    settles the proposals: the parked tasks continue with their outcomes.
-4. The change listener hears of the changes, after the writers were answered.
+4. The change listener learns of the changes, after the writers were answered.
 5. The `state_flusher` stores the changes of many entries at once, and lets the writer compact the
-   log before them. What a crash loses of the state, the log replays.
+   log up to them. The log replays the part of the state that a crash loses.
 
-`Group` is the facade and the turn task. A turn never waits: it takes what is in the queues, takes
+`Group` is the façade and the turn task. A turn never waits: it takes what is in the queues and
 everything that the core hands out, and gives the writer its next job. Any number of wakes before a
-turn are one turn. The writer does one job at a time: a synced write, the installation of a Raft
+turn cause one turn. The writer does one job at a time: a synced write, the installation of a Raft
 snapshot, or work on the log. The slower the disk, the more writes share a sync.
 
 `packages` numbers a node's commands in the session that `opening` gets from the log, so that a
-package can be sent again after a change of leader and takes effect once (docs/sessions.md).
+package can be sent again after a change of leader and still takes effect once (docs/sessions.md).
 `read_index` makes reads linearizable without a write (docs/reads.md). `sweeping` proposes what
-follows from time alone; `reclaim` removes rows that nothing refers to, except those under `pins`;
-`retention` says which entries followers and the archive still need; `stores` opens a node's disk.
+follows from time alone. `reclaim` removes rows that nothing refers to, except those under `pins`.
+`retention` knows which entries followers and the archive still need; `stores` opens a node's disk.
 
 Invariants:
 
 - An outcome leaves only after its entry is committed and applied here or at the leader.
 - A message that confirms entries or a vote leaves only after they are synced.
 - Only the turn task calls `Core.ready`; only the writer's thread writes to the log.
-- Everything that waits is bounded: in commands and bytes, and by a deadline.
+- Everything that waits has a limit in commands and bytes, and a deadline.
 - A storage error or a `RaftViolation` ends the process; it is never retried.
 
 No layer above uses the core (tests/test_layering.py). Read on: docs/raft.md, docs/durability.md.

@@ -1,4 +1,4 @@
-"""What may wait here for the log: commands of this node, and what other nodes send the leader."""
+"""Limits what may wait here for the log: this node's commands, and what other nodes send."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ PROPOSE_TIMEOUT_S = 10.0
 
 
 class Admission:
-    """The one way to the queues of `Drafting`. `proposed` is called when something was added.
+    """The only way into the queues of `Drafting`. `proposed` is called when something was added.
 
-    What a node forwards was judged there already. It is judged again here: a faulty node must not
+    The sending node has judged what it forwards. It is judged again here: a faulty node must not
     get a command into the log that no client could have asked for.
     """
 
@@ -69,7 +69,7 @@ class Admission:
         self._judging = trio.CapacityLimiter(1)
         # Infinite without a cold store.
         self.hot_limit_bytes = math.inf
-        # Forwarded by other nodes, though no client can have asked for them.
+        # Commands that other nodes forwarded although no client can have asked for them.
         self.refused_commands = 0
 
     @property
@@ -82,7 +82,7 @@ class Admission:
         return self._core.role == Role.LEADER
 
     def add(self, proposal: Proposal) -> None:
-        """Let a proposal of this node wait for the log. Raises `Unavailable`."""
+        """Queue a proposal of this node for the log. Raises `Unavailable`."""
         self._add(proposal)
         self._proposed()
 
@@ -94,9 +94,10 @@ class Admission:
     # -- for other nodes ----------------------------------------------------------------------
 
     async def propose_forwarded(self, payload: bytes) -> bytes:
-        """Propose what a node without a session forwarded; returns once all of it is settled.
+        """Propose the commands that a node without a session forwarded; returns once all are
+        settled.
 
-        The outcome of a command that the API would have refused is `INVALID`.
+        A command that the API would have refused gets the outcome `INVALID`.
         Raises `Unavailable` when this node does not lead: nothing was proposed.
         """
         if not self._leads:
@@ -133,7 +134,7 @@ class Admission:
             self.refused_commands += len(sent.commands)
             invalid = [Outcome(Result.INVALID) for _ in sent.commands]
             return encode_decision(Decision(invalid))
-        # A repeated package may be in the log already: whether it took effect, the log must say.
+        # The log may have the package already, and only the log can tell whether it took effect.
         if self.is_full and not sent.is_repeated and any(map(brings_bytes, sent.commands)):
             return encode_decision(Decision(is_full=True))
         if not self._leads:

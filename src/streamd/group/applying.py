@@ -15,10 +15,10 @@ from streamd.streams.machine import Machine
 
 
 class Applier:
-    """Keeps the commands of entries that are in the log and not applied yet, by index.
+    """Keeps the commands of log entries that are not applied yet, by index.
 
     An entry proposed here keeps its waiting proposals until its index commits: the term then tells
-    whether it is this entry that committed, or another leader's in its place (thesis 3.5).
+    whether this entry committed, or another leader's in its place (thesis 3.5).
     """
 
     def __init__(self, machine: Machine, node_id: int, packages: OwnPackages) -> None:
@@ -32,7 +32,7 @@ class Applier:
         self._pending[index] = pending
 
     def rows_wanted(self, entries: Sequence[Entry]) -> list[bytes]:
-        """Rows that the entries will look at and that are not in memory. Raises `RaftViolation`."""
+        """Rows that the entries will read and that are not in memory. Raises `RaftViolation`."""
         wanted: list[bytes] = []
         for entry in entries:
             if entry.kind == EntryKind.COMMANDS:
@@ -93,6 +93,6 @@ class Applier:
             pending.fail(error)
 
     def reset(self, error: OutcomeUnknown) -> None:
-        """Forget all entries: a snapshot took the place of the log."""
+        """Forget all entries: a Raft snapshot replaced the log."""
         self.fail_all(error)
         self._pending = {}

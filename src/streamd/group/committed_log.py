@@ -33,7 +33,7 @@ class CommittedLog:
 
     @property
     def last_index(self) -> int:
-        """The last entry that was applied here."""
+        """The last entry applied here."""
         return self._core.applied_index
 
     @property
@@ -63,6 +63,6 @@ class CommittedLog:
     def _entries(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
         if lo < self._log.first_index:
             raise EntriesGone(f"the log begins at entry {self._log.first_index}, after {lo}")
-        # A leader may commit, with the others, what its own disk does not have yet.
+        # A leader may commit, with the others, entries that its own disk does not have yet.
         hi = min(hi, self._log.last_index + 1)
         return self._log.entries(lo, hi, max_bytes) if lo < hi else []

@@ -39,7 +39,7 @@ class Draft:
         self.stamps += [other.stamp for other in foreign]
 
     def begin_with(self, proposal: Proposal) -> None:
-        """Put a proposal before everything else."""
+        """Put a proposal in front of everything else."""
         self.proposals.insert(0, proposal)
         self.commands.insert(0, proposal.command)
 
@@ -53,7 +53,7 @@ class Draft:
 
 class Drafting:
     """Makes entries of what waits at the leader: first packages that are sent again, then new
-    commands of this node and packages of others, which take turns at being first."""
+    commands of this node and packages of others, which take turns at going first."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class Drafting:
         self._foreign = foreign
         self._packages = packages
         self._opener = opener
-        # Commands that only the leader makes, of its own state. They need no number: the next
+        # Commands that only the leader makes, from its own state. They need no number: the next
         # leader makes its own.
         self._leaders: list[Proposal] = []
         self._foreign_first = False
 
     def add(self, proposal: Proposal) -> None:
-        """Let a proposal wait for an entry. Raises `Unavailable`."""
+        """Queue a proposal for an entry. Raises `Unavailable`."""
         if not is_of_leader(proposal.command):
             self._queue.add(proposal)
         elif self._core.role == Role.LEADER:
@@ -83,7 +83,7 @@ class Drafting:
             raise Unavailable("this node does not lead")
 
     def add_foreign(self, package: ForeignPackage) -> None:
-        """Let a package of another node wait for an entry. Raises `Unavailable`."""
+        """Queue another node's package for an entry. Raises `Unavailable`."""
         self._foreign.add(package)
 
     def draft(self, max_commands: int, max_bytes: int) -> Draft | None:
@@ -115,13 +115,14 @@ class Drafting:
         return Draft(proposals, own, foreign, self._packages)
 
     def expire(self, now: float) -> None:
-        """Fail what waited past its deadline."""
+        """Fail everything that has waited past its deadline."""
         self._queue.expire(now)
         self._foreign.expire(now)
         self._packages.expire(now)
 
     def leadership_lost(self) -> None:
-        """Fail what only the leader may propose; other nodes send theirs to the next leader."""
+        """Fail the commands that only the leader may propose; other nodes turn to the next
+        leader."""
         elsewhere = Unavailable("this node no longer leads")
         self._foreign.refuse_all(elsewhere)
         fail_all(self._opener.take() + self._leaders, elsewhere)
@@ -135,7 +136,7 @@ class Drafting:
     @property
     def _takes_fresh(self) -> bool:
         """Whether new commands may be drafted: not while this node opens a session that it needs,
-        nor while the state remembers as many of its packages as it may."""
+        nor while the state remembers as many of its packages as it can."""
         if not self._opener.is_needed:
             return True
         if self._packages.session_id:
@@ -166,7 +167,7 @@ class PendingEntry:
         self.foreign = foreign
 
     def fail(self, error: Unavailable | OutcomeUnknown) -> None:
-        """Fail what waits, except packages of this node: they are sent again."""
+        """Fail what waits, except packages of this node, which are sent again."""
         fail_all(self.proposals, error)
         fail_all(self.foreign, error)
         self.proposals = self.foreign = ()

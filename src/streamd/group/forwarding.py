@@ -47,7 +47,7 @@ class Forwarding:
         self._under_way = 0
         self._pauses = False
         self._is_full = False
-        # Requests without a number, whose outcome is unknown if they are not answered.
+        # Requests without a number: if they are not answered, their outcome is unknown.
         self._plain: set[trio.CancelScope] = set()
 
     def resume(self) -> None:
@@ -64,7 +64,7 @@ class Forwarding:
     def send(
         self, nursery: trio.Nursery, leader_id: int, max_commands: int, max_bytes: int
     ) -> None:
-        """Send the leader as much of what waits as the limits allow."""
+        """Send the leader as many of the waiting commands as the limits allow."""
         while not self._pauses:
             if self._under_way >= MAX_FORWARDS:
                 self._is_full = True
@@ -103,7 +103,7 @@ class Forwarding:
     async def _send_package(
         self, leader_id: int, package: OwnPackage, payload: bytes, call: trio.CancelScope
     ) -> None:
-        """Send a package once. If the call is cancelled, its canceller settles the package."""
+        """Send a package once. If the call is cancelled, the canceller settles the package."""
         try:
             with call:
                 decision = decode_decision(await self._peers.send_package(leader_id, payload))
@@ -114,9 +114,9 @@ class Forwarding:
                 elif len(decision.outcomes) == package.count:
                     self._packages.decided(package.session_id, package.sequence, decision.outcomes)
                 else:
-                    raise OutcomeUnknown("the leader's answer is to something else")
+                    raise OutcomeUnknown("the leader's answer belongs to another request")
         except Unavailable:
-            # This copy is in no log. Try again at the next tick, maybe at another leader.
+            # This copy is in no log. Try again at the next tick, maybe with another leader.
             self._pauses = True
             if package.call is call:
                 self._packages.refused(package)
@@ -147,7 +147,7 @@ class Forwarding:
             self._ended()
 
     def _ended(self) -> None:
-        """A request has ended: there is room for another. If none had to wait for room, the next
+        """A request has ended: there is room for another. If no request waits for room, the next
         turn comes soon enough, and packages stay large: a client that has just been answered
         writes again in a moment."""
         self._under_way -= 1

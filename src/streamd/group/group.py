@@ -1,4 +1,4 @@
-"""A Raft group for the layers above: `Group` is all that they use of it."""
+"""A Raft group for the layers above, which use `Group` and nothing else."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ TICK_S = 0.1
 class Group:
     """The replicated machine of one Raft group. Nothing happens unless `run` is running.
 
-    Ids of streams and blobs are unique within one group only. What is kept by such an id beside
-    the group's state is kept under the group's id too, or belongs to the group, as `pins` do.
+    Ids of streams and blobs are unique within one group only. Whatever is kept by such an id
+    outside the group's state is kept under the group's id too, or belongs to the group, like
+    `pins`.
     """
 
     def __init__(
@@ -167,12 +168,12 @@ class Group:
 
     @property
     def may_vote(self) -> bool:
-        """False while the log lacks entries that this node had confirmed."""
+        """False while the log lacks entries that this node confirmed."""
         return self._core.may_vote
 
     @property
     def transferring(self) -> int:
-        """The node that this one is handing leadership to, or 0."""
+        """The node to which this one is transferring leadership, or 0."""
         return self._core.transferring
 
     @property
@@ -181,7 +182,7 @@ class Group:
         return self._core.refused_messages
 
     def peers(self) -> dict[int, PeerStatus]:
-        """What the leader knows of the other members; empty on any other node."""
+        """What the leader knows about the other members; empty on any other node."""
         return self._core.peers()
 
     async def leadership_changed(self) -> None:
@@ -189,7 +190,7 @@ class Group:
         await self._leadership_changed.park()
 
     async def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for a condition that the group's turns bring about; False when time ran out."""
+        """Wait for a condition that the group's turns make true; False on a timeout."""
         with trio.move_on_after(max(0.0, timeout_s)):
             while not condition():
                 await self._turn_taken.park()
@@ -197,7 +198,7 @@ class Group:
         return False
 
     def transfer(self, to: int) -> None:
-        """Begin to hand leadership to a voter. Raises `NotLeader`, `InvalidTransfer`."""
+        """Begin to transfer leadership to a voter. Raises `NotLeader`, `InvalidTransfer`."""
         self._core.transfer(to)
         self._wake()
 
@@ -227,8 +228,8 @@ class Group:
     async def propose(self, command: Command, size: int = 0) -> Outcome:
         """Propose `command` and wait for its outcome; `size` is its payload in bytes.
 
-        A caller that is cancelled learns nothing: the command may still take effect.
-        Raises `Unavailable` if it never will, `OutcomeUnknown` if nobody can tell.
+        A cancelled caller learns nothing: the command may still take effect.
+        Raises `Unavailable` if it never will, `OutcomeUnknown` if no node can tell.
         """
         proposal = Proposal(command, size, trio.current_time() + PROPOSE_TIMEOUT_S)
         self.admission.add(proposal)
@@ -240,7 +241,7 @@ class Group:
 
     @property
     def writes_taken(self) -> int:
-        """How many commands of this node left the queue so far."""
+        """How many commands of this node have left the queue."""
         return self._queue.taken
 
     async def have_room(self) -> None:
@@ -253,7 +254,7 @@ class Group:
             raise Unavailable("too many changes are waiting to be stored on this node's disk")
 
     def abandon_upload(self, upload_id: int) -> None:
-        """Remove an upload through the log, some time soon."""
+        """Remove an upload through the log, at some later time."""
         self._sweeper.abandoned.append(upload_id)
 
     def touch(self, key: bytes, stream_id: int) -> None:
@@ -268,7 +269,7 @@ class Group:
     # -- reads --------------------------------------------------------------------------------
 
     def may_read(self) -> bool:
-        """Whether a read of the state as it is now is linearizable without asking anyone."""
+        """Whether a read of the current state is linearizable without asking a peer."""
         return self._core.local_read_index() is not None
 
     async def wait_for_read_index(self, timeout_s: float = READ_TIMEOUT_S) -> None:
@@ -280,14 +281,14 @@ class Group:
             raise Unavailable("no leader confirmed that the state is up to date")
 
     def now_ms(self) -> int:
-        """Log time as of now: the wall clock, but never before an entry already stamped."""
+        """Current log time: the wall clock, but never before an entry already stamped."""
         return max(self._clock_ms(), self.state.header.log_ms)
 
     # -- the state on disk --------------------------------------------------------------------
 
     @property
     def state_write_lock(self) -> trio.Lock:
-        """While it is held, nobody writes to the state's store and nobody replaces it."""
+        """While it is held, the state's store is neither written nor replaced."""
         return self._flusher.exclusive
 
     async def stored(self) -> int:
@@ -301,7 +302,7 @@ class Group:
         await self._flusher.flush()
 
     async def compact(self) -> int:
-        """Store the state and compact the log up to it; returns the log's first entry then."""
+        """Store the state and compact the log up to it; returns the log's new first entry."""
         through = await self._flusher.compact()
         await self.wait_for(lambda: self.first_index > through, READ_TIMEOUT_S)
         return self.first_index
@@ -311,7 +312,8 @@ class Group:
         return await self._writer.open_snapshot(snapshot_id, only_hot=only_hot)
 
     def snapshot_ended(self, peer_id: int, index: int | None) -> None:
-        """Note that a follower installed a Raft snapshot as of `index`, or with None, did not."""
+        """Note that a follower installed a Raft snapshot as of `index`; with None, that it did
+        not."""
         if index is None:
             self._core.snapshot_failed(peer_id)
         else:
@@ -340,8 +342,8 @@ class Group:
     # -- turns --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run until cancelled. Raises `StorageError` when a disk fails, `RaftViolation` when
-        something happened that cannot: the process must end."""
+        """Run until cancelled. Raises `StorageError` when a disk fails, and `RaftViolation` when
+        something happened that Raft rules out: the process must end."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._take_turns, nursery)
             nursery.start_soon(self._writer.run)
@@ -351,7 +353,7 @@ class Group:
             nursery.start_soon(self._sweeper.run)
 
     def _wake(self) -> None:
-        """Let the turn task take a turn. However often it is called before that, it is one."""
+        """Let the turn task take a turn; further calls before that turn add nothing."""
         self._turn_is_due = True
         self._turn_due.unpark()
 
@@ -370,7 +372,7 @@ class Group:
                 await self._turn_due.park()
 
     def _turn(self, nursery: trio.Nursery) -> None:
-        """Do all that can be done without waiting, and give the writer its next job."""
+        """Do everything that needs no waiting, and give the writer its next job."""
         if not self._packages.session_id and self._opener.is_due:
             nursery.start_soon(self._open_session, self._opener.begin())
         if self.leads:
@@ -395,11 +397,11 @@ class Group:
                 self.machine.take_changes()
 
     def _take(self, ready: Ready) -> None:
-        """Do what the core hands out."""
+        """Carry out what the core hands out."""
         if ready.soft_state is not None:
             self._leader_or_term_changed(ready.soft_state)
-        # Messages in `messages` say nothing that must be on the disk first, so they do not wait
-        # for it: the leader replicates entries while it writes them itself (thesis 10.2.1).
+        # `messages` promises nothing that must be on disk first, so it does not wait for the disk:
+        # the leader replicates entries while it writes them itself (thesis 10.2.1).
         if ready.messages:
             self._peers.send(ready.messages)
         if ready.must_store:
@@ -413,7 +415,7 @@ class Group:
             self._peers.snapshots_wanted(ready.snapshots)
 
     def _leader_or_term_changed(self, state: SoftState) -> None:
-        """Let nobody wait for what only the former leader could do."""
+        """Let no task wait for what only the former leader could do."""
         self._read_index.ask_again()
         self._leadership_changed.unpark_all()
         self._opener.leader_changed()
@@ -427,10 +429,10 @@ class Group:
             self._drafting.leadership_lost()
 
     def _propose_pending(self) -> None:
-        """Propose all that waits as one entry, as far as one entry may hold it.
+        """Propose what waits as one entry, as much as one entry may hold.
 
-        While one is on its way to the disk the next gathers: the slower the disk, the more writes
-        share a sync.
+        While one entry is on its way to the disk the next gathers: the slower the disk, the more
+        writes share a sync.
         """
         if self._writer.is_storing or self._proposing_pauses or self._flusher.is_full:
             return
@@ -470,10 +472,10 @@ class Group:
             self._wake()
 
     async def _publish(self) -> None:
-        """Tell live readers what changed, after the writers whose commands changed it.
+        """Tell live readers what changed, after the writers that changed it.
 
-        A stream with a thousand readers costs some milliseconds an append. The tasks that got
-        their outcome in the same turn run before this one goes on.
+        A stream with a thousand readers costs some milliseconds per append. The tasks that got
+        their outcome in the same turn run before this one continues.
         """
         while True:
             while not self.machine.changes:

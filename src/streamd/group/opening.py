@@ -13,12 +13,12 @@ from streamd.streams import keys
 from streamd.streams.commands import Number, OpenSession
 from streamd.streams.state import State
 
-# When a leader that does not open sessions yet is asked again; one that could not be asked; and
-# how long opening one may take.
+# When to ask again a leader that does not open sessions yet, or that could not be asked; and how
+# long opening a session may take.
 ASK_AGAIN_S = 1.0
 _RETRY_S = 0.1
 _OPEN_TIMEOUT_S = 10.0
-# How many requests to open a session may wait, of all nodes.
+# How many requests to open a session may wait, of all nodes together.
 _MAX_WAITING = 64
 
 
@@ -30,8 +30,8 @@ class SessionRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SessionAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """The session that the node has now, and by whose nonce; with `is_refused` sessions are not
-    used, because not every member is known to understand them."""
+    """The node's present session, and the nonce of the process that opened it. With `is_refused`
+    sessions are not used, because some member is not known to understand them."""
 
     is_refused: bool
     session_id: int = 0
@@ -46,8 +46,8 @@ _ANSWER = msgspec.msgpack.Decoder(SessionAnswer)
 class Opener:
     """Asks for a session, here or at the leader, until this node has one.
 
-    `waiting` holds the commands that this leader will propose to open sessions. `nonce` tells
-    this process from every other of this node.
+    `waiting` holds the commands to open sessions that this leader will propose. `nonce` tells
+    this process from every other process of this node.
     """
 
     def __init__(self, core: Core, state: State, peers: Peers, nonce: int) -> None:
@@ -73,7 +73,7 @@ class Opener:
     @property
     def is_needed(self) -> bool:
         """Whether writes of this node need a session. A leader that is the only voter cannot lose
-        leadership to anyone."""
+        leadership to another node."""
         configuration = self._core.configuration
         alone = len(configuration.voters) == 1 and not configuration.voters_outgoing
         return not (alone and self._core.role == Role.LEADER)
@@ -86,7 +86,7 @@ class Opener:
         return self._is_refused or self._peers.log_format_of(self._core.leader_id) == 0
 
     def _may_open(self) -> bool:
-        """Whether all members understand sessions: they say so, or the log has some already."""
+        """Whether all members understand sessions: they say so, or the log already has some."""
         members = self._core.configuration.members() - {self._core.node_id}
         return all((self._peers.log_format_of(one) or 0) >= LOG_FORMAT for one in members) or any(
             self._session_of(one).session_id for one in self._core.configuration.members()
@@ -116,7 +116,7 @@ class Opener:
         return self._call
 
     async def ask(self, call: trio.CancelScope) -> int:
-        """Ask once; returns the id of the session that was opened, 0 for none."""
+        """Ask once; returns the id of the opened session, 0 if none was."""
         try:
             with call:
                 return self._taken(await self._answer())
@@ -135,7 +135,7 @@ class Opener:
         try:
             return _ANSWER.decode(payload)
         except UNDECODABLE as error:
-            raise OutcomeUnknown(f"the leader's answer is not understood: {error}") from error
+            raise OutcomeUnknown(f"cannot decode the leader's answer: {error}") from error
 
     def _taken(self, answer: SessionAnswer) -> int:
         self._is_refused = answer.is_refused
@@ -154,19 +154,19 @@ class Opener:
         try:
             request = _REQUEST.decode(payload)
         except UNDECODABLE as error:
-            raise Unavailable(f"the request for a session is not understood: {error}") from error
+            raise Unavailable(f"cannot decode the request for a session: {error}") from error
         if node_id not in self._core.configuration.members():
             raise Unavailable(f"node {node_id} is not a member of the cluster")
         return _ENCODER.encode(await self.open(node_id, request))
 
     async def open(self, node_id: int, request: SessionRequest) -> SessionAnswer:
-        """The session that the node has after it has asked."""
+        """The node's session after its request."""
         if self._core.role != Role.LEADER:
             raise Unavailable("this node does not lead")
         if not self._may_open():
             return SessionAnswer(True)
         if len(self.waiting) >= _MAX_WAITING:
-            raise Unavailable("too many nodes ask for sessions")
+            raise Unavailable("too many nodes are asking for sessions")
         command = OpenSession(node_id, request.nonce, request.replaces)
         proposal = Proposal(command, 0, trio.current_time() + _OPEN_TIMEOUT_S)
         self.waiting.append(proposal)
@@ -174,6 +174,6 @@ class Opener:
         return self._session_of(node_id)
 
     def take(self) -> list[Proposal]:
-        """Take the commands that the next entry begins with."""
+        """Take the commands that begin the next entry."""
         taken, self.waiting = self.waiting, []
         return taken

@@ -1,4 +1,4 @@
-"""Packages: what a node sends to the log in one piece, again until it knows what became of it.
+"""Packages: a node's commands on their way to the log, sent again until their outcome is known.
 
 This is the node's side of `streams.sessions`. A package keeps its number and its commands as long
 as any leader may have it in its log; the state applies it once.
@@ -20,10 +20,10 @@ from streamd.streams.checks import payload_bytes
 from streamd.streams.commands import Command, Number, Outcome, Result, brings_bytes
 from streamd.streams.sessions import MAX_REMEMBERED, PackageStamp
 
-# How many numbers lie between the oldest undecided package and the newest: the state remembers
-# that many.
+# The largest distance between the oldest undecided package's number and the newest: the state
+# remembers that many.
 MAX_UNDECIDED = MAX_REMEMBERED // 2
-# How long a write that a leader may have may take, over the time it may wait for one.
+# How long a write that a leader may have may take, beyond the time it may wait for a leader.
 DECIDE_TIMEOUT_S = 5.0
 
 
@@ -65,9 +65,9 @@ class OwnPackage:
 
 
 class OwnPackages:
-    """This node's packages that are not decided yet, and the session they are numbered in.
+    """This node's undecided packages, and the session in which they are numbered.
 
-    `put_back` takes proposals that certainly did not take effect and are to be tried again.
+    `put_back` takes proposals that certainly did not take effect and should be tried again.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class OwnPackages:
         self._metrics.sessions_opened += 1
 
     def pack(self, proposals: list[Proposal]) -> OwnPackage:
-        """A new package, to be sent."""
+        """A new package to send."""
         package = OwnPackage(self.session_id, self._next, proposals)
         self._undecided[self._next] = package
         self._next += 1
         return package
 
     def take_waiting(self, max_commands: int, max_bytes: int) -> list[OwnPackage]:
-        """Packages to be sent again: as many as the limits allow, at least one if any waits."""
+        """Packages to send again: as many as the limits allow, at least one if any waits."""
         taken: list[OwnPackage] = []
         while self.has_waiting:
             package = self._waiting[0]
@@ -132,7 +132,7 @@ class OwnPackages:
             self._node_id, package.session_id, package.sequence, self.lowest, package.count
         )
 
-    # -- what becomes of them -----------------------------------------------------------------
+    # -- their outcomes -----------------------------------------------------------------------
 
     def refused(self, package: OwnPackage) -> None:
         """Send it again: the last copy certainly got into no log."""
@@ -140,11 +140,11 @@ class OwnPackages:
         self._wait(package)
 
     def lost(self, package: OwnPackage) -> None:
-        """Send it again: nobody knows whether the last copy got into a log."""
+        """Send it again: the last copy may be in a log."""
         self._wait(package)
 
     def lose_all(self) -> None:
-        """Send all again: the leader changed, and nobody knows what became of any copy."""
+        """Send all again: the leader changed, and any copy may be in a log."""
         for package in self._undecided.values():
             if package.is_under_way:
                 self._wait(package)
@@ -187,12 +187,12 @@ class OwnPackages:
             fail_all(package.proposals, OutcomeUnknown("the node's session with the log was lost"))
 
     def expire(self, now: float) -> None:
-        """Fail what is undecided past its deadline."""
+        """Fail everything undecided past its deadline."""
         for package in [one for one in self._undecided.values() if one.deadline <= now]:
             if package.attempts:
                 late = now - DECIDE_TIMEOUT_S
                 error: Unavailable | OutcomeUnknown = OutcomeUnknown(
-                    "no leader said in time what became of the write"
+                    "no leader reported the write's outcome in time"
                 )
             else:
                 late, error = now, Unavailable("no leader took the write in time")
@@ -211,7 +211,7 @@ def _end_call(package: OwnPackage) -> None:
         package.call = None
 
 
-HOT_TIER_FULL = "the hot tier is full: the cold store does not take what is to be moved there"
+HOT_TIER_FULL = "the hot tier is full: the cold store is not accepting flushes"
 
 
 class ForeignPackage(Awaited[list[Outcome]]):
@@ -229,8 +229,8 @@ class ForeignPackage(Awaited[list[Outcome]]):
 
 
 class SentPackage(msgspec.Struct, frozen=True, array_like=True):
-    """A package on its way to the leader. `is_repeated` says that another leader may have a copy:
-    then it must not be refused for what it brings."""
+    """A package on its way to the leader. `is_repeated` says that another leader may have a copy;
+    the package must then not be refused for its content."""
 
     session_id: Number
     sequence: Number
@@ -240,7 +240,7 @@ class SentPackage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Decision(msgspec.Struct, frozen=True, array_like=True):
-    """The leader's answer: what became of each command, or with `is_full` that it takes no more
+    """The leader's answer: the outcome of each command. With `is_full` the leader takes no more
     bytes now and did nothing."""
 
     outcomes: list[Outcome] = []
@@ -270,7 +270,7 @@ def decode_package(payload: bytes) -> SentPackage:
     try:
         sent = _SENT.decode(payload)
     except UNDECODABLE as error:
-        raise Unavailable(f"the package is not understood: {error}") from error
+        raise Unavailable(f"cannot decode the package: {error}") from error
     if not sent.commands:
         raise Unavailable("the package is empty")
     return sent
@@ -282,9 +282,9 @@ def encode_decision(decision: Decision) -> bytes:
 
 
 def decode_decision(payload: bytes) -> Decision:
-    """Raises `OutcomeUnknown` for one that is not understood: the leader may run another
+    """Raises `OutcomeUnknown` for an answer that cannot be decoded: the leader may run another
     release."""
     try:
         return _DECISION.decode(payload)
     except UNDECODABLE as error:
-        raise OutcomeUnknown(f"the leader's answer is not understood: {error}") from error
+        raise OutcomeUnknown(f"cannot decode the leader's answer: {error}") from error

@@ -1,4 +1,4 @@
-"""What a group talks to: the other nodes, and the listeners for changes."""
+"""The outside of a group: the other nodes, and the listeners for changes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from streamd.streams.commands import Change
 
 
 class ChangeListener(Protocol):
-    """Is told what changed, for the live readers of streams."""
+    """Learns what changed, for the live readers of streams."""
 
     @property
     def present(self) -> bool:
-        """Whether anyone listens; otherwise changes are not collected."""
+        """Whether there are listeners; otherwise changes are not collected."""
 
     def publish(self, group_id: int, changes: dict[int, Change]) -> None:
-        """Take the changes of a group's streams since the last time, by stream id. Must not
+        """Take the changes of a group's streams since the last call, by stream id. Must not
         block."""
 
     def start_over(self, group_id: int) -> None:
-        """Read again everything of a group: its state was replaced as a whole."""
+        """Read everything of a group again: its state was replaced as a whole."""
 
 
 class Peers(Protocol):
-    """The way to the other members of the group."""
+    """The connection to the other members of the group."""
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send as far as that goes without waiting; Raft repeats what is lost."""
+        """Send what can be sent without waiting; Raft repeats what is lost."""
 
     async def forward(self, leader_id: int, payload: bytes) -> bytes:
         """Ask the leader to propose encoded commands; returns the encoded answers.
@@ -44,7 +44,7 @@ class Peers(Protocol):
         """Ask the leader to open a session for this node. Raises as `forward`."""
 
     def log_format_of(self, node_id: int) -> int | None:
-        """The log format that a node understands; None before it has connected."""
+        """The log format that a node understands; None until it has connected."""
 
     def configured(self, configuration: Configuration) -> None:
         """Take the configuration in force; called when it changes."""
@@ -54,10 +54,10 @@ class Peers(Protocol):
 
 
 class NoPeers:
-    """A node by itself."""
+    """The peers of a node that runs alone."""
 
     def send(self, messages: Sequence[Message]) -> None:
-        assert not messages, "a single voter has nobody to talk to"
+        assert not messages, "a single voter has no peer to talk to"
 
     async def forward(self, leader_id: int, payload: bytes) -> bytes:
         raise Unavailable("this node has no peers")
@@ -75,4 +75,4 @@ class NoPeers:
         pass
 
     def snapshots_wanted(self, members: Sequence[int]) -> None:
-        raise AssertionError("a single voter has nobody to send a snapshot to")
+        raise AssertionError("a single voter has no peer that needs a snapshot")

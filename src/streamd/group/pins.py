@@ -1,4 +1,4 @@
-"""Pins: streams and blobs whose rows a response still sends, so that reclaim leaves them."""
+"""Pins: streams and blobs whose rows a response is still sending, so that reclaim keeps them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class Pin:
-    """Keeps the rows below some ids until it is released."""
+    """Keeps the rows of some ids until it is released."""
 
     def __init__(self, pins: Pins, ids: frozenset[int]) -> None:
         self._pins = pins
@@ -23,7 +23,7 @@ class Pins:
     """All ids of a group that are pinned on this node, with counts.
 
     Rows become garbage only when a command is applied, which notes their id; reclaim reads these
-    notes. So a reader that finds an id and pins it without awaiting in between may read all rows
+    notes. So a reader that finds an id, and pins it without awaiting in between, may read all rows
     under it until the release.
     """
 
@@ -31,13 +31,13 @@ class Pins:
         self._held: Counter[int] = Counter()
 
     def hold(self, ids: Iterable[int]) -> Pin:
-        """Pin ids of streams and blobs; release it whatever happens."""
+        """Pin ids of streams and blobs; the caller must release the pin whatever happens."""
         wanted = frozenset(ids)
         self._held.update(wanted)
         return Pin(self, wanted)
 
     def held(self) -> frozenset[int]:
-        """The ids pinned at the moment."""
+        """The ids that are pinned now."""
         return frozenset(self._held)
 
     def _release(self, ids: Iterable[int]) -> None:

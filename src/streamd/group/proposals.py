@@ -1,10 +1,10 @@
 """Commands on their way into the log, and how they travel between nodes.
 
 A proposal ends in one of three ways: with its outcome; with `Unavailable`, if it was not accepted
-and will never take effect; or with `OutcomeUnknown`, if nobody said in time. After `Unavailable` a
-client may always try again; after `OutcomeUnknown` an idempotent producer may, since its retry is
-recognised. Nodes send each other proposals in packages (`packages`), or by `encode_proposals` while
-a member of the cluster does not understand sessions.
+and will never take effect; or with `OutcomeUnknown`, if its outcome was not known in time. After
+`Unavailable` a client may always try again; after `OutcomeUnknown` an idempotent producer may,
+since its retry is recognised. Nodes send each other proposals in packages (`packages`), or by
+`encode_proposals` while a member of the cluster does not understand sessions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ W = TypeVar("W", bound="Awaited[Any]")
 class Awaited(Generic[T]):
     """Something on its way into the log, with at most one task that waits for its outcome.
 
-    It fails at `deadline`, on Trio's clock, if no leader has taken it by then. `size` is its
+    It fails at `deadline`, on Trio's clock, unless a leader has taken it by then. `size` is its
     payload in bytes, `count` the number of its commands.
     """
 
@@ -65,13 +65,13 @@ class Awaited(Generic[T]):
         self.count = count
 
     def settle(self, value: outcome.Outcome[T]) -> None:
-        """Settle it, once; the task that waited may be gone."""
+        """Settle it, once; the waiting task may be gone."""
         if self.tell is not None:
             tell, self.tell = self.tell, None
             tell(value)
 
     async def settled(self) -> T:
-        """Wait for the outcome. Cancelled, the caller learns nothing of it.
+        """Wait for the outcome. A cancelled caller does not learn it.
 
         Raises `Unavailable`, `OutcomeUnknown`.
         """
@@ -98,7 +98,7 @@ class Proposal(Awaited[Outcome]):
         deadline: float,
         tell: Callable[[Settled], None] | None = None,
     ) -> None:
-        # Without a call of the base class: there is one proposal for each write.
+        # Does not call the base class: there is one proposal for each write.
         self.command = command
         self.size = size
         self.deadline = deadline
@@ -107,8 +107,8 @@ class Proposal(Awaited[Outcome]):
 
 
 def fail_all(waiting: Iterable[Awaited[Any]], error: Unavailable | OutcomeUnknown) -> None:
-    """Settle all with an error, each with an instance of its own: tasks that raise one instance
-    would gather each other's tracebacks in it."""
+    """Settle all with an error, each with an instance of its own: tasks that raise one shared
+    instance would collect each other's tracebacks in it."""
     for one in waiting:
         one.settle(outcome.Error(type(error)(*error.args)))
 
@@ -124,24 +124,24 @@ def encode_proposals(proposals: Sequence[Proposal]) -> bytes:
 
 
 def decode_proposals(payload: bytes, deadline: float) -> list[Proposal]:
-    """The commands that another node forwards; it is not asked how large they are.
+    """The commands that another node forwards; the sizes it claims are not trusted.
 
-    Raises `Unavailable` for what this release does not understand.
+    Raises `Unavailable` for anything that this release cannot decode.
     """
     try:
         commands = _COMMANDS.decode(payload)
     except UNDECODABLE as error:
-        raise Unavailable(f"the forwarded commands are not understood: {error}") from error
+        raise Unavailable(f"cannot decode the forwarded commands: {error}") from error
     return [Proposal(command, payload_bytes(command), deadline) for command, _ in commands]
 
 
 def refusal_of(command: Command) -> Settled | None:
-    """What becomes of a forwarded command that is not proposed; None for one that is.
+    """The refusal of a forwarded command that is not proposed; None for one that is.
 
     The forwarding node has judged what its client sent, so any fault is that node's own.
     """
     if isinstance(command, FlushCold | MoveSlices | Archived | Scrubbed):
-        # They name the term of the leader that made them, which is not this one's.
+        # They name the term of the leader that made them, which is not this leader's.
         return outcome.Value(Outcome(Result.STALE))
     if is_of_leader(command):
         return outcome.Error(Unavailable("only the leader makes such commands"))
@@ -149,15 +149,15 @@ def refusal_of(command: Command) -> Settled | None:
 
 
 def refusals_of(proposals: Sequence[Proposal]) -> list[Settled | None]:
-    """As `refusal_of`, of each. Takes a while for many, and for large ones."""
+    """The `refusal_of` each. Takes a while for many commands, and for large ones."""
     return [refusal_of(proposal.command) for proposal in proposals]
 
 
 def encode_answers(settled: Sequence[Settled]) -> bytes:
-    """What became of the commands, in their order.
+    """The commands' outcomes or errors, in their order.
 
     An answer is an array: the text of an error or nil, whether that error leaves the outcome
-    unknown, and, where there is no error, the fields of the `Outcome`.
+    unknown, and, if there is no error, the fields of the `Outcome`.
     """
     return _ENCODER.encode([_answer(one) for one in settled])
 
@@ -181,20 +181,21 @@ def _settled(answer: list[Any]) -> Settled:
 
 
 def take_answers(proposals: Sequence[Proposal], payload: bytes) -> None:
-    """Settle each with its answer. Raises `OutcomeUnknown` for answers that are not understood:
+    """Settle each with its answer. Raises `OutcomeUnknown` for answers that cannot be decoded:
     the leader may run another release."""
     try:
         answers = decode_answers(payload)
     except UNDECODABLE as error:
-        raise OutcomeUnknown(f"the leader's answer is not understood: {error}") from error
+        raise OutcomeUnknown(f"cannot decode the leader's answer: {error}") from error
     if len(answers) != len(proposals):
-        raise OutcomeUnknown("the leader's answer is to something else")
+        raise OutcomeUnknown("the leader's answer belongs to another request")
     for proposal, settled in zip(proposals, answers, strict=True):
         proposal.settle(settled)
 
 
 class ProposalQueue(Generic[W]):
-    """Waits to get into a log entry, or to be sent to the leader; bounded in commands and bytes.
+    """Proposals that wait to get into a log entry, or to be sent to the leader; bounded in commands
+    and bytes.
 
     `taken` counts the commands that have left the queue.
     """
@@ -211,7 +212,7 @@ class ProposalQueue(Generic[W]):
         return len(self._waiting)
 
     def add(self, one: W) -> None:
-        """Raises `Unavailable` when too much waits already."""
+        """Raises `Unavailable` when too much is waiting already."""
         if self._commands >= self._max_commands or self._bytes > self._max_bytes:
             raise Unavailable("too many writes are waiting")
         self._waiting.append(one)
@@ -238,13 +239,13 @@ class ProposalQueue(Generic[W]):
         return taken
 
     def put_back(self, waiting: Sequence[W]) -> None:
-        """Return what the log did not take, before everything that came since."""
+        """Return what the log did not take to the front of the queue."""
         self._waiting.extendleft(reversed(waiting))
         self._bytes += sum(one.size for one in waiting)
         self._commands += sum(one.count for one in waiting)
 
     def expire(self, now: float) -> None:
-        """Fail what waited past its deadline."""
+        """Fail everything that has waited past its deadline."""
         if not self._waiting or self._waiting[0].deadline > now:
             return
         late = [one for one in self._waiting if one.deadline <= now]
@@ -265,7 +266,7 @@ class ProposalQueue(Generic[W]):
 
 
 class ProposalBatch:
-    """Waits for several proposals at once; `settled` has what became of each, in order."""
+    """Waits for several proposals at once; `settled` has the outcome or error of each, in order."""
 
     def __init__(self, proposals: Sequence[Proposal]) -> None:
         self.settled: list[Settled] = [outcome.Error(OutcomeUnknown())] * len(proposals)

@@ -10,15 +10,15 @@ import trio
 
 from streamd.raft.core import Core, NotLeader, ReadState
 
-# A question whose answer was lost on the way is asked again after this many ticks.
+# A question whose answer was lost is asked again after this many ticks.
 _ASK_AGAIN_TICKS = 10
 
 
 class ReadIndex:
-    """Batches the core's reads: all readers that come while one question is under way share the
+    """Batches the core's reads: all readers that arrive while one question is under way share the
     next. `changed` is called when there is something to ask.
 
-    A reader never joins a question that was asked before it came: that read index may be older
+    A reader never joins a question that was asked before it arrived: that read index may be older
     than a write that was acknowledged in between.
     """
 
@@ -32,7 +32,7 @@ class ReadIndex:
         self._ticks = 0
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait until the read index is applied here; False when that took too long."""
+        """Wait until the read index is applied here; False if that took too long."""
         passed = trio.Event()
         self._gathering.append(passed)
         self._changed()
@@ -45,7 +45,7 @@ class ReadIndex:
         return passed.is_set()
 
     def ask(self) -> None:
-        """Ask once for all readers that wait, if a leader is known."""
+        """Ask once for all waiting readers, if a leader is known."""
         if not self._gathering:
             return
         context = next(self._contexts)
@@ -71,13 +71,13 @@ class ReadIndex:
                 passed.set()
 
     def ask_again(self) -> None:
-        """Ask again: with the leader or term the core forgets its questions."""
+        """Ask again: the core forgets its questions when the leader or the term changes."""
         for _, waiting in self._asked.values():
             self._gathering += waiting
         self._asked = {}
 
     def tick(self) -> None:
-        """Let a tick pass; a question that was not answered for long is asked again."""
+        """Let a tick pass; repeat a question that has been unanswered for long."""
         self._ticks += 1
         late = [c for c, (at, _) in self._asked.items() if self._ticks - at > _ASK_AGAIN_TICKS]
         for context in late:

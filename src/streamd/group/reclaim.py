@@ -1,6 +1,6 @@
-"""Removes rows of streams and blobs that are gone, a little at a time, on this node alone.
+"""Removes rows of deleted streams and blobs, a little at a time, on this node alone.
 
-The machine only notes the id of a removed stream or blob, or up to which record a stream was
+The machine only notes the id of a removed stream or blob, or the record up to which a stream was
 trimmed. No new reader can reach the rows that a note names, so removing them needs no agreement
 with other nodes; rows that an earlier response still sends are pinned. Slices in the cold store
 belong to all nodes: the leader removes them through the log (`DropSlices`).
@@ -22,8 +22,8 @@ from streamd.streams.model import ColdSlice
 RECLAIM_INTERVAL_S = 5.0
 _NOTES_PER_SLICE = 64
 _KEYS_PER_SLICE = 2_000
-# What deleted rows of one id may take on the disk before it is given back at once; of smaller
-# ones, as other rows are written.
+# Deleted rows of one id that take more than this on disk are compacted at once; LevelDB removes
+# smaller ones as other rows are written.
 _COMPACT_BYTES = 16 * 1024 * 1024
 _Range = tuple[bytes, bytes]
 _SLICE = msgspec.msgpack.Decoder(ColdSlice)
@@ -32,7 +32,7 @@ _ROWS_OF_AN_ID = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART, keys.DROPPED)
 
 
 async def reclaim_forever(store: StateStore, run_blocking: RunBlocking, pins: Pins) -> None:
-    """Remove the rows that notes speak of, and then the notes."""
+    """Remove the rows that notes name, and then the notes."""
     while True:
         for letter in (keys.GARBAGE, keys.TRIM):
             start: bytes | None = letter
@@ -57,19 +57,19 @@ def reclaim_some(store: StateStore, start: bytes, pinned: Set[int]) -> bytes | N
                 return note
             if store.size_between(first, last) >= _COMPACT_BYTES:
                 store.compact(first, last)
-        # The leader goes by the note as well, to have the slices dropped on all nodes.
+        # The leader needs the note too, to drop the slices on all nodes.
         if not store.scan(*slices, limit=1):
             store.write([(note, None)])
     return notes[-1][0] + b"\0" if len(notes) == _NOTES_PER_SLICE else None
 
 
 def _noted(store: StateStore, note: bytes) -> tuple[int, list[_Range], _Range]:
-    """The id that a note is about, the ranges of rows that may go, and that of the slices for
-    whose sake the note stays."""
+    """The id that a note is about, the ranges of rows that may go, and the range of the slices
+    that keep the note in place."""
     if note[:1] == keys.TRIM:
         stream_id, (first, last) = keys.trimmed_chunks(note)
         slices = keys.trimmed_slices(note)
-        # A slice that is trimmed in part can be compared with what is here only as a whole.
+        # A partly trimmed slice can be compared with the rows here only as a whole.
         after = store.scan(slices[1], keys.id_range(keys.SLICE, stream_id)[1], limit=1)
         for _, value in after:
             last = min(last, keys.chunk_key(stream_id, _SLICE.decode(value).start_record + 1))

@@ -12,7 +12,7 @@ from streamd.raft.core import Core
 
 log = structlog.get_logger("streamd.objectstore")
 
-# The log is not kept for a follower that was silent for so long.
+# The log keeps no entries for a follower that has been silent for this long.
 SILENT_S = 5.0
 
 
@@ -20,21 +20,21 @@ class Retention:
     """Which entries may be compacted away.
 
     A follower that lags a little catches up by entries at a fraction of a Raft snapshot's cost.
-    One that receives a Raft snapshot needs the entries after it: if they were gone when the
-    transfer ends, the next snapshot would follow, and so on without end.
+    A follower that receives a Raft snapshot needs the entries after it: if they were gone when the
+    transfer ends, it would need another snapshot, and so on without end.
     """
 
     def __init__(self, core: Core, tick_s: float) -> None:
         self._core = core
         self._silent_ticks = SILENT_S / tick_s
         self._snapshots: list[int] = []
-        # How far the log is archived, if it is to be, and how many bytes may wait for the archive.
+        # How far the log is archived, if it is, and how many bytes may wait for the archive.
         self.archived_index: Callable[[], int] | None = None
         self.max_unarchived_bytes = 0
 
     @contextmanager
     def keeping_after(self, index: int) -> Iterator[None]:
-        """Keep the entries after `index` inside: a Raft snapshot as of there is under way."""
+        """Keep the entries after `index` inside: a Raft snapshot as of it is under way."""
         self._snapshots.append(index)
         try:
             yield
@@ -46,7 +46,7 @@ class Retention:
         return math.inf if self.archived_index is None else self.archived_index()
 
     def cut_through(self, index: int) -> None:
-        """Warn if the log is compacted up to entry `index` before that is archived."""
+        """Warn if the log is compacted up to entry `index` before that entry is archived."""
         if index > self.archived_through():
             log.error(
                 "the log is compacted before it is archived: the cold store was unavailable for "
@@ -56,7 +56,7 @@ class Retention:
             )
 
     def unneeded_through(self) -> float:
-        """The last entry that no follower needs; infinite when they need none at all."""
+        """The last entry that no follower needs; infinite if none needs any."""
         held = (
             peer.match_index if peer.state == "replicate" else peer.next_index - 1
             for peer in self._core.peers().values()

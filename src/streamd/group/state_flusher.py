@@ -1,4 +1,4 @@
-"""Stores the machine's changes after they are in the log, and compacts the log after that."""
+"""Stores the machine's changes after the log has them, and then compacts the log."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from streamd.streams.state import State
 # How much replayed or applied work may gather in memory before it is stored, and for how long.
 FLUSH_BYTES = 4 * 1024 * 1024
 FLUSH_INTERVAL_S = 0.2
-# A flush that readers of the store wait for comes earlier, but not within this time of the last.
+# A flush that readers of the store wait for comes earlier, but not this soon after the last one.
 AWAITED_INTERVAL_S = 0.05
 MAX_UNSTORED_BYTES = 64 * 1024 * 1024
 # Parts of blobs are stored in smaller batches: a snapshot of 128 MiB should pass through memory,
 # not fill it.
 FLUSH_PARTS_BYTES = 1024 * 1024
 FLOOR_INTERVAL_S = 1.0
-# The log is cut each time this much was added, at the place it had grown to the time before.
+# The log is cut each time this much was added, at the place where it ended the time before.
 CHECKPOINT_BYTES = 32 * 1024 * 1024
-# For followers that lag more it is kept longer, up to so many times as much.
+# For followers that lag more the log is kept longer, up to this many times as much.
 MAX_CHECKPOINTS_KEPT = 16
 
 
 class StateFlusher:
     """Owns the state's store while the group runs.
 
-    Work on the log itself is left to the log's writer, which asks for it (`next_duty`) and does one
-    thing at a time; `due` is called when there is some.
+    The log's writer does the work on the log itself, one thing at a time, and asks for it with
+    `next_duty`; `due` is called when there is some.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class StateFlusher:
         self._run_blocking = run_blocking
         self._due = due
         self._retention = retention
-        self._changed = trio.lowlevel.ParkingLot()  # `run`
-        self._flushed = trio.lowlevel.ParkingLot()  # callers of `stored`
+        self._changed = trio.lowlevel.ParkingLot()  # wakes `run`
+        self._flushed = trio.lowlevel.ParkingLot()  # wakes callers of `stored`
         self._flushed_at = -math.inf
         self._awaited_index = 0
-        # Held by a flush, and by the installation of a Raft snapshot.
+        # Held by a flush, and during the installation of a Raft snapshot.
         self.exclusive = trio.Lock()
         self._log_bytes = 0
-        # Where the log may be cut, oldest first, about `CHECKPOINT_BYTES` of log apart.
+        # Places where the log may be cut, oldest first, about `CHECKPOINT_BYTES` of log apart.
         self._checkpoints = deque([state.stored_index])
         self._compact_through = 0
         self._floor_due = False
@@ -77,7 +77,7 @@ class StateFlusher:
 
     @property
     def _has_enough(self) -> bool:
-        """Whether so much waits to be stored that it is not worth waiting for more."""
+        """Whether so much waits to be stored that waiting for more is not worth it."""
         state = self._state
         return state.unstored_bytes >= FLUSH_BYTES or state.parts.size >= FLUSH_PARTS_BYTES
 
@@ -107,14 +107,14 @@ class StateFlusher:
                 floor_at = trio.current_time()
                 self._floor_due = True
             if self._log_bytes >= CHECKPOINT_BYTES:
-                # What was added since the last checkpoint stays, for followers that lag a little.
+                # Entries since the last checkpoint stay, for followers that lag a little.
                 self._log_bytes = 0
                 self._pass_checkpoints()
                 self._checkpoints.append(self._state.stored_index)
             self._due()
 
     def _pass_checkpoints(self) -> None:
-        """Compact the log up to the last checkpoint that nobody needs entries before."""
+        """Compact the log up to the last checkpoint before which no entry is needed."""
         retention = self._retention
         unneeded, archived = retention.unneeded_through(), retention.archived_through()
         max_unarchived = retention.max_unarchived_bytes // CHECKPOINT_BYTES
@@ -138,8 +138,8 @@ class StateFlusher:
     async def stored(self, index: int) -> None:
         """Return once the store has everything up to log entry `index`, which is applied.
 
-        All callers share flushes, `AWAITED_INTERVAL_S` apart: each is a synced write, and a client
-        that lists a bucket in a loop must not cause one for every request.
+        All callers share flushes, `AWAITED_INTERVAL_S` apart: each flush is a synced write, and a
+        client that lists a bucket in a loop must not cause one for every request.
         """
         while self._state.stored_index < index:
             if index > self._awaited_index:
@@ -167,8 +167,7 @@ class StateFlusher:
         return through
 
     def next_duty(self) -> Callable[[], None] | None:
-        """Some work on the log, to be called once, in the log's thread, before asking for the
-        next."""
+        """Some work on the log. Call it once, in the log's thread, before asking for the next."""
         if self._log.cut():
             return self._log.remove_cut
         if self._floor_due:

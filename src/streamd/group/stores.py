@@ -1,4 +1,4 @@
-"""Opens and checks what a node has on its disk, and makes the core over it."""
+"""Opens and checks a node's stores, and makes the core from them."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class Stores:
         try:
             if data_dir.restoring.exists():
                 raise RestoreUnfinished(
-                    f"the restore into {path} was not finished: give the same 'streamd restore' "
-                    "again, and it goes on"
+                    f"the restore into {path} was not finished: run the same 'streamd restore' "
+                    "again to continue it"
                 )
             if data_dir.recovering.exists() and not recovering:
                 raise RecoveryUnfinished(
-                    f"the recovery of {path} was not finished: give the same 'streamd recover "
-                    "--offline' again, and it is"
+                    f"the recovery of {path} was not finished: run the same 'streamd recover "
+                    "--offline' again to complete it"
                 )
             recover_install(data_dir)
             log_store = open_log(
@@ -114,17 +114,17 @@ def _open_state(data_dir: DataDir, log_store: LogStorage) -> StateStore:
 
 
 def _make_up_for(damage: StorageError, data_dir: DataDir, log_store: LogStorage) -> LogStorage:
-    """Set a damaged state aside. The log makes it again if that reaches back to its beginning.
+    """Set a damaged state aside. The log rebuilds it if the log reaches back to its beginning.
 
-    Otherwise a leader has to send a snapshot. It does so to a node without a log; so the log is
+    Otherwise a leader has to send a snapshot. It sends one to a node without a log, so the log is
     set aside as well, and counts as lost: the node does not vote until it holds all of it again.
     Repeatable at each step.
     """
     is_replayed = log_store.first_index == 1
     log.error(
-        "the state is damaged; it is made again from the log"
+        "the state is damaged; the log rebuilds it"
         if is_replayed
-        else "the state is damaged; it is fetched from the leader",
+        else "the state is damaged; the leader has to send it",
         why=str(damage),
         kept=str(data_dir.state_damaged),
     )
@@ -135,7 +135,7 @@ def _make_up_for(damage: StorageError, data_dir: DataDir, log_store: LogStorage)
 
 
 def open_core(stores: Stores, state: State, random: Random, timing: ClusterConfig) -> Core:
-    """The core over what is stored. Raises `StorageError` when log and state do not fit."""
+    """The core for what is stored. Raises `StorageError` when log and state do not fit."""
     header = state.header
     stores.log.fit_to_state(header.applied_index, header.applied_term)
     lost = stores.log.lost_below

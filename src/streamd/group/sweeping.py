@@ -16,16 +16,16 @@ from streamd.streams.state import due_for_sweep, idle_uploads
 
 SWEEP_INTERVAL_S = 0.5
 SWEEP_BATCH = 256
-# How long nothing may be added to an upload. Its server adds what it has every few seconds, so
-# this only ends uploads whose server is gone.
+# How long an upload may get nothing new. Its server adds what it has every few seconds, so this
+# only ends uploads whose server is gone.
 UPLOAD_IDLE_MS = 120_000
 _MAX_ABANDONED = 10_000
-# How many renewals that no leader has taken are kept for the next time.
+# How many renewals that no leader has taken are kept for the next sweep.
 _MAX_TOUCHES_KEPT = 100_000
 
 
 def until_now(command: Command, now_ms: int) -> Command:
-    """Cut the times of reads that another node noted to `now_ms`, the leader's log time.
+    """Limit the times of reads that another node noted to `now_ms`, the leader's log time.
 
     By a clock an hour ahead, every read would seem to come after the stream's window had passed,
     and would renew nothing.
@@ -66,10 +66,10 @@ class Sweeper:
             try:
                 more = await self._sweep()
             except (Unavailable, OutcomeUnknown):
-                more = False  # It comes round again.
+                more = False  # The next sweep finds these streams again.
 
     def touching(self) -> Proposal:
-        """The reads since the last time, to be proposed. They come back if that fails."""
+        """The reads since the last sweep, to be proposed. They come back if that fails."""
         touch = self._take_touches()
 
         def tell(value: Settled) -> None:
@@ -84,16 +84,17 @@ class Sweeper:
         return Touch(reads)
 
     def _put_back(self, touch: Touch) -> None:
-        """A read renews from when it was, so late is soon enough; a later one counts instead."""
+        """A read renews the window from its own time, so a late proposal is soon enough; a later
+        read replaces it."""
         for key, stream_id, at_ms in touch.reads:
             if len(self.touches) >= _MAX_TOUCHES_KEPT:
                 return
             self.touches.setdefault(key, (stream_id, at_ms))
 
     async def _sweep(self) -> bool:
-        """Propose what there is; returns whether there may be more streams to look at now.
+        """Propose what is due; returns whether there may be more streams to check now.
 
-        Those may expire as fast as clients make them; a batch each time would not keep up.
+        Streams may expire as fast as clients create them; one batch per sweep would not keep pace.
         """
         await self._drop_abandoned()
         if not self._group.leads:
@@ -107,7 +108,7 @@ class Sweeper:
             await self._group.propose(DropUploads(idle, UPLOAD_IDLE_MS))
         if len(due) < SWEEP_BATCH:
             return False
-        # The store would show the same ones again.
+        # Until then the store would return the same streams again.
         await self._group.stored()
         return True
 
@@ -120,7 +121,7 @@ class Sweeper:
             raise
 
     async def _drop_abandoned(self) -> None:
-        # Should more than these come together, time will take the others.
+        # Uploads beyond this many are left to time out.
         dropped, self.abandoned = self.abandoned[:_MAX_ABANDONED], []
         if dropped:
             try:
@@ -131,7 +132,7 @@ class Sweeper:
 
 
 def _due(store: StateStore, now_ms: int) -> tuple[list[bytes], list[int]]:
-    """Streams that may have expired, and uploads that were left lying. Blocks."""
+    """Streams that may have expired, and uploads that were abandoned. Blocks."""
     return (
         due_for_sweep(store, now_ms, SWEEP_BATCH),
         idle_uploads(store, now_ms - UPLOAD_IDLE_MS, SWEEP_BATCH),

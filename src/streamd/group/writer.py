@@ -27,11 +27,11 @@ Job = Callable[[], Awaitable[None]]
 
 
 class Writer:
-    """Stores what the core hands out, installs Raft snapshots, and keeps the log in order.
+    """Stores what the core hands out, installs Raft snapshots, and maintains the log.
 
-    The turn task decides: at the end of each turn it calls `start_next`, and a job that has ended
-    calls `job_ended` for the next turn. So a job never begins before the turn that follows the
-    one before it, and what is to be stored goes before what can wait.
+    The turn task decides: at the end of each turn it calls `start_next`, and a finished job calls
+    `job_ended` for the next turn. So a job never begins before the turn that follows the previous
+    job, and what has to be stored goes before what can wait.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Writer:
 
     @property
     def is_storing(self) -> bool:
-        """Whether entries or votes are on their way to the disk, or wait to be."""
+        """Whether entries or votes are on their way to the disk, or wait for it."""
         return self._is_storing or bool(self._unwritten)
 
     @property
@@ -87,7 +87,7 @@ class Writer:
 
     def install(self, meta: SnapshotMeta) -> None:
         """Install a received Raft snapshot once everything handed out before is stored."""
-        assert self._installing is None, "one at a time"
+        assert self._installing is None, "one installation at a time"
         self._installing = meta
 
     async def open_snapshot(self, snapshot_id: int, *, only_hot: bool) -> SnapshotSource:
@@ -132,8 +132,8 @@ class Writer:
         started = trio.current_time()
         rows = await self._run_blocking(self._store_blocking, ready, wanted, limiter=self.limiter)
         self._metrics.fsync_latency.observe(trio.current_time() - started)
-        # A flush that ended meanwhile may have stored a newer row and evicted it from memory: the
-        # one read before would take its place.
+        # A flush that ended meanwhile may have stored a newer row and evicted it from memory; a row
+        # read before that must not replace it.
         if flushes == self._state.flushes:
             for row, raw in rows.items():
                 self._state.install(row, raw)
@@ -156,7 +156,7 @@ class Writer:
             configuration = decode_configuration(meta.configuration)
             restored = self._core.restore(meta.index, meta.term, configuration)
             assert restored, meta
-        self._applier.reset(OutcomeUnknown("a snapshot took the place of the log"))
+        self._applier.reset(OutcomeUnknown("a Raft snapshot replaced the log"))
         self._flusher.restarted(meta.index)
         self._installing = None
         self._state_replaced()

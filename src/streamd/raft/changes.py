@@ -1,8 +1,8 @@
 """From one configuration to the next by joint consensus (thesis 4.3).
 
-Old and new voters decide together until the joint configuration is committed; only then do the
-new ones decide alone. So no two majorities that do not know of each other can ever exist,
-whatever is changed at once, and nobody has to reason about changes one node at a time.
+Old and new voters decide together until the joint configuration is committed; after that the new
+ones decide alone. So there are never two disjoint majorities, whatever a change replaces at once,
+and changes need not go one node at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _ids(what: str, ids: Sequence[int]) -> tuple[int, ...]:
 
 
 def first_step(current: Configuration, target: Configuration) -> Configuration:
-    """What to append on the way from `current`, which is not joint, to a checked `target`.
+    """What to append to get from `current`, which is not joint, to a checked `target`.
 
     A node that leaves keeps its address: its vote counts until the joint configuration is
     committed.

@@ -59,14 +59,14 @@ NO_CONFIGURATION = Configuration()
 class Core:
     """One node of one Raft group.
 
-    `hard_state` and `log` are what the node has stored. `applied_index` is how far its state
-    machine has: the core takes everything up to there as committed and hands out what follows.
+    `hard_state` and `log` are what the node has stored. Its state machine has applied everything up
+    to `applied_index`: the core takes that as committed and hands out what follows.
     `configuration` is the one in force at `applied_index`; later ones are found in the log.
     `random` spreads election timeouts.
 
-    A node whose log is known to have lost entries says `may_vote=False`, and with
-    `trusted_from_index` how far the log had been: it follows, but neither votes nor stands until
-    a leader has committed up to there and this node holds it.
+    A node whose log is known to have lost entries passes `may_vote=False`, and the log's former end
+    as `trusted_from_index`: it follows, but neither votes nor campaigns until a leader has
+    committed up to there and this node holds those entries.
 
     A node that is the only voter needs no other vote and campaigns at once.
     """
@@ -84,7 +84,7 @@ class Core:
         may_vote: bool = True,
         trusted_from_index: int = 0,
     ) -> None:
-        """Raises `RaftViolation` when what was stored cannot be one node's state."""
+        """Raises `RaftViolation` when the stored values cannot belong to one node's state."""
         self._settings = settings or Settings()
         self._log = Log(log, applied_index)
         self._state = State(
@@ -113,7 +113,7 @@ class Core:
 
     @property
     def hard_state(self) -> HardState:
-        """As of now; not necessarily stored yet."""
+        """The current hard state, which may not be stored yet."""
         return self._state.hard_state
 
     @property
@@ -137,7 +137,7 @@ class Core:
 
     @property
     def may_vote(self) -> bool:
-        """False while the log lacks what this node has confirmed in an earlier life."""
+        """False while the log lacks entries that this node confirmed before a restart."""
         return self._state.vote_eligibility.may_vote
 
     @property
@@ -165,14 +165,14 @@ class Core:
     @property
     def is_caught_up(self) -> bool:
         """Whether the state is about as new as the group's: on a leader once an entry of its own
-        term is committed, on a follower while it applies in time what the leader has."""
+        term is committed, on a follower while it applies the leader's entries in time."""
         if self._roles.leadership is not None:
             return self._roles.leadership.has_committed_in_term
         return bool(self._state.leader_id) and self._state.lag.value
 
     @property
     def transferring(self) -> int:
-        """The node that leadership is being handed to, or 0."""
+        """The node to which leadership is being transferred, or 0."""
         leadership = self._roles.leadership
         return 0 if leadership is None else leadership.transferring
 
@@ -182,7 +182,7 @@ class Core:
         return self._state.refused_messages
 
     def peers(self) -> dict[int, PeerStatus]:
-        """What the leader knows of the other members; empty on any other node."""
+        """What the leader knows about the other members; empty on any other node."""
         leadership = self._roles.leadership
         return {} if leadership is None else leadership.replication.peers()
 
@@ -195,10 +195,10 @@ class Core:
         return self._log.entries(index, index + 1, 0)[0]
 
     def local_read_index(self) -> int | None:
-        """The index to have applied before a linearizable read, if no peer need be asked.
+        """The index to apply before a linearizable read, if no peer has to be asked.
 
         That is so while this node leads, has committed an entry of its own term and is the only
-        voter (thesis 6.4); otherwise None, and `read` finds the index.
+        voter (thesis 6.4). Otherwise it is None, and `read` finds the index.
         """
         leadership = self._roles.leadership
         if leadership is None or not leadership.has_committed_in_term:
@@ -208,20 +208,20 @@ class Core:
     # -- inputs ---------------------------------------------------------------------------
 
     def propose(self, payloads: Sequence[bytes]) -> range:
-        """Append one entry for each payload, in the present term; returns their indexes.
+        """Append one entry for each payload, in the current term; returns their indexes.
 
-        An index says nothing yet: the payload took effect once an entry with that index *and*
-        this term is handed out as committed, and never will once another term's is.
+        An index alone says nothing: the payload took effect once an entry with that index *and*
+        this term is handed out as committed, and never will once another term's entry is.
         Raises `NotLeader`, `TransferInProgress`, or `Overloaded` while too much is uncommitted;
         nothing is appended then.
         """
         return self._roles.leading().propose(payloads)
 
     def propose_configuration(self, target: Configuration) -> int:
-        """Change who takes part (thesis 4.3); `target.voters_outgoing` is ignored.
+        """Change the members (thesis 4.3); `target.voters_outgoing` is ignored.
 
-        If the voters change, this appends a joint configuration, and the target by itself once
-        that is committed; otherwise the target at once. Returns the index of the entry appended.
+        If the voters change, this appends a joint configuration, and the target itself once that is
+        committed; otherwise it appends the target at once. Returns the index of the entry appended.
         Raises `NotLeader`, `TransferInProgress`, `ChangeInProgress` or `InvalidConfiguration`;
         nothing is appended then.
         """
@@ -230,7 +230,7 @@ class Core:
     def transfer(self, to: int) -> None:
         """Transfer leadership to a voter (thesis 3.10); naming this node cancels a transfer.
 
-        Proposals are refused until the term ends, or the attempt does after one election timeout.
+        Proposals are refused until the term or the attempt ends, at most one election timeout.
         Raises `NotLeader` or `InvalidTransfer`.
         """
         self._roles.leading().transfer(to)
@@ -238,7 +238,7 @@ class Core:
     def read(self, context: int) -> None:
         """Ask for an index to read at; the answer comes in `Ready.reads` with this context.
 
-        On a follower the leader is asked. The answer never comes if the leader changes first;
+        A follower asks the leader. The answer never comes if the leader changes first, which
         `Ready.soft_state` tells. Raises `NotLeader` when no leader is known.
         """
         if self._roles.leadership is not None:
@@ -255,18 +255,18 @@ class Core:
         self._state.lag.tick(self._applied_index)
 
     def step(self, message: Message) -> None:
-        """Take a message from a peer, member of the group or not; one that its sender has no
-        right to say is let go.
+        """Take a message from a peer, member of the group or not; ignore one that its sender has no
+        right to send.
 
-        Raises `RaftViolation` for one that proves that a disk has lost what it had confirmed.
+        Raises `RaftViolation` for a message that proves that a disk has lost confirmed data.
         """
         self._roles.step(message)
 
     def stored(self, term: int, index: int) -> None:
         """The oldest Ready under way is on disk; the arguments are its `completion`.
 
-        Writes end in the order in which they were handed out. One that ends after its entries
-        were replaced by another leader's still vouches for its hard state and for what remains.
+        Writes end in the order in which they were handed out. A write that ends after another
+        leader replaced its entries still confirms its hard state and the entries that remain.
         Raises `ValueError` for anything but the oldest Ready's completion.
         """
         write = self._writes.end((term, index))
@@ -276,7 +276,8 @@ class Core:
         self._roles.stored(write.hard_state, with_entries=write.with_entries)
 
     def applied(self, index: int) -> None:
-        """The state machine has applied everything up to `index`, all of it handed out before."""
+        """The state machine has applied everything up to `index`; all of it was handed out
+        before."""
         assert self._applied_index <= index <= self._log.handed_index
         self._applied_index = index
         self._state.configurations.forget_before(index)
@@ -289,20 +290,20 @@ class Core:
             self._roles.leadership.replication.snapshot_sent(peer, index)
 
     def snapshot_failed(self, peer: int) -> None:
-        """A follower did not get its snapshot. It is handed out again once it shows life."""
+        """A follower did not get its snapshot. The request is repeated once it shows life."""
         if self._roles.leadership is not None:
             self._roles.leadership.replication.snapshot_failed(peer)
 
     def begin_restore(self, index: int, term: int) -> bool:
         """Whether a snapshot that ends at (`index`, `term`) is worth installing.
 
-        If so, the log stays as it is until `restore`: entries that arrived
-        meanwhile would be confirmed, and thrown away with the log. The shell first finishes the
-        writes under way, then installs. If not, this node has it all, and the leader may be told
-        that the snapshot has arrived.
+        If so, the log does not change until `restore`: entries that arrived meanwhile would be
+        confirmed and then discarded with the log. The shell first finishes the writes under way,
+        then installs. If not, this node has all of it, and the leader may be told that the
+        snapshot has arrived.
 
-        A log that holds the snapshot's last entry holds all of it, and maybe more that this node
-        has confirmed and a majority relies on; so it is not to be replaced.
+        A log that holds the snapshot's last entry holds all of it, and maybe later entries that
+        this node confirmed and a majority relies on; it must not be replaced.
         """
         log = self._log
         useful = index > log.commit_index and not log.has(index, term)
@@ -314,8 +315,8 @@ class Core:
         """A snapshot that ends at (`index`, `term`) has durably replaced state and log.
 
         `configuration` is the one in force at `index`. `begin_restore` must have agreed, and no
-        entries may be under way to the disk. False, and nothing changes, if this node has
-        committed so far already.
+        entries may be on their way to the disk. Returns False, and changes nothing, if this node
+        has already committed that far.
         """
         state = self._state
         if index <= self._log.commit_index:
@@ -326,7 +327,7 @@ class Core:
         self._log.reset(index, term)
         self._applied_index = index
         state.configurations = ConfigurationHistory(index, configuration)
-        # They confirm entries that went with the log.
+        # They confirm entries that were removed with the log.
         state.messages_after_store.clear()
         return True
 
@@ -378,7 +379,7 @@ class Core:
         return ready
 
     def _hold_back_messages(self) -> None:
-        """With nothing to store, messages wait for the last write under way, or for none."""
+        """Hold messages until the last write under way ends, if there is nothing to store."""
         state = self._state
         if state.messages_after_store:
             if not self._writes.hold(state.messages_after_store):

@@ -1,4 +1,4 @@
-"""How long a node has heard of no leader, in ticks (thesis 3.4, 9.3)."""
+"""How long a node has not heard from a leader, in ticks (thesis 3.4, 9.3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ElectionTimer:
 
     @property
     def is_within_one_timeout(self) -> bool:
-        """Whether a leader was heard so recently that nobody may think it gone."""
+        """Whether a leader was heard so recently that no node may presume it gone."""
         return self.elapsed < self._base_ticks
 
     def tick(self) -> None:

@@ -24,8 +24,9 @@ class Candidacy:
             outbox = state.messages
         else:
             state.hard_state = HardState(term, state.node_id)
-            # The requests wait for the disk too. Sent earlier, they could vouch for entries that
-            # a crash then takes away, and be answered to the same node in the same term again.
+            # The requests wait for the disk too. Sent earlier, they could claim entries that a
+            # crash then removes, and their answers could elect the restarted node in the same term.
+            # log.
             outbox = state.messages_after_store
         log = state.log
         for voter in state.other_voters():
@@ -36,7 +37,7 @@ class Candidacy:
             )
 
     def record(self, voter: int, granted: bool) -> None:
-        """Count an answer; a second one of the same voter changes nothing."""
+        """Count an answer; a second one from the same voter changes nothing."""
         self._votes.setdefault(voter, granted)
 
     def verdict(self) -> Verdict:
@@ -44,7 +45,7 @@ class Candidacy:
 
 
 def answer_vote(state: State, request: VoteRequest) -> bool:
-    """Grant or refuse a vote in the present term; the answer leaves once the vote is stored."""
+    """Grant or refuse a vote in the current term; the answer leaves once the vote is stored."""
     vote = state.hard_state.vote
     free = vote == request.sender or (vote == 0 and state.leader_id == 0)
     granted = (
@@ -59,7 +60,7 @@ def answer_vote(state: State, request: VoteRequest) -> bool:
 
 
 def answer_pre_vote(state: State, request: VoteRequest, *, hears_leader: bool) -> None:
-    """Say whether the sender would get this node's vote; that promises nothing."""
+    """Say whether the sender would get this node's vote; the answer promises nothing."""
     granted = (
         state.vote_eligibility.may_vote
         and not hears_leader

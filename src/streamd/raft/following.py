@@ -1,4 +1,4 @@
-"""Taking over a leader's log (thesis 3.5)."""
+"""Takes over a leader's log (thesis 3.5)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def follow_append(state: State, request: AppendRequest) -> None:
         return
     log = state.log
     if request.prev_index < log.commit_index:
-        # An old request: what is committed is equal by definition.
+        # An old request: committed entries are equal by definition.
         _accept(state, request, log.commit_index)
     elif log.has(request.prev_index, request.prev_term):
         _take_over(state, request.entries)
@@ -59,8 +59,8 @@ def _reject(state: State, leader_id: int, prev_index: int, prev_term: int) -> No
 
 
 def _take_over(state: State, entries: list[Entry]) -> None:
-    """Append what is new. Only an entry that contradicts removes anything: a request that
-    arrives late must not cut off what a later one brought."""
+    """Append the new entries. Only a contradicting entry removes anything: a request that
+    arrives late must not remove what a later one brought."""
     log = state.log
     for place, entry in enumerate(entries):
         if log.has(entry.index, entry.term):
@@ -77,8 +77,8 @@ def _take_over(state: State, entries: list[Entry]) -> None:
 
 
 def follow_heartbeat(state: State, heartbeat: Heartbeat) -> None:
-    """Raises `RaftViolation` when the log no longer holds what this node has confirmed, unless
-    the node knows that; then the leader is told."""
+    """Raises `RaftViolation` when the log lost entries that this node has confirmed. If the node
+    knows of the loss, it tells the leader instead."""
     log = state.log
     state.vote_eligibility.heard_leader(heartbeat.last_index)
     state.lag.heard(heartbeat.last_index)
@@ -94,8 +94,8 @@ def follow_heartbeat(state: State, heartbeat: Heartbeat) -> None:
 
 
 def follow_commit_notice(state: State, notice: CommitNotice) -> None:
-    """Raises `RaftViolation` as for a heartbeat; what a node cannot use here, the next heartbeat
-    settles."""
+    """Raises `RaftViolation` as for a heartbeat. A notice that the node cannot use is ignored;
+    the next heartbeat repeats it."""
     log = state.log
     is_lost = notice.commit_index > log.last_index and not state.vote_eligibility.may_vote
     if state.restoring is None and not is_lost:

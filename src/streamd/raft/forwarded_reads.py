@@ -21,7 +21,7 @@ from streamd.raft.state import State
 
 
 class ForwardedReads:
-    """Lives as long as the node follows one leader in one term."""
+    """Reads that wait for one leader in one term; a change of either drops them."""
 
     def __init__(self, state: State, random: Random) -> None:
         self._state = state
@@ -36,12 +36,12 @@ class ForwardedReads:
         self._gathered.append(context)
 
     def drop(self) -> None:
-        """The leader they were meant for is gone; its late answers no longer match a round."""
+        """Forget the reads: their leader is gone, and its late answers no longer match a round."""
         self._gathered.clear()
         self._waiting.clear()
 
     def send(self) -> None:
-        """Ask for all reads that came since the last time."""
+        """Ask for all reads that arrived since the last round."""
         if not self._gathered:
             return
         self._life = self._life or 1 + self._random.getrandbits(62)

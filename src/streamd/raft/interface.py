@@ -1,4 +1,4 @@
-"""The core's surroundings: what it is given, what it hands back, how it refuses."""
+"""The core's interface: its inputs, its outputs, and its refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Role(IntEnum):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one node. Times are counted in ticks; how long a tick lasts is the shell's."""
+    """Limits of one node. Times are in ticks; the shell decides how long a tick lasts."""
 
     election_timeout_ticks: int = 10
     heartbeat_interval_ticks: int = 1
@@ -28,14 +28,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_uncommitted_bytes: int = 64 * 1024 * 1024
     # Payload handed out for applying in one `Ready`.
     max_committed_bytes: int = 8 * 1024 * 1024
-    # Payload of one AppendRequest, and how many may be unanswered per follower.
+    # Payload of one AppendRequest, and the unanswered requests allowed per follower.
     max_append_bytes: int = 1024 * 1024
     max_appends_in_flight: int = 64
     max_in_flight_bytes: int = 16 * 1024 * 1024
 
 
 class LogReader(Protocol):
-    """The stored part of the log. The core reads only what it was told is stored."""
+    """The stored part of the log. The core reads only what it knows to be stored."""
 
     @property
     def first_index(self) -> int:
@@ -63,9 +63,9 @@ class ReadState(msgspec.Struct, frozen=True, gc=False):
 
 
 class SoftState(msgspec.Struct, frozen=True, gc=False):
-    """What changed and is not to be stored. `leader_id` is 0 while none is known.
+    """A change that is not stored. `leader_id` is 0 while none is known.
 
-    Reads asked for under another leader or term, and not answered yet, are lost: ask again.
+    Unanswered reads that were asked for under another leader or term are lost: ask again.
     """
 
     role: Role
@@ -74,7 +74,7 @@ class SoftState(msgspec.Struct, frozen=True, gc=False):
 
 
 class PeerStatus(msgspec.Struct, frozen=True, gc=False):
-    """What a leader knows of a follower. `state` is "probe", "replicate" or "snapshot"."""
+    """What a leader knows about a follower. `state` is "probe", "replicate" or "snapshot"."""
 
     match_index: int
     next_index: int
@@ -85,9 +85,9 @@ class PeerStatus(msgspec.Struct, frozen=True, gc=False):
 class Ready(msgspec.Struct):
     """Duties for the shell, each handed out once.
 
-    The next `Ready` may be taken while this one is still being stored; but Readies are stored in
-    the order they were taken, and for each one that has something to store, in that order,
-    `Core.stored(*ready.completion)` is called.
+    The next `Ready` may be taken while this one is still being stored. But Readies are stored in
+    the order in which they were taken, and `Core.stored(*ready.completion)` is called in that
+    order for each one that has something to store.
     """
 
     # Store both in one atomic, synced write. An entry at or below the last stored index
@@ -98,10 +98,10 @@ class Ready(msgspec.Struct):
     messages: list[Message] = []
     # Send only once this Ready is stored; empty unless there is something to store.
     messages_after_store: list[Message] = []
-    # Apply in this order, then call `Core.applied`. All of them are on this node's disk.
+    # Apply in this order, then call `Core.applied`. All of these entries are on this node's disk.
     committed: list[Entry] = []
     reads: list[ReadState] = []
-    # Set when role, leader or term changed since the last Ready that had it.
+    # Set when role, leader or term changed since the last Ready that set it.
     soft_state: SoftState | None = None
     # Followers that need a snapshot, each until `Core.snapshot_sent` or `snapshot_failed`.
     snapshots: list[int] = []
@@ -121,11 +121,11 @@ class Ready(msgspec.Struct):
 
 
 class CoreRefused(Exception):
-    """The core does not do what it was asked to, and nothing has changed."""
+    """The core refused a request; nothing has changed."""
 
 
 class NotLeader(CoreRefused):
-    """Only the leader does this. `leader_id` is where to go, 0 when no leader is known."""
+    """Only the leader does this. `leader_id` is the node to ask, 0 when no leader is known."""
 
     def __init__(self, leader_id: int) -> None:
         super().__init__(
@@ -135,7 +135,7 @@ class NotLeader(CoreRefused):
 
 
 class Overloaded(CoreRefused):
-    """Too much is proposed and not yet committed. Nothing was appended; try again later."""
+    """Too much is proposed but not committed. Nothing was appended; try again later."""
 
     def __init__(self, uncommitted_bytes: int, max_uncommitted_bytes: int) -> None:
         super().__init__(
@@ -146,7 +146,7 @@ class Overloaded(CoreRefused):
 
 
 class TransferInProgress(CoreRefused):
-    """Leadership is being handed to node `to`. Nothing was appended; try again soon."""
+    """Leadership is being transferred to node `to`. Nothing was appended; try again soon."""
 
     def __init__(self, to: int) -> None:
         super().__init__(f"leadership is being handed to node {to}")
@@ -154,18 +154,18 @@ class TransferInProgress(CoreRefused):
 
 
 class InvalidTransfer(CoreRefused):
-    """Leadership cannot be handed to this node: it has no vote."""
+    """Leadership cannot be transferred to this node: it has no vote."""
 
 
 class ChangeInProgress(CoreRefused):
-    """The configuration cannot change yet: the last change, or any entry of the leader's own
-    term, is not committed."""
+    """The configuration cannot change yet: the last change is not committed, or no entry of the
+    leader's own term is."""
 
 
 class InvalidConfiguration(CoreRefused):
-    """What was proposed is not a configuration a group can have."""
+    """The proposed configuration is not one that a group can have."""
 
 
 class RaftViolation(Exception):
-    """Something happened that Raft rules out: a disk lost what it had confirmed, a node id is
-    used twice, or there is a bug. Going on could lose data; the process must stop."""
+    """Raft rules out what happened: a disk lost confirmed data, two nodes use one id, or there is a
+    bug. Continuing could lose data; the process must stop."""

@@ -1,8 +1,8 @@
 """What must hold at every moment, as checks that any simulation can run after each event.
 
-The checker is told what a node is after something happened to it and what its disk holds. It
-remembers enough of all nodes' past to see a promise broken (thesis, figure 3.2; the durable
-half is what the figure takes for granted).
+After each event the checker is told what the node is and what its disk holds. It remembers enough
+of all nodes' past to notice a broken promise (thesis, figure 3.2, and the durability that the
+figure takes for granted).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from streamd.raft.messages import AppendAccepted, Configuration, HardState, Mess
 
 
 class InvariantBroken(AssertionError):
-    """A schedule was found in which the core breaks a promise."""
+    """The core broke a promise."""
 
 
 class Disk(Protocol):
-    """What one node would find after losing power now."""
+    """What one node would find if it lost power now."""
 
     @property
     def hard_state(self) -> HardState: ...
@@ -33,29 +33,29 @@ class Disk(Protocol):
 
 
 class _Identity(NamedTuple):
-    """By induction, two entries that agree in this have equal logs before them as well."""
+    """By induction, two entries that agree in this follow equal logs."""
 
     previous_term: int
     payload: bytes
 
 
 class Checker:
-    """Watches a group of nodes from outside. `disks` holds every member's disk by node id."""
+    """Observes a group of nodes from outside. `disks` holds every member's disk by node id."""
 
     def __init__(self, disks: Mapping[int, Disk]) -> None:
         self._disks = disks
         self._leaders: dict[int, int] = {}
         self._leaders_checked: set[int] = set()
         self._entries: dict[tuple[int, int], _Identity] = {}
-        # By index: the term of the entry, and that of the leader that committed it.
+        # By index: the term of the entry, and the term of the leader that committed it.
         self._committed: list[tuple[int, int]] = [(0, 0)]
         self._commit_index: dict[int, int] = {}
-        # The end of each node's log when it was last compared: an equal end is an equal log.
+        # The end of each node's log at its last comparison: an equal end is an equal log.
         self._checked: dict[int, tuple[int, int]] = {}
         self._stored: dict[int, HardState] = {}
         self._votes: dict[tuple[int, int], int] = {}
         self._states: dict[int, int] = {}
-        # The configuration by which a node that leads counts until the next event.
+        # The configuration by which a leading node counts until the next event.
         self._configurations: dict[int, Configuration] = {}
 
     @property
@@ -75,12 +75,12 @@ class Checker:
         self._configurations[core.node_id] = core.configuration
 
     def after_apply(self, node_id: int, index: int, digest: int) -> None:
-        """The state after applying `index` is the same on every node."""
+        """Check that the state after applying `index` is the same on every node."""
         known = self._states.setdefault(index, digest)
         self._require(known == digest, f"node {node_id} has another state at index {index}")
 
     def after_restart(self, core: Core, applied_index: int) -> None:
-        """A node came back and knows as committed what its state machine has applied."""
+        """A restarted node knows as committed what its state machine has applied."""
         self._require(
             core.commit_index == applied_index, f"node {core.node_id} lost track of its commits"
         )
@@ -88,7 +88,7 @@ class Checker:
         self._checked.pop(core.node_id, None)
 
     def after_store(self, node_id: int) -> None:
-        """Terms on a disk never go back, nor does a vote change within one."""
+        """A disk's term never goes back, and its vote does not change within a term."""
         now = self._disks[node_id].hard_state
         before = self._stored.get(node_id, HardState())
         self._require(now.term >= before.term, f"node {node_id} went back to term {now.term}")
@@ -120,10 +120,10 @@ class Checker:
             )
 
     def _leader_belongs_to_group(self, core: Core) -> None:
-        """Whom the committed configuration has removed does not lead beyond that."""
+        """A node that the committed configuration has removed does not lead beyond that."""
         removed = core.committed_configuration == core.configuration and core.role == Role.LEADER
         if removed and not core.configuration.is_voter(core.node_id):
-            # As elected, before an entry of its own term tells that the removal is committed.
+            # Elected before an entry of its own term tells that the removal is committed.
             began = core.term_at(core.commit_index) < core.term
             self._require(began, f"node {core.node_id} still leads, though it was removed")
 
@@ -140,7 +140,7 @@ class Checker:
         self._commit_index[core.node_id] = core.commit_index
         for index in range(before + 1, core.commit_index + 1):
             if index < core.first_index:
-                continue  # part of an installed snapshot, whose end is looked at below
+                continue  # part of an installed snapshot, whose end is checked below
             term = core.term_at(index)
             if index > self.committed_index:
                 self._is_durable(self._configurations[core.node_id], index, term)
@@ -182,7 +182,7 @@ class Checker:
             previous_term = entry.term
 
     def _leader_has_all_committed(self, core: Core) -> None:
-        """A leader has what was committed in earlier terms than its own."""
+        """A leader has everything that was committed in earlier terms."""
         if core.role != Role.LEADER or core.term in self._leaders_checked:
             return
         self._leaders_checked.add(core.term)

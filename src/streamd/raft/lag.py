@@ -1,16 +1,18 @@
 """Whether a follower lags its leader, and so makes its clients wait.
 
 The commit index in a heartbeat would not tell: it never exceeds what the follower is known to
-hold, so a follower that lags far would take what it has for all there is.
+hold, so a follower that lags far would believe that it has everything.
 """
 
 from __future__ import annotations
 
 
 class LagTracker:
-    """True while what the leader's log held at some moment is applied an election timeout later.
+    """`value` is True while this node keeps applying the leader's entries within an election
+    timeout.
 
-    Both are looked at when the time is over; under load there is always a little more to apply.
+    The end of the leader's log at some moment is compared with what is applied one timeout later;
+    under load there is always a little more to apply.
     """
 
     def __init__(self, patience_ticks: int) -> None:
@@ -21,7 +23,7 @@ class LagTracker:
         self.value = False
 
     def heard(self, last_index: int) -> None:
-        """A leader's log reaches up to `last_index`."""
+        """A leader's log reaches `last_index`."""
         self._told_index = last_index
 
     def tick(self, applied_index: int) -> None:

@@ -1,4 +1,4 @@
-"""Leading for one term: proposing, committing, answering reads (thesis 3.5, 3.6, 6.4)."""
+"""Leading for one term: propose, commit, answer reads (thesis 3.5, 3.6, 6.4)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from streamd.raft.transfer import Transfer
 class Leadership:
     """Begins with the election and ends with the first sign of a later term.
 
-    The leader's own log counts towards a majority only as far as it is stored, so followers
-    may well be the ones to commit an entry that the leader is still writing.
+    The leader's own log counts towards a majority only as far as it is stored, so the followers
+    may commit an entry that the leader is still writing.
     """
 
     def __init__(self, state: State) -> None:
@@ -51,7 +51,7 @@ class Leadership:
 
     @property
     def has_committed_in_term(self) -> bool:
-        """Until then, what earlier leaders committed may not be known (thesis 6.4)."""
+        """Until then, the leader may not know what earlier leaders committed (thesis 6.4)."""
         return self._state.log.commit_index >= self._own_from_index
 
     # -- time -----------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class Leadership:
             self.replication.heartbeat(self._reads.round)
 
     def is_heard_by_quorum(self) -> bool:
-        """Whether a majority has answered anything for an election timeout (CheckQuorum)."""
+        """Whether a majority has sent anything within an election timeout (CheckQuorum)."""
         return bool(quorum_value(self._state.configuration, self.replication.is_heard))
 
     # -- proposals ------------------------------------------------------------------------
@@ -77,8 +77,8 @@ class Leadership:
     def propose(self, payloads: Sequence[bytes]) -> range:
         """Append the payloads and send them. Raises before appending anything.
 
-        While nothing waits to be committed any size is taken, so that no proposal is refused
-        for ever.
+        While nothing waits to be committed any size is accepted, so that no proposal is refused for
+        ever.
         """
         state = self._state
         log = state.log
@@ -100,7 +100,7 @@ class Leadership:
         return range(first, log.last_index + 1)
 
     def handed_out(self, committed: Iterable[Entry]) -> None:
-        """Committed entries leave the core: their bytes no longer count."""
+        """Committed entries were handed out: their bytes no longer count."""
         for entry in committed:
             if entry.index > self._own_from_index:
                 self._uncommitted_bytes -= len(entry.payload)
@@ -110,8 +110,8 @@ class Leadership:
     def propose_configuration(self, target: Configuration) -> int:
         """Take the first step towards `target`; `_take_last_step` takes the other.
 
-        Without an entry of the own term committed, a change could meet one of an earlier leader
-        that this one does not know to be committed: two majorities that do not overlap.
+        Until an entry of its own term is committed, the leader may not know of an earlier leader's
+        change. A second change could then create two majorities that do not overlap.
         """
         state = self._state
         self._refuse_during_transfer()
@@ -148,7 +148,7 @@ class Leadership:
             and state.configurations.latest_index <= state.log.commit_index
         )
 
-    # -- handing over ---------------------------------------------------------------------
+    # -- transfer of leadership ---------------------------------------------------------------
 
     @property
     def transferring(self) -> int:
@@ -169,8 +169,9 @@ class Leadership:
             raise TransferInProgress(self._transfer.to)
 
     def hand_over(self) -> None:
-        """About to step down without being deposed: ask a voter to campaign at once that has all
-        entries. Of several the one heard last: one that is gone would cost an election timeout."""
+        """Before stepping down without being deposed, ask a voter that has all entries to campaign
+        at once. Of several, ask the one heard last: one that is gone would cost an election
+        timeout."""
         peers = self.replication.progress
         others = [voter for voter in self._state.configuration.voters if voter in peers]
         for voter in sorted(others, key=lambda voter: peers[voter].ticks_since_heard):
@@ -187,7 +188,7 @@ class Leadership:
         log = self._state.log
         index = quorum_value(self._state.configuration, self.replication.match_index)
         # An entry of an earlier term may be on a majority and still be replaced; it commits
-        # together with one of the own term (figure 3.7).
+        # together with one of the leader's own term (figure 3.7).
         if index < self._own_from_index or index <= log.commit_index:
             return
         log.commit_to(index)
@@ -201,7 +202,7 @@ class Leadership:
         if reply.sender not in self.replication.progress:
             return
         if reply.match_index > self._state.log.last_index:
-            # Of this term and of this log, whose end never moves back: nobody can hold more.
+            # Of this term and of this log, whose end never moves back: no follower can hold more.
             self._state.refused_messages += 1
             return
         if self.replication.on_accepted(reply):
@@ -233,10 +234,10 @@ class Leadership:
         self._reads.add_remote(request.sender, RemoteRead(request.life, request.round))
 
     def begin_reads(self) -> None:
-        """Start to confirm the reads that came, once earlier leaders' commits are known.
+        """Start to confirm the reads that arrived, once earlier leaders' commits are known.
 
-        Reads that come during a transfer wait for its end: most likely they are lost with the
-        leadership, and the new leader is asked for them.
+        Reads that arrive during a transfer wait for its end: most likely leadership changes, and
+        they are lost and asked of the new leader.
         """
         if not self.has_committed_in_term or self._transfer is not None:
             return

@@ -1,7 +1,7 @@
 """The log as the core sees it: a stored part that is read, and recent entries in memory.
 
-An entry is in memory until it is both stored and handed out for applying, so on the usual way
-it is never read back from the disk:
+An entry stays in memory until it is both stored and handed out to apply, so normally it is never
+read back from the disk:
 
       first            handed out     stored        to store      last
         │ on disk, read by  │ in memory    │ being       │ not yet     │
@@ -9,7 +9,7 @@ it is never read back from the disk:
         └───────────────────┴──────────────┴─────────────┴─────────────┘
                             ▲ offset
 
-Memory is bounded by what is uncommitted or unstored, which the leader caps.
+Memory is bounded by the uncommitted and unstored entries, which the leader limits.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Log:
         self._recent: list[Entry] = []
         self._offset = self.last_index + 1
         self._to_store = self.last_index + 1
-        # For every write under way, the last index it will have made durable.
+        # For every write under way, the last index that it will make durable.
         self._writes: deque[int] = deque()
-        # Terms of stored entries by the index they begin at, as far as known without reading.
+        # Terms of stored entries by their first index, as far as known without reading.
         self._run_starts = [self.last_index]
         self._run_terms = [self.last_term]
 
@@ -63,7 +63,7 @@ class Log:
         return index <= self.last_index and self.term(index) == term
 
     def is_up_to_date(self, last_index: int, last_term: int) -> bool:
-        """Whether a log ending so is at least as complete as this one (thesis 3.6.1)."""
+        """Whether a log that ends like this is at least as complete as this one (thesis 3.6.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
     def last_not_after_term(self, index: int, term: int) -> tuple[int, int]:
@@ -81,7 +81,7 @@ class Log:
     # -- growing and shrinking ------------------------------------------------------------
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Add entries that follow directly on the last one."""
+        """Add entries that directly follow the last one."""
         assert not entries or entries[0].index == self.last_index + 1, (entries[0], self.last_index)
         for entry in entries:
             if entry.term != self.last_term:
@@ -100,7 +100,7 @@ class Log:
     def truncate(self, from_index: int) -> None:
         """Remove the entries from `from_index` on, stored or not.
 
-        Writes under way no longer vouch for what is removed, whatever follows in its place.
+        Writes under way no longer confirm the removed entries, whatever replaces them.
         Raises `RaftViolation` when one of them is committed.
         """
         if from_index <= self.commit_index:
@@ -122,7 +122,7 @@ class Log:
         self.last_index, self.last_term = kept, term
 
     def reset(self, index: int, term: int) -> None:
-        """Go on after a snapshot that ends at `index`, in place of everything so far.
+        """Continue after a snapshot that ends at `index`; all entries so far are dropped.
 
         The reader has already done so, and no entries are being written.
         """
@@ -137,7 +137,8 @@ class Log:
     # -- storing --------------------------------------------------------------------------
 
     def begin_store(self) -> list[Entry]:
-        """Entries not handed out for storing so far; `end_store` follows unless there are none."""
+        """Entries not yet handed out to store; call `end_store` for each write that is not
+        empty."""
         if self._to_store > self.last_index:
             return []
         entries = self._recent[self._to_store - self._offset :]
@@ -155,7 +156,8 @@ class Log:
     # -- committing -----------------------------------------------------------------------
 
     def commit_to(self, index: int) -> None:
-        """Raises `RaftViolation` when the log does not reach as far as the leader knows it to."""
+        """Raises `RaftViolation` when the log ends before an entry that the leader knows it to
+        have."""
         if index > self.last_index:
             raise RaftViolation(
                 f"the leader knows this log to reach index {index}, but it ends at"
@@ -165,10 +167,10 @@ class Log:
         self.commit_index = max(self.commit_index, index)
 
     def take_committed(self, max_bytes: int) -> list[Entry]:
-        """Committed entries that are also stored here and not handed out so far, in order.
+        """Committed entries that are also stored here and not yet handed out, in order.
 
-        An entry applied before it is on the own disk could be missing from the log after a
-        crash, with its effects already in the stored state.
+        If an entry were applied before it is on this node's disk, a crash could leave its effects
+        in the stored state without the entry in the log.
         """
         lo = self.handed_index + 1
         hi = min(self.commit_index, self.stable_index) + 1

@@ -10,7 +10,7 @@ import msgspec
 
 from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
 
-# Goes into the first write together with the bootstrap entry, which is of this term.
+# Goes into the same first write as the bootstrap entry, which has this term.
 BOOTSTRAP_HARD_STATE = HardState(term=1)
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -23,12 +23,12 @@ def encode_configuration(configuration: Configuration) -> bytes:
 
 
 def decode_configuration(payload: bytes) -> Configuration:
-    """Raises `msgspec.DecodeError` for a payload this version did not write."""
+    """Raises `msgspec.DecodeError` for a payload that this version did not write."""
     return _DECODER.decode(payload)
 
 
 def departed(before: bytes, after: bytes) -> set[int]:
-    """Members by the payload of one configuration (empty: none) that a later one's are without.
+    """Members in the configuration `before` (empty: none) that are missing from the later `after`.
 
     Raises `msgspec.DecodeError`.
     """
@@ -59,7 +59,7 @@ class ConfigurationHistory:
 
     @property
     def latest_index(self) -> int:
-        """The index of the entry that brought the latest one, or the base index."""
+        """The index of the entry with the latest configuration, or the base index."""
         return self._indexes[-1]
 
     def at(self, index: int) -> Configuration:
@@ -85,7 +85,7 @@ class ConfigurationHistory:
 
 
 class Verdict(Enum):
-    """What the votes that came so far decide."""
+    """What the votes so far decide."""
 
     WON = "won"
     LOST = "lost"
@@ -95,7 +95,7 @@ class Verdict(Enum):
 def quorum_value(configuration: Configuration, value_of: Callable[[int], int]) -> int:
     """The highest value that a majority of each set of voters has reached.
 
-    With match indexes as values it is the index replicated to a quorum (thesis 3.6.2, 4.3).
+    With match indexes as values, it is the index replicated to a quorum (thesis 3.6.2, 4.3).
     """
     value = _majority_value(configuration.voters, value_of)
     if configuration.voters_outgoing:
@@ -110,7 +110,7 @@ def _majority_value(voters: tuple[int, ...], value_of: Callable[[int], int]) -> 
 
 
 def verdict(configuration: Configuration, votes: Mapping[int, bool]) -> Verdict:
-    """How an election stands: won with a majority of each set, lost when one is out of reach."""
+    """The state of an election: won with a majority of each set, lost when one is out of reach."""
     verdicts = [_majority_verdict(configuration.voters, votes)]
     if configuration.voters_outgoing:
         verdicts.append(_majority_verdict(configuration.voters_outgoing, votes))

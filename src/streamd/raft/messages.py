@@ -1,7 +1,7 @@
-"""What a Raft node keeps and what it says to its peers, as plain values.
+"""What a Raft node stores and sends, as plain values.
 
-All are immutable and encode as compact MessagePack arrays. A field is only ever added at the end
-of a struct, with a default, so that nodes one version apart understand each other.
+All are immutable and encode as compact MessagePack arrays. A field may only be added at the end of
+a struct, with a default, so that nodes one version apart understand each other.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Annotated
 
 import msgspec
 
-# What no peer can mean does not even decode. There is room to add one to any of these.
+# Values that no peer can mean do not even decode. There is room to add one to any of these.
 NodeId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class EntryKind(IntEnum):
-    """What an entry's payload is for."""
+    """The meaning of an entry's payload."""
 
-    NOOP = 0  # a leader's first entry; committing it commits all that came before
+    NOOP = 0  # a leader's first entry; committing it commits everything before it
     COMMANDS = 1  # bytes for the state machine
     CONFIGURATION = 2  # an encoded `Configuration`, in force from the moment it is appended
 
@@ -47,11 +47,11 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The members of the group, ids in ascending order.
 
     While `voters_outgoing` is not empty the configuration is joint: elections and commits need a
-    majority of both sets of voters (thesis 4.3). Learners receive the log and count nowhere; in
-    a joint configuration a learner may be an outgoing voter, and counts as such until the end.
+    majority of both sets of voters (thesis 4.3). Learners receive the log and count for nothing.
+    In a joint configuration a learner may be an outgoing voter, and counts as such until the end.
 
-    `addresses` tells where members are, as (node id, peer address, client address); the core
-    hands them on and never looks at them.
+    `addresses` holds the members' addresses, as (node id, peer address, client address); the core
+    passes them on and never reads them.
     """
 
     voters: tuple[int, ...] = ()
@@ -70,7 +70,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PeerMessage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="type"):
-    """What all messages begin with: sender, receiver and the sender's term."""
+    """The first fields of all messages: sender, receiver and the sender's term."""
 
     sender: NodeId
     to: NodeId
@@ -80,9 +80,9 @@ class PeerMessage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_fi
 class VoteRequest(PeerMessage, frozen=True, tag=1):
     """A candidate asks for a vote (RequestVote, thesis 3.4), or whether it would get one.
 
-    With `pre_vote` the term is the one the sender would campaign in, not one it has entered
-    (thesis 9.6). With `transfer` the leader itself asked the sender to take over, so nobody
-    needs to protect it (thesis 4.2.3).
+    With `pre_vote` the term is the one in which the sender would campaign, not one that it has
+    entered (thesis 9.6). With `transfer` the leader itself asked the sender to take over, so its
+    voters need not protect it (thesis 4.2.3).
     """
 
     last_index: Number
@@ -92,7 +92,7 @@ class VoteRequest(PeerMessage, frozen=True, tag=1):
 
 
 class VoteReply(PeerMessage, frozen=True, tag=2):
-    """A grant carries the term it was asked for; a refusal the term of the refuser."""
+    """A grant carries the term it was asked for; a refusal carries the refuser's term."""
 
     granted: bool
     pre_vote: bool = False
@@ -116,9 +116,9 @@ class AppendAccepted(PeerMessage, frozen=True, tag=4):
 class AppendRejected(PeerMessage, frozen=True, tag=5):
     """The sender's log does not hold (`prev_index`, prev_term) of the request.
 
-    The two logs can agree at `hint_index` at the latest; the sender's entry there is of
-    `hint_term`. `lost_entries` takes back earlier confirmations: the sender's disk has lost what
-    they were about.
+    The two logs agree at `hint_index` at the latest, where the sender's entry has term
+    `hint_term`. `lost_entries` takes back earlier confirmations: the sender's disk has lost those
+    entries.
     """
 
     prev_index: Number
@@ -128,10 +128,10 @@ class AppendRejected(PeerMessage, frozen=True, tag=5):
 
 
 class Heartbeat(PeerMessage, frozen=True, tag=6):
-    """The leader lives. `commit_index` never exceeds what the receiver is known to hold.
+    """The leader is alive. `commit_index` never exceeds what the receiver is known to hold.
 
-    `round` numbers the leader's read rounds; the reply repeats it. `last_index` is how far the
-    leader's log reaches, so that a follower knows how far it lags.
+    `round` numbers the leader's read rounds; the reply repeats it. `last_index` is the end of the
+    leader's log, so that a follower knows how far it lags.
     """
 
     commit_index: Number
@@ -142,8 +142,8 @@ class Heartbeat(PeerMessage, frozen=True, tag=6):
 class CommitNotice(PeerMessage, frozen=True, tag=11):
     """The leader has committed `commit_index`, which the receiver is known to hold.
 
-    Not answered: it saves a round trip for each entry when nothing follows that could carry it,
-    and if it is lost the next heartbeat says the same.
+    It is not answered. It saves a round trip for each entry that nothing follows which could
+    carry the news; if it is lost, the next heartbeat says the same.
     """
 
     commit_index: Number
@@ -162,8 +162,8 @@ class TimeoutNow(PeerMessage, frozen=True, tag=8):
 class ReadRequest(PeerMessage, frozen=True, tag=9):
     """A follower asks the leader for an index to read at.
 
-    The reply repeats both numbers. `life` differs between two lives of one node, so that an
-    answer to the one is never taken for an answer to the other.
+    The reply repeats both numbers. `life` differs between two runs of one node, so that an answer
+    to one is never taken for an answer to the other.
     """
 
     life: Number
@@ -171,7 +171,7 @@ class ReadRequest(PeerMessage, frozen=True, tag=9):
 
 
 class ReadReply(PeerMessage, frozen=True, tag=10):
-    """Reads of that round, and of all before it, are linearizable once `index` is applied."""
+    """Reads of that round and of all earlier ones are linearizable once `index` is applied."""
 
     life: Number
     round: Number

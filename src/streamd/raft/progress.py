@@ -1,4 +1,4 @@
-"""What a leader knows of one follower's log."""
+"""What a leader knows about one follower's log."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Flow(StrEnum):
 class Progress:
     """Where to continue sending, and whether to wait for an answer first.
 
-    While it *probes* the leader looks for the place where the logs agree and has one request
-    unanswered at a time. Once the follower accepted one, the leader *replicates*: requests follow
-    each other without waiting, a bounded number and size of them unanswered. A follower that
-    needs what the leader's log no longer holds gets a *snapshot*, and meanwhile no requests.
+    While it *probes* the leader looks for the place where the logs agree, with one unanswered
+    request at a time. Once the follower has accepted one, the leader *replicates*: it sends
+    requests without waiting for answers, limited in number and size. A follower that needs
+    entries that the leader's log no longer holds gets a *snapshot*, and meanwhile no requests.
     """
 
     __slots__ = (
@@ -42,12 +42,12 @@ class Progress:
         self.next_index = next_index
         self.flow = Flow.PROBE
         self.probe_unanswered = False
-        # A new follower has an election timeout to say something before it counts as gone.
+        # A new follower has one election timeout to answer before it counts as gone.
         self.ticks_since_heard = 0
         self.answered_round = 0
-        # How far the follower will have heard of commits if nothing is lost.
+        # The commit index that the follower will have heard of if nothing is lost.
         self.told_commit_index = 0
-        # The last index and the size of every request sent and not answered.
+        # The last index and the size of every unanswered request.
         self._in_flight: deque[tuple[int, int]] = deque()
         self._in_flight_bytes = 0
         self._max_in_flight = max_in_flight
@@ -63,7 +63,7 @@ class Progress:
         return self.flow is Flow.SNAPSHOT or self.probe_unanswered
 
     def sent(self, last_index: int, size: int = 0) -> None:
-        """A request left that ends at `last_index` and has `size` bytes of payload."""
+        """Note a request that ends at `last_index` and has `size` bytes of payload."""
         if self.flow is not Flow.REPLICATE:
             self.probe_unanswered = True
         elif last_index >= self.next_index:
@@ -87,8 +87,8 @@ class Progress:
         return news
 
     def rejected(self, prev_index: int, next_index: int) -> bool:
-        """Whether to probe again, at `next_index`. An answer to anything but the last probe, or
-        one that the follower has overtaken, says nothing new."""
+        """Whether to probe again, at `next_index`. An answer to anything but the last probe, or one
+        that the follower's log has since passed, says nothing new."""
         if self.flow is Flow.SNAPSHOT:
             return False
         if self.flow is Flow.REPLICATE:
@@ -102,7 +102,7 @@ class Progress:
         return True
 
     def lost(self, next_index: int) -> None:
-        """The follower no longer has what it confirmed; look again for where the logs agree."""
+        """The follower lost what it confirmed; look again for the place where the logs agree."""
         self.match_index = 0
         self.probe(next_index)
 
@@ -118,6 +118,6 @@ class Progress:
         self.flow = Flow.SNAPSHOT
 
     def snapshot_failed(self) -> None:
-        """The next sign of life gives occasion to try again."""
+        """Wait for the follower's next sign of life, then try again."""
         self.flow = Flow.PROBE
         self.probe_unanswered = True

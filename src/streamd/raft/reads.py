@@ -14,8 +14,8 @@ class RemoteRead(NamedTuple):
 
 
 class _Gathered:
-    """Reads that come between two rounds. Of each follower's rounds only the newest counts: the
-    answer to it answers those before."""
+    """Reads that arrive between two rounds. Only the newest of each follower's rounds counts: its
+    answer also answers those before it."""
 
     __slots__ = ("contexts", "remote")
 
@@ -28,7 +28,7 @@ class _Gathered:
 
 
 class Round(NamedTuple):
-    """Reads that one round of heartbeats confirms, and the commit index they were taken at."""
+    """Reads that one round of heartbeats confirms, and the commit index at its start."""
 
     number: int
     commit_index: int
@@ -37,9 +37,9 @@ class Round(NamedTuple):
 
 
 class ReadQueue:
-    """Reads that wait for a majority to confirm that the leader still leads.
+    """Reads that wait until a majority confirms that the leader still leads.
 
-    All reads that came since the last round share the next one.
+    All reads that arrived since the last round share the next one.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class ReadQueue:
         self._gathered.remote[node_id] = read
 
     def begin_round(self, commit_index: int) -> bool:
-        """Whether there is a round to send heartbeats for."""
+        """Whether there is a round that needs heartbeats."""
         if not self._gathered:
             return False
         self.round += 1

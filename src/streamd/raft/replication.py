@@ -1,4 +1,4 @@
-"""Bringing the followers' logs up to the leader's (thesis 3.5, 5.3, 10.2.1)."""
+"""Brings the followers' logs up to the leader's (thesis 3.5, 5.3, 10.2.1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamd.raft.state import State
 
 
 class Departure:
-    """A node that the entry at `index` removes. It should learn of that, but not for ever."""
+    """A node that the entry at `index` removes. For a while the leader tries to tell it."""
 
     __slots__ = ("index", "ticks_left")
 
@@ -28,8 +28,8 @@ class Departure:
 
 
 class Replication:
-    """What the leader sends to whom. `progress` has all members but the leader, and for a while
-    those that have been removed."""
+    """What the leader sends to each member. `progress` has all members but the leader, and for a
+    while those that have been removed."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -47,7 +47,7 @@ class Replication:
                 )
 
     def follow_configuration(self) -> None:
-        """The last entry of the log has changed who takes part."""
+        """The last entry of the log has changed the members."""
         index = self._state.log.last_index
         self._admit(index)
         ticks = self._state.settings.election_timeout_ticks
@@ -89,7 +89,7 @@ class Replication:
                 )
             )
         for member, departure in list(self._departures.items()):
-            # This heartbeat tells it that the entry which removes it is committed.
+            # This heartbeat tells the member that the entry that removes it is committed.
             if min(state.log.commit_index, self.match_index(member)) >= departure.index:
                 self._forget(member)
 
@@ -97,7 +97,7 @@ class Replication:
         del self._departures[member], self.progress[member]
 
     def is_heard(self, member: int) -> bool:
-        """Whether a member has said anything for an election timeout."""
+        """Whether a member has sent anything within an election timeout."""
         if member == self._state.node_id:
             return True
         timeout = self._state.settings.election_timeout_ticks
@@ -110,8 +110,8 @@ class Replication:
             self.to(member)
 
     def to(self, member: int) -> None:
-        """Send what the follower lacks, as far as it may have unanswered; at least one request,
-        an empty one if need be, unless it has to answer first."""
+        """Send what the follower lacks, as far as its limits of unanswered requests allow; at least
+        one request, which may be empty, unless the follower has to answer first."""
         log = self._state.log
         progress = self.progress[member]
         while not progress.paused:
@@ -123,7 +123,7 @@ class Replication:
                 return
 
     def announce_commit(self) -> None:
-        """Tell everyone how far the log is committed: with the entries they lack, or by itself."""
+        """Tell everyone the commit index: with the entries they lack, or by itself."""
         for member, progress in self.progress.items():
             if progress.flow is Flow.REPLICATE and progress.next_index > self._state.log.last_index:
                 self.tell_commit(member)
@@ -131,7 +131,7 @@ class Replication:
                 self.to(member)
 
     def tell_commit(self, member: int) -> None:
-        """Tell a follower of commits that it is known to hold, if it has not been told."""
+        """Tell a follower of the commits that it is known to hold, unless it has been told."""
         state = self._state
         progress = self.progress[member]
         commit_index = min(state.log.commit_index, progress.match_index)
@@ -163,7 +163,7 @@ class Replication:
         progress.sent(prev_index + len(entries), sum(len(entry.payload) for entry in entries))
 
     def ask_to_campaign(self, member: int) -> bool:
-        """False, and nothing is asked, if the member would lack entries."""
+        """Ask a member to campaign; returns False, and asks nothing, if it would lack entries."""
         state = self._state
         is_caught_up = self.progress[member].match_index == state.log.last_index
         if is_caught_up:
@@ -195,7 +195,7 @@ class Replication:
             self.to(reply.sender)
 
     def on_heartbeat_reply(self, reply: HeartbeatReply) -> None:
-        """What is unanswered may be lost. Where the follower must not get more entries yet, an
+        """Unanswered requests may be lost. Where the follower must not get more entries yet, an
         empty request finds that out: it is rejected if something before it is missing."""
         progress = self.progress[reply.sender]
         progress.ticks_since_heard = 0
@@ -214,7 +214,7 @@ class Replication:
     # -- snapshots ------------------------------------------------------------------------
 
     def _ask_for_snapshot(self, member: int, progress: Progress) -> None:
-        """Only for a follower that is there to take it, and stays."""
+        """Only for a follower that can take the snapshot, and that stays a member."""
         if self.is_heard(member) and member not in self._departures:
             progress.await_snapshot()
             self._state.snapshots.append(member)

@@ -1,4 +1,4 @@
-"""Which role the node plays, what makes it change, and who takes a message in each."""
+"""Which role the node plays, what changes it, and which part handles a message in each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from streamd.raft.writes import Writes
 
 
 class Roles:
-    """Follower, unless there is a candidacy or a leadership; never both of them."""
+    """A follower, unless there is a candidacy or a leadership, never both."""
 
     def __init__(self, state: State, writes: Writes, random: Random) -> None:
         self._state = state
@@ -69,8 +69,8 @@ class Roles:
             self.forwarded_reads.tick()
 
     def _lead_on(self, leadership: Leadership) -> None:
-        """A leader that no majority hears, or that cannot write, steps down: its heartbeats would
-        keep the others from electing one that can do its work."""
+        """A leader that no majority hears, or that cannot write, steps down: otherwise its
+        heartbeats would keep the others from electing a working one."""
         leadership.tick()
         if not leadership.is_heard_by_quorum():
             self._become_follower(self._state.term, 0)
@@ -84,7 +84,7 @@ class Roles:
             self._resign_if_removed(self.leadership)
         candidacy = self.candidacy
         vote_is_stored = hard_state is self._state.hard_state
-        # A vote that a crash could take back is not one to count.
+        # A vote that a crash could take back must not count.
         if candidacy is not None and not candidacy.pre_vote and vote_is_stored:
             candidacy.record(self._state.node_id, True)
             self._conclude_campaign(candidacy)
@@ -92,7 +92,7 @@ class Roles:
     # -- messages -------------------------------------------------------------------------
 
     def step(self, message: Message) -> None:
-        """Raises `RaftViolation` for what proves that a disk has lost something."""
+        """Raises `RaftViolation` for a message that proves that a disk has lost something."""
         if self._has_no_say(message):
             self._state.refused_messages += 1
             return
@@ -111,9 +111,9 @@ class Roles:
     def _has_no_say(self, message: Message) -> bool:
         """Whether to ignore a message because of its sender.
 
-        A node whose log lags may not know yet of a member that leads by now, so a stranger may
-        rightly lead or campaign (thesis 4.1); but not while this node hears a leader, or is one.
-        A node that does lag hears the stranger one election timeout later.
+        A lagging node may not know a member that leads by now, so a stranger may rightly lead or
+        campaign (thesis 4.1), but not while this node hears a leader, or leads itself. A node that
+        does lag hears the stranger one election timeout later.
         """
         state, sender = self._state, message.sender
         configuration = state.configuration
@@ -122,7 +122,7 @@ class Roles:
         if isinstance(message, VoteRequest) and message.pre_vote:
             return False  # The answer changes nothing, and tells a node that it was removed.
         if self.leadership is not None:
-            # Those that were removed confirm their removal.
+            # Removed nodes confirm their removal.
             return sender not in self.leadership.replication.progress
         may_lead = isinstance(message, AppendRequest | Heartbeat | CommitNotice | VoteRequest)
         return not may_lead or self._hears_leader()
@@ -150,8 +150,8 @@ class Roles:
             state.messages.append(HeartbeatReply(state.node_id, message.sender, state.term))
 
     def _ignores_campaign(self, message: Message) -> bool:
-        """An unneeded candidate does not depose a leader by its term, unless the leader
-        itself has sent it (thesis 4.2.3)."""
+        """A needless candidate does not depose a leader by its term, unless the leader itself asked
+        it to campaign (thesis 4.2.3)."""
         return isinstance(message, VoteRequest) and not message.transfer and self._hears_leader()
 
     def _hears_leader(self) -> bool:
@@ -206,10 +206,10 @@ class Roles:
                 leadership.on_read_request(message)
 
     def _cannot_lead(self, message: Message) -> bool:
-        """Whether a message of the present term is of a leader that this term cannot have.
+        """Whether a message of the current term comes from a leader that the term cannot have.
 
-        Another leader is known, and the sender never had a vote, or only asks for an election. A
-        voter that replicates in a term with another leader is a different case: it shows that a
+        Another leader is known, and the sender never had a vote, or is only asking for an election.
+        A voter that replicates in a term with another leader is a different case: it shows that a
         vote was lost.
         """
         state = self._state
@@ -219,7 +219,7 @@ class Roles:
         return not is_voter or isinstance(message, TimeoutNow)
 
     def _follow(self, leader_id: int) -> None:
-        """Hear from the leader of the present term."""
+        """Hear from the leader of the current term."""
         known = self._state.leader_id
         if known not in (0, leader_id):
             raise RaftViolation(
@@ -234,10 +234,10 @@ class Roles:
 
     @property
     def _may_stand(self) -> bool:
-        """A node without a vote does not stand, nor one that could not even store its own.
+        """A node without a vote does not campaign, nor one that could not even store its own vote.
 
-        Until its removal is known to be committed, a removed voter does: nobody else may have
-        the entry that removes it, and then nobody else could win (thesis 4.2.2).
+        A removed voter does, until its removal is known to be committed: it may be the only node
+        that has the entry that removes it, and then no other can win (thesis 4.2.2).
         """
         state = self._state
         committed = state.configurations.at(state.log.commit_index)

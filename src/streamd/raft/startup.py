@@ -1,4 +1,4 @@
-"""What a node makes of its disk when it starts."""
+"""Makes the core's starting values from the node's disk."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SCAN_BYTES = 1024 * 1024
 
 
 def stored_hard_state(hard_state: HardState, log: Log, applied_index: int) -> HardState:
-    """The hard state to start with. Raises `RaftViolation` when it and the log, or the log and
-    the applied state, cannot belong together.
+    """The hard state to start with. Raises `RaftViolation` when it does not belong to the log, or
+    the log does not belong to the applied state.
 
-    A snapshot can be installed in a term that the node had no time to store. It cannot have
-    voted in it either, because a vote leaves after it was stored.
+    A snapshot can be installed in a term that the node had no time to store. The node cannot have
+    voted in that term either, because a vote leaves only after it was stored.
     """
     if not log.first_index - 1 <= applied_index <= log.last_index:
         raise RaftViolation(
@@ -35,7 +35,7 @@ def stored_hard_state(hard_state: HardState, log: Log, applied_index: int) -> Ha
 def stored_configurations(
     log: LogReader, applied_index: int, configuration: Configuration
 ) -> ConfigurationHistory:
-    """The configurations in the log beyond what is applied; reads that part of it once."""
+    """The configurations in the log after the applied index; reads that part of the log once."""
     history = ConfigurationHistory(applied_index, configuration)
     index = applied_index + 1
     while index <= log.last_index:

@@ -1,4 +1,4 @@
-"""What a node is in every role, and what it has to say in its next `Ready`."""
+"""What a node is in every role, and the content of its next `Ready`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamd.raft.vote_eligibility import VoteEligibility
 
 
 class State:
-    """Shared by the core and the part of it that plays the present role."""
+    """Shared by the core and the object that plays the current role."""
 
     def __init__(
         self,
@@ -24,20 +24,20 @@ class State:
     ) -> None:
         self.node_id = node_id
         self.settings = settings
-        # Replaced as a whole, never changed: the core compares it with what it handed out.
+        # Replaced as a whole, never changed: the core compares it with the one it handed out.
         self.hard_state = hard_state
         self.log = log
         self.configurations = configurations
         self.vote_eligibility = vote_eligibility
         self.lag = LagTracker(settings.election_timeout_ticks)
         self.leader_id = 0
-        # (index, term) of a snapshot that is being installed: the log must not change under it.
+        # (index, term) of a snapshot being installed: the log must not change meanwhile.
         self.restoring: tuple[int, int] | None = None
         self.messages: list[Message] = []
         self.messages_after_store: list[Message] = []
         self.reads: list[ReadState] = []
         self.snapshots: list[int] = []
-        # Messages that said nothing, because of who sent them or what they claimed.
+        # Messages ignored because of their sender or their claims.
         self.refused_messages = 0
 
     @property

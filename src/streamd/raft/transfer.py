@@ -1,12 +1,12 @@
-"""Handing leadership to a chosen voter (thesis 3.10)."""
+"""The transfer of leadership to a chosen voter (thesis 3.10)."""
 
 from __future__ import annotations
 
 
 class Transfer:
-    """Under way from the request until the target leads, or one election timeout has passed.
+    """Lasts from the request until the target leads, or one election timeout has passed.
 
-    Nothing is proposed meanwhile, so the target catches up; then it is asked to campaign, again
+    Nothing is proposed meanwhile, so the target catches up. Then it is asked to campaign, again
     with every tick, because the message may be lost.
     """
 
@@ -17,6 +17,6 @@ class Transfer:
         self._ticks_left = election_timeout_ticks
 
     def tick(self) -> bool:
-        """Whether to go on trying."""
+        """Whether to keep trying."""
         self._ticks_left -= 1
         return self._ticks_left > 0

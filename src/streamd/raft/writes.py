@@ -1,4 +1,4 @@
-"""Readies that are being stored: what waits for them, and how long the disk has been at it."""
+"""Readies that are being stored: what waits for them, and how long the disk has taken."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streamd.raft.messages import HardState, Message
 
 
 class Write:
-    """One Ready under way, and messages made since that must not overtake it."""
+    """One Ready under way, and later messages that must not overtake it."""
 
     __slots__ = ("completion", "hard_state", "held", "with_entries")
 
@@ -21,7 +21,7 @@ class Write:
 
 
 class Writes:
-    """In the order in which they were handed out, which is the order in which they end."""
+    """Writes in the order in which they were handed out, which is the order in which they end."""
 
     def __init__(self, stall_ticks: int) -> None:
         self._under_way: deque[Write] = deque()
@@ -33,7 +33,7 @@ class Writes:
 
     @property
     def have_stalled(self) -> bool:
-        """Whether the disk has been busy with the oldest one for an election timeout."""
+        """Whether the disk has been busy with the oldest write for an election timeout."""
         return self._ticks >= self._stall_ticks
 
     @property
@@ -48,7 +48,7 @@ class Writes:
         self._under_way.append(Write(ready, hard_state))
 
     def end(self, completion: tuple[int, int]) -> Write:
-        """Raises `ValueError` for anything but the oldest one's completion."""
+        """Raises `ValueError` for anything but the completion of the oldest write."""
         expected = self._under_way[0].completion if self._under_way else None
         if expected != completion:
             raise ValueError(f"expected {expected} to be stored, not {completion}")

@@ -1,21 +1,21 @@
 """What a node keeps on its disk: the Raft log, the machine's state, and the data directory.
 
-`data_dir.DataDir` locks the directory and knows its places. The log (`log_storage.LogStorage`) is
-the truth: an entry that it has acknowledged is there after any crash. The state
-(`state_store.StateStore`) is a copy that the log can make again from the entry it ends at, so it is
-written rarely, and a damaged one is replaced.
+`data_dir.DataDir` locks the directory and names the paths in it. The log (`log_storage.LogStorage`)
+is the source of truth: it keeps every acknowledged entry through any crash. The state
+(`state_store.StateStore`) is a copy. The log can rebuild it from the entry at which it ends, so it
+is written rarely, and a damaged state is replaced.
 
 The life of an entry: the group's writer calls `append` with the entries and the hard state of one
-`Ready`; a changed vote is written to its own file first, then one synced batch holds everything;
-reads come from `entry_cache` or, verified by the chain of checksums, from the engine. Once the
-state has an entry and no follower needs it, `begin_cut`, `cut` and `remove_cut` remove it.
+`Ready`. A changed vote goes to its own file first, then one synced batch writes everything. Reads
+come from `entry_cache`, or from the engine, verified by the chain of checksums. Once the state has
+an entry and no follower needs it, `begin_cut`, `cut` and `remove_cut` remove it.
 
 Modules: `log_store` proves what a `log_engine` (`leveldb_log`) returns, by the chain and by
-`log_evidence`, the floor, vote and loss in small files beside the database. `salvage` keeps the
-proved part of a damaged log. `wal` and `tears` repair, before LevelDB opens a database, what a
-power failure tore, and tell it from damage. `raft_snapshots` sends the state to another node,
-`incoming` receives it, `install` puts it in the place of state and log; `hot_rows` leaves out what
-the object store has. `fail_stop`, `leveldb`, `files` and `errors` are what all of them use.
+`log_evidence`: the floor, the vote and the loss, in small files beside the database. `salvage`
+keeps the proved part of a damaged log. Before LevelDB opens a database, `wal` and `tears` repair
+what a power failure tore, and tell a tear from damage. `raft_snapshots` sends the state to another
+node, `incoming` receives it, `install` replaces state and log with it; `hot_rows` leaves out what
+the object store has. All of them use `fail_stop`, `leveldb`, `files` and `errors`.
 
 Invariants:
 
@@ -28,12 +28,12 @@ Invariants:
 - The first error of a store is final (`FailStop`): LevelDB has confirmed synced writes after a
   failed one and lost them.
 - Each multi-step change (install, salvage, set aside) can be repeated from any step after a crash.
-- Bytes from disk are never trusted: checksums, the chain, and a decoder that refuses.
+- Bytes from disk are never trusted: checksums, the chain and a strict decoder verify them.
 
 Storage must never: serve part of a log or state as if it were whole, delete what an investigation
 may need (`log.damaged`, `state.damaged`, `.torn` files stay), or be called on the event loop where
 a docstring says it blocks.
 
-Read on: docs/durability.md, docs/decisions, tests/storage/test_order.py (what goes first, and the
-power cut that shows why), tests/crash.
+Read on: docs/durability.md, docs/decisions, tests/storage/test_order.py (which write comes first,
+and a power cut that shows why), tests/crash.
 """

@@ -23,9 +23,9 @@ IDENTITY = "identity.json"
 class Identity(msgspec.Struct, frozen=True):
     """Whose data this is. A node id is never used for two data directories of a cluster.
 
-    `cluster_id` is empty until the node is a member of a cluster. `cluster_name` is what the
-    operator calls the cluster, empty when nobody named it. `former_cluster_id` is the cluster of
-    which a recovery made this one.
+    `cluster_id` is empty until the node is a member of a cluster. `cluster_name` is the operator's
+    name for the cluster, empty if none was given. `former_cluster_id` is the cluster from which a
+    recovery made this one.
     """
 
     node_id: int
@@ -36,7 +36,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class DataDir:
-    """A locked data directory and the places in it. Close it after everything else."""
+    """A locked data directory and the paths in it. Close it last."""
 
     def __init__(self, path: Path, lock: int, identity: Identity) -> None:
         self.path = path
@@ -56,10 +56,10 @@ class DataDir:
     def open(
         cls, path: Path, node_id: int, *, cluster_name: str = "", joining: bool = False
     ) -> DataDir:
-        """Lock the directory, making it on first use. Blocks.
+        """Lock the directory, and create it on first use. Blocks.
 
-        A node that founds a cluster gives it an id here; one that is `joining` has none until
-        `join`. A name given to a directory without one is kept.
+        A node that founds a cluster gives it an id here; one that is `joining` has no cluster id
+        until `join`. A directory without a cluster name takes the one it is given.
         Raises `DataDirInUse`, `IdentityMismatch`, or `StorageFailed`.
         """
         try:
@@ -75,9 +75,9 @@ class DataDir:
             raise StorageFailed(f"the data directory {path} cannot be used: {error}") from error
 
     def join(self, cluster_id: str) -> None:
-        """Belong to the cluster `cluster_id` from now on, durably; a repetition does nothing.
+        """Become part of the cluster `cluster_id`, durably; a repetition does nothing.
 
-        Raises `IdentityMismatch` when the directory belongs to another, `StorageFailed`.
+        Raises `IdentityMismatch` when the directory belongs to another cluster, `StorageFailed`.
         """
         assert cluster_id
         if self.identity.cluster_id == cluster_id:
@@ -90,7 +90,7 @@ class DataDir:
         self._identify_as(replace(self.identity, cluster_id=cluster_id))
 
     def renew(self, cluster_id: str) -> None:
-        """Belong to a new cluster from now on, durably; a repetition does nothing.
+        """Become part of a new cluster, durably; a repetition does nothing.
 
         Raises `StorageFailed`.
         """
@@ -137,7 +137,7 @@ def _lock(path: Path) -> int:
 
 
 def _identify(path: Path, node_id: int, cluster_name: str, joining: bool) -> Identity:
-    """The directory's identity, made or completed where something of it is still open."""
+    """The directory's identity, created or completed where it still lacks something."""
     known = _read_identity(path)
     identity = known or Identity(node_id, cluster_id="")
     if identity.node_id != node_id:

@@ -13,7 +13,7 @@ from streamd.raft.messages import Entry
 class EntryCache:
     """The log's memory, written by the log's thread and read by the event loop beside it.
 
-    Without the lock, an entry that is dropped would shift the others under a reader's index.
+    Without the lock, removing an entry would shift the others under a reader's index.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -35,7 +35,7 @@ class EntryCache:
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> list[Entry] | None:
         """Entries from `lo` to before `hi`, at least one, as many as `max_bytes` allows; None
-        when they are not in memory."""
+        if they are not in memory."""
         with self._lock:
             if not self._entries or lo < self._entries[0].index:
                 return None
@@ -65,7 +65,7 @@ class EntryCache:
                 self._size -= len(self._entries.popleft().payload)
 
     def forget_from(self, index: int) -> None:
-        """The log's end was removed, entry `index` included."""
+        """Forget the end of the log, from entry `index` on."""
         with self._lock:
             while self._run_starts and self._run_starts[-1] >= index:
                 self._run_starts.pop()
@@ -74,7 +74,7 @@ class EntryCache:
                 self._size -= len(self._entries.pop().payload)
 
     def forget_through(self, index: int) -> None:
-        """The log's beginning was removed, entry `index` included."""
+        """Forget the beginning of the log, through entry `index`."""
         with self._lock:
             while len(self._run_starts) > 1 and self._run_starts[1] <= index + 1:
                 del self._run_starts[0], self._run_terms[0]
@@ -83,7 +83,7 @@ class EntryCache:
 
 
 def fitting(entries: Iterable[Entry], max_bytes: int) -> list[Entry]:
-    """Entries as long as their payloads fit, but at least one."""
+    """As many entries as have payloads that fit, but at least one."""
     found: list[Entry] = []
     size = 0
     for entry in entries:

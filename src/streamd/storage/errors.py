@@ -1,22 +1,22 @@
-"""What can be wrong with a data directory, in words that tell an operator what to do."""
+"""What can be wrong with a data directory, and what the operator can do about it."""
 
 from __future__ import annotations
 
 
 class StorageError(Exception):
-    """The node cannot continue with this storage; the message says why and what helps."""
+    """The node cannot continue with this storage; the message says why and what to do."""
 
 
 class StorageFailed(StorageError):
     """A read or write failed. Nothing may be acknowledged after it: the process must end.
 
     LevelDB was seen to confirm synced writes after one had failed for lack of space, and to lose
-    nearly all of them on the next start. Only a restart finds out what is on the disk.
+    nearly all of them on the next start. Only a restart shows what is on the disk.
     """
 
 
 class LogCorrupt(StorageError):
-    """An entry of the log is not the one that was written."""
+    """An entry in the log is not the one that was written."""
 
 
 class LogBelowFloor(StorageError):
@@ -24,7 +24,7 @@ class LogBelowFloor(StorageError):
 
 
 class StateLagsLog(StorageError):
-    """Entries that the state has not seen are no longer in the log."""
+    """The log no longer has entries that the state has not applied."""
 
 
 class DataDirInUse(StorageError):
@@ -32,15 +32,15 @@ class DataDirInUse(StorageError):
 
 
 class RestoreUnfinished(StorageError):
-    """The data directory is being restored from the cold store, and not whole yet."""
+    """The data directory is being restored from the cold store, and is not complete yet."""
 
 
 class RecoveryUnfinished(StorageError):
-    """The node was being made the only voter of a new cluster, which was cut short."""
+    """A recovery was making this node the only voter of a new cluster, and was cut short."""
 
 
 class NothingToRecover(StorageError):
-    """A recovery was asked for where there are no data."""
+    """A recovery was asked for in a directory without data."""
 
 
 class IdentityMismatch(StorageError):

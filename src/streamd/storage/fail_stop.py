@@ -1,4 +1,4 @@
-"""A store's first error is the last thing that it does."""
+"""A store stops at its first error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files and directories that are after any crash as they were before, or as meant."""
+"""Small files and directories that a crash leaves either as they were or as they should be."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_durably(file: Path, content: bytes) -> None:
 
 
 def cut_durably(file: Path, size: int) -> None:
-    """Cut a file to its first `size` bytes so that no crash undoes it."""
+    """Cut a file to its first `size` bytes; no crash undoes it."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.ftruncate(descriptor, size)
@@ -44,19 +44,19 @@ def cut_durably(file: Path, size: int) -> None:
 
 
 def remove_durably(file: Path) -> None:
-    """Remove a file, if it is there, so that no crash brings it back."""
+    """Remove a file, if it exists; no crash brings it back."""
     file.unlink(missing_ok=True)
     sync_directory(file.parent)
 
 
 def rename_durably(source: Path, target: Path) -> None:
-    """Rename within one directory so that no crash undoes it."""
+    """Rename within one directory; no crash undoes it."""
     os.rename(source, target)
     sync_directory(target.parent)
 
 
 def sync_directory(directory: Path) -> None:
-    """Make durable which files a directory holds."""
+    """Make a directory's list of files durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

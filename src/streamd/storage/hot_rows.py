@@ -1,6 +1,6 @@
 """The rows of a state, except for records that the cold store has too.
 
-Also left out is what concerns one node's own rows: which of them it has evicted.
+It also leaves out what describes one node's own rows: which of them it has evicted.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class View(Protocol):
 
 
 class HotRows:
-    """A view that leaves out the chunks and parts that lie before the end of their id's slices.
+    """A view that leaves out the chunks and parts that end within their id's slices.
 
-    Slices of an id have no gap, so whatever ends before one of them is in the cold store.
+    Slices of an id have no gaps, so whatever ends before the end of one is in the cold store.
     """
 
     def __init__(self, view: StateView) -> None:
         self._view = view
-        # Of one id, the end of a slice: what ends before needs no look.
+        # The end of one slice of one id: rows that end before it need no lookup.
         self._covered = (0, 0)
 
     def get(self, key: bytes) -> bytes | None:
@@ -53,7 +53,8 @@ class HotRows:
         if letter not in (keys.CHUNK, keys.BLOB_PART):
             return False
         owner_id, last = _ids(key)
-        # A chunk's key has the record after its last; a part is one record, and has its number.
+        # A chunk's key holds the number after its last record; a part is one record and holds its
+        # own.
         end = last if letter == keys.CHUNK else last + 1
         covered_id, covered_end = self._covered
         if covered_id != owner_id or end > covered_end:
@@ -61,7 +62,7 @@ class HotRows:
         return end <= self._covered[1]
 
     def _slice_end(self, owner_id: int, record: int) -> int:
-        """Where the slice ends that `record` or what follows it ends in; 0 when there is none."""
+        """The end of the slice in which `record`, or what follows it, ends; 0 if there is none."""
         with self._view.rows(keys.slice_key(owner_id, record)) as rows:
             for key, _ in rows:
                 found_id, end = _ids(key) if key[:1] == keys.SLICE else (0, 0)

@@ -1,7 +1,7 @@
-"""A snapshot being received, in a directory of its own until it is whole.
+"""A Raft snapshot being received, in a directory of its own until it is complete.
 
-After each piece the number of the next one is in the same synced write as the rows, so that the
-transfer continues where it was, also after a crash.
+The synced write that stores a piece's rows also stores the number of the next piece, so the
+transfer continues where it stopped, even after a crash.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from streamd.storage.state_store import StateStore, open_state_database
 from streamd.streams import keys
 from streamd.streams.model import Header
 
-# Sorts before every key of the state, and is removed before the rows are used.
+# Sorts before every key of the state; deleted before the rows are used.
 _PROGRESS_KEY = b"\0incoming"
 
 
 class SnapshotDamaged(Exception):
-    """What was received is not what was sent. Nothing of it was kept."""
+    """The bytes received are not the ones that were sent. None of them was kept."""
 
 
 def check_installed(state: StateStore) -> None:
-    """Raises `LogCorrupt` for the state of a snapshot that has lost its end since it was whole."""
+    """Raises `LogCorrupt` for the state of a Raft snapshot that has since lost its end."""
     if state.get(_PROGRESS_KEY) is not None:
         raise LogCorrupt(f"the state is damaged: its Raft snapshot is incomplete. {RESTORE_HINT}")
 
 
 class _Progress(msgspec.Struct, array_like=True):
-    """`wanted` is the next piece; none is when the snapshot `is_complete`."""
+    """`wanted` is the next piece; a snapshot that `is_complete` wants none."""
 
     meta: SnapshotMeta
     wanted: int = 0
@@ -49,7 +49,7 @@ _HEADER_DECODER = msgspec.msgpack.Decoder(Header)
 
 
 class SnapshotSink:
-    """At most one snapshot at a time. Calls block and may raise `StorageError`: then it is over."""
+    """Receives one snapshot at a time. Calls block; a `StorageError` ends the sink."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -62,13 +62,13 @@ class SnapshotSink:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all pieces are here, so that `finish` is next."""
+        """Whether all pieces have arrived, so that `finish` is next."""
         return self._progress is not None and self._progress.is_complete
 
     def begin(self, meta: SnapshotMeta) -> int:
-        """Receive that snapshot; returns the number of the next piece wanted.
+        """Receive this snapshot; returns the number of the next piece wanted.
 
-        It continues what is there of the same snapshot, and removes what is of another.
+        Continues with what an earlier attempt left of it, and removes what another snapshot left.
         """
         if self._progress is None or self._progress.meta != meta:
             self.close()
@@ -79,8 +79,8 @@ class SnapshotSink:
     def take(self, piece: Piece) -> int:
         """Keep a piece, durably; returns the number of the next one wanted.
 
-        A piece that is not the one wanted changes nothing. Raises `SnapshotDamaged` for one that
-        was changed on the way; it is still wanted then.
+        A piece other than the one wanted changes nothing. Raises `SnapshotDamaged` for a piece that
+        was altered on the way; it is then still wanted.
         """
         progress, db = self._progress, self._db
         assert progress is not None, "no snapshot was begun"
@@ -94,9 +94,9 @@ class SnapshotSink:
         return self._wanted
 
     def finish(self) -> SnapshotMeta:
-        """Make the complete snapshot ready to be installed; returns what it is of.
+        """Make the complete snapshot ready to install; returns its description.
 
-        Raises `SnapshotDamaged` when the rows are not of the state that was announced.
+        Raises `SnapshotDamaged` when the rows are not those of the state that was announced.
         """
         progress, db = self._progress, self._db
         assert progress is not None, "no snapshot was begun"
@@ -120,7 +120,7 @@ class SnapshotSink:
         return meta
 
     def discard(self) -> None:
-        """Remove whatever was received."""
+        """Remove everything received so far."""
         with self._fail_stop.guarding():
             self._discard()
 
@@ -137,7 +137,7 @@ class SnapshotSink:
 
     def _resume(self, meta: SnapshotMeta) -> None:
         progress = None
-        # What cannot be read is not worth more than being sent again.
+        # What cannot be read can be sent again.
         with suppress(StorageError, plyvel.Error, *UNDECODABLE):
             self._db = open_state_database(self._directory)
             raw = self._db.get(_PROGRESS_KEY, verify_checksums=True)
@@ -152,8 +152,8 @@ class SnapshotSink:
         self._begun_row.clear()
 
     def _put(self, db: plyvel.DB, progress: _Progress, piece: Piece) -> None:
-        """Store the piece's rows. A row that has only begun waits in memory: after a restart the
-        transfer goes on with the piece in which it begins."""
+        """Store the piece's rows. An incomplete row waits in memory: after a restart the transfer
+        continues with the piece in which that row begins."""
         batch = db.write_batch(sync=True)
         if self._begun_row:
             self._begun_row += piece.rows

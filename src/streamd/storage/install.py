@@ -1,11 +1,11 @@
-"""A received snapshot takes the place of state and log, in steps that can each be repeated.
+"""A received Raft snapshot replaces state and log, in steps that can each be repeated.
 
-1. The marker file says which snapshot is being installed. From here on there is only forward.
-2. The state moves aside, and the received rows into its place.
+1. The marker file says which snapshot is being installed. From here on the only way is forward.
+2. The state moves aside, and the received rows take its place.
 3. The log becomes empty, to continue after the snapshot.
 4. The marker is removed, then the old state.
 
-After a crash at any point `recover_install` takes the steps that are left.
+After a crash at any point `recover_install` takes the remaining steps.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def install(
 ) -> None:
     """Install what `SnapshotSink.finish` left, into the open stores. Blocks.
 
-    On the log's thread, with no flush of the state under way. Not for a snapshot whose last
-    entry the log already `holds`: what follows it there may have been acknowledged and must stay.
-    After an error the process must end; the next start completes the installation.
+    Call it on the log's thread, with no flush of the state under way, and not for a snapshot whose
+    last entry the log already `holds`: the entries after it may have been acknowledged and must
+    stay. After an error the process must end; the next start completes the installation.
     Raises `StorageError`.
     """
     assert meta.index >= log_store.first_index, meta
@@ -56,7 +56,7 @@ def install(
 def recover_install(data_dir: DataDir) -> SnapshotMeta | None:
     """Complete an installation that a crash cut short, before the stores are opened. Blocks.
 
-    Returns what was installed, None when there was nothing to do. Raises `StorageError`.
+    Returns the snapshot installed, None if there was nothing to do. Raises `StorageError`.
     """
     try:
         meta = read_checked(data_dir.install_marker, SnapshotMeta)
@@ -74,7 +74,7 @@ def recover_install(data_dir: DataDir) -> SnapshotMeta | None:
 
 
 def _swap_directories(data_dir: DataDir) -> None:
-    """While there is something incoming, the state is not yet in place."""
+    """As long as there are received rows, the state is not yet in place."""
     if not data_dir.incoming.exists():
         return
     if data_dir.state.exists():

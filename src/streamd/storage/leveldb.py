@@ -1,8 +1,8 @@
 """LevelDB as the stores use it: opened strictly, its errors final.
 
-Reads verify checksums and the log is read with ``paranoid_checks``: by default a flipped bit in
+Reads verify checksums and the log is read with ``paranoid_checks``: without them a flipped bit in
 LevelDB's own log silently drops every record after it. With them LevelDB also refuses a log whose
-last write a power failure tore, so that is cut off first.
+last write a power failure tore, so that write is cut off first.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def open_database(
 ) -> plyvel.DB:
     """Open or create a database. Sizes are in bytes. Raises `LogCorrupt` or `StorageFailed`.
 
-    A write that a loss of power cut short is removed first; see `cut_torn_tails` for `is_key`.
-    Not `paranoid`, it opens a damaged one with what LevelDB can read of it, and deletes the rest.
+    A write that a power failure cut short is removed first; see `cut_torn_tails` for `is_key`.
+    Unless `paranoid`, it opens a damaged database with what LevelDB can read, and deletes the rest.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def open_database(
             lru_cache_size=lru_cache_size,
             bloom_filter_bits=bloom_filter_bits,
         )
-        # LevelDB does not, after it has renamed CURRENT.
+        # LevelDB does not sync the directory after it has renamed CURRENT.
         sync_directory(directory)
         sync_directory(directory.parent)
         return db
@@ -61,7 +61,7 @@ def open_database(
 
 
 def _text(error: Exception) -> str:
-    """An error's message; plyvel hands LevelDB's on as bytes."""
+    """An error's message; plyvel passes LevelDB's on as bytes."""
     return " ".join(
         part.decode("utf-8", "replace") if isinstance(part, bytes) else str(part)
         for part in error.args

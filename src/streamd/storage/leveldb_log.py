@@ -13,7 +13,7 @@ from streamd.raft.messages import Entry, HardState
 from streamd.storage.leveldb import open_database, translated
 
 # The log is written in order, so its tables hardly overlap and a larger buffer saves no sorting.
-# It would be filled, twice over, by one snapshot that an application publishes.
+# A single snapshot that an application publishes would fill a larger one twice over.
 _WRITE_BUFFER_BYTES = 2 * 1024 * 1024
 
 _KEY = Struct(">IcQ")
@@ -25,7 +25,7 @@ _HARD_STATE = msgspec.msgpack.Decoder(HardState)
 
 
 def _is_log_key(key: bytes) -> bool:
-    """Whether a log can have a row of that key."""
+    """Whether a log can have a row with that key."""
     return len(key) == _KEY.size and key[4:5] in (
         _ENTRY_LETTER,
         _HARD_STATE_LETTER,

@@ -64,7 +64,7 @@ class LogEngine(Protocol):
 def open_engine(directory: Path, group_id: int, *, paranoid: bool = True) -> LogEngine:
     """Open or create the rows of a group's log: the one place that names an engine.
 
-    Not `paranoid`, it opens damaged rows with what can be read of them, and may delete the rest.
+    Unless `paranoid`, it opens damaged rows with what can be read, and may delete the rest.
     Raises `LogCorrupt`, `StorageFailed`.
     """
     return LevelDBLog(directory, group_id, paranoid=paranoid)
@@ -75,7 +75,7 @@ def proved(
 ) -> Iterator[tuple[Entry, ChainPosition]]:
     """Entries after `last` to before `hi`, or to the end, each proved by the one before it.
 
-    Raises `LogCorrupt` at the first that is missing or not the one that was written.
+    Raises `LogCorrupt` at the first entry that is missing or not the one that was written.
     """
     for entry, stored in engine.rows(last.index + 1, hi):
         missing = last.index + 1

@@ -1,9 +1,9 @@
-"""What is known of a log apart from it, in small files that the log's engine cannot lose.
+"""What is known about a log apart from it, in small files that the log's engine cannot lose.
 
 LevelDB takes a truncated file for an ordinary crash and opens with the rest. The floor names an
 entry that had been synced: a log that does not reach it, or holds another entry there, has lost
-acknowledged writes. Losing a vote with them would let the node vote twice in one term (thesis
-3.8), so the last vote is here too, and so is the loss itself until the leader has made it good.
+acknowledged writes. With them it may have lost a vote, and the node would vote twice in one term
+(thesis 3.8). So the last vote is here too, and so is the loss until the leader has restored it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Raft log on disk, as the rest of the node knows it, and how to open one.
 
-Nothing outside this package names a class of log: another kind of log satisfies `LogStorage` and
-is opened here. One that only keeps its rows elsewhere satisfies `LogEngine` instead.
+Nothing outside this package names a class of log. Another kind of log satisfies `LogStorage` and
+is opened here; one that only keeps its rows elsewhere satisfies `LogEngine` instead.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from streamd.storage.log_store import LogStore
 
 
 class LogStorage(LogReader, Protocol):
-    """One group's log. Every call blocks but those of `LogReader`, `holds` and `cut`.
+    """One group's log. Every call blocks except those of `LogReader`, `holds` and `cut`.
 
-    One thread writes; the event loop may read beside it. Every call that blocks raises
-    `StorageFailed` after an error of the disk, and so do all later ones.
+    One thread writes; the event loop may read beside it. After a disk error this call and every
+    later one that blocks raise `StorageFailed`.
     """
 
     @property
     def hard_state(self) -> HardState:
-        """The hard state that is stored."""
+        """The stored hard state."""
 
     @property
     def lost_below(self) -> ChainPosition | None:
-        """The highest entry known to have been here, once stored entries were found missing.
+        """The highest entry that the log is known to have had, if stored entries were found
+        missing.
 
         Until the leader has committed past it, this node must neither vote nor count as holding
         anything below: it may have acknowledged what it lost.
@@ -39,30 +40,30 @@ class LogStorage(LogReader, Protocol):
         """Whether that entry is in the log, or the last one removed from its beginning."""
 
     def size_after(self, index: int) -> int:
-        """About how many bytes the entries after `index` have, those on disk as compressed there.
+        """About how many bytes the entries after `index` take, those on disk as compressed there.
 
         May block.
         """
 
     def position(self, index: int) -> ChainPosition:
-        """The place of an entry, from `first_index - 1` to `last_index`. Raises `LogCorrupt`."""
+        """The position of an entry, from `first_index - 1` to `last_index`. Raises `LogCorrupt`."""
 
     def append(self, entries: Sequence[Entry], hard_state: HardState | None) -> None:
         """Store entries and hard state in one synced write.
 
-        Entries follow each other; the first may replace an entry, which removes all after it.
+        Entries are consecutive; the first may replace a stored entry, which removes all after it.
         """
 
     def begin_cut(self, through_index: int) -> None:
-        """Make durable that the log begins after `through_index`; readers see that with `cut`.
+        """Make durable that the log begins after `through_index`; readers see that after `cut`.
 
-        A crash in between leaves some of the entries, which the next start removes.
+        A crash in between may leave some of the entries; the next start removes them.
         """
 
     def cut(self) -> bool:
-        """Let the log begin where `begin_cut` said; whether `remove_cut` is due now.
+        """Move the log's beginning to where `begin_cut` said; whether `remove_cut` is due now.
 
-        Only the thread that reads beside the writer calls it: where the log begins must not move
+        Only the thread that reads beside the writer calls it: the log's beginning must not move
         between that thread's look at `first_index` and its reading.
         """
 
@@ -73,26 +74,26 @@ class LogStorage(LogReader, Protocol):
         """Make the log empty, to continue after an entry that only the state holds."""
 
     def note_regained(self) -> None:
-        """The leader has committed past all that was lost: be a full member again, durably."""
+        """Note, durably, that the leader has committed past the loss: the node is a full member."""
 
     def sync_floor(self) -> None:
         """Note, durably, how far the log reaches."""
 
     def check_reaches(self, applied_index: int) -> None:
-        """Raises `StateLagsLog` when entries that the state lacks were removed."""
+        """Raises `StateLagsLog` when the log no longer has entries that the state lacks."""
 
     def fit_to_state(self, applied_index: int, applied_term: int) -> None:
         """Check that there is no gap between the log and the state, which ends at `applied_index`.
 
-        A log that ends before the state has lost entries. With peers it begins again after the
+        A log that ends before the state has lost entries. With peers it starts over after the
         state, which holds only committed entries; alone it raises `LogBelowFloor`. Raises
-        `StateLagsLog` when entries that the state lacks were removed.
+        `StateLagsLog` when the log no longer has entries that the state lacks.
         """
 
     def set_aside(self, why: str) -> LogStorage:
-        """Close this log, keep it where a damaged one would be, and return an empty one.
+        """Close this log, move it to where a damaged one is kept, and return an empty one.
 
-        All that this one has counts as lost. Durable.
+        Everything in this log counts as lost. Durable.
         """
 
     def close(self) -> None:
@@ -106,7 +107,7 @@ def open_log(
 
     A node that is `alone` raises `LogCorrupt` or `LogBelowFloor` when the log is not what was
     written. One with peers keeps what it can prove, sets `lost_below`, and moves the damaged log
-    aside. `StorageFailed` when it cannot be read at all.
+    aside. Raises `StorageFailed` when the log cannot be read at all.
     """
     return LogStore.open(directory, floor_file, group_id=group_id, alone=alone)
 
@@ -114,6 +115,6 @@ def open_log(
 def reset_log(
     directory: Path, floor_file: Path, *, index: int, term: int, chain: int, group_id: int = 0
 ) -> None:
-    """`LogStorage.reset` for a log that is not open, whatever is in it. Raises `StorageError`."""
+    """`LogStorage.reset` for a log that is not open, whatever it holds. Raises `StorageError`."""
     position = ChainPosition(index, term, chain)
     LogStore.reset_closed(directory, floor_file, position, group_id=group_id)

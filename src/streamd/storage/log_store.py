@@ -35,7 +35,8 @@ class LogStore:
         self.hard_state = HardState()
         self.lost_below: ChainPosition | None = None
         self._base = ChainPosition()
-        # What takes the base's place, and the first entry whose row is there: a cut in progress.
+        # The base that replaces the present one, and the first entry that still has a row: a cut in
+        # progress.
         self._coming_base: ChainPosition | None = None
         self._first_kept = 1
         self._last = ChainPosition()
@@ -72,7 +73,7 @@ class LogStore:
     def reset_closed(
         cls, directory: Path, floor_file: Path, position: ChainPosition, *, group_id: int = 0
     ) -> None:
-        """`reset` a log that is not open, whatever is in it. Raises `StorageError`."""
+        """`reset` a log that is not open, whatever it holds. Raises `StorageError`."""
         store = cls(LogFiles(directory, floor_file), group_id, alone=True)
         try:
             store.reset(position)
@@ -120,7 +121,7 @@ class LogStore:
     # -- writing ------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Entry], hard_state: HardState | None) -> None:
-        """The vote reaches its own file before the log: see `test_order`."""
+        """The vote reaches its own file before the log does: see `test_order`."""
         with self._fail_stop.guarding():
             if hard_state is not None and hard_state != self.hard_state:
                 assert hard_state.term >= self.hard_state.term, "a node never returns to a term"
@@ -148,7 +149,8 @@ class LogStore:
         self.sync_floor()
         with self._fail_stop.guarding():
             base = self._position(through_index)
-            # Synced, or a power cut could lose the base and keep the deletions that follow it.
+            # Synced: a power cut could otherwise lose the base and keep the deletions that follow
+            # it.
             self._engine.write(base=base)
             self._coming_base = base
 
@@ -161,15 +163,15 @@ class LogStore:
     def remove_cut(self) -> None:
         with self._fail_stop.guarding():
             first, self._first_kept = self._first_kept, self._base.index + 1
-            # Their indexes are known: looking for them would read all the entries' payloads.
+            # Their indexes are known: a search for them would read the payloads of all entries.
             self._delete(iter(range(first, self._first_kept)))
         self._recent.forget_through(self._first_kept - 1)
 
     def reset(self, position: ChainPosition) -> None:
-        """The floor goes first, then the base moves in one write with the removal of all after it.
+        """The floor goes first, then one write moves the base and removes all entries after it.
 
-        A crash between the two leaves a log that is refused or salvaged, never one believed: an
-        installation or restore resets it again at the next start.
+        A crash between the two leaves a log that is refused or salvaged, never one that is
+        believed: an installation or restore resets it again at the next start.
         """
         with self._fail_stop.guarding():
             self._evidence.note_floor(position)
@@ -267,7 +269,8 @@ class LogStore:
         self._load_hard_state()
 
     def _load_hard_state(self) -> None:
-        """Take the newer of the two copies: a damaged log must not forget a vote or a term."""
+        """Take the newer of the two copies: damage to the log must not make it forget a vote or
+        term."""
         stored, noted = self._engine.hard_state(), self._evidence.vote()
         if noted is None and stored != HardState():
             self._evidence.note_vote(stored)
@@ -284,10 +287,10 @@ class LogStore:
         return position
 
     def _lower_end(self, index: int) -> Sequence[int]:
-        """Let the log end before `index`; returns the entries to remove in the next write.
+        """Move the log's end to before `index`; returns the entries to remove in the next write.
 
-        The floor goes down first, durably: were it left above the new end, a crash would make
-        the node refuse a log that is whole.
+        The floor goes down first, durably: if it stayed above the new end, a crash would make the
+        node refuse a log that is whole.
         """
         previous = self._position(index - 1)
         if self._floor.index >= index:

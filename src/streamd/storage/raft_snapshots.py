@@ -1,8 +1,8 @@
-"""A snapshot on its way to another node: the state's rows, cut into numbered pieces.
+"""A Raft snapshot on its way to another node: the state's rows, cut into numbered pieces.
 
-A piece holds whole rows, as many as fit; a row larger than a piece begins one of its own and goes
-on in the next. Replicas at the same log index may lay out their rows differently, so pieces of
-two snapshots must never be mixed: each snapshot has an id, and every piece's checksum covers it.
+A piece holds as many whole rows as fit; a row larger than a piece starts a piece of its own and
+continues in the next. Replicas at the same log index may lay out their rows differently, so pieces
+of two snapshots must never be mixed: each snapshot has an id, and every piece's checksum covers it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _HEADER_DECODER = msgspec.msgpack.Decoder(Header)
 
 
 class SnapshotMeta(msgspec.Struct, frozen=True, array_like=True):
-    """What a snapshot is of: the log up to `index`, and the membership as of then.
+    """The state that a snapshot holds: the log up to `index`, and the membership as of then.
 
     `chain` is the log's checksum at `index`. `snapshot_id` tells this snapshot from every other,
-    also from one of the same index.
+    including others of the same index.
     """
 
     index: int
@@ -51,7 +51,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotUnavailable(Exception):
-    """There is no such snapshot to send, or no longer. Begin a new one."""
+    """The snapshot does not exist, or no longer does. Begin a new one."""
 
 
 class _Start(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class _Start(msgspec.Struct, frozen=True):
 
 
 class SnapshotSource:
-    """A snapshot to be read piece by piece, in any order up to the next new one. Calls block."""
+    """A snapshot that is read piece by piece. Calls block."""
 
     def __init__(self, view: View, meta: SnapshotMeta, log_ms: int = 0) -> None:
         """`log_ms` is the log's time as of the snapshot, in milliseconds since the epoch."""
@@ -75,12 +75,12 @@ class SnapshotSource:
     def open(
         cls, state: StateStore, log: LogStorage, snapshot_id: int, only_hot: bool = False
     ) -> SnapshotSource:
-        """The state as it is stored now. Close it: until then its old rows take up disk.
+        """The state as it is stored now. Close it: until then its old rows take up disk space.
 
-        With `only_hot` it lacks the records that are in the cold store.
+        With `only_hot` it leaves out records that are in the cold store.
 
-        On the log's thread, so that the log is not cut meanwhile. `snapshot_id` is a random
-        number of 64 bits. Raises `SnapshotUnavailable` while nothing is stored, `StorageError`.
+        Call it on the log's thread, so that the log is not cut meanwhile. `snapshot_id` is a random
+        64-bit number. Raises `SnapshotUnavailable` while nothing is stored, `StorageError`.
         """
         view = state.view()
         try:
@@ -98,9 +98,9 @@ class SnapshotSource:
             raise
 
     def piece(self, number: int) -> Piece:
-        """The piece of that number: any asked for before, or the one after them.
+        """Piece `number`: any that was asked for before, or the one after them.
 
-        Raises `SnapshotUnavailable` for another, and when the state was replaced meanwhile;
+        Raises `SnapshotUnavailable` for any other, and if the state was replaced meanwhile;
         `StorageError` when the rows cannot be read.
         """
         if not 0 <= number < len(self._starts):
@@ -118,7 +118,7 @@ class SnapshotSource:
         self._view.close()
 
     def _cut(self, start: _Start) -> tuple[bytes, _Start | None]:
-        """The bytes of the piece that begins at `start`, and where the next one does."""
+        """The bytes of the piece that begins at `start`, and where the next one begins."""
         parts: list[bytes] = []
         size, offset = 0, start.offset
         with self._view.rows(start.key) as rows:
@@ -142,7 +142,7 @@ def piece_crc(meta: SnapshotMeta, number: int, rows: bytes, is_last: bool) -> in
 
 
 def put_rows(batch: plyvel.WriteBatch, data: bytes | bytearray) -> int:
-    """Put the whole rows that `data` begins with; returns how many bytes they are."""
+    """Put the whole rows at the beginning of `data`; returns their size in bytes."""
     used = 0
     for key, value, end in whole_rows(data):
         batch.put(key, value)
@@ -151,7 +151,7 @@ def put_rows(batch: plyvel.WriteBatch, data: bytes | bytearray) -> int:
 
 
 def whole_rows(data: bytes | bytearray) -> Iterator[tuple[bytes, bytes, int]]:
-    """The rows, key and value, that `data` begins with, and where each ends."""
+    """The whole rows at the beginning of `data`, as key and value, and where each ends."""
     at = 0
     while len(data) - at >= _ROW.size:
         key_size, value_size = _ROW.unpack_from(data, at)

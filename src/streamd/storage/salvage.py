@@ -1,4 +1,4 @@
-"""What a node with peers does about a damaged log: keep what is proved, and say what is lost.
+"""How a node with peers handles a damaged log: keep what is proved, and record what is lost.
 
 The kept entries go into a new database, because LevelDB would trip over the damaged tables again;
 the damaged log stays beside it for an investigation. The other nodes still hold everything lost,
@@ -22,7 +22,7 @@ _BATCH_BYTES = 4 * 1024 * 1024
 
 
 class LogFiles:
-    """Where a log's rows are, the evidence beside them, and the directories of a salvage."""
+    """Where a log's rows and its evidence are, and the directories of a salvage."""
 
     def __init__(self, directory: Path, floor_file: Path) -> None:
         self.directory = directory
@@ -47,10 +47,10 @@ def finish_salvage(files: LogFiles) -> None:
 
 
 def salvage(files: LogFiles, group_id: int, damage: StorageError) -> None:
-    """Replace a damaged log by the part of it that is proved, each step repeatable.
+    """Replace a damaged log with its proved part; each step can be repeated.
 
-    Raises `damage` again when not even that is safe: the last vote must be known, and the log
-    must be the one that the floor was written for. Raises `StorageFailed`.
+    Raises `damage` again when even that is unsafe: the last vote must be known, and the log must
+    be the one that the floor was written for. Raises `StorageFailed`.
     """
     evidence = files.evidence
     try:
@@ -75,7 +75,7 @@ def salvage(files: LogFiles, group_id: int, damage: StorageError) -> None:
 
 
 def move_aside(files: LogFiles) -> None:
-    """Keep a log for an investigation, in place of an earlier one. Raises `OSError`."""
+    """Keep a log for an investigation; it replaces an earlier one. Raises `OSError`."""
     if files.damaged.exists():
         shutil.rmtree(files.damaged)
     rename_durably(files.directory, files.damaged)
@@ -88,7 +88,7 @@ def _keep_proved(
     floor: ChainPosition,
     damage: StorageError,
 ) -> tuple[ChainPosition, int]:
-    """Make the log of what is kept. Returns its end, and the highest index ever seen."""
+    """Write the part that is kept. Returns its end, and the highest index ever seen."""
     try:
         found = open_engine(files.copy, group_id, paranoid=False)
     except StorageError:
@@ -114,7 +114,7 @@ def _copy(
 ) -> ChainPosition | None:
     """Copy entries as long as each proves to be the one that was written after the last.
 
-    None when they are of another log than the one that the floor was written for.
+    None if they belong to another log than the one that the floor was written for.
     """
     last = ChainPosition()
     with suppress(LogCorrupt):

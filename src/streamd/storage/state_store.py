@@ -1,10 +1,10 @@
 """The machine's state on disk: an ordered key-value store.
 
 What a crash loses of it the Raft log replays, because every batch holds the index of the last
-entry in it. Batches are few and synced. Unsynced ones would not merely be lost at the end: when
-LevelDB begins a new file of its own log it does not sync the one before, so a power cut can take
-earlier batches and leave a later one with its higher index, and replay would skip what is
-missing. Reads may come from several threads, beside a write.
+entry in it. Batches are few and synced. Unsynced batches would not merely be lost at the end: when
+LevelDB starts a new file of its own log it does not sync the previous one, so a power cut can lose
+earlier batches and keep a later one with its higher index, and replay would skip what is missing.
+Several threads may read beside a write.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from threading import Condition, Lock
 from streamd.storage.binding import plyvel
 from streamd.storage.leveldb import LevelDBFailStop, open_database
 
-# What passes through fills it twice over; flushes sort and merge well before LevelDB does.
+# Data on its way through fills the buffer twice over; flushes sort and merge well before LevelDB.
 _WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 _BLOCK_CACHE_BYTES = 32 * 1024 * 1024
 _BLOOM_BITS = 10
@@ -25,7 +25,7 @@ _BEHIND_ALL = b"\xff"
 
 
 class ViewGone(Exception):
-    """The state that the view shows was replaced as a whole, or its store closed."""
+    """The state that the view shows was replaced as a whole, or its store was closed."""
 
 
 def open_state_database(directory: Path) -> plyvel.DB:
@@ -39,7 +39,7 @@ def open_state_database(directory: Path) -> plyvel.DB:
 
 
 class StateStore:
-    """Every call blocks, and raises `StorageFailed` or `LogCorrupt` when the disk does not do."""
+    """Every call blocks, and raises `StorageFailed` or `LogCorrupt` when the disk fails."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -64,7 +64,7 @@ class StateStore:
     ) -> list[tuple[bytes, bytes]]:
         """Rows from `start` to before `stop`, in order, at most `limit`.
 
-        With `max_bytes` it ends with the row that reaches that many bytes of values.
+        With `max_bytes`, the row that reaches that many bytes of values is the last.
         """
         rows: list[tuple[bytes, bytes]] = []
         size = 0
@@ -80,7 +80,7 @@ class StateStore:
         return rows
 
     def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Put rows, or delete those with value None, all of them or none; synced."""
+        """Put rows, delete those with value None: all of them or none; synced."""
         with self._calling() as db:
             batch = db.write_batch(sync=True)
             for key, value in items:
@@ -105,15 +105,15 @@ class StateStore:
             return deleted
 
     def size_between(self, start: bytes, stop: bytes) -> int:
-        """What rows between two keys take on the disk in bytes, about: deleted ones included, but
-        not what was written last."""
+        """About how many bytes on disk the rows between two keys take, deleted ones included and
+        the newest ones not."""
         with self._calling() as db:
             return db.approximate_size(start, stop)
 
     def compact(self, start: bytes, stop: bytes) -> bool:
-        """Give the disk back what deleted rows between two keys take.
+        """Free the disk space that deleted rows between two keys take.
 
-        Does nothing, and says so, while a view still shows rows that were deleted since.
+        Returns False, and does nothing, while a view still shows rows deleted since it was opened.
         """
         with self._calling() as db:
             if self._views:
@@ -122,21 +122,21 @@ class StateStore:
             return True
 
     def remove_unused(self) -> bool:
-        """Remove the files that a compaction replaced while they were being read.
+        """Remove files that a compaction replaced while they were being read.
 
-        LevelDB looks for such files only when it has written a new one, which on a node that
-        rests is never. Does nothing, and says so, while anybody reads.
+        LevelDB looks for such files only when it has written a new one, which an idle node never
+        does. Returns False, and does nothing, while a reader is active.
         """
         with self._calling() as db:
             with self._lock:
                 if self._calls > 1:
                     return False
-            # There are no such keys: this only begins a new log file.
+            # There are no such keys: this only starts a new log file.
             db.compact_range(start=_BEHIND_ALL, stop=_BEHIND_ALL)
             return True
 
     def last(self, start: bytes, stop: bytes) -> tuple[bytes, bytes] | None:
-        """The last row from `start` to before `stop`, if there is any."""
+        """The last row from `start` to before `stop`; None if there is none."""
         with (
             self._calling() as db,
             db.iterator(start=start, stop=stop, reverse=True, verify_checksums=True) as found,
@@ -144,20 +144,20 @@ class StateStore:
             return next(iter(found), None)
 
     def view(self) -> StateView:
-        """The state as it is now, which stays as it is. Close it: it keeps old rows on disk."""
+        """The state as of now; later changes do not show. Close it: it keeps old rows on disk."""
         with self._calling() as db:
             view = StateView(self, db)
         self._views.add(view)
         return view
 
     def swap(self, replace: Callable[[], None]) -> None:
-        """Let `replace` put another database in the directory's place, and continue with that.
+        """Let `replace` put another database into the directory, and continue with that one.
 
-        Waits for calls under way; later ones wait until it is done. Views of the old state are
-        gone. After an error the store is unusable.
+        Waits for calls under way; later ones wait until it is done. Views of the old state become
+        invalid. After an error the store is unusable.
         """
         with self._lock, self._fail_stop.guarding():
-            self._swapping = True  # else readers that overlap could keep it waiting for ever
+            self._swapping = True  # otherwise overlapping readers could block it for ever
             try:
                 self._changed.wait_for(lambda: not self._calls)
                 self._db.close()
@@ -174,7 +174,7 @@ class StateStore:
 
     @contextmanager
     def _calling(self, db: plyvel.DB | None = None) -> Iterator[plyvel.DB]:
-        """Use the database, which is not closed under a call's feet.
+        """Use the database, and keep it open for the length of the call.
 
         With `db`, raises `ViewGone` unless that is still the database in use.
         """
@@ -220,7 +220,7 @@ class StateView:
             yield iter(rows)
 
     def close(self) -> None:
-        """Let go of the old rows; a repetition does nothing."""
+        """Release the old rows; a repetition does nothing."""
         with self._store._lock:
             self._snapshot.close()
             self._store._views.discard(self)

@@ -1,10 +1,10 @@
-"""Databases whose last write was torn by a loss of power, made whole before LevelDB opens them.
+"""Databases whose last write a power failure tore, made whole before LevelDB opens them.
 
-LevelDB appends to two files: its log of batches, and the manifest, which says what tables there
-are. All our batches are synced, one after the other, as are LevelDB's own writes to the manifest;
-its tables are synced before the manifest names them, and a new manifest before `CURRENT` does; and
-which files there are is synced before a database is used. So only the end of the newest log and
-the end of the manifest can be torn.
+LevelDB appends to two files: its log of batches, and the manifest, which lists the tables. All our
+batches are synced, one after the other, and so are LevelDB's own writes to the manifest. Its tables
+are synced before the manifest names them, a new manifest before `CURRENT` does, and the directory
+before a database is used. So only the end of the newest log and the end of the manifest can be
+torn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BATCH_HEAD = Struct("<QI")
 _TAGS = (b"\0", b"\1")
 # A deletion of the empty key.
 _SMALLEST_CHANGE_BYTES = 2
-# Fields of the manifest that come first, in this order (LevelDB's version_edit.cc).
+# The first fields of the manifest, in this order (LevelDB's version_edit.cc).
 _COMPARATOR, _LOG_NUMBER, _PREVIOUS_LOG, _NEXT_FILE, _LAST_SEQUENCE = 1, 2, 9, 3, 4
 
 log = structlog.get_logger("streamd.storage")
@@ -37,12 +37,12 @@ IsKey = Callable[[bytes], bool]
 
 
 def cut_torn_tails(directory: Path, is_key: IsKey | None) -> None:
-    """Cut off a write to the database in `directory` that never ended. It must not be open.
+    """Cut off an unfinished write to the database in `directory`, which must not be open.
 
-    `is_key` tells the database's own keys from those of any other. Without, the database may go
-    back to what it was after any earlier batch, because something else makes up for it: then
-    damage to its logs is cut off as well. What is cut stays in a file beside the directory,
-    `.torn` after its name.
+    `is_key` tells the database's own keys from those of any other. Without it the database may
+    return to its state after any earlier batch, because something else can replace what is lost:
+    then damage to its logs is cut off as well. What is cut stays in a file beside the directory,
+    with `.torn` after its name.
     Raises `LogCorrupt` for other damage to what had been synced, `OSError`.
     """
     manifest = _manifest(directory)
@@ -69,15 +69,15 @@ def cut_torn_tails(directory: Path, is_key: IsKey | None) -> None:
         if cuts or damage or size < len(content):
             cuts.append((file, content, size))
     if is_key is None and batches.fall_short:
-        # Its own batches would be made up for; an older file's would be taken for new ones.
+        # Its own batches can be replaced; an older file's would be taken for new ones.
         cuts = [(file, content, 0) for file, content in logs]
     _cut(directory, cuts)
 
 
 class Edits:
-    """The manifest's records. Each says which file number and which sequence number are next.
+    """The manifest's records. Each says which file number and which sequence number come next.
 
-    A manifest takes a file number itself, so older ones know none that is above it.
+    A manifest takes a file number itself, so older files have lower numbers.
     """
 
     def __init__(self, number: int) -> None:
@@ -87,7 +87,7 @@ class Edits:
         self.last_sequence = 0
 
     def take(self, record: bytes) -> bool:
-        # The first one is of the tables as they were, and may name no numbers.
+        # The first record lists the tables as they were, and may name no numbers.
         if not self._is_ours(record) and (self.count or record[:1] != bytes([_COMPARATOR])):
             return False
         numbers = _numbers(record)
@@ -110,8 +110,8 @@ class Batches:
     """
 
     def __init__(self, last_sequence: int, size: int, is_key: IsKey | None) -> None:
-        """`last_sequence` is what the manifest says, `size` that of the logs in bytes: some of
-        what they hold the manifest may know."""
+        """`last_sequence` is the manifest's, `size` that of the logs in bytes: the manifest may
+        already count some of the batches in them."""
         self._is_key = is_key
         self._last_sequence = last_sequence
         self._lowest = max(1, last_sequence + 1 - size // _SMALLEST_CHANGE_BYTES)
@@ -121,8 +121,8 @@ class Batches:
     def fall_short(self) -> bool:
         """Whether they end before a batch that the manifest counts.
 
-        It counts one whose write failed, too. Or these are not the log's own batches, but what an
-        older file left in the block that a new log was given.
+        The manifest counts a batch whose write failed, too. Or these are not the log's own batches
+        but those of an older file, in a block that a new log was given.
         """
         return self._lowest == self._highest <= self._last_sequence
 
@@ -143,12 +143,12 @@ class Batches:
             most = self._highest + distance // _SMALLEST_CHANGE_BYTES
             is_later = self._highest <= sequence <= most
         else:
-            # There is a gap before it: a log before this one has lost its end, or is missing.
+            # There is a gap before it: an earlier log is missing or has lost its end.
             is_later = sequence > self._highest
         return bool(is_later) and self._is_own(beginning)
 
     def _is_own(self, beginning: bytes) -> bool:
-        """Not so with a block that another file had before."""
+        """False for a block that belonged to another file before."""
         tag = beginning[_BATCH_HEAD.size :][:1]
         size, at = _varint(beginning, _BATCH_HEAD.size + 1)
         key = beginning[at : at + size]
@@ -157,7 +157,7 @@ class Batches:
 
 
 def _manifest(directory: Path) -> Path | None:
-    """The manifest in use; None when there is none to be found, of which LevelDB may complain."""
+    """The manifest in use; None if there is none, which LevelDB reports itself."""
     try:
         match = _MANIFEST_NAME.fullmatch((directory / _CURRENT).read_text("ascii", "replace"))
     except FileNotFoundError:
@@ -173,7 +173,7 @@ def _logs(directory: Path, first: int) -> list[Path]:
 
 
 def _whole_size(content: bytes, records: Records) -> tuple[int, str]:
-    """How many bytes are whole, and what is wrong if what follows is not just torn."""
+    """How many bytes are whole, and what is wrong if the rest is more than torn."""
     try:
         return whole_size(content, records), ""
     except Damaged as damage:
@@ -181,7 +181,7 @@ def _whole_size(content: bytes, records: Records) -> tuple[int, str]:
 
 
 def _cut(directory: Path, cuts: Sequence[tuple[Path, bytes, int]]) -> None:
-    """Cut files to so many bytes, the last one first: cut short, it is done again."""
+    """Cut files to these sizes, the last one first, so that an interrupted cut is repeated."""
     cuts = [(file, content, size) for file, content, size in cuts if size < len(content)]
     if not cuts:
         return
@@ -198,13 +198,13 @@ def _cut(directory: Path, cuts: Sequence[tuple[Path, bytes, int]]) -> None:
 
 
 def _undo_creation(directory: Path, manifest: Path) -> None:
-    """Begin again with a database that was never open.
+    """Start over with a database that was never open.
 
-    Not every LevelDB syncs a database's first manifest. All put another in its place, synced,
-    before it is open.
+    Not every LevelDB syncs a database's first manifest. All of them replace it with a synced one
+    before the database is open.
     """
     if manifest.name != "MANIFEST-000001" or any(directory.glob("*.ldb")):
-        raise LogCorrupt(f"{manifest} is corrupt: nothing of it is whole. {RESTORE_HINT}")
+        raise LogCorrupt(f"{manifest} is corrupt: no record in it is whole. {RESTORE_HINT}")
     for file in directory.glob("*.log"):
         file.unlink()
     remove_durably(directory / _CURRENT)
@@ -225,7 +225,7 @@ def _numbers(record: bytes) -> dict[int, int]:
 
 
 def _varint(record: bytes, at: int) -> tuple[int, int]:
-    """A number in seven bits a byte, the lowest first, and where it ends; 0 when it is cut off."""
+    """A number in seven bits a byte, lowest first, and where it ends; 0 when it is cut off."""
     value = shift = 0
     while at < len(record):
         byte, at = record[at], at + 1

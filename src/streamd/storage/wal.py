@@ -1,21 +1,22 @@
-"""LevelDB's log format (its doc/log_format.md), read without LevelDB: how much of a file is whole.
+"""LevelDB's log format (its doc/log_format.md), read without LevelDB: which part of a file is
+whole.
 
 When power fails, any pages of the last write may reach the disk, in any order: its beginning, its
 end with a page of zeros before it, or whatever the disk had there before. Such a torn tail was
 never confirmed, because its sync did not return, and can be cut off. Anything else that is wrong
-is damage to what had been confirmed. LevelDB knows no such difference: it drops what ends too
-early without a word, and with paranoid checks refuses everything else.
+is damage to confirmed writes. LevelDB does not make this distinction: it silently drops what ends
+too early, and with paranoid checks refuses everything else.
 
-The difference can be told because each write is synced before the next one begins:
+The distinction is possible because each write is synced before the next one begins:
 
-- No later write follows a torn one. Where a later record is found, the broken one had
-  been synced. Later *fragments* of the torn record itself say nothing, so only the beginning of
-  a record counts; and only one that is newer than the last whole one, because blocks that the
-  disk used before may hold whole records of an older file.
-- Power takes pages, not bits. A record that one flipped bit would make right was whole.
+- No later write follows a torn one. If a later record is found, the broken one had been synced.
+  Later *fragments* of the torn record itself prove nothing, so only the beginning of a record
+  counts; and only of a record newer than the last whole one, because blocks that the disk used
+  before may hold whole records of an older file.
+- A power failure takes pages, not bits. A record that one flipped bit would make right was whole.
 
-Nothing follows the last write of a file. When all of its last page is garbage, that may be damage
-as well; the log's floor or the state then misses what had been confirmed.
+Nothing follows the last write of a file. If all of its last page is garbage, that may be damage
+too; the log's floor or the state then misses what had been confirmed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ BLOCK_BYTES = 32 * 1024
 _HEAD = Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _BEGINNING = re.compile(b"[\x01\x02]")
-# The least that a disk writes at once.
+# The smallest unit that a disk writes.
 _SECTOR_BYTES = 512
 _MASK_DELTA = 0xA282EAD8
 _POLYNOMIAL = 0x82F63B78
@@ -47,23 +48,23 @@ class Damaged(Exception):
 
 
 class Records(Protocol):
-    """What the records of a file are, so that the next one can be told from any other."""
+    """The kind of a file's records, which tells the next one from any other."""
 
     def take(self, record: bytes) -> bool:
         """Whether this is the next record. If so, the one after it is the next."""
 
     def is_later(self, beginning: bytes, distance: int) -> bool:
-        """Whether a record that begins so was written after the next one was.
+        """Whether a record that begins like this was written after the next one.
 
-        It lies `distance` bytes after the place where the next one should be; with 0, it is there
-        and whole, but not the next one.
+        It lies `distance` bytes after the place where the next one should be; with 0, a whole
+        record is there, but not the next one.
         """
 
 
 def whole_size(content: bytes, records: Records) -> int:
-    """How many bytes of a file its whole records take; what follows is a torn write.
+    """How many bytes of a file its whole records take; the rest is a torn write.
 
-    Raises `Damaged` when that had been synced.
+    Raises `Damaged` if the rest had been synced.
     """
     end = 0
     while True:
@@ -77,12 +78,12 @@ def whole_size(content: bytes, records: Records) -> int:
         raise Damaged(end, f"a bit of the record at byte {end} has changed")
     for start, beginning in _beginnings(content, end):
         if records.is_later(beginning, start - end):
-            raise Damaged(end, f"what byte {end} begins is lost, though byte {start} was written")
+            raise Damaged(end, f"byte {end} is lost, though byte {start} was written after it")
     return end
 
 
 def _read(content: bytes, at: int) -> tuple[bytes, int, bool]:
-    """The record at `at`, or as much of it as is there; where it ends; and whether it is whole."""
+    """The record at `at`, or the part that is there; where it ends; and whether it is whole."""
     pieces: list[bytes] = []
     kinds: tuple[int, ...] = (_FULL, _FIRST)
     while True:
@@ -100,7 +101,7 @@ def _read(content: bytes, at: int) -> tuple[bytes, int, bool]:
 
 
 def _fragment(content: bytes, at: int) -> tuple[int, bytes]:
-    """The kind and payload of the fragment at `at`; kind 0 when there is none that is whole."""
+    """The kind and payload of the fragment at `at`; kind 0 if no whole one is there."""
     if at + _HEAD.size > len(content):
         return 0, b""
     checksum, length, kind = _HEAD.unpack_from(content, at)
@@ -130,7 +131,7 @@ def _unmasked(checksum: int) -> int:
 
 
 def _is_one_bit_off(content: bytes, at: int) -> bool:
-    """Whether the fragment at `at` would be right with one bit changed, which a tear cannot do."""
+    """Whether one changed bit would make the fragment at `at` right; a tear cannot do that."""
     if at + _HEAD.size > len(content):
         return False
     checksum, length, _ = _HEAD.unpack_from(content, at)
@@ -149,9 +150,9 @@ def _is_one_bit_off(content: bytes, at: int) -> bool:
 
 
 def _changed_bit(difference: int, bits: int) -> int | None:
-    """How many bits before the last one the bit is that makes such a difference to a CRC-32C.
+    """How far before the last bit the bit lies whose change makes such a difference to a CRC-32C.
 
-    The last bit makes that of the polynomial, divided on for each bit that is further away.
+    The last bit makes that of the polynomial, divided on for each bit further from the end.
     """
     made = _POLYNOMIAL
     for distance in range(bits):
@@ -164,16 +165,16 @@ def _changed_bit(difference: int, bits: int) -> int | None:
 def _is_written(content: bytes, place: int, end: int) -> bool:
     """Whether the sector of `place`, as far as it lies before `end`, holds anything.
 
-    The only bit of a sector is lost together with it.
+    A sector's only bit is lost together with the sector.
     """
     sector = place - place % _SECTOR_BYTES
     return any(content[sector : min(sector + _SECTOR_BYTES, end)])
 
 
 def _beginnings(content: bytes, start: int) -> Iterator[tuple[int, bytes]]:
-    """Where from `start` on a record begins, and its beginning as far as that is whole.
+    """Where records begin, from `start` on, and their beginnings as far as those are whole.
 
-    At any byte: the lengths by which records are found one after the other may be wrong.
+    Looks at any byte: the lengths that lead from one record to the next may be wrong.
     """
     for match in _BEGINNING.finditer(content, start + _HEAD.size - 1):
         at = match.start() - (_HEAD.size - 1)
