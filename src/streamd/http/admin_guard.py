@@ -3,11 +3,11 @@
 A browser sends the requests of any page to any address that it reaches, and there is no credential
 that a page would lack. Three checks tell an operator's request from a page's:
 
-- Host names this node. A page whose name was rebound to the node's address (DNS rebinding) is of
-  the node's own origin for the browser, but still says its own name here.
+- Host names this node. If a page's name was rebound to the node's address (DNS rebinding), the
+  browser takes the page for one of the node's own, but the page still sends its own name as Host.
 - Origin, which browsers add, is the node's own or absent.
-- A POST is JSON. Pages of other origins may send forms and plain text unasked; for JSON a browser
-  asks before, and is given no permission.
+- A POST is JSON. Pages of other origins may send forms and plain text without permission; before
+  JSON the browser asks for permission, and gets none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamd.config import ServerConfig, split_address
 from streamd.headers import CONTENT_TYPE
 from streamd.http.messages import Request, Response, error_response
 
-# Probes and scrapers may use any name for these. All other operations paths are guarded.
+# Probes and scrapers may use any name for these paths. All other operations paths are guarded.
 PUBLIC_PATHS = frozenset(
     (b"/healthz", b"/readyz/local", b"/readyz/cluster", b"/metrics", b"/openapi.json")
 )
@@ -33,7 +33,7 @@ class AdminGuard:
         self._names = {"localhost", _canonical(listen), *map(_canonical, server.allowed_hosts)}
         if server.advertise is not None:
             self._names.add(_canonical(split_address("server.advertise", server.advertise)[0]))
-        # No name can be rebound to a page that was addressed without one.
+        # A page that was addressed without a name cannot have a rebound one.
         self._any_address = listen in _WILDCARDS
 
     def refusal(self, request: Request) -> Response | None:
@@ -46,7 +46,7 @@ class AdminGuard:
         if origin is not None and not _is_same(origin, request.scheme, host):
             message = "pages of other origins may not administer a node"
             return error_response(403, "ORIGIN_NOT_ALLOWED", message)
-        # Browsers ask before any other method that changes something.
+        # Browsers ask for permission before any other method that changes something.
         if request.method == "POST" and not _is_json(request.headers.get(CONTENT_TYPE.key, b"")):
             message = "Content-Type must be application/json"
             return error_response(415, "UNSUPPORTED_MEDIA_TYPE", message)
@@ -75,8 +75,8 @@ def _canonical(name: str) -> str:
 
 
 def _is_same(origin: bytes, scheme: bytes, host: bytes) -> bool:
-    """Whether a page of `origin` came from `host`. What is plain here may be TLS at a proxy before
-    us; the reverse would let anybody on the way put in a page."""
+    """Whether a page of `origin` came from `host`. What is plain HTTP here may be TLS at a proxy in
+    front; the reverse would let anyone on the network inject a page."""
     schemes = (b"https",) if scheme == b"https" else (b"http", b"https")
     return origin.lower() in [b"%b://%b" % (one, host.lower()) for one in schemes]
 

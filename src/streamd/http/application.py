@@ -130,7 +130,7 @@ class StreamApplication:
     async def _answer(
         self, request: Request, route: Route, resource: Resource | None
     ) -> Response | LiveResponse:
-        # Every call on the way to a handler costs every request, so this one also dispatches.
+        # Every call on the way to a handler costs every request, so this method also dispatches.
         try:
             if request.method in _WRITES:
                 if CONTENT_ENCODING.key in request.headers:

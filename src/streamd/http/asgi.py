@@ -41,8 +41,8 @@ _MAX_DISCARDING_S = 10.0
 class AsgiApplication:
     """Serves an `Application` to an ASGI server.
 
-    An ASGI server logs what an application raises, and goes on. So `raise_fatal` raises the errors
-    that are `fatal` to the node.
+    An ASGI server logs what an application raises, and continues. So `raise_fatal` raises the
+    errors that are `fatal` to the node.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """POST of several records in one body, each framed by its length: an extension of our own.
 
 A JSON array does this for JSON streams; other types have no array. Frames exist in the request
-alone. Each payload is stored as if it had been posted by itself, but all of them together, one
+only. Each payload is stored as if it had been posted by itself, but all of them together, one
 after another, or none.
 """
 
@@ -43,7 +43,7 @@ async def append_batch(service: Service, request: Request, route: BatchRoute) ->
     headers = request.headers
     raw_type = headers.get(CONTENT_TYPE.key)
     if not raw_type:
-        raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required: that of the payloads")
+        raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required: the payloads' type")
     kind = fields.content_type(raw_type)
     try:
         records = _records(kind, _payloads(request.body))

@@ -20,7 +20,7 @@ from streamd.streams.content import DEFAULT_CONTENT_TYPE, JSON_SEPARATOR, is_jso
 from streamd.streams.model import Stream
 from streamd.streams.reading import RecordSlice
 
-# How much is read at once, and written at once: even tiny messages must not hold up the loop.
+# How much is read at once, and written at once: even tiny messages must not block the loop.
 _READ_BYTES = 512 * 1024
 _WRITE_BYTES = 64 * 1024
 _WRITE_MESSAGES = 500
@@ -56,7 +56,7 @@ def _boundary() -> bytes:
     """A line that occurs in no part.
 
     The parts cannot be searched for it, because they are read while they are sent. But all of them
-    were stored before the boundary was drawn, so nobody can have put it into one, and 192 bits
+    were stored before the boundary was drawn, so no client can have put it into one, and 192 bits
     from the system do not repeat by chance. A predictable generator would not do: a writer that
     foresees a boundary can store one message that reads as two.
     """
@@ -123,7 +123,7 @@ class _Bootstrap:
                 raise ClientGone from error
             for piece in _pieces(found, part_head, trailing):
                 await channel.send(piece)
-                # Neither the read nor the send may have waited: let others run.
+                # Perhaps neither the read nor the send had to wait: let other tasks run.
                 await trio.lowlevel.checkpoint()
             at = found.slice.end
 

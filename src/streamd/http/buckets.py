@@ -139,8 +139,8 @@ async def _page(service: Service, query: ListQuery, *, local: bool) -> Page:
         if listed.expiry_ms is not None and listed.expiry_ms <= asked_ms
     ]
     if over and group.leads and not local:
-        # As for a single stream (`Service.find`): the log learns of the end first, then clients do.
-        # Log time has passed `asked_ms` by then, so the second page leaves all of them out.
+        # As for a single stream (`Service.find`): the log learns of the expiry first, then clients
+        # do. By then log time has passed `asked_ms`, so the second page leaves all of them out.
         await group.propose(Sweep(over))
         page = await service.node.reads.page(query, await group.stored())
     return page

@@ -1,7 +1,7 @@
 """Compression of complete answers, for clients that ask for it (RFC 9110 section 12.5.3).
 
-Live responses are never compressed: an event has to leave as it comes, and there a coder would
-keep its window for each of thousands of readers.
+Live responses are never compressed: an event has to leave at once, and a compressor would keep its
+window for each of thousands of readers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamd.streams.content import media_type
 LEAST_BYTES = 1024
 VARY = b"Vary: Accept-Encoding\r\n"
 
-# A larger body would hold up the event loop for more than a fraction of a millisecond.
+# Compressing a larger body would block the event loop for more than a fraction of a millisecond.
 _INLINE_BYTES = 8 * 1024
 # Compression may take one core. While more than this many answers wait for it, further ones are
 # sent uncompressed.
@@ -94,7 +94,7 @@ class Compressor:
         await self.compress(request, response)
 
     async def compress(self, request: Request, response: Response) -> None:
-        """Compress an answer of a kind that pays, if the client wants that and it gets smaller."""
+        """Compress an answer of a suitable type, if the client wants that and it gets smaller."""
         accepted = request.headers.get(ACCEPT_ENCODING.key)
         coding = None if accepted is None else choose(accepted)
         if coding is None:

@@ -1,9 +1,9 @@
 """One client's connection: reads requests one after another, and sends their answers.
 
 A connection is the `Channel` of its live responses, so that the hub writes events straight to its
-socket. Two tasks may then have bytes for it, and their order is kept by one rule: what does not fit
-into the socket goes to `_left`, after it everything else does too, and only the connection's own
-task, by `flush`, takes it from there.
+socket. Two tasks may then have bytes for it. One rule keeps their order: bytes that do not fit into
+the socket go to `_left`, all later bytes follow them there, and only the connection's own task
+takes them out, by `flush`.
 """
 
 from __future__ import annotations
@@ -93,21 +93,21 @@ class Connection:
             pass
 
     async def _speak_http2(self, ahead: bytes = b"") -> None:
-        """Serve HTTP/2 to the end; `ahead` was read from the connection already."""
+        """Serve HTTP/2 to the end; `ahead` has already been read from the connection."""
         assert self._door.http2 is not None
         self._enter(Phase.BUSY)
         await self._door.http2.serve(self.transport.stream(ahead + self.buffer))
 
     def check_time(self, now: float) -> None:
-        """Called by the sweeper: end the connection if it has waited too long. While a body comes,
-        `since` is when its pace was last checked."""
+        """Called by the sweeper: end the connection if it has waited too long. While a body
+        arrives, `since` is the time of the last check of its pace."""
         config = self._door.config
         waited_ms = (now - self.since) * 1000
         if self.phase is Phase.IDLE and waited_ms > config.idle_timeout_ms:
             self.scope.cancel()
         elif self.phase is Phase.HEAD and waited_ms > config.header_timeout_ms:
             self._late = RequestRejected(
-                408, "HEADER_TIMEOUT", "the request's head came too slowly"
+                408, "HEADER_TIMEOUT", "the request's head arrived too slowly"
             )
             self.scope.cancel()
         elif self.phase is Phase.BODY:
@@ -200,7 +200,7 @@ class Connection:
         except self._door.fatal:
             raise
         except Exception:
-            # A bug of ours: this client gets an error, the others are not affected.
+            # A bug of ours: this client gets an error, other clients are not affected.
             log.exception("handler failed", method=request.method)
             return error_response(500, "INTERNAL", "an internal error", close=True)
 
@@ -337,7 +337,7 @@ class Connection:
             await self.transport.send((head, *parts))
 
     async def _send_live(self, head: Head, response: LiveResponse, keep_alive: bool) -> bool:
-        """Send a live response. Returns whether the connection may go on."""
+        """Send a live response. Returns whether another request may follow."""
         self._chunked = response.length is None and head.fields.version == "1.1"
         wire = STATUS_LINES[response.status] + response.head + self._door.tail_head
         if self._chunked:
@@ -357,7 +357,7 @@ class Connection:
         return keep_alive
 
     def _framed(self, data: Buffer) -> bytes:
-        """A piece of a live body as it goes on the wire, after the head if it is the first."""
+        """A piece of a live body in wire format, after the head if it is the first."""
         framed = self._door.chunk(data) if self._chunked else bytes(data)
         if self._pending_head:
             framed, self._pending_head = self._pending_head + framed, b""

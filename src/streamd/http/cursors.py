@@ -1,7 +1,7 @@
 """Cursors, which keep a cache from answering live reads for ever (protocol section 8.1).
 
-A cursor is the number of a 20-second interval. Clients echo it, so that to a cache all requests
-within one interval are the same, and those of the next interval are not.
+A cursor is the number of a 20-second interval. Clients echo it, so that all requests within one
+interval are the same to a cache, and those of the next interval are not.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Cursors:
         self._random = random
 
     def next(self, echoed: int | None) -> int:
-        """The current interval; for a client that `echoed` that or a later one, a random one up to
-        an hour after the echoed, so that its cursors never repeat."""
+        """The current interval. If a client `echoed` that or a later one, a random one up to an
+        hour after the echoed one, so that its cursors never repeat."""
         current = current_cursor(self._clock_ms())
         if echoed is None or echoed < current:
             return current

@@ -10,7 +10,7 @@ import resource
 
 import structlog
 
-# LevelDB keeps open up to this share of what the process may open, whatever that is.
+# LevelDB keeps open up to this share of the files that the process may open, whatever that is.
 _TABLES_SHARE = 5
 # Logs and manifests of two stores, files of compactions, threads, listeners, the cold store.
 _OWN = 64
@@ -23,7 +23,7 @@ log = structlog.get_logger("streamd.http")
 def allowed_connections(wanted: int, *, clustered: bool) -> int:
     """At most `wanted`; less, and at least 1, where the system grants fewer descriptors.
 
-    Raises the process's own limit first, as far as it may.
+    First raises the process's own limit as far as allowed.
     """
     own = _OWN + (_PEERS if clustered else 0)
     granted = _raise_limit((wanted + own) * _TABLES_SHARE // (_TABLES_SHARE - 1) + 1)

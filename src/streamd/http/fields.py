@@ -67,8 +67,8 @@ class Live(Enum):
 
 class ReadQuery(NamedTuple):
     """The parameters of a read. `at` is None for ``offset=now``; `local` reads this node's state
-    without asking the leader for a later one. `record` stands for the offset at which that record
-    begins; `framed` asks for records with their lengths."""
+    without asking the leader for a later one. `record` replaces the offset by a record's number;
+    `framed` asks for records with their lengths."""
 
     at: Position | None = START
     live: Live | None = None
@@ -91,7 +91,7 @@ def refuse_coding(content_encoding: bytes) -> None:
     """Raise `BadRequest` for a coded body (RFC 9110 sections 8.4 and 12.5.3): readers would not
     learn that the bytes are coded, and a JSON stream could not parse them."""
     if content_encoding.strip().lower() not in (b"", b"identity"):
-        message = "a body must be sent as it is, without Content-Encoding"
+        message = "a body must be sent without Content-Encoding"
         raise BadRequest("UNSUPPORTED_CODING", message, 415, b"Accept-Encoding: identity\r\n")
 
 

@@ -37,7 +37,7 @@ log = structlog.get_logger("streamd.http")
 
 
 class Http2(Protocol):
-    """Serves the same application on connections of HTTP/2."""
+    """Serves the same application on HTTP/2 connections."""
 
     def share_limits(self, bodies: Shares, outgoing: Outgoing) -> None:
         """Count bodies and answers against the limits that HTTP/1.1 uses."""
@@ -130,7 +130,7 @@ class FrontDoor:
         ssl_context: ssl.SSLContext | None,
         nursery: trio.Nursery,
     ) -> None:
-        """Serve a connection that was accepted, or turn it away."""
+        """Serve an accepted connection, or turn it away."""
         if len(self.connections) + self._handshakes >= self.config.max_connections:
             turn_away(sock)
         elif ssl_context is None:
@@ -189,13 +189,13 @@ class FrontDoor:
         return self._chunk
 
     def _renew_tail_heads(self) -> None:
-        """The header lines that end the heads of this second's responses."""
+        """Renew the header lines that end the heads of this second's responses."""
         date = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
         self.tail_head = COMMON_HEAD + date
         self.private_tail_head = PRIVATE_HEAD + date
 
     async def _sweep(self) -> None:
-        """Keep the time limits of all connections, and the clock for the Date header."""
+        """Enforce the time limits of all connections, and set the clock for the Date header."""
         while True:
             await trio.sleep(_SWEEP_INTERVAL_S)
             self._renew_tail_heads()

@@ -1,7 +1,7 @@
 """Heads of requests, parsed strictly.
 
-A lenient server may read a request differently than the proxy in front of it, and that is how
-requests are smuggled. So this module refuses whatever RFC 9112 lets a recipient repair. llhttp
+A lenient server may read a request differently than the proxy in front of it, and that lets
+attackers smuggle requests. So this module refuses whatever RFC 9112 lets a recipient repair. llhttp
 parses the headers; the checks around it are those that llhttp leaves to its user.
 """
 
@@ -65,7 +65,7 @@ class _Parts:
 
 
 class Fields:
-    """A head from the version on, the part that the requests of one client tend to share.
+    """A head from the version on: the part that requests of one client tend to share.
 
     `content_length` is None for a chunked body.
     """
@@ -141,8 +141,8 @@ class Head:
 
 
 class HeadParser:
-    """Parses heads, and remembers some: a client that goes on appending to one stream repeats
-    its head byte for byte, and one that creates streams all but the first line."""
+    """Parses heads, and caches some: a client that keeps appending to one stream repeats its head
+    byte for byte, and one that creates streams repeats all but the first line."""
 
     def __init__(self, max_headers: int) -> None:
         self._max_headers = max_headers
@@ -206,7 +206,7 @@ def check_method(method: bytes) -> None:
 
 
 def check_host(host: bytes | None, *, required: bool = False) -> None:
-    """Raises `RequestRejected`."""
+    """Raises `RequestRejected` for a Host header that is malformed, or missing where required."""
     if host is None:
         if required:
             raise RequestRejected(400, "MISSING_HOST", "Host is required")
@@ -215,7 +215,7 @@ def check_host(host: bytes | None, *, required: bool = False) -> None:
 
 
 def check_expectation(expect: bytes | None) -> None:
-    """Raises `RequestRejected`."""
+    """Raises `RequestRejected` for any expectation but 100-continue."""
     if expect is not None and expect.lower() != b"100-continue":
         raise RequestRejected(417, "EXPECTATION_FAILED", "only Expect: 100-continue is supported")
 

@@ -1,9 +1,9 @@
-"""Cuts what a client of HTTP/2 sends, so that each turn of the event loop has little to do.
+"""Splits what an HTTP/2 client sends, so that each turn of the event loop has little to do.
 
 A frame of nine bytes may cost as much work as one of 16 KiB, and the library processes all it gets
 before any other task runs. So it gets a few frames at a time. Frames that carry neither a request
-nor a body come out of an allowance (a token bucket): a fast download needs many WINDOW_UPDATE
-frames, but in proportion to its bytes; a client that sends them without bytes floods.
+nor a body are paid from an allowance (a token bucket): a fast download needs many WINDOW_UPDATE
+frames, but in proportion to its bytes; a client that sends them without bytes is flooding.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 FRAMES_PER_TURN = 16
-# Control frames that a client may send at once, more with each second, and for each KiB of bodies.
+# Control frames that a client may send at once, and the allowance per second and per KiB of body.
 BURST_FRAMES = 1000
 FRAMES_PER_S = 100
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -86,7 +86,7 @@ class FrameMeter:
         size, kind, flags = int.from_bytes(header[:3]), header[3], header[4]
         self._left = size
         ignorable = kind == _PRIORITY or kind > _CONTINUATION
-        # Within a block of headers no other frame may come: the library refuses that.
+        # No other frame may come within a block of headers: the library refuses that.
         self._is_passed_on = not ignorable or self._in_headers or size > _MAX_FRAME_BYTES
         if kind in (_HEADERS, _CONTINUATION):
             self._in_headers = not flags & _END_HEADERS

@@ -21,7 +21,7 @@ class BoundedBuffer(h2.StreamBuffer):
     """The part of a response that waits for the client: little more than the high-water mark.
 
     Hypercorn's own buffer resumes the response whenever it is asked for data, even if nothing was
-    sent. A client that grants no window made the whole response pile up there.
+    sent. With a client that grants no window, the whole response piled up there.
     """
 
     async def push(self, data: bytes) -> None:
@@ -50,8 +50,8 @@ h2.StreamBuffer = BoundedBuffer  # type: ignore[misc]
 class HypercornConnection(TCPServer):
     """A connection that does little in each turn of the loop, and ends when its client leaves.
 
-    Hypercorn's own processes everything received in one turn, and after its client has left it
-    stays until the idle timeout: clients that come and go at a modest rate would use up all
+    Hypercorn's own connection processes everything received in one turn, and stays until the idle
+    timeout after its client has left: clients that come and go at a modest rate would use up all
     connections.
     """
 
@@ -113,4 +113,4 @@ class LimitedStream:
                 await self._inner.send_all(data[start : start + SEND_BYTES])
             if scope.cancelled_caught:
                 await trio.aclose_forcefully(self._inner)
-                raise trio.BrokenResourceError("the client takes too little")
+                raise trio.BrokenResourceError("the client receives too slowly")

@@ -1,9 +1,10 @@
 """HTTP/2 by Hypercorn, on connections that the front door accepted.
 
 In Hypercorn's own `serve` an error of one connection ends them all, and in version 0.18 a client
-can cause one: data for an HTTP/2 stream that was answered before its body had come. So only its
-connection class is used, and errors stay within the connection. It gets HTTP/2 only: its parser of
-HTTP/1.1 repairs what the front door refuses, and accepts upgrades that a proxy did not ask for.
+can cause one: data for an HTTP/2 stream that was answered before its body had arrived. So streamd
+uses only its connection class, and errors stay within the connection. It gets HTTP/2 only: its
+parser of HTTP/1.1 repairs what the front door refuses, and accepts upgrades that a proxy did not
+ask for.
 """
 
 from __future__ import annotations

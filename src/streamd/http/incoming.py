@@ -1,4 +1,5 @@
-"""Bodies of requests that handlers receive in pieces, and how slowly they may come."""
+"""Request bodies that handlers receive in pieces, and the minimum pace at which they must
+arrive."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ _MARKS_PER_WINDOW = 8
 
 
 class Pace:
-    """Whether a body comes fast enough: `body_min_bytes_per_s` in each `body_timeout_ms`.
+    """Whether a body arrives fast enough: `body_min_bytes_per_s` in each `body_timeout_ms`.
 
     The window slides, so a fast beginning does not pay for a slow rest. Only the time that the
-    server spent waiting counts: what it does with a piece is not the client's fault.
+    server spent waiting counts: its own work on a piece is not the client's fault.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -56,12 +57,12 @@ class Pace:
 
 def too_slow() -> RequestRejected:
     """The rejection of a body that falls short of `Pace`."""
-    return RequestRejected(408, "BODY_TIMEOUT", "the request's body came too slowly")
+    return RequestRejected(408, "BODY_TIMEOUT", "the request's body arrived too slowly")
 
 
 def too_many_bodies() -> RequestRejected:
     """The rejection of a body beyond what all bodies together may hold."""
-    message = "too many bodies are coming in (server.max_buffered_bytes)"
+    message = "too many bodies are being received (server.max_buffered_bytes)"
     return RequestRejected(503, "OVERLOADED", message, b"Retry-After: 1\r\n")
 
 
@@ -81,7 +82,7 @@ class Wire(Protocol):
         """Receive into the buffer; returns what came. Raises `ClientGone` at the end."""
 
     async def send_continue(self) -> None:
-        """Send 100 Continue, for which the client waits."""
+        """Send the 100 Continue that the client waits for."""
 
 
 class WireBody:

@@ -18,8 +18,8 @@ from streamd.http.shares import client_of
 from streamd.http.wire import STATUS_LINES, body_parts
 
 _BACKLOG = 4096
-# With one accept per turn new clients would starve while a thousand busy ones make turns long;
-# with all of them at once the busy ones would wait.
+# With one accept per turn, new clients would starve while a thousand busy ones make turns long;
+# with all of them at once, the busy ones would wait.
 ACCEPTS_PER_TURN = 64
 _ACCEPT_BACKOFF_S = 0.1
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

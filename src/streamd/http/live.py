@@ -99,7 +99,7 @@ class SseReader(Reader):
         self.finished = change.stream.closed
         if sent and not self.finished:
             return True
-        # Its own task must write the rest now, and not at the next heartbeat.
+        # Its own task must write the rest now, not at the next heartbeat.
         self.wake()
         return False
 
@@ -138,8 +138,8 @@ class Hub:
             self.reading_now[mode] -= 1
 
     def add(self, reader: Reader) -> None:
-        """Publish changes to `reader` too. It must `park` without awaiting anything in between, or
-        it would miss the changes of that time."""
+        """Publish changes to `reader` too. It must `park` without awaiting in between, or it would
+        miss the changes made in that time."""
         self._readers.setdefault(reader.stream, set()).add(reader)
 
     def remove(self, reader: Reader) -> None:
@@ -202,7 +202,7 @@ class Hub:
         return encode
 
     def drain(self) -> None:
-        """Wake all readers to end: the node stops."""
+        """Wake all readers and end them: the node is stopping."""
         self.draining = True
         self._wake_readers(list(self._readers))
 

@@ -14,7 +14,7 @@ import msgspec
 
 Buffer = bytes | memoryview
 
-# A stream may hold HTML. `sandbox` makes a browser show it without scripts and outside of this
+# A stream may hold HTML. `sandbox` makes a browser show it without scripts and outside this
 # origin, so that it can neither act for its reader nor read other streams.
 _SAFE_HEAD = b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox\r\n"
 # Sent with every response, errors included (protocol 10.7 and CORS for browser clients).
@@ -37,9 +37,9 @@ class Channel(Protocol):
     def try_send(self, data: bytes) -> bool:
         """Write as much of `data` as the socket takes now, without waiting.
 
-        Returns whether all of it went. If not, the channel holds the rest (one piece at most), and
-        the reader's own task must `flush` before anything more is sent. A broken connection also
-        gives False, and `flush` then raises.
+        Returns whether all of it was written. If not, the channel holds the rest (one piece at
+        most), and the reader's own task must `flush` before anything more is sent. A broken
+        connection also gives False, and `flush` then raises.
         """
         ...
 
@@ -72,7 +72,7 @@ class IncomingBody(Protocol):
     async def receive(self) -> bytes:
         """The next piece, of about 64 KiB at most; empty at the end and from then on.
 
-        Raises `ClientGone`, and `wire.RequestRejected` for a body that is malformed or comes too
+        Raises `ClientGone`, and `wire.RequestRejected` for a body that is malformed or arrives too
         slowly: the adapter answers that, the handler only cleans up.
         """
         ...
@@ -83,8 +83,8 @@ class ClientGone(Exception):
 
 
 class Request:
-    """One HTTP request. Its `body` is complete (adapters enforce `max_body_bytes`), or, where the
-    application `takes_pieces`, empty: then the handler receives it from `incoming`.
+    """One HTTP request. Its `body` is complete (adapters enforce `max_body_bytes`). Where the
+    application `takes_pieces` it is empty, and the handler receives the body from `incoming`.
 
     `path` is the raw path as sent, still percent-encoded and without the query; `query` is the
     raw query string without ``?``. Header names are lower-case; a header sent twice has its
@@ -164,10 +164,11 @@ class LiveResponse:
     """A response whose body `run` writes.
 
     The adapter frames what `run` sends through its channel (chunked transfer coding on HTTP/1.1,
-    DATA frames on HTTP/2) and ends the body when `run` returns. If `length` is given, the head has
-    it as the body's size in bytes, and `run` sends exactly as much. `run` raises `ClientGone` when
-    the client has left, and to break off a body that it cannot finish. The adapter calls it before
-    it waits for anything, so `run` certainly releases what the handler holds for it.
+    DATA frames on HTTP/2) and ends the body when `run` returns. If `length` is given, the head
+    states it as the body's size in bytes, and `run` sends exactly as much. `run` raises
+    `ClientGone` when the client has left, and also to abort a body that it cannot finish. The
+    adapter calls it before it waits for anything, so `run` certainly releases what the handler
+    holds for it.
     """
 
     __slots__ = ("status", "head", "run", "length")

@@ -126,7 +126,7 @@ def _no_cold_store() -> Answer:
 
 
 async def _run_now(node: Node, work: str) -> Answer:
-    """Start work of the leader's cold store now; the answer says how to tell that it is done."""
+    """Start work of the leader's cold store now; the answer says how to tell when it is done."""
     if node.cold_tier is None:
         return _no_cold_store()
     address = node.leader_address()

@@ -1,7 +1,7 @@
 """Limits the memory of answers that clients have not received yet, for all clients together.
 
 A client that receives nothing keeps its answer in memory until the write timeout. Bytes shared by
-many answers, as recent ones are, are in memory once and count once. An address may hold no more
+many answers, such as recent ones, are in memory once and count once. An address may hold no more
 than it leaves for the others (`shares`).
 """
 
@@ -14,7 +14,7 @@ from streamd.http.messages import Buffer, error_response
 from streamd.http.shares import leaves_enough
 from streamd.http.transports import is_joined
 
-# A smaller answer is not counted: about as much waits in each client's socket as well.
+# Smaller answers are not counted: about as much waits in each client's socket as well.
 UNCOUNTED_BYTES = 64 * 1024
 FULL = error_response(
     503,
@@ -25,7 +25,7 @@ FULL = error_response(
 
 
 class OutgoingFull(Exception):
-    """Answers hold as much as they may."""
+    """All answers together hold as much as they may."""
 
 
 class Outgoing:
@@ -68,7 +68,7 @@ class Outgoing:
 
     def _may_hold(self, own: _Held | None) -> bool:
         """Whether the total is within the limit, and `own`, the bytes of a client with several
-        answers, within the client's part of it."""
+        answers, within the client's share of it."""
         held, limit = self._all.bytes, self._limit_bytes
         return held <= limit and (own is None or leaves_enough(limit, held, own.bytes))
 

@@ -25,7 +25,7 @@ from streamd.streams.offsets import Position
 _NO_STORE = b"Cache-Control: no-store\r\n"
 _CACHEABLE_S = 60
 # Records with their lengths, for programs that need each record. Every length costs some work, so
-# a large answer of tiny records would hold up the loop: hence a limit of its own.
+# a large answer of tiny records would block the loop: hence a limit of its own.
 FRAMED_TYPE = "application/vnd.streamd.records"
 _FRAMED_BYTES = PIECE_BYTES
 _CACHEABLE = b"Cache-Control: public, max-age=60, stale-while-revalidate=300\r\n"
@@ -97,7 +97,7 @@ async def read(service: Service, request: Request, route: StreamRoute) -> Respon
 
 
 async def _boundary(service: Service, stream: Stream, record: int) -> Position | Response:
-    """The offset at which a record begins, or the answer that it cannot be read."""
+    """The offset at which a record begins, or the error if it cannot be read."""
     try:
         return await service.node.reads.boundary(stream, record)
     except OffsetMismatch:
@@ -173,7 +173,7 @@ async def _catch_up(
 
 
 def body_of(stream: Stream, found: Slice) -> Buffer | list[Buffer]:
-    """What was read as a body: JSON messages in brackets, other records as they are stored."""
+    """A slice as a body: JSON messages in brackets, other records as they are stored."""
     if not is_json(stream.content_type):
         return found.parts or b""
     if not found.parts:

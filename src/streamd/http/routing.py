@@ -1,7 +1,7 @@
 """Resolves a raw request path to the resource that it names.
 
 Streams have two addresses. ``/v1/stream/{path}`` is the base protocol's: the first of several
-segments is a bucket, made on first use, and a single segment lies in the bucket ``_default``.
+segments is a bucket, created on first use, and a single segment lies in the bucket ``_default``.
 ``/{bucket}/{stream}`` is the bucketed surface (extensions section 1), strict about its names.
 """
 
@@ -144,7 +144,7 @@ def _resolve(path: bytes) -> Route:
 def path_of(bucket: bytes, name: bytes) -> str:
     """The path of a stream on the base protocol's surface, where every name is possible.
 
-    Only what must be is escaped, so the path is at most as long as the one that made the stream.
+    Only what must be escaped is, so the path is at most as long as the one that made the stream.
     """
     segments = name.split(b"/")
     quoted = ("%2E" if part == b"." else quote(part, _PATH_CHARACTERS) for part in segments)

@@ -21,9 +21,9 @@ from streamd.streams.offsets import Position
 class Service:
     """A node, and what its handlers share: limits over all clients, and tools.
 
-    `uploads` and `downloads` limit the snapshots and bootstraps on their way in and out,
-    `outgoing` the bytes that live readers hold, `splitting` the large JSON bodies that are split
-    into messages at the same time: one, for it takes many times its size meanwhile.
+    `uploads` and `downloads` limit the snapshots and bootstraps on their way in and out, `outgoing`
+    the bytes that live readers hold, `splitting` the large JSON bodies that are split into messages
+    at the same time: one, because splitting takes many times the body's size.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class Service:
         self.outgoing = Outgoing(server.max_buffered_bytes)
 
     async def find(self, route: StreamRoute, *, local: bool = False) -> Stream | Response:
-        """The stream at `route`, or the error that there is none.
+        """The stream at `route`, or the error response if it does not exist.
 
         Linearizable, or with `local` by this node's state. Raises `Unavailable`.
         """
@@ -74,8 +74,8 @@ class Service:
         """Whether a stream has expired; if so, the log says it too when this returns.
 
         Clocks of nodes differ. If one node answered by its own clock that a stream is gone, another
-        could show the stream afterwards. So the leader first writes the end to the log, and the
-        other nodes go by the log alone.
+        could still show the stream afterwards. So the leader first writes the expiry to the log,
+        and the other nodes go by the log alone.
         """
         if stream.deleted or (stream.ttl_ms is None and stream.expires_at_ms is None):
             return False

@@ -17,8 +17,8 @@ class LimitReached(Exception):
 
 
 def client_of(host: str) -> str:
-    """The client that `host`, an IP address, counts as: with IPv6 its /64, for a client has all of
-    that."""
+    """The client that `host`, an IP address, counts as: with IPv6 its /64, because one client has a
+    whole /64."""
     if ":" not in host:
         return host
     return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:8].hex()

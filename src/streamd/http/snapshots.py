@@ -31,8 +31,8 @@ from streamd.streams.content import DEFAULT_CONTENT_TYPE
 from streamd.streams.model import Snapshot, Stream
 from streamd.streams.offsets import Position
 
-# A slow client may need minutes for a part. A shorter part is logged sooner, so that an upload
-# without a new part for long is known to have lost its node.
+# A slow client may need minutes for a part. A shorter part is logged sooner: an upload without a
+# new part for long is then known to have lost its node.
 _PART_S = 15.0
 
 _NO_SNAPSHOT = error_response(404, "SNAPSHOT_NOT_FOUND", "snapshot not found")
@@ -78,7 +78,7 @@ class Sending:
             elif stream.earliest != stream.tail:
                 await self._service.node.reads.records(stream, stream.earliest, 1)
         except (BlobGone, OffsetMismatch):
-            pass  # The sending will meet it again, and break off the body.
+            pass  # Sending will meet it again, and abort the body.
         except BaseException:
             self.end()
             raise
@@ -158,8 +158,8 @@ def _check_size(service: Service, size: int) -> None:
 
 
 def _hopeless(stream: Stream, at: Position) -> Response | None:
-    """The refusal of an offset that fails before the body has come. The machine decides in the
-    end."""
+    """The refusal of an offset that can be known to fail before the body has arrived. The machine
+    has the final say."""
     if at.record < stream.earliest.record:
         return offset_gone(stream.earliest)
     return _beyond_tail(stream.tail) if at.record > stream.records else None
@@ -242,7 +242,7 @@ async def read(service: Service, request: Request, route: SnapshotRoute) -> Resp
 
 
 def snapshot_head(stream: Stream) -> bytes:
-    """The headers that tell the snapshot's place in its stream, from where a client reads on."""
+    """The headers with the snapshot's offset, from which a client reads on."""
     at_tail = stream.earliest == stream.tail
     head = (
         b"Stream-Snapshot-Offset: %b\r\nStream-Next-Offset: %b\r\nStream-Up-To-Date: %b\r\n"
@@ -253,8 +253,7 @@ def snapshot_head(stream: Stream) -> bytes:
 
 
 async def delete(service: Service, request: Request, route: SnapshotRoute) -> Response:
-    """DELETE: always refused, because the only snapshot is the one that the stream needs (section
-    2.6)."""
+    """DELETE: always refused, because the stream needs its only snapshot (section 2.6)."""
     stream = await service.find(route.stream)
     if isinstance(stream, Response):
         return stream

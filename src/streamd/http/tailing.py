@@ -146,10 +146,10 @@ class _SseTail:
             with self._service.outgoing.holding(parts, sum(map(len, parts)), self._client):
                 for piece in data_event_pieces(content_type, parts):
                     await channel.send(piece)
-                    # The socket need not have made this task wait.
+                    # The socket may not have made this task wait.
                     await trio.lowlevel.checkpoint()
         except OutgoingFull:
-            return False  # It may go on from the last event when it comes again.
+            return False  # The client may continue from the last event when it reconnects.
         await channel.send(control)
         return True
 

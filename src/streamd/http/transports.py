@@ -11,7 +11,7 @@ import trio
 from streamd.http.messages import Buffer, ClientGone
 
 _RECEIVE_BYTES = 64 * 1024
-# What a client may send ahead while its live response is under way.
+# How much a client may send ahead during its live response.
 _MAX_AHEAD_BYTES = 64 * 1024
 _JOIN_BYTES = 256 * 1024
 _MAX_GATHERED = 64
@@ -23,7 +23,7 @@ _LINGER_BYTES = 64 * 1024 * 1024
 
 
 class ReadAhead:
-    """Wraps the Trio stream `inner`, from which the bytes `ahead` were read already."""
+    """Wraps the Trio stream `inner`, from which the bytes `ahead` have already been read."""
 
     def __init__(self, inner: Any, ahead: bytes) -> None:
         self._inner = inner
@@ -58,8 +58,8 @@ class Transport(Protocol):
         `receive`."""
 
     def stream(self, ahead: bytes) -> Any:
-        """The connection as a Trio stream that begins with `ahead`, for another server; from then
-        on only `close` may be called here."""
+        """The connection as a Trio stream that begins with `ahead`, for another server; after that
+        only `close` may be called here."""
 
     async def linger(self) -> None:
         """Close the sending side and let the client read: a close with unread input would reset
@@ -121,8 +121,8 @@ class SocketTransport:
         raise ClientGone
 
     async def wait_disconnected(self) -> None:
-        """As `Transport.wait_disconnected`. A client that sends too much meanwhile is not read any
-        further, so its end goes unnoticed until the response does."""
+        """As `Transport.wait_disconnected`. A client that sends too much meanwhile is no longer
+        read, so its disconnection goes unnoticed until the response ends."""
         while len(self._ahead) < _MAX_AHEAD_BYTES:
             await trio.lowlevel.wait_readable(self._sock)
             try:

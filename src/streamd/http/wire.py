@@ -15,8 +15,8 @@ MAX_TRAILER_BYTES = 4 * 1024
 CHUNKS_PER_TURN = 256
 
 VISIBLE = bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100)) + b"\t\r\n"
-# Headers that framing or routing rests on; two different values would be ambiguous, as with those
-# that the protocol defines.
+# Headers that framing or routing relies on. Two different values would be ambiguous, as they would
+# be for the headers that the protocol defines.
 _FRAMING = (b"host", b"content-length", b"transfer-encoding", b"expect")
 SINGLE_HEADERS = frozenset((*_FRAMING, *(header.key for header in HEADERS if header.single)))
 # Fields refused in trailers (RFC 9110 section 6.5.1): they come too late, and a proxy may not see
@@ -70,7 +70,7 @@ class Chunked:
     def feed(self, buffer: bytearray) -> bool:
         """Decode what is complete at the front of `buffer`, and remove it there.
 
-        At most `CHUNKS_PER_TURN` at once: a tiny chunk costs a hundred times what its bytes do.
+        At most `CHUNKS_PER_TURN` at once: a tiny chunk costs a hundred times as much as its bytes.
         Returns whether there may be more to decode, after a turn of the loop. Raises
         `RequestRejected`.
         """
@@ -128,7 +128,7 @@ class Chunked:
 
 
 def _line(buffer: bytearray, at: int) -> bytes | None:
-    """The line that begins at `at`, without its end, or None if its end has not come yet."""
+    """The line that begins at `at`, without its end, or None if its end has not arrived yet."""
     end = buffer.find(b"\n", at, at + MAX_CHUNK_LINE_BYTES + 2)
     if end < 0:
         if len(buffer) - at > MAX_CHUNK_LINE_BYTES:

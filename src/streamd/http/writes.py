@@ -121,7 +121,7 @@ def append_answer(command: Append, outcome: Outcome, route: StreamRoute) -> Resp
 
 
 def _position(outcome: Outcome) -> bytes:
-    """The tail after a write, or the one that it met, and its ETag."""
+    """The tail after a write, or the one that the write found, and its ETag."""
     tail = outcome.tail.token()
     return _POSITION % (tail, outcome.incarnation, tail, CLOSED if outcome.closed else b"")
 
@@ -317,8 +317,8 @@ def location(request: Request) -> bytes:
 
 
 async def _records(service: Service, content_type: str, body: bytes) -> Records:
-    """A body as records. A large one of JSON is split in a thread: splitting millions of messages
-    in the loop would hold up all clients and the heartbeats of Raft."""
+    """A body as records. A large JSON body is split in a thread: splitting millions of messages
+    in the loop would block all clients and Raft's heartbeats."""
     try:
         if len(body) <= SMALL_BYTES or not is_json(content_type):
             return split_body(content_type, body)

@@ -9,7 +9,7 @@ from streamd.raft.messages import AppendRequest, EntryKind, Heartbeat, Message
 
 
 def fault(message: Message) -> str | None:
-    """What is wrong with a message, whoever sent it and whenever; None if nothing is.
+    """What is wrong with a message, regardless of its sender and the time; None if nothing is.
 
     Only the state machine can judge the payload of `COMMANDS`.
     """

@@ -5,9 +5,9 @@ from the structs that are encoded. The `*_routes` modules list paths and operati
 errors and parameters by their keys, and `elements` turns them into the document. The document is
 built once, at the first request, and served as ``/openapi.json``.
 
-tests/http/test_openapi.py keeps it true: each error raised in the code is documented and the other
-way round, each route of the application is there, and every answer of all HTTP tests is valid by
-it. The tables of docs/api.md are compared with it, too.
+tests/http/test_openapi.py keeps it true: the errors in the code and in the document are the same,
+each route of the application is documented, and every answer in the HTTP tests is valid by it. The
+tables of docs/api.md are compared with it, too.
 """
 
 from __future__ import annotations

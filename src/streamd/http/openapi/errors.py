@@ -31,8 +31,8 @@ ERRORS: dict[str, Error] = {
     "400 BAD_TRAILER": Error("A trailer is malformed or not allowed."),
     "404 NOT_FOUND": Error("There is no such route."),
     "405 METHOD_NOT_ALLOWED": Error("The path has no such method.", ("Allow",)),
-    "408 HEADER_TIMEOUT": Error("The head came too slowly."),
-    "408 BODY_TIMEOUT": Error("The body came too slowly."),
+    "408 HEADER_TIMEOUT": Error("The head arrived too slowly."),
+    "408 BODY_TIMEOUT": Error("The body arrived too slowly."),
     "413 BODY_TOO_LARGE": Error("The body exceeds `server.max_body_bytes`."),
     "414 TARGET_TOO_LONG": Error("The request target exceeds 8 KiB."),
     "415 UNSUPPORTED_CODING": Error(
@@ -48,7 +48,7 @@ ERRORS: dict[str, Error] = {
     "500 INTERNAL": Error("A bug in the server; its log has the traceback."),
     "500 RESPONSE_TOO_LARGE": Error("The answer became too large."),
     "503 OVERLOADED": Error(
-        "Too many bodies are coming in, or answers wait for slow clients.", _RETRY
+        "Too many bodies are being received, or answers wait for slow clients.", _RETRY
     ),
     "503 TOO_MANY_CONNECTIONS": Error("Too many connections are open.", _RETRY),
     "503 TOO_MANY_READERS": Error("Too many live readers are connected.", _RETRY),

@@ -33,8 +33,8 @@ _PATH: dict[str, tuple[Json, str, str]] = {
         {**TOKEN, "maxLength": MAX_PATH_BYTES},
         "chat",
         (
-            "One segment or several, all in UTF-8. Of several the first is the bucket, made on "
-            "first use; one alone lies in the bucket `_default`."
+            "One segment or several, all in UTF-8. The first of several is the bucket, created on "
+            "first use; a single one lies in the bucket `_default`."
         ),
     ),
     "bucket": (
@@ -143,7 +143,7 @@ def parameters() -> Json:
 
 def headers() -> Json:
     """The document's ``components/headers``: each as one that is always there, and as one that
-    is not."""
+    is optional."""
     found: Json = {}
     for one in _OURS:
         if one.response:

@@ -118,7 +118,7 @@ _READ = Operation(
     {
         200: Reply(
             "The records from the offset on: all or a piece, as `Stream-Up-To-Date` says. With "
-            "`live=sse`, events `data` and `control`; the latter have what headers have otherwise.",
+            "`live=sse`, events `data` and `control`; the latter carry what headers otherwise do.",
             (
                 "Stream-Next-Offset?",
                 "Stream-Up-To-Date?",
