@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from struct import Struct
 from typing import Any
 
@@ -36,6 +37,14 @@ class Header(msgspec.Struct, array_like=True):
     archived: Place = Place()
     incarnation_base: int = 0
     scrub: Scrub = Scrub()
+
+
+def first_header(group: int) -> Header:
+    """The header of a group's state before its first entry."""
+    if group == 0:
+        return Header()
+    number = int.from_bytes(sha256(b"/%d" % group).digest()[:8])
+    return Header(incarnation_base=(1 << 62) + number % (1 << 62))
 
 
 class Bucket(msgspec.Struct, array_like=True, gc=False):

@@ -63,17 +63,22 @@ class Driver:
     objects by their names."""
 
     def __init__(
-        self, store: MemoryStore | None = None, objects: dict[str, bytes] | None = None
+        self,
+        store: MemoryStore | None = None,
+        objects: dict[str, bytes] | None = None,
+        *,
+        group_id: int = 0,
     ) -> None:
         self.store = store or MemoryStore()
         self.objects = {} if objects is None else objects
         self.packs = 0
         self.now_ms = 1_000_000
+        self._group_id = group_id
         self.reopen()
 
     def reopen(self) -> None:
         """Start over from what the store has."""
-        self.state = State(self.store)
+        self.state = State(self.store, group_id=self._group_id)
         self.machine = Machine(self.state)
 
     def flush(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -164,9 +165,20 @@ def test_the_bytes_of_a_command_are_those_a_client_wants_to_have_kept(
     assert brings_bytes(command) == (size > 0)
 
 
-def test_incarnations_of_two_clusters_lie_far_apart_and_fit_a_tag() -> None:
-    one, other = incarnation_base("one"), incarnation_base("another")
-    assert one != other
-    assert min(one, other) >= 1 << 62
-    version = parse_tag(state_tag(one, Position(*AT).token(), False))
-    assert version == Version(one, *AT, False)
+def test_incarnations_of_two_clusters_or_groups_lie_far_apart_and_fit_a_tag() -> None:
+    bases = [
+        incarnation_base(group_id, cluster_id)
+        for group_id in (0, 1, 2, 2**32 - 1)
+        for cluster_id in ("", "one", "another")
+    ]
+    assert bases[0] == 0
+    assert min(bases[1:]) >= 1 << 62
+    assert min(later - former for former, later in pairwise(sorted(bases))) > 1 << 48
+    for base in bases[1:]:
+        version = parse_tag(state_tag(base, Position(*AT).token(), False))
+        assert version == Version(base, *AT, False)
+
+
+def test_group_0_has_the_bases_that_the_first_release_gave_out() -> None:
+    assert incarnation_base(0) == 0
+    assert incarnation_base(0, "one") == 8544106591765445504

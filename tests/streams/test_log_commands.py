@@ -27,6 +27,7 @@ from streamd.streams.commands import (
     Result,
     Scrubbed,
 )
+from streamd.streams.etags import incarnation_base
 from streamd.streams.model import (
     ForkRequest,
     IfMatch,
@@ -144,6 +145,20 @@ def test_renewed_incarnations_go_into_outcomes_from_then_on(driver: Driver) -> N
     after = driver.append(b"more")
     assert after.incarnation == before.incarnation + (1 << 62)
     assert driver.do(Delete(key("none"))).incarnation == 0
+
+
+def test_the_same_stream_id_has_another_incarnation_in_each_group() -> None:
+    incarnations = []
+    for group_id in (0, 1, 2):
+        driver = Driver(group_id=group_id)
+        driver.create()
+        driver.flush()
+        driver.reopen()
+        stream = driver.state.streams.get(key("s"))
+        assert stream is not None
+        assert stream.stream_id == 1
+        incarnations.append(driver.append(b"more").incarnation)
+    assert incarnations == [1, incarnation_base(1) + 1, incarnation_base(2) + 1]
 
 
 def test_a_scrub_is_noted_for_the_leader_of_the_entrys_term_alone(driver: Driver) -> None:

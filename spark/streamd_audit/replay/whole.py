@@ -24,7 +24,7 @@ from streamd_audit.names import EndName, parse, split
 from streamd_audit.options import NotRun
 from streamd_audit.replay import scan
 from streamd_audit.replay.distribute import Plan, Replayed, replay
-from streamd_audit.rows import Header, read_row
+from streamd_audit.rows import Header, first_header, read_row
 from streamd_audit.sources.state import StateSource
 from streamd_audit.states import State, states_of
 from streamd_audit.watermark import Watermark, base_index
@@ -199,7 +199,7 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
     state = states_at(context, chosen)
     headers = _headers(state)
     for group, (before, after) in chosen.items():
-        header = headers.get((group, before), Header())
+        header = headers.get((group, before)) or first_header(group)
         bases = [(0, header.incarnation_base)]
         members = []
         for of, index, what, base, payload in settings:

@@ -128,7 +128,7 @@ class Replay:
         self._state.end_flush()
 
 
-def become_another(store: StateStore, cluster_id: str) -> None:
+def become_another(store: StateStore, cluster_id: str, *, group_id: int = 0) -> None:
     """Make a replayed state that of a cluster of its own, which has archived nothing yet.
 
     What the former cluster wrote after the restored entry is given up, and other bytes will take
@@ -137,5 +137,5 @@ def become_another(store: StateStore, cluster_id: str) -> None:
     state = State(store)
     state.header.archived = LogPosition()
     state.header.scrub = Scrub()
-    state.header.incarnation_base = incarnation_base(cluster_id)
+    state.header.incarnation_base = incarnation_base(group_id, cluster_id)
     store.write([*state.begin_flush(), (_PROGRESS_KEY, None)])

@@ -105,7 +105,8 @@ def _be_only_voter(stores: Stores, config: Config, cluster_id: str) -> None:
     term = log.hard_state.term + 1
     payload = encode_configuration(alone)
     index = log.last_index + 1
-    renewal = encode_batch(Batch(0, [RenewIncarnations(incarnation_base(cluster_id))]))
+    base = incarnation_base(stores.group_id, cluster_id)
+    renewal = encode_batch(Batch(0, [RenewIncarnations(base)]))
     entries = [
         Entry(index, term, EntryKind.CONFIGURATION, payload),
         Entry(index + 1, term, EntryKind.COMMANDS, renewal),

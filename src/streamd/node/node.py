@@ -63,7 +63,7 @@ class Node:
     ) -> None:
         """Blocks for a read or two. Raises `StorageError` when the stores do not fit together."""
         timing = timing or ClusterConfig()
-        state = State(stores.state)
+        state = State(stores.state, group_id=stores.group_id)
         self.stores = stores
         self.metrics = metrics
         self.cluster = cluster

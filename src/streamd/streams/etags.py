@@ -3,8 +3,9 @@
 ``"{incarnation}:{start}:{end}"``, followed by ``:c`` when the stream is closed and the answer
 says so. The tag of an append's answer, and of HEAD, is that of a read of everything.
 
-The incarnation is the stream's id plus `Header.incarnation_base`, which a restore changes: a tag
-from before the restore matches nothing, although stream ids and offsets are the same.
+The incarnation is the stream's id plus `Header.incarnation_base`. Each group has a base of its own,
+since stream ids are unique only within a group. A restore changes the base: a tag from before the
+restore matches nothing, although stream ids and offsets are the same.
 """
 
 from __future__ import annotations
@@ -21,14 +22,21 @@ STATE_TAG = b'"%%d:%b:%%b%%b"' % START.token()
 CLOSED = b":c"
 
 
-# Bases lie so far apart, and above the ids of a cluster without one, that the incarnations of two
-# histories do not meet; and the largest still has 19 digits.
+# Bases lie so far apart, and above the ids of a group without one, that the incarnations of two
+# histories or groups do not meet; and the largest still has 19 digits.
 _LEAST_BASE = 1 << 62
 
 
-def incarnation_base(cluster_id: str) -> int:
-    """What a restored or recovered cluster adds to its stream ids in tags."""
-    digest = sha256(cluster_id.encode()).digest()
+def incarnation_base(group_id: int, cluster_id: str = "") -> int:
+    """What a group adds to its stream ids in tags; with an id, in a cluster restored or recovered
+    under that id.
+
+    Group 0 of another cluster adds nothing: tags of the first release stay valid.
+    """
+    if not (group_id or cluster_id):
+        return 0
+    named = f"{cluster_id}/{group_id}" if group_id else cluster_id
+    digest = sha256(named.encode()).digest()
     return _LEAST_BASE + int.from_bytes(digest[:8]) % _LEAST_BASE
 
 

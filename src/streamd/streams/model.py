@@ -400,7 +400,7 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     `archived` is how far, by the log's account, the log is in the archive.
     `incarnation_base` tells this history from those that it may contradict: a restore, and the
     recovery of a lost majority, abandon entries, so the same stream id and tail may come to mean
-    other bytes. 0 in a cluster that had neither.
+    other bytes. 0 for group 0 of a cluster that had neither.
     `scrub` is how far the leaders' reading of all objects has come, and its alarms.
     """
 

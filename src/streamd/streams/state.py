@@ -29,6 +29,7 @@ from streamd.streams.commands import (
     Sweep,
     Touch,
 )
+from streamd.streams.etags import incarnation_base
 from streamd.streams.model import (
     Blob,
     Bucket,
@@ -74,9 +75,12 @@ def storable(count: int) -> int:
 class State:
     """All that the machine knows, as of `header.applied_index`."""
 
-    def __init__(self, store: KeyValue, *, tail_limit_bytes: int = TAIL_LIMIT_BYTES) -> None:
+    def __init__(
+        self, store: KeyValue, *, group_id: int = 0, tail_limit_bytes: int = TAIL_LIMIT_BYTES
+    ) -> None:
         """`tail_limit_bytes` is how much of what is stored is kept in memory for readers."""
         self._store = store
+        self._group_id = group_id
         self._tail_limit_bytes = tail_limit_bytes
         self.flushes = 0
         self.load()
@@ -85,7 +89,11 @@ class State:
         """Begin with what is in the store, forgetting everything else."""
         store = self._store
         raw = store.get(keys.HEADER)
-        self.header = Header() if raw is None else _HEADER_DECODER.decode(raw)
+        self.header = (
+            Header(incarnation_base=incarnation_base(self._group_id))
+            if raw is None
+            else _HEADER_DECODER.decode(raw)
+        )
         self.stored_index = self.header.applied_index
         # A read ahead for the former state must not bring it back.
         self.flushes += 1
