@@ -184,6 +184,7 @@ class App:
             random=environment.random,
             run_blocking=environment.run_blocking,
             credentials=_credentials(config.cluster),
+            group_id=self.stores.group_id,
         )
 
     @asynccontextmanager

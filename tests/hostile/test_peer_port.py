@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
+import pytest
 import trio
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -25,10 +26,11 @@ from streamd.cluster.shipping import Begin, Finish, Take
 from streamd.codec import Batch, decode_batch
 from streamd.group.packages import SentPackage
 from streamd.group.proposals import OutcomeUnknown, Unavailable
-from streamd.raft.messages import AppendRequest, Entry, EntryKind, Message
+from streamd.raft.messages import AppendRequest, Entry, EntryKind, Message, VoteRequest
 from streamd.streams import keys
 from streamd.streams.checks import fault
 from streamd.streams.commands import Command, OpenSession, Result
+from streamd.transport.errors import RequestRefused
 from streamd.transport.hello import Hello, encode_hello
 from streamd.transport.wire import (
     CONTINUED,
@@ -48,6 +50,8 @@ from tests.transport.peers import Stranger
 _EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "6"))
 _SCENE = 40
 _STRANGER = 9
+_GROUP_ID = 0
+_OTHER_GROUP_ID = 7
 _PATIENCE_S = 60
 
 _packed = msgspec.msgpack.encode
@@ -150,12 +154,12 @@ async def _send_package(payload: bytes, play: _Play, leader: Machine, member: Ma
 
 
 def _request(kind: int, payload: bytes) -> bytes:
-    return frame(FrameKind.REQUEST, request_payload(Request(1, kind, 1000, payload)))
+    return frame(FrameKind.REQUEST, request_payload(Request(_GROUP_ID, 1, kind, 1000, payload)))
 
 
 _frames = st.one_of(
     st.lists(_messages.map(_packed), min_size=1, max_size=3).map(
-        lambda encoded: frame(FrameKind.MESSAGES, messages_payload(encoded))
+        lambda encoded: frame(FrameKind.MESSAGES, messages_payload(_GROUP_ID, encoded))
     ),
     _requests.map(lambda asked: _request(*asked)),
     st.binary(max_size=30),
@@ -251,10 +255,33 @@ def test_entries_that_no_release_understands_are_not_stored() -> None:
         for payload in (b"\xc1", _packed([1, [["unheard-of"]]])):
             entry = Entry(last + 1, term, EntryKind.COMMANDS, payload)
             request = AppendRequest(leader.node_id, member.node_id, term, last, term, last, [entry])
-            leader.node.cluster.transport.send(member.node_id, [request])
+            leader.node.cluster.transport.send(member.node_id, _GROUP_ID, [request])
             await trio.sleep(1)
             assert member.running is not None
             assert member.node.group.last_index == last
+        await leader.node.group.propose(create("kept"))
+        await _works(member, b"on.")
+
+    with TemporaryDirectory() as directory:
+        run_virtually(1, partial(play, scenario, Path(directory)))
+
+
+def test_what_is_for_another_group_reaches_no_group() -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, member, _ = await all_ready(machines)
+        cluster, term = leader.node.cluster, member.node.group.term
+        assert cluster is not None
+        request = VoteRequest(leader.node_id, member.node_id, term + 9, 1 << 40, term + 9)
+        cluster.transport.send(member.node_id, _OTHER_GROUP_ID, [request])
+        while cluster.transport.peers()[member.node_id].connected:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        while not cluster.transport.peers()[member.node_id].connected:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        with pytest.raises(RequestRefused, match="unknown group 7"):
+            await cluster.transport.request(
+                member.node_id, _OTHER_GROUP_ID, RequestKind.FORWARD, b"", timeout_s=9
+            )
+        assert member.node.group.term < term + 9
         await leader.node.group.propose(create("kept"))
         await _works(member, b"on.")
 

@@ -267,10 +267,10 @@ class Host:
     def _sort_messages(self, cluster: Cluster) -> None:
         take = cluster.on_messages
 
-        def sorting(peer_id: int, messages: list[Message]) -> None:
+        def sorting(peer_id: int, group_id: int, messages: list[Message]) -> None:
             arriving = self._post.sort(messages)
             if arriving:
-                take(peer_id, arriving)
+                take(peer_id, group_id, arriving)
 
         cluster.on_messages = sorting  # type: ignore[method-assign]
 

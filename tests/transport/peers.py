@@ -26,6 +26,7 @@ from streamd.transport.hello import encode_hello
 from streamd.transport.wire import FrameKind, Wire, frame
 
 PATIENCE_S = 20
+GROUP = 5
 DEFAULTS = Limits()
 NO_CREDENTIALS = Credentials()
 QUICK = Limits(
@@ -79,6 +80,7 @@ class Node(Handler):
         self.checks: Callable[[Hello], None] = lambda _: None
         self.met: list[Hello] = []
         self.messages: list[Message] = []
+        self.group_ids: list[int] = []
         self._address = address
         self.transport = Transport(
             self,
@@ -109,7 +111,7 @@ class Node(Handler):
         return self.transport.peers()[peer_id].last_error
 
     async def ask(self, peer_id: int, payload: bytes, *, timeout_s: float = PATIENCE_S) -> bytes:
-        return await self.transport.request(peer_id, 7, payload, timeout_s=timeout_s)
+        return await self.transport.request(peer_id, GROUP, 7, payload, timeout_s=timeout_s)
 
     # -- what the transport calls -----------------------------------------------------------------
 
@@ -131,10 +133,12 @@ class Node(Handler):
     def on_peer(self, peer: Hello) -> None:
         self.met.append(peer)
 
-    def on_messages(self, peer_id: int, messages: list[Message]) -> None:
+    def on_messages(self, peer_id: int, group_id: int, messages: list[Message]) -> None:
         self.messages += messages
+        self.group_ids += [group_id] * len(messages)
 
-    async def on_request(self, peer_id: int, kind: int, payload: bytes) -> bytes:
+    async def on_request(self, peer_id: int, group_id: int, kind: int, payload: bytes) -> bytes:
+        self.group_ids.append(group_id)
         return await self.answer(peer_id, kind, payload)
 
 

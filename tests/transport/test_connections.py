@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from streamd.raft.messages import Message
 from streamd.transport import Limits, RefusalCode, Transport
 from tests.transport.peers import (
+    GROUP,
     QUICK,
     Node,
     Stranger,
@@ -30,8 +31,8 @@ async def test_messages_arrive_in_order_each_way_with_their_sender() -> None:
         forth: list[Message] = [append(number, 100) for number in range(500)]
         back: list[Message] = [heartbeat(number, 2, 1) for number in range(500)]
         for message in forth:
-            one.transport.send(2, [message])
-        two.transport.send(1, back)
+            one.transport.send(2, GROUP, [message])
+        two.transport.send(1, GROUP, back)
         await wait_until(lambda: len(two.messages) == len(one.messages) == 500)
     assert two.messages == forth
     assert one.messages == back
@@ -41,7 +42,7 @@ async def test_a_message_larger_than_a_frame_may_be_arrives_whole() -> None:
     one, two = Node(1), Node(2)
     message = append(1, 20 * 1024 * 1024)
     async with running(one, two):
-        one.transport.send(2, [message, append(2, 10)])
+        one.transport.send(2, GROUP, [message, append(2, 10)])
         await wait_until(lambda: len(two.messages) == 2)
     assert two.messages == [message, append(2, 10)]
 
@@ -49,7 +50,7 @@ async def test_a_message_larger_than_a_frame_may_be_arrives_whole() -> None:
 async def test_three_nodes_are_all_connected_and_traffic_is_counted() -> None:
     nodes = [Node(number) for number in (1, 2, 3)]
     async with running(*nodes):
-        nodes[0].transport.send(3, [append(0, 10_000, to=3)])
+        nodes[0].transport.send(3, GROUP, [append(0, 10_000, to=3)])
         await wait_until(lambda: nodes[0].transport.peers()[3].sent_bytes > 10_000)
         await wait_until(lambda: nodes[2].transport.peers()[1].received_bytes > 10_000)
         sent = nodes[0].transport.peers()
@@ -81,8 +82,8 @@ async def test_a_peer_that_restarts_is_connected_again_in_both_directions() -> N
             again.transport.set_peers({1: one.address})
             await one.wait_connected(2)
             await again.wait_connected(1)
-            one.transport.send(2, [heartbeat(5)])
-            again.transport.send(1, [heartbeat(6, 2, 1)])
+            one.transport.send(2, GROUP, [heartbeat(5)])
+            again.transport.send(1, GROUP, [heartbeat(6, 2, 1)])
             await wait_until(lambda: again.messages == [heartbeat(5)])
             await wait_until(lambda: one.messages == [heartbeat(6, 2, 1)])
 
@@ -105,7 +106,7 @@ async def test_what_waited_for_a_peer_that_is_not_there_is_dropped_and_counted()
     one = Node(1, limits=QUICK)
     async with running(one, mesh=False):
         one.transport.set_peers({2: "127.0.0.1:1"})
-        one.transport.send(2, [heartbeat(number) for number in range(10)])
+        one.transport.send(2, GROUP, [heartbeat(number) for number in range(10)])
         await wait_until(lambda: one.transport.peers()[2].dropped_messages == 10)
         assert not one.connected(2)
         assert "refused" in one.last_error(2)
@@ -114,8 +115,8 @@ async def test_what_waited_for_a_peer_that_is_not_there_is_dropped_and_counted()
 async def test_messages_to_an_unknown_node_go_nowhere() -> None:
     one, two = Node(1), Node(2)
     async with running(one, two):
-        one.transport.send(5, [heartbeat(1)])
-        one.transport.send(2, [heartbeat(2)])
+        one.transport.send(5, GROUP, [heartbeat(1)])
+        one.transport.send(2, GROUP, [heartbeat(2)])
         await wait_until(lambda: two.messages == [heartbeat(2)])
         assert set(one.transport.peers()) == {2}
 
@@ -174,7 +175,7 @@ async def test_a_second_route_to_a_node_that_is_known_ends() -> None:
         await wait_until(lambda: len(two.met) >= 3)
 
         def arrives() -> bool:
-            one.transport.send(2, [heartbeat(1)])
+            one.transport.send(2, GROUP, [heartbeat(1)])
             return bool(two.messages)
 
         await wait_until(arrives)
@@ -217,17 +218,17 @@ async def test_what_waits_for_a_peer_that_does_not_read_is_bounded() -> None:
         one = Node(1, limits=limits)
         async with running(one, mesh=False):
             one.transport.set_peers({2: address})
-            one.transport.send(2, [append(number, 10_000) for number in range(1000)])
+            one.transport.send(2, GROUP, [append(number, 10_000) for number in range(1000)])
             assert one.transport.peers()[2].dropped_messages >= 990
-            one.transport.send(2, [heartbeat(number) for number in range(1000)])
+            one.transport.send(2, GROUP, [heartbeat(number) for number in range(1000)])
             assert one.transport.peers()[2].dropped_messages >= 990 + 950
 
 
 async def test_a_heartbeat_overtakes_appends_that_wait() -> None:
     one, two = Node(1), Node(2)
     async with running(one, two):
-        one.transport.send(2, [append(number, 500_000) for number in range(20)])
-        one.transport.send(2, [heartbeat(7)])
+        one.transport.send(2, GROUP, [append(number, 500_000) for number in range(20)])
+        one.transport.send(2, GROUP, [heartbeat(7)])
         await wait_until(lambda: len(two.messages) == 21)
     assert two.messages.index(heartbeat(7)) == 0
     assert [m for m in two.messages if m != heartbeat(7)] == [

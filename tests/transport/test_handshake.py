@@ -14,6 +14,7 @@ from streamd.transport.errors import ConnectionEnded
 from streamd.transport.hello import encode_hello, parse_hello, parse_refusal
 from streamd.transport.wire import FrameKind
 from tests.transport.peers import (
+    GROUP,
     PATIENCE_S,
     QUICK,
     Node,
@@ -182,7 +183,7 @@ async def test_the_dialler_checks_who_answers_as_well() -> None:
     async with running(one, two, mesh=False):
         one.transport.set_peers({2: two.address})
         await wait_until(lambda: "refused by this node" in one.last_error(2))
-        one.transport.send(2, [heartbeat(1)])
+        one.transport.send(2, GROUP, [heartbeat(1)])
         assert one.met == []
 
 

@@ -21,6 +21,7 @@ from streamd.transport.wire import (
     request_payload,
 )
 from tests.transport.peers import (
+    GROUP,
     PATIENCE_S,
     QUICK,
     Node,
@@ -46,7 +47,7 @@ GARBAGE = [
     frame(FrameKind.HELLO, b"\x91\x01"),
     frame(FrameKind.HELLO, bytes(4097)),
     frame(FrameKind.PING),
-    frame(FrameKind.MESSAGES, messages_payload([])),
+    frame(FrameKind.MESSAGES, messages_payload(GROUP, [])),
 ]
 
 
@@ -82,22 +83,21 @@ def _encoded(*senders: int) -> list[bytes]:
 
 
 NONSENSE = {
-    "checksum": _damaged(frame(FrameKind.MESSAGES, messages_payload(_encoded(9)))),
+    "checksum": _damaged(frame(FrameKind.MESSAGES, messages_payload(GROUP, _encoded(9)))),
     "length": b"\xff\xff\xff\xff" + bytes(5),
     "kind": frame(FrameKind.PING)[:-1] + b"\x30",
     "messages": frame(FrameKind.MESSAGES, b"\0\0\0\0\x91\xc0"),
-    "nesting": frame(FrameKind.MESSAGES, messages_payload([_nested(_encoded(9)[0])])),
-    "another's name": frame(FrameKind.MESSAGES, messages_payload(_encoded(9, 2))),
+    "nesting": frame(FrameKind.MESSAGES, messages_payload(GROUP, [_nested(_encoded(9)[0])])),
+    "another's name": frame(FrameKind.MESSAGES, messages_payload(GROUP, _encoded(9, 2))),
     "to another": frame(
-        FrameKind.MESSAGES, messages_payload([msgspec.msgpack.encode(heartbeat(1, 9, 2))])
+        FrameKind.MESSAGES, messages_payload(GROUP, [msgspec.msgpack.encode(heartbeat(1, 9, 2))])
     ),
     "below nothing": frame(
-        FrameKind.MESSAGES, messages_payload([msgspec.msgpack.encode([6, 9, 1, -1, 0])])
+        FrameKind.MESSAGES, messages_payload(GROUP, [msgspec.msgpack.encode([6, 9, 1, -1, 0])])
     ),
     "beyond all terms": frame(
-        FrameKind.MESSAGES, messages_payload([msgspec.msgpack.encode([6, 9, 1, 2**63, 0])])
+        FrameKind.MESSAGES, messages_payload(GROUP, [msgspec.msgpack.encode([6, 9, 1, 2**63, 0])])
     ),
-    "group": frame(FrameKind.MESSAGES, b"\0\0\0\1\x90"),
     "request": frame(FrameKind.REQUEST, b"short"),
     "a second handshake": frame(FrameKind.HELLO, encode_hello(Node(9).hello())),
     "a reply unasked": frame(FrameKind.REPLY, reply_payload(Reply(1, 0, b""))),
@@ -122,7 +122,7 @@ async def test_nonsense_ends_the_connection_and_reaches_nobody(data: bytes) -> N
         frame(FrameKind.REPLY, reply_payload(Reply(1, 77, b""))),
         frame(FrameKind.REPLY, reply_payload(Reply(1, 1, b"\xc1"))),
         frame(FrameKind.REPLY, reply_payload(Reply(1, 1, _nested(b"\x92\xa1a\xa1b")))),
-        frame(FrameKind.MESSAGES, messages_payload(_encoded(2))),
+        frame(FrameKind.MESSAGES, messages_payload(GROUP, _encoded(2))),
     ],
 )
 async def test_nonsense_from_a_dialled_peer_ends_the_connection(data: bytes) -> None:
@@ -231,7 +231,9 @@ async def test_a_peer_that_never_reads_its_replies_loses_its_connection() -> Non
     node, peer = Node(1, limits=Limits(frame_timeout_s=0.5), answer=answer), Node(2)
     async with running(node, peer), stranger(node) as other:
         with trio.fail_after(PATIENCE_S):
-            await _flood(other, frame(FrameKind.REQUEST, request_payload(Request(1, 7, 9999, b""))))
+            await _flood(
+                other, frame(FrameKind.REQUEST, request_payload(Request(GROUP, 1, 7, 9999, b"")))
+            )
         assert len(await peer.ask(1, b"")) == 4 * 1024 * 1024
 
 
@@ -242,7 +244,7 @@ async def test_a_peer_that_floods_requests_without_reading_loses_its_connection(
 
     node = Node(1, limits=Limits(max_requests=4), answer=never)
     async with running(node), stranger(node) as other:
-        request = frame(FrameKind.REQUEST, request_payload(Request(1, 7, 9999, b"")))
+        request = frame(FrameKind.REQUEST, request_payload(Request(GROUP, 1, 7, 9999, b"")))
         with trio.fail_after(PATIENCE_S):
             await _flood(other, request * 1000)
 
@@ -256,7 +258,7 @@ async def _flood(other: Stranger, data: bytes) -> None:
 
 async def test_a_flood_of_messages_does_not_keep_other_peers_waiting() -> None:
     node, peer = Node(1), Node(2)
-    flood = frame(FrameKind.MESSAGES, messages_payload(_encoded(9) * 100)) * 10
+    flood = frame(FrameKind.MESSAGES, messages_payload(GROUP, _encoded(9) * 100)) * 10
 
     async def send(other: Stranger) -> None:
         while True:

@@ -20,6 +20,7 @@ from streamd.transport.wire import (
     request_payload,
 )
 from tests.transport.peers import (
+    GROUP,
     PATIENCE_S,
     QUICK,
     Node,
@@ -91,7 +92,7 @@ async def test_a_heartbeat_overtakes_a_large_request_under_way() -> None:
                 # Each turn of the loop, so that the request is still on its way.
                 while one.transport.peers()[2].sent_bytes < 1_500_000:
                     await trio.lowlevel.checkpoint()
-            one.transport.send(2, [heartbeat(1)])
+            one.transport.send(2, GROUP, [heartbeat(1)])
     assert heard_at == [1]
 
 
@@ -105,7 +106,7 @@ async def test_appends_and_requests_take_turns() -> None:
             return b""
 
         two.answer = answer
-        one.transport.send(2, [append(number, 500_000) for number in range(60)])
+        one.transport.send(2, GROUP, [append(number, 500_000) for number in range(60)])
         await one.ask(2, b"")
     assert heard_at[0] < 10
 
@@ -286,7 +287,7 @@ async def test_requests_beyond_the_limit_are_refused_unseen() -> None:
     node = Node(1, answer=waiting, limits=Limits(max_requests=2))
     async with running(node), stranger(node) as other:
         for number in range(3):
-            request = Request(number, 7, 10_000, b"%d" % number)
+            request = Request(GROUP, number, 7, 10_000, b"%d" % number)
             await other.send(FrameKind.REQUEST, request_payload(request))
         kind, payload = await other.wire.read_packet()
         reply = parse_reply(payload)
@@ -295,7 +296,7 @@ async def test_requests_beyond_the_limit_are_refused_unseen() -> None:
         waiting.go.set()
         answered = {parse_reply((await other.wire.read_packet())[1]).request_id for _ in range(2)}
         assert answered == {0, 1}
-        await other.send(FrameKind.REQUEST, request_payload(Request(3, 7, 10_000, b"3")))
+        await other.send(FrameKind.REQUEST, request_payload(Request(GROUP, 3, 7, 10_000, b"3")))
         assert parse_reply((await other.wire.read_packet())[1]).status == ReplyStatus.DONE
     assert sorted(waiting.asked) == [b"0", b"1", b"3"]
 
@@ -307,7 +308,7 @@ async def test_answers_that_wait_to_be_read_are_limited_in_bytes() -> None:
     node = Node(1, answer=answer, limits=Limits(max_request_bytes=1_000_000, piece_bytes=10_000))
     async with running(node), stranger(node) as other:
         requests = [
-            frame(FrameKind.REQUEST, request_payload(Request(n, 7, 10_000, b"")))
+            frame(FrameKind.REQUEST, request_payload(Request(GROUP, n, 7, 10_000, b"")))
             for n in range(100)
         ]
         await other.stream.send_all(b"".join(requests))

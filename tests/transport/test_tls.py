@@ -11,7 +11,7 @@ import trustme
 from structlog.testing import capture_logs
 
 from streamd.transport import TlsContexts, ssl_contexts
-from tests.transport.peers import QUICK, Node, append, running, stranger, wait_until
+from tests.transport.peers import GROUP, QUICK, Node, append, running, stranger, wait_until
 
 
 class Authority:
@@ -46,7 +46,7 @@ def foreign(tmp_path: Path) -> Authority:
 async def test_nodes_of_one_authority_speak(authority: Authority) -> None:
     one, two = Node(1, tls=authority.contexts()), Node(2, tls=authority.contexts())
     async with running(one, two):
-        one.transport.send(2, [append(1, 3_000_000)])
+        one.transport.send(2, GROUP, [append(1, 3_000_000)])
         await wait_until(lambda: two.messages == [append(1, 3_000_000)])
         assert await two.ask(1, bytes(3_000_000)) == b"2/7/" + bytes(3_000_000)
 

@@ -16,7 +16,7 @@ from trio.testing import (
 )
 
 from streamd.transport import Limits, OutcomeUnknown
-from tests.transport.peers import Node, heartbeat
+from tests.transport.peers import GROUP, Node, heartbeat
 
 LIMITS = Limits()
 WORST_PAUSE_S = LIMITS.backoff_max_s + LIMITS.connect_timeout_s
@@ -98,7 +98,7 @@ async def test_minutes_without_messages_loses_no_connection(autojump_clock: Mock
         await _start(nursery, one, two)
         await trio.sleep(600)
         assert (len(one.met), len(two.met)) == (2, 2)
-        one.transport.send(2, [heartbeat(1)])
+        one.transport.send(2, GROUP, [heartbeat(1)])
         await trio.sleep(0.1)
         assert two.messages == [heartbeat(1)]
         nursery.cancel_scope.cancel()

@@ -97,8 +97,10 @@ class Cluster:
         random: Random,
         run_blocking: RunBlocking,
         credentials: Credentials = NO_CREDENTIALS,
+        group_id: int = 0,
     ) -> None:
         assert config.name is not None
+        self._group_id = group_id
         self._config = config
         self._name = config.name
         self._data_dir = data_dir
@@ -209,7 +211,9 @@ class Cluster:
         """
         cluster_id = self._data_dir.identity.cluster_id.encode()
         kind = RequestKind.JOIN
-        answer = await self.transport.request(node_id, kind, cluster_id, timeout_s=_JOIN_TIMEOUT_S)
+        answer = await self.transport.request(
+            node_id, self._group_id, kind, cluster_id, timeout_s=_JOIN_TIMEOUT_S
+        )
         try:
             return parse_hello(answer) if answer else None
         except transport_errors.ProtocolError as error:
@@ -271,7 +275,9 @@ class Cluster:
         self.transport.add_announced_route(peer.peer_address)
         self._someone_new.unpark_all()
 
-    def on_messages(self, peer_id: int, messages: list[Message]) -> None:
+    def on_messages(self, peer_id: int, group_id: int, messages: list[Message]) -> None:
+        if group_id != self._group_id:
+            raise transport_errors.ProtocolError(f"unknown group {group_id}")
         for message in messages:
             wrong = fault(message) or _payload_fault(message)
             if wrong is not None:
@@ -279,8 +285,11 @@ class Cluster:
         if self.member is not None:
             self.member.step(messages)
 
-    async def on_request(self, peer_id: int, kind: int, payload: bytes) -> bytes:
+    async def on_request(self, peer_id: int, group_id: int, kind: int, payload: bytes) -> bytes:
         """Answer a peer. Raises `RequestRefused`, `OutcomeUnknown` of the transport."""
+        if group_id != self._group_id:
+            self.refused_requests += 1
+            raise transport_errors.RequestRefused("UNKNOWN_GROUP", f"unknown group {group_id}")
         if kind == RequestKind.JOIN:
             return await self._join(payload)
         if self.member is None:
@@ -338,7 +347,7 @@ class Cluster:
         for message in messages:
             by_peer.setdefault(message.to, []).append(message)
         for peer_id, theirs in by_peer.items():
-            self.transport.send(peer_id, theirs)
+            self.transport.send(peer_id, self._group_id, theirs)
 
     async def forward(self, leader_id: int, payload: bytes) -> bytes:
         return await self._ask(leader_id, RequestKind.FORWARD, payload)
@@ -368,7 +377,7 @@ class Cluster:
     async def _ask(self, peer_id: int, kind: RequestKind, payload: bytes) -> bytes:
         try:
             return await self.transport.request(
-                peer_id, kind, payload, timeout_s=_FORWARD_TIMEOUT_S
+                peer_id, self._group_id, kind, payload, timeout_s=_FORWARD_TIMEOUT_S
             )
         except (transport_errors.NotSent, transport_errors.RequestRefused) as error:
             raise Unavailable(str(error)) from error

@@ -59,12 +59,12 @@ class Handler(Protocol):
     def on_peer(self, peer: Hello) -> None:
         """A handshake has succeeded, in either direction."""
 
-    def on_messages(self, peer_id: int, messages: list[Message]) -> None:
-        """Raft messages have come. Raise `ProtocolError` to end the connection; anything else that
-        this raises ends the transport."""
+    def on_messages(self, peer_id: int, group_id: int, messages: list[Message]) -> None:
+        """Raft messages for a group have come. Raise `ProtocolError` to end the connection, also
+        for a group that is not here; anything else that this raises ends the transport."""
 
-    async def on_request(self, peer_id: int, kind: int, payload: bytes) -> bytes:
-        """Answer a request. Cancelled when the asker no longer waits.
+    async def on_request(self, peer_id: int, group_id: int, kind: int, payload: bytes) -> bytes:
+        """Answer a request to a group. Cancelled when the asker no longer waits.
 
         Raise `RequestRefused` if nothing was done, `OutcomeUnknown` if that is not known; any
         other exception tells the asker the same, and is logged as an error.

@@ -79,11 +79,11 @@ class Link:
             last_error=self.last_error,
         )
 
-    def send(self, messages: Sequence[Message]) -> None:
-        self._outbox.put_messages(messages)
+    def send(self, group_id: int, messages: Sequence[Message]) -> None:
+        self._outbox.put_messages(group_id, messages)
 
-    async def ask(self, kind: int, payload: bytes, timeout_s: float) -> bytes:
-        return await self._asking.ask(kind, payload, timeout_s)
+    async def ask(self, group_id: int, kind: int, payload: bytes, timeout_s: float) -> bytes:
+        return await self._asking.ask(group_id, kind, payload, timeout_s)
 
     def pin(self, node_id: int) -> None:
         """Make a route the link of a node; it stays connected if it is."""

@@ -26,36 +26,44 @@ _SMALL_FRAME_BYTES = 64  # what a frame costs besides its payload, and a little 
 
 
 class MessageQueue:
-    """Encoded messages; the oldest give way to the newest. `dropped` counts them."""
+    """Encoded messages, each with its group's id; the oldest give way to the newest. `dropped`
+    counts them."""
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, encoded: bytes) -> None:
-        self._waiting.append(encoded)
+    def put(self, group_id: int, encoded: bytes) -> None:
+        self._waiting.append((group_id, encoded))
         self._bytes += len(encoded)
         while len(self._waiting) > 1 and (
             len(self._waiting) > self._max_messages or self._bytes > self._max_bytes
         ):
-            self._bytes -= len(self._waiting.popleft())
+            self._bytes -= len(self._waiting.popleft()[1])
             self.dropped += 1
+        assert self._waiting, "the newest message always stays"
 
     def take(self, max_bytes: int) -> bytes:
-        """The payload of a frame with the oldest messages, as many as fit and at least one."""
-        taken = [self._waiting.popleft()]
-        size = len(taken[0])
-        while self._waiting and size + len(self._waiting[0]) <= max_bytes:
-            taken.append(self._waiting.popleft())
-            size += len(taken[-1])
+        """The payload of a frame with the oldest messages, as many of one group as fit and at
+        least one."""
+        group_id, oldest = self._waiting.popleft()
+        taken, size = [oldest], len(oldest)
+        while self._waiting:
+            of_group, encoded = self._waiting[0]
+            if of_group != group_id or size + len(encoded) > max_bytes:
+                break
+            self._waiting.popleft()
+            taken.append(encoded)
+            size += len(encoded)
         self._bytes -= size
-        return messages_payload(taken)
+        assert self._bytes >= 0, "the queue counts what it holds"
+        return messages_payload(group_id, taken)
 
     def clear(self) -> None:
         self.dropped += len(self._waiting)
@@ -94,8 +102,8 @@ class Outbox:
     def waiting_packets(self) -> int:
         return len(self._packets)
 
-    def put_messages(self, messages: Sequence[Message]) -> None:
-        """Queue Raft messages; without room the oldest give way, as on a lossy network."""
+    def put_messages(self, group_id: int, messages: Sequence[Message]) -> None:
+        """Queue a group's messages; without room the oldest give way, as on a lossy network."""
         for message in messages:
             encoded = _ENCODER.encode(message)
             if len(encoded) + _SMALL_FRAME_BYTES > self._limits.max_packet_bytes:
@@ -104,9 +112,9 @@ class Outbox:
             elif isinstance(message, AppendRequest) or len(encoded) > self._limits.piece_bytes // 2:
                 # Appends without entries as well: to overtake the entries before it would make
                 # one look like a gap.
-                self._bulk.put(encoded)
+                self._bulk.put(group_id, encoded)
             else:
-                self._urgent.put(encoded)
+                self._urgent.put(group_id, encoded)
         self._wake.set()
 
     def put_packet(self, packet: Packet) -> int:

@@ -90,7 +90,7 @@ class Asking:
             call.lose(reason)
         self._calls.clear()
 
-    async def ask(self, kind: int, payload: bytes, timeout_s: float) -> bytes:
+    async def ask(self, group_id: int, kind: int, payload: bytes, timeout_s: float) -> bytes:
         """See `Transport.request`."""
         limit = min(self._limits.max_request_bytes, self._limits.max_packet_bytes - _HEAD_BYTES)
         if len(payload) > limit:
@@ -104,22 +104,22 @@ class Asking:
                 if not self._connected:
                     raise NotSent("the peer is not connected")
                 left_ms = (deadline - trio.current_time()) * 1000
-                await self._exchange(call, kind, payload, left_ms)
+                timeout_ms = _MAX_TIMEOUT_MS if left_ms > _MAX_TIMEOUT_MS else math.ceil(left_ms)
+                self._asked += 1
+                await self._exchange(
+                    call, Request(group_id, self._asked, kind, max(1, timeout_ms), payload)
+                )
         return call.result(call.lost or f"no answer within {timeout_s:g} s")
 
-    async def _exchange(self, call: _Call, kind: int, payload: bytes, left_ms: float) -> None:
-        self._asked += 1
-        request_id = self._asked
-        timeout_ms = _MAX_TIMEOUT_MS if left_ms > _MAX_TIMEOUT_MS else math.ceil(left_ms)
-        request = Request(request_id, kind, max(1, timeout_ms), payload)
-        self._calls[request_id] = call
+    async def _exchange(self, call: _Call, request: Request) -> None:
+        self._calls[request.request_id] = call
         number = self._outbox.put_packet(
             Packet(FrameKind.REQUEST, request_payload(request), call.begin)
         )
         try:
             await call.ended.wait()
         finally:
-            self._calls.pop(request_id, None)
+            self._calls.pop(request.request_id, None)
             self._outbox.take_back(number)
 
     def on_reply(self, reply: Reply) -> None:
@@ -201,7 +201,7 @@ class Answering:
         try:
             with trio.move_on_after(request.timeout_ms / 1000):
                 answer = await self._handler.on_request(
-                    self._peer_id, request.kind, request.payload
+                    self._peer_id, request.group_id, request.kind, request.payload
                 )
                 if len(answer) + _HEAD_BYTES > self._limits.max_packet_bytes:
                     raise ValueError(f"an answer of {len(answer)} bytes cannot be sent")

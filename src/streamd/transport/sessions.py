@@ -71,13 +71,13 @@ class Session:
                 raise ProtocolError(f"it sent a frame of kind {kind} on its own connection")
 
     def _take_messages(self, payload: bytes) -> None:
-        messages = parse_messages(payload)
+        group_id, messages = parse_messages(payload)
         for message in messages:
             if message.sender != self.peer.node_id:
                 raise ProtocolError("it sent a message in another node's name")
             if message.to != self._own_id:
                 raise ProtocolError(f"it sent a message for node {message.to}")
-        self._handler.on_messages(self.peer.node_id, messages)
+        self._handler.on_messages(self.peer.node_id, group_id, messages)
 
     async def _write(self, wire: Wire) -> None:
         while True:

@@ -227,18 +227,20 @@ class Transport:
 
     # -- traffic ----------------------------------------------------------------------------------
 
-    def send(self, peer_id: int, messages: Sequence[Message]) -> None:
-        """Send Raft messages to a peer, if it is known; never waits.
+    def send(self, peer_id: int, group_id: int, messages: Sequence[Message]) -> None:
+        """Send a group's Raft messages to a peer, if it is known; never waits.
 
         Anything but an append is urgent and overtakes appends. What waits is bounded: the oldest
         messages give way, and all of them when the connection or an attempt to make one fails.
         """
         link = self._peers.get(peer_id)
         if link is not None:
-            link.send(messages)
+            link.send(group_id, messages)
 
-    async def request(self, peer_id: int, kind: int, payload: bytes, *, timeout_s: float) -> bytes:
-        """Ask a peer's handler (`kind`: 0 to 65535) and return its answer.
+    async def request(
+        self, peer_id: int, group_id: int, kind: int, payload: bytes, *, timeout_s: float
+    ) -> bytes:
+        """Ask a group at a peer (`kind`: 0 to 65535) and return its answer.
 
         Waits for its turn while `max_requests` are under way. Raises `NotSent` (also at once when
         there is no connection), `OutcomeUnknown` or `RequestRefused`.
@@ -246,7 +248,7 @@ class Transport:
         link = self._peers.get(peer_id)
         if link is None:
             raise NotSent(f"node {peer_id} is not known")
-        return await link.ask(kind, payload, timeout_s)
+        return await link.ask(group_id, kind, payload, timeout_s)
 
     def peers(self) -> dict[int, PeerConnection]:
         """How things stand with each dialled peer whose id is known."""

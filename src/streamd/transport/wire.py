@@ -22,8 +22,6 @@ from streamd.raft.messages import Message
 from streamd.transport.errors import UNDECODABLE, ConnectionEnded, ProtocolError
 from streamd.transport.interface import Limits
 
-GROUP_ID = 0
-
 _HEADER = Struct(">IIB")
 _GROUP = Struct(">I")
 _REQUEST = Struct(">IQHI")
@@ -65,8 +63,9 @@ class ReplyStatus(IntEnum):
 
 
 class Request(NamedTuple):
-    """A peer's request; it counts as lost after `timeout_ms`."""
+    """A peer's request to a group; it counts as lost after `timeout_ms`."""
 
+    group_id: int
     request_id: int
     kind: int
     timeout_ms: int
@@ -112,15 +111,15 @@ def frames(kind: int, payload: bytes, piece_bytes: int) -> Iterator[bytes]:
     yield frame(kind | CONTINUED, payload[last:])
 
 
-def messages_payload(encoded: Sequence[bytes]) -> bytes:
-    """Messages, each already encoded, as the payload of a `MESSAGES` frame."""
-    return b"".join((_GROUP.pack(GROUP_ID), _array_head(len(encoded)), *encoded))
+def messages_payload(group_id: int, encoded: Sequence[bytes]) -> bytes:
+    """Messages of a group, each already encoded, as the payload of a `MESSAGES` frame."""
+    return b"".join((_GROUP.pack(group_id), _array_head(len(encoded)), *encoded))
 
 
 def request_payload(request: Request) -> bytes:
     """The payload of a `REQUEST` frame."""
-    head = _REQUEST.pack(GROUP_ID, request.request_id, request.kind, request.timeout_ms)
-    return head + request.payload
+    head = request.group_id, request.request_id, request.kind, request.timeout_ms
+    return _REQUEST.pack(*head) + request.payload
 
 
 def reply_payload(reply: Reply) -> bytes:
@@ -140,11 +139,13 @@ def _array_head(length: int) -> bytes:
 # -- decoding -------------------------------------------------------------------------------------
 
 
-def parse_messages(payload: bytes) -> list[Message]:
-    """Raises `ProtocolError`."""
-    _check_group(payload)
+def parse_messages(payload: bytes) -> tuple[int, list[Message]]:
+    """The id of a group, and messages for it. Raises `ProtocolError`."""
+    if len(payload) < _GROUP.size:
+        raise ProtocolError("it named no group")
+    (group_id,) = _GROUP.unpack_from(payload)
     try:
-        return _MESSAGES.decode(memoryview(payload)[_GROUP.size :])
+        return group_id, _MESSAGES.decode(memoryview(payload)[_GROUP.size :])
     except UNDECODABLE as error:
         raise ProtocolError(f"it sent messages that do not decode: {error}") from error
 
@@ -153,9 +154,8 @@ def parse_request(payload: bytes) -> Request:
     """Raises `ProtocolError`."""
     if len(payload) < _REQUEST.size:
         raise ProtocolError("it sent a request without a head")
-    _check_group(payload)
-    _, request_id, kind, timeout_ms = _REQUEST.unpack_from(payload)
-    return Request(request_id, kind, timeout_ms, payload[_REQUEST.size :])
+    group_id, request_id, kind, timeout_ms = _REQUEST.unpack_from(payload)
+    return Request(group_id, request_id, kind, timeout_ms, payload[_REQUEST.size :])
 
 
 def parse_reply(payload: bytes) -> Reply:
@@ -164,14 +164,6 @@ def parse_reply(payload: bytes) -> Reply:
         raise ProtocolError("it sent a reply without a head")
     request_id, status = _REPLY.unpack_from(payload)
     return Reply(request_id, status, payload[_REPLY.size :])
-
-
-def _check_group(payload: bytes) -> None:
-    if len(payload) < _GROUP.size:
-        raise ProtocolError("it named no group")
-    (group_id,) = _GROUP.unpack_from(payload)
-    if group_id != GROUP_ID:
-        raise ProtocolError(f"unknown group {group_id}")
 
 
 # -- connections ----------------------------------------------------------------------------------
