@@ -111,6 +111,36 @@ async def test_a_write_of_rows_in_memory_reads_none_from_the_store(
         assert read == []
 
 
+async def test_a_read_waits_until_all_that_is_committed_is_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at a restart, which commits the whole log in the turn before it is applied."""
+    async with running_node(tmp_path) as node, trio.open_nursery() as nursery:
+        await node.group.propose(create("a"))
+        real, is_held = Group._turn, False
+
+        def turn(self: Group, nursery: trio.Nursery) -> None:
+            nonlocal is_held
+            if not is_held:
+                real(self, nursery)
+                is_held = self._writer.is_storing
+
+        monkeypatch.setattr(Group, "_turn", turn)
+        nursery.start_soon(append_to, node, "a", b"x")
+        await wait_until(lambda: node.group.commit_index > node.group.applied_index)
+        committed, seen = node.group.commit_index, []
+
+        async def read() -> None:
+            await node.group.catch_up()
+            seen.append(node.group.applied_index)
+
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        monkeypatch.setattr(Group, "_turn", real)
+        await wait_until(lambda: bool(seen))
+        assert seen[0] >= committed
+
+
 # -- backpressure and cancellation ----------------------------------------------------------------
 
 

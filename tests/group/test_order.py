@@ -300,7 +300,7 @@ def test_a_read_that_waits_while_a_snapshot_is_installed_sees_what_it_brought(pl
         tail: list[int] = []
 
         async def read() -> None:
-            await follower.node.group.wait_for_read_index(60)
+            await follower.node.group.catch_up(60)
             stream = await follower.node.reads.stream(key("a"))
             assert stream is not None
             tail.append(stream.records)

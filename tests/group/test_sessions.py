@@ -80,7 +80,7 @@ class Writer:
 
 
 async def content(machine: Machine) -> bytes:
-    await machine.node.group.wait_for_read_index()
+    await machine.node.group.catch_up()
     return await read_all(machine.node, "a")
 
 

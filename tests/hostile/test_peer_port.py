@@ -185,7 +185,7 @@ async def _works(machine: Machine, content: bytes) -> None:
     with trio.fail_after(_PATIENCE_S):
         outcome = await append_to(machine.node, "kept", content)
         assert outcome.result is Result.APPENDED
-        await machine.node.group.wait_for_read_index()
+        await machine.node.group.catch_up()
         assert (await read_all(machine.node, "kept")).endswith(content)
 
 

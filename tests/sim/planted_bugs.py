@@ -246,13 +246,13 @@ def snapshot_leaves_the_log_as_it_is(patch: pytest.MonkeyPatch) -> None:
 
 @bug(Focus({Faults.partition: 1}))
 def followers_read_without_a_read_index(patch: pytest.MonkeyPatch) -> None:
-    real = Group.wait_for_read_index
+    real = Group.catch_up
 
-    async def wait_for_read_index(self: Group, timeout_s: float = 10.0) -> None:
+    async def catch_up(self: Group, timeout_s: float = 10.0) -> None:
         if self.leads:
             await real(self, timeout_s)
 
-    patch.setattr(Group, "wait_for_read_index", wait_for_read_index)
+    patch.setattr(Group, "catch_up", catch_up)
 
 
 @bug(
@@ -267,7 +267,13 @@ def followers_read_without_a_read_index(patch: pytest.MonkeyPatch) -> None:
     )
 )
 def leaders_read_without_asking_anyone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Group, "may_read", lambda self: self.leads)
+    real = Group.catch_up
+
+    async def catch_up(self: Group, timeout_s: float = 10.0) -> None:
+        if not self.leads:
+            await real(self, timeout_s)
+
+    patch.setattr(Group, "catch_up", catch_up)
 
 
 _LEADERS_CHANGE = Focus(

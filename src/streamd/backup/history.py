@@ -125,7 +125,7 @@ class History:
         catalog = await objects.catalog()
         found = await self._end_of(objects, catalog)
         # A leader that was deposed, and does not know it, finds what its successor wrote.
-        await self._group.wait_for_read_index()
+        await self._group.catch_up()
         if not self._group.leads or self._group.term != term:
             raise Unavailable("leadership has changed")
         is_same = await self._compare(objects, catalog, found)

@@ -268,15 +268,16 @@ class Group:
 
     # -- reads --------------------------------------------------------------------------------
 
-    def may_read(self) -> bool:
-        """Whether a read of the current state is linearizable without asking a peer."""
-        return self._core.local_read_index() is not None
-
-    async def wait_for_read_index(self, timeout_s: float = READ_TIMEOUT_S) -> None:
-        """Return once the state includes everything acknowledged before the call.
+    async def catch_up(self, timeout_s: float = READ_TIMEOUT_S) -> None:
+        """Return once the state includes everything acknowledged before the call, so that a read
+        of it is linearizable. A leader that is the only voter asks no peer.
 
         Raises `Unavailable` when no leader confirms it in time.
         """
+        # A node that restarts commits its whole log a turn before it has applied it.
+        index = self._core.local_read_index()
+        if index is not None and index <= self._core.applied_index:
+            return
         if not await self._read_index.wait(timeout_s):
             raise Unavailable("no leader confirmed that the state is up to date")
 

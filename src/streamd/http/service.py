@@ -67,8 +67,8 @@ class Service:
 
         Raises `Unavailable`.
         """
-        if not (local or self.node.group.may_read()):
-            await self.node.group.wait_for_read_index()
+        if not local:
+            await self.node.group.catch_up()
 
     async def _has_expired(self, route: StreamRoute, stream: Stream) -> bool:
         """Whether a stream has expired; if so, the log says it too when this returns.

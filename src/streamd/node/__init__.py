@@ -21,7 +21,7 @@ is absent, or not a number, on the other nodes.
 Invariants:
 
 - A value of the state is the machine's own: it is not written to, and not kept across an await.
-- A read is linearizable only after `Group.may_read` or `Group.wait_for_read_index`.
+- A read is linearizable only after `Group.catch_up`.
 - Without a cold store every read of cold records raises a `ColdError`; nothing else changes.
 
 This package must never change the state but through the log. Read on: docs/reads.md,

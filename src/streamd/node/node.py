@@ -181,7 +181,7 @@ class Node:
                 self.cluster.member = self
                 nursery.start_soon(self._receiver.tidy_forever)
             else:
-                await self.group.wait_for_read_index()
+                await self.group.catch_up()
             nursery.start_soon(
                 reclaim_forever, self.stores.state, self.run_blocking, self.group.pins
             )
