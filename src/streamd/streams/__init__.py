@@ -17,8 +17,8 @@ records garbage, which is removed by keys of their own, a bounded amount at a ti
 Modules: `model` and `offsets` are the values that the state holds; `tables` and `tails` keep them
 in memory over the key-value store; `state` joins them; `checks` says what a command must be like,
 before it is proposed (`fault`) and in the log (`is_applicable`); `machine` applies commands, with
-`forks`, `snapshots`, `blobs`, `packing` and `sessions` for the larger ones; `reading`, `listing`,
-`etags` and `packs` answer questions and change nothing.
+`forks`, `producers`, `snapshots`, `blobs`, `packing` and `sessions` for the larger ones;
+`reading`, `listing`, `etags` and `packs` answer questions and change nothing.
 
 Invariants:
 

@@ -8,7 +8,8 @@ less, and must ask for the same for ever: what an earlier release applied, every
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 from streamd.streams import keys
 from streamd.streams.commands import (
@@ -305,4 +306,36 @@ def _is_condition(condition: IfMatch) -> bool:
     return len(versions) <= MAX_TAGS and all(
         0 <= version.incarnation < 10**19 and _is_offset((version.record, version.byte))
         for version in versions
+    )
+
+
+def in_runs(commands: Sequence[Command]) -> Iterator[tuple[Command, list[Append]]]:
+    """All commands in order, each with those right after it that its own judgement covers.
+
+    These are appends that ask for nothing but to be appended to the same stream: when the first
+    was appended, so are they, since it changed nothing that the answer depends on. One that closes
+    the stream covers none.
+    """
+    place, count = 0, len(commands)
+    while place < count:
+        first = commands[place]
+        place += 1
+        run: list[Append] = []
+        if type(first) is Append and not first.close:
+            while place < count and _asks_no_more(command := commands[place], first):
+                run.append(cast("Append", command))
+                place += 1
+        yield first, run
+
+
+def _asks_no_more(command: Command, first: Append) -> bool:
+    return (
+        type(command) is Append
+        and command.key == first.key
+        and command.content_type == first.content_type
+        and not command.close
+        and command.seq is None
+        and command.producer is None
+        and command.if_match is None
+        and bool(command.lengths)
     )

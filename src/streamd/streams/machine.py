@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamd.streams import keys, packing, snapshots
-from streamd.streams.checks import is_applicable
+from streamd.streams import keys, packing, producers, snapshots
+from streamd.streams.checks import in_runs, is_applicable
 from streamd.streams.commands import (
     Append,
     Archived,
@@ -39,7 +39,6 @@ from streamd.streams.forks import Anchor, ForkRefused, resolve_fork
 from streamd.streams.model import (
     Bucket,
     IfMatch,
-    ProducerStamp,
     ProducerState,
     Settings,
     Stream,
@@ -79,7 +78,7 @@ class Machine:
         if packages:
             outcomes = self._apply_packages(packages, commands, now_ms)
         else:
-            outcomes = [self._do(command, now_ms) for command in commands]
+            outcomes = self._do_all(commands, now_ms)
         header.applied_index = index
         header.applied_term = term
         return outcomes
@@ -94,6 +93,20 @@ class Machine:
     def take_changes(self) -> dict[int, Change]:
         changes, self.changes = self.changes, {}
         return changes
+
+    def _do_all(self, commands: Sequence[Command], now_ms: int) -> list[Outcome]:
+        """Apply commands in order. Appends to one stream come in runs, and most are judged by the
+        one before them."""
+        outcomes: list[Outcome] = []
+        for first, run in in_runs(commands):
+            outcomes.append(self._do(first, now_ms))
+            if not run:
+                continue
+            if outcomes[-1].result is Result.APPENDED:
+                outcomes += self._append_run(run)
+            else:
+                outcomes += [self._do(command, now_ms) for command in run]
+        return outcomes
 
     def _do(self, command: Command, now_ms: int) -> Outcome:
         outcome = self._apply_one(command, now_ms)
@@ -162,7 +175,7 @@ class Machine:
         self, packages: Sequence[PackageStamp], commands: list[Command], now_ms: int
     ) -> list[Outcome]:
         single = max(0, len(commands) - sum(stamp.count for stamp in packages))
-        outcomes = [self._do(command, now_ms) for command in commands[:single]]
+        outcomes = self._do_all(commands[:single], now_ms)
         for stamp in packages:
             end = len(outcomes) + stamp.count
             outcomes += self._apply_package(stamp, commands[len(outcomes) : end], now_ms)
@@ -178,7 +191,7 @@ class Machine:
         session.forget_below(stamp.lowest)
         outcomes = session.outcomes.get(stamp.sequence)
         if outcomes is None:
-            outcomes = [self._do(command, now_ms) for command in commands]
+            outcomes = self._do_all(commands, now_ms)
             session.outcomes[stamp.sequence] = outcomes
         self.state.sessions.put(key, session)
         return outcomes
@@ -221,7 +234,7 @@ class Machine:
         if producer is not None:
             # Before the condition: a retry carries the ETag from before the first try, so it would
             # always fail, and its producer would take what it has written for refused.
-            refusal = self._check_producer(stream, producer)
+            refusal = producers.refusal(self.state, stream, producer)
             if refusal is not None:
                 return refusal
         if stream.closed:
@@ -263,33 +276,28 @@ class Machine:
         )
         return Outcome.of(result, stream, producer.epoch, producer.seq)
 
+    def _append_run(self, run: Sequence[Append]) -> list[Outcome]:
+        """Append what the append before it was judged for: that one also noted the write's time
+        and marked the stream to be stored."""
+        key = run[0].key
+        stream = self.state.streams.get(key)
+        assert stream is not None, "the append before it took effect"
+        parts = self._change(stream).parts
+        incarnation = self.state.header.incarnation_base + stream.stream_id
+        outcomes = []
+        for command in run:
+            self.state.append(key, stream, command.data, command.lengths)
+            parts.append(command.data)
+            tail = Position(stream.records, stream.size)
+            outcomes.append(Outcome(Result.APPENDED, tail, incarnation=incarnation))
+        return outcomes
+
     def _unless_it_differs(
         self, stream: Stream, if_match: IfMatch | None, result: Result
     ) -> Outcome:
         if not self._holds(if_match, stream):
             result = Result.PRECONDITION_FAILED
         return Outcome.of(result, stream)
-
-    def _check_producer(self, stream: Stream, stamp: ProducerStamp) -> Outcome | None:
-        """Protocol section 5.2.1. None when the request is new and next in order."""
-        known = self.state.producers.get(keys.producer_key(stream.stream_id, stamp.producer_id))
-        if known is None or stamp.epoch > known.epoch:
-            if stamp.seq == 0:
-                return None
-            if known is None:
-                return Outcome.of(Result.SEQ_GAP, stream, stamp.epoch, 0)
-            return Outcome.of(Result.EPOCH_WITHOUT_RESTART, stream, known.epoch, 0)
-        if stamp.epoch < known.epoch:
-            return Outcome.of(Result.EPOCH_STALE, stream, known.epoch, known.seq)
-        if stamp.seq == known.seq + 1:
-            return None
-        if stamp.seq > known.seq:
-            return Outcome.of(Result.SEQ_GAP, stream, known.epoch, known.seq + 1)
-        outcome = Outcome.of(Result.DUPLICATE, stream, known.epoch, known.seq)
-        if stamp.seq == known.seq:
-            outcome.tail = Position(known.record, known.byte)
-            outcome.closed = stream.closed and stream.closed_by == stamp
-        return outcome
 
     def _change(self, stream: Stream) -> Change:
         change = self.changes.get(stream.stream_id)
