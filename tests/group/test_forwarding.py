@@ -1,4 +1,5 @@
-"""What followers pass on to the leader, and what becomes of it when there is none, or another."""
+"""What followers forward to the leader, and what happens to it when the leader changes or is
+missing."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ async def begin(machines: Machines) -> tuple[Machine, Machine, Machine]:
 
 
 async def read(machine: Machine) -> int:
-    """Read the stream at a node; returns when, in log time."""
+    """Read the stream at a node. Returns the log time of the read."""
     group = machine.node.group
     stream = await machine.node.reads.stream(key("a"))
     assert stream is not None
@@ -51,7 +52,7 @@ async def read(machine: Machine) -> int:
 
 
 async def renewed(machine: Machine, read_ms: int) -> None:
-    """Wait until the log has heard at a node of that read or a later one."""
+    """Wait until the node has applied a `Touch` of that read or a later one."""
     stream = await machine.node.reads.stream(key("a"))
     assert stream is not None
     await wait_until(lambda: stream.touched_ms >= read_ms)
@@ -104,7 +105,7 @@ def test_a_read_renews_a_window_though_the_clock_there_is_an_hour_ahead(play: Pl
     play(scenario)
 
 
-def test_an_answer_of_the_leader_that_is_not_understood_leaves_the_outcome_unknown(
+def test_an_answer_that_cannot_be_decoded_leaves_the_outcome_unknown(
     play: Play,
 ) -> None:
     async def scenario(machines: Machines) -> None:
@@ -122,7 +123,9 @@ def test_an_answer_of_the_leader_that_is_not_understood_leaves_the_outcome_unkno
     play(scenario)
 
 
-def test_a_leader_without_room_takes_no_bytes_from_a_node_without_sessions(play: Play) -> None:
+def test_a_leader_whose_hot_tier_is_full_refuses_bytes_from_a_node_without_sessions(
+    play: Play,
+) -> None:
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await begin(machines)
         leader.node.group.admission.hot_limit_bytes = -1
@@ -136,7 +139,7 @@ def test_a_leader_without_room_takes_no_bytes_from_a_node_without_sessions(play:
     play(scenario)
 
 
-def test_the_largest_body_that_is_allowed_reaches_the_leader(
+def test_the_largest_allowed_body_reaches_the_leader(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 65 * 1024 * 1024

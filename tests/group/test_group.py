@@ -1,4 +1,4 @@
-"""The loop around the hearts: batching, backpressure, cancellation, storing, recovery."""
+"""The group's turns: batching, backpressure, cancellation, storing, recovery."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_one_entry_holds_a_bounded_number_of_commands_and_bytes(
 # -- turns ----------------------------------------------------------------------------------------
 
 
-async def test_any_number_of_wakes_before_a_turn_are_one_turn(
+async def test_many_wakes_before_a_turn_cause_one_turn(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mock_clock: trio.testing.MockClock,  # no tick comes in between
@@ -100,7 +100,7 @@ async def test_any_number_of_wakes_before_a_turn_are_one_turn(
         assert turns == before + 1
 
 
-async def test_a_write_of_rows_in_memory_reads_none_from_the_store(
+async def test_a_write_to_rows_in_memory_reads_nothing_from_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_node(tmp_path) as node:
@@ -144,7 +144,7 @@ async def test_a_read_waits_until_all_that_is_committed_is_applied(
 # -- backpressure and cancellation ----------------------------------------------------------------
 
 
-async def test_more_waiting_writes_than_the_limit_are_refused_and_have_no_effect(
+async def test_writes_beyond_the_queue_limit_are_refused_without_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group, "MAX_PENDING_COMMANDS", 10)
@@ -167,7 +167,7 @@ async def test_more_waiting_writes_than_the_limit_are_refused_and_have_no_effect
         assert len(await read_all(node, "a")) == 10
 
 
-async def test_a_caller_that_gives_up_harms_nobody(tmp_path: Path) -> None:
+async def test_a_cancelled_caller_does_not_disturb_others(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
         for number in range(50):
@@ -192,7 +192,7 @@ async def test_writers_are_answered_before_live_readers_are_told(tmp_path: Path)
         assert change.parts == [b"news"]
 
 
-async def test_without_a_listener_changes_are_not_kept(tmp_path: Path) -> None:
+async def test_changes_are_not_kept_without_a_listener(tmp_path: Path) -> None:
     witness = Witness()
     witness.present = False
     async with running_node(tmp_path, listener=witness) as node:
@@ -221,7 +221,7 @@ async def test_log_time_never_goes_back_when_the_clock_does(tmp_path: Path) -> N
         assert node.group.now_ms() == 5_000_000
 
 
-async def test_an_expired_stream_is_removed_without_anyone_asking(tmp_path: Path) -> None:
+async def test_an_expired_stream_is_removed_without_a_request(tmp_path: Path) -> None:
     clock = Clock()
     async with running_node(tmp_path, clock=clock) as node:
         await node.group.propose(create("short", ttl_ms=10_000))
@@ -233,7 +233,7 @@ async def test_an_expired_stream_is_removed_without_anyone_asking(tmp_path: Path
         assert await node.reads.stream(key("long")) is not None
 
 
-async def test_however_many_streams_expire_at_once_none_waits_for_the_next_round(
+async def test_streams_that_expire_together_are_all_removed_in_one_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -267,7 +267,7 @@ async def test_a_read_renews_the_window_through_the_log(tmp_path: Path) -> None:
 # -- storing and recovery -------------------------------------------------------------------------
 
 
-async def test_what_was_not_stored_before_a_crash_is_replayed_from_the_log(tmp_path: Path) -> None:
+async def test_state_not_stored_before_a_crash_is_replayed_from_the_log(tmp_path: Path) -> None:
     live, image = tmp_path / "live", tmp_path / "image"
     async with running_node(live) as node:
         await node.group.propose(create("a"))
@@ -281,7 +281,7 @@ async def test_what_was_not_stored_before_a_crash_is_replayed_from_the_log(tmp_p
         assert await again.reads.stream(key("b")) is not None
 
 
-async def test_a_stored_log_is_cut_and_the_rest_is_enough_to_start_from(
+async def test_a_compacted_log_is_enough_to_restart_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_flusher, "CHECKPOINT_BYTES", 10_000)
@@ -300,7 +300,7 @@ async def test_a_stored_log_is_cut_and_the_rest_is_enough_to_start_from(
         assert (await read_all(again, "a")).endswith(b"xmore")
 
 
-async def test_what_is_stored_and_what_is_not_yet_are_read_in_one_piece(tmp_path: Path) -> None:
+async def test_one_read_spans_stored_and_unstored_records(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.group.propose(create("s"))
         await append_to(node, "s", b"one ")
@@ -312,7 +312,7 @@ async def test_what_is_stored_and_what_is_not_yet_are_read_in_one_piece(tmp_path
         assert (b"".join(found.parts), found.end) == (b"one two", stream.tail)
 
 
-async def test_restarts_repeat_nothing_and_lose_nothing(tmp_path: Path) -> None:
+async def test_restarts_neither_repeat_nor_lose_commands(tmp_path: Path) -> None:
     expected = b""
     for number in range(5):
         async with running_node(tmp_path) as node:
@@ -325,7 +325,7 @@ async def test_restarts_repeat_nothing_and_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 5, 11, 25, 1000])
-async def test_a_piece_ends_before_a_record_that_does_not_fit_whichever_chunk_it_is_in(
+async def test_a_read_ends_before_a_record_that_does_not_fit_in_any_chunk(
     max_bytes: int, tmp_path: Path
 ) -> None:
     async with running_node(tmp_path) as node:

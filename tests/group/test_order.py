@@ -1,4 +1,4 @@
-"""Rules of the group's loop that only a coincidence would break, each brought about by hand."""
+"""Rules that only a coincidence would break; each test brings it about by hand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _play(tmp_path: Path) -> Play:
 # --- reads
 
 
-async def test_a_reader_goes_on_with_the_entry_it_waits_for_not_with_the_one_before() -> None:
+async def test_a_reader_wakes_at_the_entry_it_waits_for_and_not_earlier() -> None:
     reads = ReadIndex(lone_leader().core, lambda: None)
     passed: list[bool] = []
 
@@ -73,10 +73,10 @@ async def test_a_reader_goes_on_with_the_entry_it_waits_for_not_with_the_one_bef
 # --- rows that are read for a command
 
 
-async def test_a_row_that_was_read_before_a_flush_does_not_replace_what_the_flush_stored(
+async def test_a_row_read_before_a_state_flush_does_not_replace_the_stored_row(
     tmp_path: Path,
 ) -> None:
-    """The row is read, then a newer one is stored and leaves memory, then the first is there."""
+    """The row is read; a newer one is stored and leaves memory; then the first read returns."""
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
     row = keys.STREAM + key("a")
@@ -104,7 +104,7 @@ async def test_a_row_that_was_read_before_a_flush_does_not_replace_what_the_flus
 # --- what is kept for readers and followers that still need it
 
 
-def test_rows_stay_as_long_as_anyone_has_pinned_them(tmp_path: Path) -> None:
+def test_pinned_rows_stay_until_the_last_pin_is_released(tmp_path: Path) -> None:
     async def scenario(node: Node, stream_id: int, pins: Pins) -> None:
         def rows() -> int:
             start, stop = keys.id_range(keys.CHUNK, stream_id)
@@ -138,7 +138,7 @@ def test_rows_stay_as_long_as_anyone_has_pinned_them(tmp_path: Path) -> None:
     trio.run(run)
 
 
-def test_the_log_is_kept_after_every_raft_snapshot_that_is_under_way() -> None:
+def test_the_log_keeps_the_entries_after_each_raft_snapshot_in_transfer() -> None:
     retention = Retention(lone_leader().core, 0.1)
     assert retention.unneeded_through() == math.inf
     with retention.keeping_after(50):
@@ -148,7 +148,7 @@ def test_the_log_is_kept_after_every_raft_snapshot_that_is_under_way() -> None:
     assert retention.unneeded_through() == math.inf
 
 
-async def test_the_log_is_not_cut_under_a_snapshot_that_is_on_its_way(
+async def test_the_log_is_not_compacted_under_a_raft_snapshot_in_transfer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_flusher, "CHECKPOINT_BYTES", 2_000)
@@ -165,10 +165,10 @@ async def test_the_log_is_not_cut_under_a_snapshot_that_is_on_its_way(
             await node.group.stored()
 
 
-async def test_who_waits_for_the_store_goes_on_when_an_installed_state_has_it_all(
+async def test_tasks_waiting_for_the_state_flusher_wake_when_a_raft_snapshot_is_installed(
     tmp_path: Path,
 ) -> None:
-    """Nothing is left to be stored then, so no flush would ever wake them."""
+    """Nothing is left to store then, so no flush would ever wake them."""
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
         went_on = trio.Event()
@@ -192,7 +192,7 @@ async def test_who_waits_for_the_store_goes_on_when_an_installed_state_has_it_al
 # --- limits
 
 
-async def test_nothing_more_is_proposed_while_too_much_waits_to_be_stored(
+async def test_no_command_is_proposed_while_too_many_bytes_wait_to_be_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_flusher, "MAX_UNSTORED_BYTES", 10_000)
@@ -209,10 +209,10 @@ async def test_nothing_more_is_proposed_while_too_much_waits_to_be_stored(
         assert len(await read_all(node, "a")) == 50_000, "they went on when it was stored"
 
 
-def test_a_follower_that_cannot_store_takes_no_more_until_it_can(
+def test_a_follower_that_cannot_store_its_state_accepts_no_entries_until_it_can(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise it would hold in memory whatever the others commit meanwhile."""
+    """Otherwise it would hold in memory everything that the others commit meanwhile."""
     limit_bytes = 20_000
     monkeypatch.setattr(state_flusher, "MAX_UNSTORED_BYTES", limit_bytes)
 
@@ -235,7 +235,7 @@ def test_a_follower_that_cannot_store_takes_no_more_until_it_can(
     play(scenario)
 
 
-# --- installing a snapshot
+# --- installing a Raft snapshot
 
 
 # Until then what was sent before is still on its way.
@@ -243,7 +243,8 @@ _CONNECTIONS_BREAK_S = 20.0
 
 
 async def lagging_follower(machines: Machines) -> tuple[Machine, Machine]:
-    """The leader, and a follower that runs and hears nothing; it needs a snapshot to go on."""
+    """The leader, and a running follower that hears nothing and needs a Raft snapshot to catch
+    up."""
     leader, follower, third = await all_ready(machines)
     await leader.node.group.propose(create("a"))
     await wait_until(lambda: follower.node.group.applied_index == leader.node.group.applied_index)
@@ -262,7 +263,7 @@ async def lagging_follower(machines: Machines) -> tuple[Machine, Machine]:
     return leader, follower
 
 
-def test_a_snapshot_is_not_installed_beside_a_flush(play: Play) -> None:
+def test_a_raft_snapshot_is_not_installed_during_a_state_flush(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         _, follower = await lagging_follower(machines)
         node = follower.node
@@ -279,7 +280,7 @@ def test_a_snapshot_is_not_installed_beside_a_flush(play: Play) -> None:
     play(scenario)
 
 
-def test_live_readers_look_again_once_a_snapshot_is_installed(play: Play) -> None:
+def test_live_readers_look_again_once_a_raft_snapshot_is_installed(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         _, follower = await lagging_follower(machines)
         stream = await follower.node.reads.stream(key("a"))
@@ -294,7 +295,7 @@ def test_live_readers_look_again_once_a_snapshot_is_installed(play: Play) -> Non
     play(scenario)
 
 
-def test_a_read_that_waits_while_a_snapshot_is_installed_sees_what_it_brought(play: Play) -> None:
+def test_a_read_waiting_while_a_raft_snapshot_is_installed_sees_its_state(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, follower = await lagging_follower(machines)
         tail: list[int] = []

@@ -33,7 +33,7 @@ from streamd.streams.model import IfMatch, Version
 from streamd.streams.offsets import Position
 
 
-async def test_each_of_several_writers_is_told_that_theirs_was_given_up() -> None:
+async def test_each_waiting_writer_learns_that_its_command_failed() -> None:
     proposals = [Proposal(Sweep([]), 0, 0.0) for _ in range(3)]
     told: list[OutcomeUnknown] = []
 
@@ -65,7 +65,7 @@ def test_commands_with_conditions_travel_between_nodes() -> None:
 
 
 def test_every_field_of_an_outcome_reaches_the_node_that_forwarded_the_command() -> None:
-    """Also a field that is added one day: a client at a follower must see what one at the leader
+    """Including fields added later: a client at a follower sees what a client at the leader
     sees."""
     others: dict[type, Any] = {bool: True, str: "text/plain", int: 42, Position: Position(3, 4)}
     fields = msgspec.structs.fields(Outcome)[1:]
@@ -75,7 +75,8 @@ def test_every_field_of_an_outcome_reaches_the_node_that_forwarded_the_command()
     assert answer.unwrap() == found
 
 
-# As a release with log format 0 wrote and reads them: such nodes forward commands without sessions.
+# As a release with log format 0 encodes and decodes them; such nodes forward commands without
+# sessions.
 _FORMER_OUTCOME = (
     b"\x9b\xc0\xc2\xa8appended\x92\x03\t\xc3\xaatext/plain\x01\x02\x03\x92\x01\x02\x07"
 )
@@ -84,7 +85,7 @@ _FORMER_UNAVAILABLE = b"\x9b\xa2no\xc2" + _FORMER_DEFAULTS
 _FORMER_UNKNOWN = b"\x9b\xa2hm\xc3" + _FORMER_DEFAULTS
 
 
-def test_answers_of_an_earlier_release_are_understood() -> None:
+def test_outcomes_from_the_earlier_release_are_decoded() -> None:
     payload = b"\x93" + _FORMER_OUTCOME + _FORMER_UNAVAILABLE + _FORMER_UNKNOWN
     found, refused, unknown = decode_answers(payload)
     assert found.unwrap() == Outcome(
@@ -96,8 +97,8 @@ def test_answers_of_an_earlier_release_are_understood() -> None:
         unknown.unwrap()
 
 
-def test_an_earlier_release_understands_the_answers() -> None:
-    class FormerAnswer(msgspec.Struct, array_like=True):
+def test_the_earlier_release_decodes_our_outcomes() -> None:
+    class EarlierAnswer(msgspec.Struct, array_like=True):
         refusal: str | None = None
         unknown: bool = False
         result: Result | None = None
@@ -108,14 +109,14 @@ def test_an_earlier_release_understands_the_answers() -> None:
         outcome.Error(Unavailable("no")),
         outcome.Error(OutcomeUnknown("hm")),
     ]
-    answers = msgspec.msgpack.decode(encode_answers(errors), type=list[FormerAnswer])
-    assert answers == [FormerAnswer("no", False), FormerAnswer("hm", True)]
+    answers = msgspec.msgpack.decode(encode_answers(errors), type=list[EarlierAnswer])
+    assert answers == [EarlierAnswer("no", False), EarlierAnswer("hm", True)]
 
 
 @pytest.mark.parametrize(
     "answer",
     [[], [None], [None, False], [None, False, None], [None, False, "heard-of-nowhere"], [1, False]],
 )
-def test_a_malformed_answer_is_refused(answer: list[object]) -> None:
+def test_a_malformed_outcome_is_refused(answer: list[object]) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_answers(msgspec.msgpack.encode([answer]))

@@ -1,4 +1,4 @@
-"""Writes outlive a change of leader: each node sends its own again, and they take effect once."""
+"""Writes survive a change of leader: each node resends its own, and they take effect once."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_both_survivors_write_through_the_new_leader_as_soon_as_they_know_it(pla
     play(scenario)
 
 
-def test_writes_of_a_leader_that_was_cut_off_take_effect_once_when_it_is_back(play: Play) -> None:
+def test_writes_of_a_partitioned_leader_take_effect_once_when_it_returns(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, third = await begin(machines)
         async with trio.open_nursery() as nursery:
@@ -163,7 +163,7 @@ def test_a_write_whose_answer_was_lost_takes_effect_once(play: Play) -> None:
     play(scenario)
 
 
-def test_a_write_is_settled_by_its_own_log_when_no_answer_comes(play: Play) -> None:
+def test_a_node_learns_the_outcome_from_its_own_log_when_no_answer_comes(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
         real = leader.node.group.admission.propose_package
@@ -184,7 +184,7 @@ def test_a_write_is_settled_by_its_own_log_when_no_answer_comes(play: Play) -> N
     play(scenario)
 
 
-def test_the_leader_dies_with_writes_of_all_in_its_log_and_none_is_lost_or_there_twice(
+def test_a_leader_that_dies_with_every_nodes_writes_in_its_log_loses_and_repeats_none(
     play: Play,
 ) -> None:
     async def scenario(machines: Machines) -> None:
@@ -205,7 +205,7 @@ def test_the_leader_dies_with_writes_of_all_in_its_log_and_none_is_lost_or_there
     play(scenario)
 
 
-def test_only_what_nobody_decides_in_time_is_unknown_and_what_was_never_sent_is_refused(
+def test_only_sent_writes_that_nobody_decides_in_time_are_unknown(
     play: Play,
 ) -> None:
     async def scenario(machines: Machines) -> None:
@@ -226,7 +226,7 @@ def test_only_what_nobody_decides_in_time_is_unknown_and_what_was_never_sent_is_
     play(scenario)
 
 
-def test_a_write_that_leaders_refuse_until_its_deadline_is_no_unknown_one(play: Play) -> None:
+def test_a_write_that_leaders_refuse_until_its_deadline_has_a_known_outcome(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
 
@@ -241,7 +241,7 @@ def test_a_write_that_leaders_refuse_until_its_deadline_is_no_unknown_one(play: 
     play(scenario)
 
 
-def test_a_client_that_leaves_harms_no_other_write(play: Play) -> None:
+def test_a_client_that_leaves_does_not_disturb_other_writes(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
         async with trio.open_nursery() as nursery:
@@ -256,7 +256,7 @@ def test_a_client_that_leaves_harms_no_other_write(play: Play) -> None:
     play(scenario)
 
 
-def test_a_process_that_starts_again_has_a_session_of_its_own(play: Play) -> None:
+def test_a_restarted_process_opens_a_new_session(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
         async with trio.open_nursery() as nursery:
@@ -275,7 +275,7 @@ def test_a_process_that_starts_again_has_a_session_of_its_own(play: Play) -> Non
 
 
 def test_a_process_whose_state_lags_is_told_which_session_it_replaces(play: Play) -> None:
-    """To number packages in the session of the process before would have them taken for its."""
+    """Packages numbered in the old process's session would be taken for that process's packages."""
 
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
@@ -291,7 +291,7 @@ def test_a_process_whose_state_lags_is_told_which_session_it_replaces(play: Play
     play(scenario)
 
 
-def test_a_leader_without_room_takes_what_brings_no_bytes_and_refuses_the_rest_at_once(
+def test_a_leader_whose_hot_tier_is_full_accepts_only_commands_without_bytes(
     play: Play,
 ) -> None:
     async def scenario(machines: Machines) -> None:
@@ -320,7 +320,7 @@ def test_a_leader_without_room_takes_what_brings_no_bytes_and_refuses_the_rest_a
 # -- without sessions -----------------------------------------------------------------------------
 
 
-def test_a_cluster_with_a_member_of_an_earlier_release_does_without(
+def test_a_cluster_with_a_member_of_an_earlier_release_uses_no_sessions(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Cluster.hello
@@ -360,7 +360,7 @@ def _fields(hello: Hello) -> dict[str, Any]:
     return {name: getattr(hello, name) for name in hello.__struct_fields__}
 
 
-async def test_a_single_node_has_no_session_and_numbers_nothing(tmp_path: Path) -> None:
+async def test_a_single_node_opens_no_session_and_numbers_no_packages(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
         await node.group.propose(append("a", b"x"))

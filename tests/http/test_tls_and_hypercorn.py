@@ -209,7 +209,7 @@ async def test_who_tails_through_hypercorn_is_told_at_once(
         await news_comes_at_once(client, f"/v1/stream/news-{http2}")
 
 
-# -- snapshots, in and out in pieces ---------------------------------------------------------------
+# -- snapshots, in and out in pieces ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("http2", [True, False])

@@ -1,4 +1,4 @@
-"""Cores joined in plain memory: simulated disks that forget what was not stored, a network."""
+"""Cores joined in memory: a network, and simulated disks that lose what was not stored."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SimulatedDisk:
         return self._entries[index - self.first_index].term
 
     def holds(self, index: int, term: int) -> bool:
-        """Or has held: a node that lost it knows, and keeps the promises that go with it."""
+        """Or has held: a node that lost the entry knows, and keeps the promises that go with it."""
         if index < self.first_index:
             return True
         if index <= self.last_index:
@@ -84,7 +84,7 @@ class SimulatedDisk:
 
 
 class Snapshot(NamedTuple):
-    """A stored state: how far it has applied, who the members were, and what it came to."""
+    """A stored state: the applied index, the members, and the digest of the commands."""
 
     index: int  # type: ignore[assignment]  # of NamedTuple
     term: int
@@ -93,7 +93,7 @@ class Snapshot(NamedTuple):
 
 
 class SimulatedNode:
-    """The part of a shell: takes Readies, writes them in order, applies, keeps its state."""
+    """Plays the shell: takes Readies, writes them in order, applies, keeps its state."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class SimulatedNode:
     def start(self) -> None:
         """Begin with what is on disk and nothing else."""
         self.writes: deque[Ready] = deque()
-        self.written = 0  # how many of them are on disk without the core's knowing
+        self.written = 0  # how many of them are on disk before the core knows
         self.outbox: list[Message] = []
         self.reads: list[ReadState] = []
         self._state_as_stored()
@@ -145,11 +145,11 @@ class SimulatedNode:
             self.checker.after_restart(self.core, self.stored.index)
 
     def _state_as_stored(self) -> None:
-        """The present state of the state machine is that on disk."""
+        """Make the state on disk that of the state machine."""
         self.applied, _, self.configuration, self.digest = self.stored
 
     def take_readies(self) -> list[Ready]:
-        """Take all there is to do; do it except for the writes, which wait for `write_one`."""
+        """Take every Ready and act on it, except for the writes, which wait for `write_one`."""
         if self.core.may_vote:
             self.lost_below = 0
         taken = []
@@ -189,11 +189,11 @@ class SimulatedNode:
         self.stored = Snapshot(self.applied, term, self.configuration, self.digest)
 
     def take_snapshot(self) -> Snapshot:
-        """The stored state; a log that was cut can only be followed from there."""
+        """The stored state; a compacted log can be followed only from there."""
         return self.stored
 
     def install(self, snapshot: Snapshot) -> None:
-        """Put a snapshot in place of state and log; the core has agreed to it."""
+        """Replace state and log by a Raft snapshot that the core has accepted."""
         self.stored = snapshot
         self._state_as_stored()
         self.disk.reset(snapshot.index, snapshot.term)

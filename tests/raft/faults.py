@@ -1,4 +1,4 @@
-"""What can be wrong with the surroundings of a simulated group, besides crashes."""
+"""Faults around a simulated group, besides crashes."""
 
 from __future__ import annotations
 

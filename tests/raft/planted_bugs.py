@@ -374,7 +374,7 @@ def removed_node_is_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replication, "follow_configuration", follow_configuration)
 
 
-# -- snapshots and lost entries ---------------------------------------------------------------
+# -- Raft snapshots and lost entries ----------------------------------------------------------
 
 
 @bug_for_scripts

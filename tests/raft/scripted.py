@@ -98,7 +98,7 @@ class Script:
         return []
 
     def campaign(self, node_id: str) -> list[str]:
-        """Let time pass for one node until its timer runs out and it stands for election."""
+        """Let time pass for one node until its timer runs out and it campaigns."""
         core = self.nodes[int(node_id)].core
         core.tick()
         while core._roles.timer.elapsed:
@@ -179,7 +179,8 @@ class Script:
         return [f"snapshot at {snapshot.term}/{snapshot.index}: node {peer} {answer}"]
 
     def begin_restore(self, node_id: str, index: str, term: str) -> list[str]:
-        """Ask a node whether it will install a snapshot; its log stands still until then."""
+        """Ask a node whether it will install a Raft snapshot; its log does not change until
+        then."""
         agrees = self.nodes[int(node_id)].core.begin_restore(int(index), int(term))
         return ["yes" if agrees else "no"]
 
@@ -192,7 +193,7 @@ class Script:
         node.outbox = []
 
     def write(self, node_id: str) -> list[str]:
-        """Let the oldest write reach the disk without the core's knowing: a crash follows."""
+        """Let the oldest write reach the disk before the core knows: a crash follows."""
         return [f"written {show_completion(self.nodes[int(node_id)].write_one())}"]
 
     def crash(self, node_id: str) -> list[str]:

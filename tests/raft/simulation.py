@@ -25,7 +25,7 @@ HEALING_ROUNDS = 400
 
 
 class Simulation:
-    """One run. `counted` says what the schedule brought about, `digest` all that was said."""
+    """One run. `counted` counts what the schedule caused; `digest` is of every message."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -49,7 +49,7 @@ class Simulation:
         }
         self.network: list[Message] = []
         self._overtaken = False
-        # (leader, follower, what it is to get), and what a follower is just installing.
+        # (leader, follower, Raft snapshot), and what a follower is installing.
         self.snapshots: list[tuple[int, int, Snapshot]] = []
         self.installing: dict[int, tuple[int, Snapshot]] = {}
         self.asked_at: list[int] = []  # what was committed when each read was asked for
@@ -59,7 +59,7 @@ class Simulation:
         self._weights = self._choose_weights()
 
     def _choose_weights(self) -> dict[Callable[[], None], float]:
-        """Each seed has faults of its own: what is rare everywhere is never combined."""
+        """Each seed has its own faults: faults that are rare everywhere would never be combined."""
         lossy, dies, splits = (self.random.choice((0, 0.2, 0.7)) for _ in range(3))
         stalls, pauses = (self.random.choice((0, 0, 0.2, 0.7)) for _ in range(2))
         moves, cuts = (self.random.choice((0, 0.3, 2)) for _ in range(2))
@@ -193,7 +193,7 @@ class Simulation:
             self.counted["leaders removed"] += 1
         self._after(node)
 
-    # -- snapshots ------------------------------------------------------------------------
+    # -- Raft snapshots -------------------------------------------------------------------
 
     def begin_install(self) -> None:
         if not self.snapshots:
@@ -336,7 +336,7 @@ class Simulation:
         raise InvariantBroken("the group does not recover")
 
     def _has_converged(self) -> bool:
-        """A leader has brought all members to where it is, and nobody waits for anything."""
+        """All members have what the leader has, and nothing waits."""
         for leader in self._leaders():
             configuration = leader.core.configuration
             if configuration.voters_outgoing or leader.core.applied_index < leader.core.last_index:
@@ -348,7 +348,7 @@ class Simulation:
         return False
 
     def _propose_once_a_term(self, proposed: set[int]) -> None:
-        """And on, while a log has not reached again where it has been, committed or not."""
+        """And again while a log has not reached its former length, committed or not."""
         for node in self._leaders():
             members = node.core.configuration.members()
             all_trusted = all(self.nodes[member].core.may_vote for member in members)
@@ -370,7 +370,7 @@ class Simulation:
             node.complete_one()
             self._after(node)
 
-    # -- odds and ends --------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------
 
     def _any_node(self) -> SimulatedNode:
         return self.nodes[self.random.randint(1, len(self.nodes))]
@@ -384,7 +384,7 @@ class Simulation:
         return [node for node in self.nodes.values() if node.core.role == Role.LEADER]
 
     def _any_message(self) -> int:
-        """Mostly an old one, sometimes any: messages overtake each other."""
+        """Usually an old message, sometimes any: messages overtake each other."""
         return int(self.random.random() ** 3 * len(self.network))
 
     def _after(self, node: SimulatedNode) -> None:

@@ -16,7 +16,7 @@ def at(*node_ids: int) -> tuple[tuple[int, str, str], ...]:
     return tuple((node_id, f"peer{node_id}:1", f"client{node_id}:2") for node_id in node_ids)
 
 
-def test_another_set_of_voters_goes_through_a_joint_configuration() -> None:
+def test_a_change_of_voters_goes_through_a_joint_configuration() -> None:
     old, new = Configuration((1, 2, 3)), Configuration((1, 4), (), (3,))
     joint = first_step(old, new)
     assert joint == Configuration((1, 4), (1, 2, 3), (3,))
@@ -28,7 +28,7 @@ def test_learners_and_addresses_alone_change_in_one_step() -> None:
     assert first_step(Configuration((1,)), new) == new
 
 
-def test_who_leaves_can_be_reached_until_it_has_left() -> None:
+def test_a_departing_node_can_be_reached_until_it_has_left() -> None:
     joint = first_step(
         Configuration((1, 2), addresses=at(1, 2)), Configuration((1, 3), addresses=at(1, 3))
     )
@@ -54,7 +54,7 @@ def test_a_target_is_put_in_order_and_is_never_joint() -> None:
         (Configuration((1,), addresses=(*at(1), *at(1))), "addresses name a node twice"),
     ],
 )
-def test_what_is_no_configuration_is_refused(target: Configuration, reason: str) -> None:
+def test_an_invalid_configuration_is_refused(target: Configuration, reason: str) -> None:
     with pytest.raises(InvalidConfiguration, match=reason):
         checked(target)
 

@@ -41,7 +41,7 @@ def configuration(*voters: int) -> bytes:
         CommitNotice(1, 2, 3, 7),
     ],
 )
-def test_what_a_correct_peer_sends_is_not_at_fault(message: Message) -> None:
+def test_messages_of_a_correct_peer_pass_the_checks(message: Message) -> None:
     assert fault(message) is None
 
 
@@ -59,7 +59,7 @@ def test_what_a_correct_peer_sends_is_not_at_fault(message: Message) -> None:
         (Heartbeat(1, 2, 3, 7, last_index=6), "more than its log holds"),
     ],
 )
-def test_what_no_correct_peer_sends_is_at_fault(message: Message, reason: str) -> None:
+def test_messages_that_no_correct_peer_sends_are_found(message: Message, reason: str) -> None:
     assert reason in (fault(message) or "")
 
 

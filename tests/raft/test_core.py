@@ -127,7 +127,7 @@ def test_a_refused_proposal_leaves_no_trace() -> None:
     assert node.core.last_index == 3
 
 
-def test_who_leads_is_told_to_those_who_propose_to_a_follower() -> None:
+def test_a_proposal_to_a_follower_learns_who_leads() -> None:
     node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1))
     for ask in (lambda: node.core.propose([b"x"]), lambda: node.core.read(1)):
         with pytest.raises(NotLeader, match="no leader is known"):
@@ -181,7 +181,9 @@ STRANGERS = [
 
 @pytest.mark.parametrize("message", STRANGERS, ids=lambda m: f"{type(m).__name__}-{m.term}")
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_stranger_has_no_say_while_there_is_a_leader(message: Message, leads: bool) -> None:
+def test_a_non_members_messages_are_ignored_while_there_is_a_leader(
+    message: Message, leads: bool
+) -> None:
     if leads:
         node = lone_leader()
     else:
@@ -195,7 +197,7 @@ def test_a_stranger_has_no_say_while_there_is_a_leader(message: Message, leads: 
     assert node.core.refused_messages == 1
 
 
-def test_a_stranger_may_lead_a_node_that_hears_nobody() -> None:
+def test_a_non_member_may_lead_a_node_that_hears_no_leader() -> None:
     """The node's log may lack the entry that made it a member (thesis 4.1)."""
     node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1))
     node.core.step(AppendRequest(9, 1, 7, 1, 1, 1, [Entry(2, 7, 0, b"")]))
@@ -215,7 +217,7 @@ def test_a_stranger_may_lead_a_node_that_hears_nobody() -> None:
     ],
     ids=["campaign", "confirmation", "read", "learner"],
 )
-def test_a_member_does_not_end_a_leader_by_what_proves_nothing(message: Message) -> None:
+def test_an_unproven_higher_term_does_not_depose_a_leader(message: Message) -> None:
     disk = SimulatedDisk()
     payload = encode_configuration(Configuration((1, 2, 3), learners=(4,)))
     disk.write(BOOTSTRAP_HARD_STATE, [Entry(1, 1, EntryKind.CONFIGURATION, payload)])
@@ -233,7 +235,7 @@ def test_a_member_does_not_end_a_leader_by_what_proves_nothing(message: Message)
     assert node.core.refused_messages == 1
 
 
-def test_a_lone_leader_needs_nobody_to_stay_leader() -> None:
+def test_a_single_voter_stays_leader_without_peers() -> None:
     node = lone_leader()
     for _ in range(100):
         node.core.tick()

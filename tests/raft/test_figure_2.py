@@ -43,7 +43,7 @@ def node_with(*terms: int, term: int = 0, vote: int = 0) -> SimulatedNode:
 
 
 def told(node: SimulatedNode, message: Message) -> list[Message]:
-    """What the node says when it has heard that and done all its duties."""
+    """The node's messages once it has handled that one."""
     node.core.step(message)
     return said(node)
 
@@ -71,7 +71,7 @@ def candidate(*terms: int) -> SimulatedNode:
 
 
 def leader(*terms: int) -> SimulatedNode:
-    """Node 1, just elected, its requests answered by nobody."""
+    """Node 1, just elected; nobody has answered its requests."""
     node = candidate(*terms)
     node.core.step(VoteReply(2, 1, node.core.term, True))
     assert node.core.role == Role.LEADER
@@ -188,7 +188,7 @@ def test_append_2_without_the_previous_entry_it_is_refused(previous: tuple[int, 
     assert node.core.last_index == 2
 
 
-def test_append_3_a_conflicting_entry_goes_with_all_that_follow() -> None:
+def test_append_3_a_conflicting_entry_and_all_that_follow_are_removed() -> None:
     """Same index, other term: that entry and everything after it is removed."""
     node = node_with(1, 1, 1, 1)
     told(node, AppendRequest(2, 1, 2, 1, 1, 0, [entry(2, 2)]))
@@ -281,7 +281,7 @@ def test_all_2_a_higher_term_makes_anyone_a_follower(make: object, message: Mess
 
 
 def test_follower_1_candidates_and_leaders_get_answers() -> None:
-    """A follower says nothing of itself and answers every request."""
+    """A follower sends nothing unasked and answers every request."""
     node = node_with(1)
     assert said(node) == []
     for request in (
@@ -350,8 +350,8 @@ def test_candidate_4_a_campaign_without_a_result_is_followed_by_another() -> Non
 # -- leaders ----------------------------------------------------------------------------------
 
 
-def test_leader_1_it_says_so_at_once_and_again_while_idle() -> None:
-    """Everybody hears of the new leader, and of its being alive."""
+def test_leader_1_it_sends_heartbeats_at_once_and_while_idle() -> None:
+    """Heartbeats announce the new leader and show that it is alive."""
     node = leader(1)
     assert {m.to for m in said(node) if isinstance(m, AppendRequest)} == {2, 3}
     node.core.tick()
@@ -442,8 +442,9 @@ def test_a_voter_that_hears_a_leader_ignores_campaigns() -> None:
     assert node.core.term == 1
 
 
-def test_a_snapshot_stands_for_the_entries_it_replaces() -> None:
-    """The term of the last entry a snapshot covers is kept for the check of appends (7)."""
+def test_a_raft_snapshot_stands_for_the_entries_it_replaces() -> None:
+    """The term of the last entry that a Raft snapshot covers is kept for the check of appends
+    (7)."""
     disk = SimulatedDisk()
     disk.write(HardState(3), [entry(1, 1), entry(2, 3)])
     disk.compact(2)

@@ -1,4 +1,4 @@
-"""Whether a follower says that it keeps up with its leader."""
+"""When a follower counts as lagging."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def ticks(lag: LagTracker, applied_index: int, count: int) -> list[bool]:
     return said
 
 
-def test_without_a_word_from_a_leader_nobody_is_known_to_keep_up() -> None:
+def test_a_follower_that_hears_no_leader_counts_as_lagging() -> None:
     assert ticks(LagTracker(PATIENCE), 100, 10) == [False] * 10
 
 
-def test_who_has_applied_what_the_leader_had_keeps_up() -> None:
+def test_a_follower_that_applied_the_leaders_last_known_commit_does_not_lag() -> None:
     lag = LagTracker(PATIENCE)
     lag.heard(10)
     assert ticks(lag, 10, 3) == [False, True, True]
 
 
-def test_being_an_election_timeout_late_is_not_keeping_up() -> None:
+def test_a_follower_an_election_timeout_late_lags() -> None:
     lag = LagTracker(PATIENCE)
     lag.heard(10)
     ticks(lag, 10, 2)
@@ -34,7 +34,7 @@ def test_being_an_election_timeout_late_is_not_keeping_up() -> None:
     assert ticks(lag, 20, 1) == [True]
 
 
-def test_under_load_there_is_always_more_to_apply_and_that_is_no_fault() -> None:
+def test_a_follower_that_always_has_more_to_apply_under_load_does_not_lag() -> None:
     lag = LagTracker(PATIENCE)
     for last_index in range(10, 1000, 10):
         lag.heard(last_index)
@@ -42,7 +42,7 @@ def test_under_load_there_is_always_more_to_apply_and_that_is_no_fault() -> None
     assert lag.value
 
 
-def test_a_slow_follower_of_a_growing_log_does_not_keep_up() -> None:
+def test_a_slow_follower_of_a_growing_log_lags() -> None:
     lag = LagTracker(PATIENCE)
     said = []
     for tick in range(100):

@@ -1,5 +1,5 @@
-"""What a leader does with answers of strangers and of members that leave, and when it may say that
-it has caught up."""
+"""How a leader treats answers of non-members and of members that leave, and when it has caught
+up."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_heartbeats_leave_at_the_interval_not_at_every_tick() -> None:
 
 
 @pytest.mark.parametrize(("leaves", "expected"), [(False, [[3]]), (True, [])])
-def test_only_a_member_that_stays_is_worth_a_snapshot(
+def test_only_a_member_that_stays_gets_a_raft_snapshot(
     leaves: bool, expected: list[list[int]]
 ) -> None:
     leader = leader_of_three()

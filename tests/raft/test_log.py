@@ -1,4 +1,4 @@
-"""The log: what is in memory, what is read back, what a late completion vouches for."""
+"""The log: what is in memory, what is read back, what a late completion confirms."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_terms_come_from_memory_or_disk_alike() -> None:
     assert log.last_term == 5
 
 
-def test_an_entry_is_handed_out_for_storing_once() -> None:
+def test_an_entry_is_handed_out_once_to_be_stored() -> None:
     log = Log(disk_with(1), 1)
     log.append(entries(2, 1))
     assert [e.index for e in log.begin_store()] == [2]
@@ -76,7 +76,7 @@ def test_an_entry_is_applied_from_memory_without_being_read_back() -> None:
     assert disk.reads == 0
 
 
-def test_memory_holds_nothing_that_is_stored_and_handed_out() -> None:
+def test_memory_keeps_no_entry_that_is_stored_and_applied() -> None:
     disk = disk_with()
     log = Log(disk, 0)
     for index in range(1, 50):
@@ -89,7 +89,7 @@ def test_memory_holds_nothing_that_is_stored_and_handed_out() -> None:
     assert not log._writes
 
 
-def test_committed_entries_wait_for_the_own_disk() -> None:
+def test_committed_entries_are_applied_once_the_nodes_own_disk_has_them() -> None:
     disk = disk_with(1)
     log = Log(disk, 1)
     log.append(entries(2, 1, 1))
@@ -113,7 +113,7 @@ def test_committed_entries_come_in_pieces_across_disk_and_memory() -> None:
     assert [e.index for e in taken] == [1, 2, 3, 4, 5]
 
 
-def test_a_late_completion_vouches_only_for_what_was_not_replaced() -> None:
+def test_a_late_completion_confirms_only_entries_that_were_not_replaced() -> None:
     log = Log(disk_with(1), 1)
     log.append(entries(2, 1, 1, 1))
     log.begin_store()
@@ -171,7 +171,7 @@ def test_terms_older_than_the_log_are_unknown() -> None:
     assert not log.has(2, 2)
 
 
-def test_after_a_reset_the_log_continues_after_the_snapshot() -> None:
+def test_after_a_reset_the_log_continues_after_the_raft_snapshot() -> None:
     disk = disk_with(1, 1)
     log = Log(disk, 1)
     log.append(entries(3, 1, 1))

@@ -48,7 +48,7 @@ def test_the_quorum_value_is_the_highest_that_a_quorum_has_reached(
 
 
 @given(configurations, st.dictionaries(st.integers(1, 7), st.booleans()))
-def test_an_election_is_won_with_a_quorum_and_lost_when_none_is_left(
+def test_an_election_is_won_with_a_quorum_and_lost_when_none_is_possible(
     configuration: Configuration, votes: dict[int, bool]
 ) -> None:
     granted = {node for node, vote in votes.items() if vote}
@@ -79,7 +79,7 @@ def test_without_voters_nothing_commits_and_nobody_wins() -> None:
     assert verdict(Configuration(), {1: True}) == Verdict.LOST
 
 
-def test_learners_are_members_without_a_say() -> None:
+def test_learners_are_members_without_a_vote() -> None:
     configuration = Configuration(voters=(1,), learners=(2,))
     assert configuration.members() == {1, 2}
     assert not configuration.is_voter(2)
@@ -121,14 +121,14 @@ def test_the_configuration_at_an_index_is_looked_up(history: ConfigurationHistor
     assert history.latest_index == 9
 
 
-def test_what_applying_has_passed_is_forgotten(history: ConfigurationHistory) -> None:
+def test_configurations_before_the_applied_one_are_forgotten(history: ConfigurationHistory) -> None:
     history.forget_before(8)
     history.truncate(9)
     assert history.latest.voters == (1, 2)
     assert len(history._indexes) == 1
 
 
-def test_the_departed_are_members_that_the_later_configuration_lacks() -> None:
+def test_departed_nodes_are_members_that_the_later_configuration_lacks() -> None:
     before = encode_configuration(Configuration((1, 2), learners=(3,)))
     after = encode_configuration(Configuration((1, 4)))
     assert departed(before, after) == {2, 3}

@@ -1,4 +1,4 @@
-"""Peer messages survive the wire, and nodes one version apart understand each other."""
+"""Peer messages are the same after the wire, and nodes one version apart understand each other."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_field_that_only_a_newer_node_knows_is_ignored() -> None:
     assert msgspec.msgpack.decode(newer, type=Message) == HeartbeatReply(2, 1, 3, 77)
 
 
-def test_a_configuration_without_addresses_is_read_as_one_with_none() -> None:
+def test_a_configuration_without_an_address_field_has_no_addresses() -> None:
     older = msgspec.msgpack.encode([[1, 2], [], [3]])
     assert decode_configuration(older) == Configuration((1, 2), (), (3,), ())
 

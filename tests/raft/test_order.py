@@ -1,4 +1,4 @@
-"""What has to happen before what, and what goes with what, each rule by itself.
+"""Rules of order, each tested by itself.
 
 The simulations break these rules only when several things go wrong together; here the one step that
 would break each of them is taken by hand.
@@ -56,10 +56,10 @@ def elected_leader_of_three() -> SimulatedNode:
     return node
 
 
-# --- trust
+# --- vote eligibility
 
 
-def test_a_node_votes_again_only_once_what_it_had_lost_is_on_its_disk() -> None:
+def test_a_node_votes_again_only_once_its_lost_entries_are_on_its_disk() -> None:
     node = one_of_three(lost_below=2)
     node.core.step(append(2, 1))
     node.core.step(Heartbeat(2, 1, 2, 2, last_index=2))
@@ -69,7 +69,7 @@ def test_a_node_votes_again_only_once_what_it_had_lost_is_on_its_disk() -> None:
     assert node.core.may_vote
 
 
-def test_a_commit_notice_for_what_a_node_has_lost_neither_commits_nor_ends_it() -> None:
+def test_a_commit_index_beyond_lost_entries_neither_commits_them_nor_stops_the_node() -> None:
     node = one_of_three(lost_below=3)
     node.core.step(append(2, 1))
     settle(node)
@@ -103,7 +103,7 @@ def test_a_candidate_of_two_is_not_elected_by_the_others_vote_before_its_own_is_
     assert node.core.role == Role.LEADER
 
 
-def test_a_write_that_began_before_the_campaign_does_not_vouch_for_the_vote() -> None:
+def test_a_write_that_began_before_the_campaign_does_not_confirm_the_vote() -> None:
     node = SimulatedNode(1, bootstrapped_disk([1, 2]), Settings(), Random(1))
     node.core.step(append(2, 1))
     node.take_readies()
@@ -118,10 +118,10 @@ def test_a_write_that_began_before_the_campaign_does_not_vouch_for_the_vote() ->
     assert node.core.role == Role.LEADER
 
 
-# --- restores
+# --- Raft snapshots
 
 
-def test_a_restore_leaves_unsaid_what_would_confirm_entries_of_the_replaced_log() -> None:
+def test_an_installation_withholds_answers_that_would_confirm_replaced_entries() -> None:
     node = one_of_three()
     node.core.step(Heartbeat(2, 1, 2, 0))
     settle(node)
@@ -133,14 +133,14 @@ def test_a_restore_leaves_unsaid_what_would_confirm_entries_of_the_replaced_log(
     assert [message for message in node.outbox if isinstance(message, AppendAccepted)] == []
 
 
-def test_a_leader_restores_nothing_because_its_log_may_be_what_others_rely_on() -> None:
+def test_a_leader_installs_no_raft_snapshot_because_others_may_rely_on_its_log() -> None:
     node = elected_leader_of_three()
     assert not node.core.begin_restore(9, node.core.term)
     node.core.propose([b"x"])
     assert node.core.last_index == 3, "and its log goes on"
 
 
-def test_neither_does_a_candidate() -> None:
+def test_a_candidate_installs_no_raft_snapshot() -> None:
     node = one_of_three()
     while node.core.role == Role.FOLLOWER:
         node.core.tick()
@@ -185,11 +185,11 @@ def test_every_field_of_an_entry_is_in_its_checksum(other: Entry) -> None:
     assert chain(1, 0, other) != chain(1, 0, ENTRY)
 
 
-def test_the_checksum_before_and_the_group_are_in_it_too() -> None:
+def test_the_preceding_checksum_and_the_group_are_in_it_too() -> None:
     assert len({chain(1, 0, ENTRY), chain(2, 0, ENTRY), chain(1, 1, ENTRY)}) == 3
 
 
-def test_the_chain_is_computed_as_logs_on_disk_have_it() -> None:
+def test_the_chain_is_computed_as_in_logs_on_disk() -> None:
     """Each log written so far is checked against it: it never changes."""
     assert chain(0, 0, Entry(1, 1, EntryKind.NOOP, b"")) == 0xC5455C52
     assert chain(0xC5455C52, 0, Entry(2, 1, EntryKind.COMMANDS, b"x")) == 0xCAB4F3A2

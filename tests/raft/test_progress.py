@@ -95,7 +95,7 @@ def test_the_size_of_what_is_unanswered_is_limited_too(replicating: Progress) ->
     assert not replicating.paused
 
 
-def test_nothing_is_sent_until_the_snapshot_has_arrived(replicating: Progress) -> None:
+def test_nothing_is_sent_until_the_raft_snapshot_has_arrived(replicating: Progress) -> None:
     replicating.sent(6, 100)
     replicating.await_snapshot()
     assert replicating.paused
@@ -104,13 +104,15 @@ def test_nothing_is_sent_until_the_snapshot_has_arrived(replicating: Progress) -
     assert (replicating.flow, replicating.next_index, replicating.paused) == (Flow.PROBE, 90, False)
 
 
-def test_after_a_failed_snapshot_the_follower_must_show_life(replicating: Progress) -> None:
+def test_after_a_failed_raft_snapshot_the_leader_waits_for_a_message_of_the_follower(
+    replicating: Progress,
+) -> None:
     replicating.await_snapshot()
     replicating.snapshot_failed()
     assert (replicating.flow, replicating.paused) == (Flow.PROBE, True)
 
 
-def test_a_follower_that_lost_entries_is_believed(replicating: Progress) -> None:
+def test_a_followers_report_of_lost_entries_is_believed(replicating: Progress) -> None:
     replicating.sent(9)
     replicating.accepted(9)
     replicating.lost(3)

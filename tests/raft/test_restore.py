@@ -1,4 +1,4 @@
-"""Snapshots in place of the log, as the core's contract with its shell has it."""
+"""Raft snapshots in place of the log: the core's contract with its shell."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def append(index: int, previous_term: int = 2) -> AppendRequest:
     return AppendRequest(2, 1, 2, index - 1, previous_term, 0, [entry])
 
 
-def test_after_a_restore_everything_begins_with_the_snapshot(follower: SimulatedNode) -> None:
+def test_after_an_installation_the_log_begins_after_the_raft_snapshot(
+    follower: SimulatedNode,
+) -> None:
     core = follower.core
     assert core.begin_restore(9, 2)
     follower.install(SNAPSHOT)
@@ -51,7 +53,9 @@ def test_after_a_restore_everything_begins_with_the_snapshot(follower: Simulated
     assert follower.outbox == [AppendAccepted(1, 2, 2, 10)]
 
 
-def test_the_log_stands_still_while_a_snapshot_is_installed(follower: SimulatedNode) -> None:
+def test_the_log_does_not_change_while_a_raft_snapshot_is_installed(
+    follower: SimulatedNode,
+) -> None:
     core = follower.core
     assert core.begin_restore(9, 2)
     core.step(append(2, 1))
@@ -63,7 +67,7 @@ def test_the_log_stands_still_while_a_snapshot_is_installed(follower: SimulatedN
     assert follower.outbox == [HeartbeatReply(1, 2, 2)], "the leader hears that the node lives"
 
 
-def test_votes_are_still_given_while_a_snapshot_is_installed(follower: SimulatedNode) -> None:
+def test_votes_are_still_given_while_a_raft_snapshot_is_installed(follower: SimulatedNode) -> None:
     core = follower.core
     assert core.begin_restore(9, 2)
     for _ in range(50):
@@ -75,7 +79,7 @@ def test_votes_are_still_given_while_a_snapshot_is_installed(follower: Simulated
     assert core.last_index == 9
 
 
-def test_a_snapshot_of_what_is_committed_already_is_of_no_use(follower: SimulatedNode) -> None:
+def test_a_raft_snapshot_of_committed_entries_is_refused(follower: SimulatedNode) -> None:
     follower.core.step(append(2, 1))
     follower.core.step(Heartbeat(2, 1, 2, 2))
     settle(follower)
@@ -85,18 +89,22 @@ def test_a_snapshot_of_what_is_committed_already_is_of_no_use(follower: Simulate
     assert follower.core.configuration == Configuration((1, 2, 3))
 
 
-def test_a_snapshot_of_a_term_not_heard_of_waits_until_it_is(follower: SimulatedNode) -> None:
+def test_a_raft_snapshot_of_an_unknown_term_waits_until_the_term_is_known(
+    follower: SimulatedNode,
+) -> None:
     assert not follower.core.begin_restore(9, 3)
     follower.core.step(Heartbeat(3, 1, 3, 0))
     assert follower.core.begin_restore(9, 3)
 
 
-def test_only_what_was_agreed_to_is_restored(follower: SimulatedNode) -> None:
+def test_only_the_accepted_raft_snapshot_is_installed(follower: SimulatedNode) -> None:
     with pytest.raises(AssertionError, match="begin_restore"):
         follower.core.restore(9, 2, SNAPSHOT.configuration)
 
 
-def test_entries_still_being_written_forbid_to_restore(follower: SimulatedNode) -> None:
+def test_no_raft_snapshot_is_installed_while_entries_are_being_written(
+    follower: SimulatedNode,
+) -> None:
     follower.core.step(append(2, 1))
     follower.take_readies()
     assert follower.core.begin_restore(9, 2)
@@ -104,7 +112,7 @@ def test_entries_still_being_written_forbid_to_restore(follower: SimulatedNode) 
         follower.core.restore(9, 2, SNAPSHOT.configuration)
 
 
-def test_a_term_that_only_the_snapshot_names_is_entered_at_the_start() -> None:
+def test_a_term_that_only_the_raft_snapshot_names_is_entered_at_the_start() -> None:
     disk = SimulatedDisk()
     disk.write(HardState(1), [])
     disk.reset(9, 4)
@@ -126,7 +134,7 @@ def test_a_state_that_its_log_does_not_reach_is_refused() -> None:
         )
 
 
-def test_the_leader_tells_how_its_followers_are() -> None:
+def test_the_leader_reports_the_progress_of_its_followers() -> None:
     node = SimulatedNode(1, bootstrapped_disk([1]), Settings(), Random(1))
     settle(node)
     node.core.propose_configuration(Configuration((1,), (), (2,)))
@@ -137,7 +145,7 @@ def test_the_leader_tells_how_its_followers_are() -> None:
     assert node.core.peers() == {2: PeerStatus(3, 4, "replicate", 0)}
 
 
-def test_a_vote_is_withheld_until_what_was_lost_is_there_again() -> None:
+def test_a_node_withholds_its_vote_until_lost_entries_are_back() -> None:
     node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1), lost_below=3)
     assert not node.core.may_vote
     node.core.step(append(2, 1))
@@ -149,7 +157,7 @@ def test_a_vote_is_withheld_until_what_was_lost_is_there_again() -> None:
     assert node.core.may_vote
 
 
-def test_what_was_lost_may_be_more_than_the_node_knows_so_the_leaders_log_decides() -> None:
+def test_the_leaders_log_decides_when_a_node_may_vote_again() -> None:
     """Confirmed entry 4 is lost with the notes on it, and the leader counts that confirmation: a
     vote for someone without the entry would undo what is committed."""
     node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1), lost_below=2)
@@ -166,7 +174,7 @@ def test_what_was_lost_may_be_more_than_the_node_knows_so_the_leaders_log_decide
     assert node.core.may_vote
 
 
-def test_a_commit_alone_restores_no_trust_before_a_leader_told_how_far_its_log_goes() -> None:
+def test_a_commit_index_restores_the_vote_only_once_the_leaders_log_length_is_known() -> None:
     node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1), lost_below=1)
     node.core.step(append(2, 1))
     settle(node)
@@ -174,7 +182,7 @@ def test_a_commit_alone_restores_no_trust_before_a_leader_told_how_far_its_log_g
     assert not node.core.may_vote
 
 
-def test_a_later_leaders_shorter_log_is_what_counts_then() -> None:
+def test_a_later_leaders_shorter_log_replaces_the_required_length() -> None:
     node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1), lost_below=1)
     node.core.step(Heartbeat(2, 1, 2, 0, last_index=90))
     node.core.step(AppendRequest(3, 1, 3, 1, 1, 1, [Entry(2, 3, EntryKind.COMMANDS, b"")]))

@@ -209,7 +209,7 @@ def log_that_was_cut_is_held_against_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogEvidence, "note_lost", lambda *_: None)
 
 
-# -- snapshots --------------------------------------------------------------------------------
+# -- Raft snapshots ---------------------------------------------------------------------------
 
 
 @bug(Focus({Faults.interrupt_install: 1}))

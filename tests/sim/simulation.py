@@ -40,7 +40,7 @@ FOUNDERS = (1, 2, 3)
 
 
 class Simulation:
-    """One run. `counted` says what the schedule brought about, `digest` all that was said."""
+    """One run. `counted` counts what the schedule caused; `digest` is of every message."""
 
     def __init__(
         self,

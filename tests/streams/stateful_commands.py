@@ -236,7 +236,7 @@ class CommandRules(RuleBasedStateMachine):
         if_match = self.some_condition(data, name)
         self.apply(Delete(key(name), if_match), self.reference.delete(name, if_match))
 
-    # -- snapshots ----------------------------------------------------------------------------
+    # -- snapshots -----------------------------------------------------------------------
 
     def some_place(self, data: st.DataObject, name: str) -> Position:
         known = self.reference.streams.get(name)

@@ -294,7 +294,7 @@ def test_a_change_counts_the_bytes_appended(driver: Driver) -> None:
     assert (change.size, change.start) == (12, Position(3, 15))
 
 
-# -- snapshots -------------------------------------------------------------------------------------
+# -- snapshots --------------------------------------------------------------------------------
 
 
 def test_a_snapshot_of_a_stream_that_is_gone_is_not_published(driver: Driver) -> None:

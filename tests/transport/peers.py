@@ -1,4 +1,4 @@
-"""Nodes that remember what the transport tells them, and strangers that speak raw frames."""
+"""Nodes that record what the transport tells them, and strangers that speak raw frames."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def append(number: int, size: int, sender: int = 1, to: int = 2) -> AppendReques
 
 
 class Stranger:
-    """The other end of a TCP connection to a node, that sends whatever it likes."""
+    """The other end of a TCP connection to a node; it can send anything."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
@@ -184,7 +184,7 @@ class Stranger:
         return await self.wire.read_packet()
 
     async def is_shut_out(self) -> bool:
-        """Whether the node ends the connection, after whatever it still says."""
+        """Whether the node closes the connection, after anything that it still sends."""
         with trio.fail_after(PATIENCE_S):
             try:
                 while True:
@@ -195,7 +195,7 @@ class Stranger:
 
 @asynccontextmanager
 async def stranger(node: Node, *, welcome: bool = True) -> AsyncIterator[Stranger]:
-    """A stranger's connection to a node, by default after its handshake."""
+    """A stranger's connection to a node; by default the handshake is done."""
     host, port = node.address.rsplit(":", 1)
     stream = await trio.open_tcp_stream(host, int(port))
     async with stream:
@@ -210,7 +210,7 @@ async def stranger(node: Node, *, welcome: bool = True) -> AsyncIterator[Strange
 async def impostor(
     behave: Callable[[Stranger], Awaitable[None]],
 ) -> AsyncIterator[str]:
-    """A listener that treats its callers badly; its address."""
+    """The address of a listener that treats its callers badly."""
 
     async def serve(stream: trio.SocketStream) -> None:
         await behave(Stranger(stream))

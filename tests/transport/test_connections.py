@@ -38,7 +38,7 @@ async def test_messages_arrive_in_order_each_way_with_their_sender() -> None:
     assert one.messages == back
 
 
-async def test_a_message_larger_than_a_frame_may_be_arrives_whole() -> None:
+async def test_a_message_larger_than_a_frame_arrives_whole() -> None:
     one, two = Node(1), Node(2)
     message = append(1, 20 * 1024 * 1024)
     async with running(one, two):
@@ -88,7 +88,7 @@ async def test_a_peer_that_restarts_is_connected_again_in_both_directions() -> N
             await wait_until(lambda: one.messages == [heartbeat(6, 2, 1)])
 
 
-async def test_a_peer_that_comes_back_is_dialled_at_once_not_after_the_pause() -> None:
+async def test_a_peer_that_returns_is_dialled_at_once_without_a_pause() -> None:
     slow = Limits(backoff_min_s=1000, backoff_max_s=1000)
     one, two = Node(1, limits=slow), Node(2)
     async with running(two, mesh=False):
@@ -102,7 +102,7 @@ async def test_a_peer_that_comes_back_is_dialled_at_once_not_after_the_pause() -
             await one.wait_connected(2)
 
 
-async def test_what_waited_for_a_peer_that_is_not_there_is_dropped_and_counted() -> None:
+async def test_messages_queued_for_an_absent_peer_are_dropped_and_counted() -> None:
     one = Node(1, limits=QUICK)
     async with running(one, mesh=False):
         one.transport.set_peers({2: "127.0.0.1:1"})
@@ -122,7 +122,7 @@ async def test_messages_to_an_unknown_node_go_nowhere() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "nowhere", "host:99999", "a..b:1", "[::1", "x" * 300])
-async def test_an_address_that_is_none_is_an_error_of_that_peer_only(address: str) -> None:
+async def test_a_malformed_address_is_an_error_of_that_peer_only(address: str) -> None:
     one, two = Node(1, limits=QUICK), Node(2)
     async with running(one, two, mesh=False):
         one.transport.set_peers({2: two.address, 3: address})
@@ -130,7 +130,7 @@ async def test_an_address_that_is_none_is_an_error_of_that_peer_only(address: st
         await wait_until(lambda: one.last_error(3) != "")
 
 
-# -- whom to dial ---------------------------------------------------------------------------------
+# -- which addresses are dialled ------------------------------------------------------------------
 
 
 async def test_peers_can_be_named_before_the_transport_runs() -> None:
@@ -143,7 +143,7 @@ async def test_peers_can_be_named_before_the_transport_runs() -> None:
             assert one.transport.peers().keys() == {2}
 
 
-async def test_a_removed_peer_is_hung_up_on_and_a_moved_one_is_dialled_where_it_is() -> None:
+async def test_a_removed_peer_is_disconnected_and_a_moved_one_redialled() -> None:
     one, two, three = Node(1), Node(2), Node(3)
     async with running(one, two, three):
         one.transport.set_peers({2: two.address})
@@ -154,7 +154,7 @@ async def test_a_removed_peer_is_hung_up_on_and_a_moved_one_is_dialled_where_it_
         await one.wait_connected(2)
 
 
-async def test_a_route_tells_who_is_there_and_can_be_used_like_a_peer() -> None:
+async def test_a_route_identifies_the_node_there_and_works_like_a_peer() -> None:
     one, two = Node(1), Node(2)
     async with running(one, two, mesh=False):
         one.transport.add_route(two.address)
@@ -167,7 +167,7 @@ async def test_a_route_tells_who_is_there_and_can_be_used_like_a_peer() -> None:
         assert one.transport.peers() == {}
 
 
-async def test_a_second_route_to_a_node_that_is_known_ends() -> None:
+async def test_a_second_route_to_a_known_node_is_closed() -> None:
     one, two = Node(1, limits=QUICK), Node(2, limits=QUICK)
     async with running(one, two):
         _, port = two.address.rsplit(":", 1)
@@ -182,7 +182,7 @@ async def test_a_second_route_to_a_node_that_is_known_ends() -> None:
         assert one.transport.peers()[2].address == two.address
 
 
-async def test_a_route_back_to_the_node_itself_ends() -> None:
+async def test_a_route_back_to_the_node_itself_is_closed() -> None:
     one, two = Node(1, limits=QUICK), Node(2)
     async with running(one, two, mesh=False):
         one.transport.add_route(one.address)
@@ -208,7 +208,7 @@ async def test_a_route_follows_its_address_to_another_node() -> None:
 # -- bounds and order -----------------------------------------------------------------------------
 
 
-async def test_what_waits_for_a_peer_that_does_not_read_is_bounded() -> None:
+async def test_the_queue_for_a_peer_that_does_not_read_is_bounded() -> None:
     limits = Limits(max_waiting_messages=50, max_waiting_bytes=100_000)
 
     async def never_reads(caller: Stranger) -> None:
@@ -240,7 +240,7 @@ async def test_a_heartbeat_overtakes_appends_that_wait() -> None:
 
 
 class DeadNetwork:
-    """Nobody is there; it remembers when they were sought."""
+    """A network without peers; it records when each was dialled."""
 
     def __init__(self) -> None:
         self.dialled_at: list[float] = []

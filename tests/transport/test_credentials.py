@@ -1,4 +1,4 @@
-"""A peer is the node that it says it is: by its certificate's name, or by a secret."""
+"""A peer proves its identity by its certificate's name, or by a secret."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_node_without_the_secret_is_refused_both_ways(other: Credentials
 
 
 async def test_a_cluster_takes_a_secret_one_node_after_another() -> None:
-    """Where it is optional, those that have it and those that do not speak with each other."""
+    """While the secret is optional, nodes with and without it speak with each other."""
     nodes = [_node(1, OPTIONAL), _node(2, NO_CREDENTIALS), _node(3)]
     async with running(nodes[0], nodes[1]):
         pass
@@ -62,7 +62,7 @@ async def test_a_cluster_takes_a_secret_one_node_after_another() -> None:
 
 
 async def _introduce(node: Node, other: Stranger, nonce: bytes) -> tuple[bytes, bytes, bytes]:
-    """As node 9; what was said, and the node's proof."""
+    """Introduce itself as node 9. Returns the node's hello and its proof."""
     hello = msgspec.structs.replace(
         node.hello(), node_id=9, peer_address="stranger:9", instance=99, nonce=nonce
     )
@@ -104,7 +104,7 @@ async def test_a_nodes_own_proof_proves_nothing_to_it() -> None:
 
 
 @pytest.mark.parametrize("nonce", [b"", b"short", b"n" * 33])
-async def test_who_offers_no_proof_is_told_so(nonce: bytes) -> None:
+async def test_a_peer_without_a_proof_learns_that_one_is_required(nonce: bytes) -> None:
     node = _node(1)
     async with running(node), stranger(node, welcome=False) as other:
         kind, payload = await other.introduce(node, nonce=nonce)
@@ -113,7 +113,7 @@ async def test_who_offers_no_proof_is_told_so(nonce: bytes) -> None:
         assert node.met == []
 
 
-async def test_nothing_is_heard_of_a_peer_before_its_proof() -> None:
+async def test_the_handler_hears_nothing_of_a_peer_before_its_proof() -> None:
     node, two = _node(1), _node(2)
     async with running(node, two), stranger(node, welcome=False) as other:
         await _introduce(node, other, b"n" * 32)
@@ -123,7 +123,7 @@ async def test_nothing_is_heard_of_a_peer_before_its_proof() -> None:
         assert await two.ask(1, b"well?") == b"2/7/well?"
 
 
-async def test_a_dialler_shows_no_proof_to_who_has_none() -> None:
+async def test_a_dialler_sends_no_proof_to_a_peer_that_has_none() -> None:
     seen: list[int] = []
 
     async def behave(caller: Stranger) -> None:
@@ -202,7 +202,7 @@ async def test_the_name_in_certificates_is_for_operators_to_choose(authority: Au
         pass
 
 
-async def test_certificates_of_earlier_releases_do_where_names_are_optional(
+async def test_certificates_without_names_are_accepted_where_names_are_optional(
     authority: Authority,
 ) -> None:
     async with running(authority.node(1, optional=True), authority.node(2, optional=True)):
@@ -219,7 +219,7 @@ def test_a_name_may_be_a_dns_name_a_uri_or_the_common_name() -> None:
     assert expected_name("spiffe://{cluster}/{id}", 1, "C") == "spiffe://c/1"
 
 
-def test_without_proof_asked_for_none_is_given() -> None:
+def test_a_node_sends_no_proof_unless_asked() -> None:
     peer = Node(2).hello()
     assert not NO_CREDENTIALS.asks_proof(peer)
     with pytest.raises(Refusal):

@@ -55,7 +55,7 @@ async def test_a_node_that_does_not_belong_is_refused_by_name(
     assert node.met == []
 
 
-async def test_the_handler_refuses_whom_it_does_not_expect() -> None:
+async def test_the_handler_can_refuse_a_peer() -> None:
     node = Node(1)
 
     def check(peer: Hello) -> None:
@@ -76,7 +76,7 @@ async def test_a_long_refusal_reaches_the_peer_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("own", ["", "abc"])
-async def test_a_node_that_is_no_member_yet_is_welcome(own: str) -> None:
+async def test_a_node_that_is_not_a_member_yet_is_accepted(own: str) -> None:
     node = Node(1, cluster_id=own)
     async with running(node), stranger(node, welcome=False) as other:
         kind, payload = await other.introduce(node, cluster_id="" if own else "abc")
@@ -84,7 +84,7 @@ async def test_a_node_that_is_no_member_yet_is_welcome(own: str) -> None:
     assert parse_hello(payload).cluster_id == own
 
 
-async def test_what_a_node_says_of_itself_is_asked_at_each_handshake() -> None:
+async def test_a_node_builds_its_hello_for_each_handshake() -> None:
     node = Node(1)
     async with running(node):
         async with stranger(node):
@@ -113,7 +113,7 @@ async def test_a_second_node_with_a_connected_nodes_id_is_refused() -> None:
         assert await first.wire.read_packet() == (FrameKind.PONG, b"")
 
 
-async def test_a_node_that_has_moved_is_welcome_once_its_old_connection_is_gone() -> None:
+async def test_a_node_that_has_moved_is_accepted_once_its_old_connection_has_closed() -> None:
     node = Node(1, limits=QUICK)
     async with running(node):
         async with stranger(node):
@@ -150,7 +150,7 @@ async def test_a_restarted_node_takes_the_place_of_its_old_connection(cluster_id
         (lambda two: setattr(two, "node_id", 1), RefusalCode.NODE_ID_IN_USE),
     ],
 )
-async def test_a_refused_node_says_why_once_and_goes_on_trying(
+async def test_a_refused_node_logs_why_once_and_keeps_trying(
     change: Callable[[Node], None], code: RefusalCode
 ) -> None:
     one, two = Node(1, cluster_id="abc", limits=QUICK), Node(2, cluster_id="abc")
@@ -173,7 +173,7 @@ def change_back(two: Node) -> None:
     two.version, two.cluster_name, two.cluster_id, two.node_id = 1, "test", "abc", 2
 
 
-async def test_the_dialler_checks_who_answers_as_well() -> None:
+async def test_the_dialler_checks_the_peer_that_answers() -> None:
     one, two = Node(1, limits=QUICK), Node(2)
 
     def check(peer: Hello) -> None:
@@ -187,7 +187,7 @@ async def test_the_dialler_checks_who_answers_as_well() -> None:
         assert one.met == []
 
 
-async def test_a_peer_that_welcomes_with_another_clusters_id_is_refused() -> None:
+async def test_a_peer_that_answers_with_another_clusters_id_is_refused() -> None:
     one = Node(1, cluster_id="abc", limits=QUICK)
 
     async def behave(caller: Stranger) -> None:
@@ -225,14 +225,14 @@ async def test_handshakes_at_once_are_limited() -> None:
         assert kind == FrameKind.WELCOME
 
 
-async def test_sessions_are_limited_and_a_known_nodes_reconnect_is_not_one_more() -> None:
+async def test_sessions_are_limited_and_a_reconnect_does_not_add_one() -> None:
     node = Node(1, limits=Limits(max_sessions=1))
     async with running(node), stranger(node), stranger(node):
         refusal = await _refusal(node, node_id=10)
         assert refusal.code == RefusalCode.TOO_MANY_CONNECTIONS
 
 
-async def test_strangers_take_no_place_from_a_peer() -> None:
+async def test_strangers_do_not_take_the_places_of_peers() -> None:
     node, two = Node(1, limits=Limits(max_sessions=1, silence_timeout_s=60.0)), Node(2)
     async with running(node, two, mesh=False), stranger(node) as other:
         assert other
@@ -252,7 +252,7 @@ async def test_an_address_that_was_announced_makes_room_for_one_that_is_asked_fo
         assert not node.connected(2)
 
 
-async def test_an_address_is_dialled_as_long_as_who_announced_it_is_there() -> None:
+async def test_an_announced_address_is_dialled_while_its_announcer_is_connected() -> None:
     dialled = trio.Event()
     node, two = Node(1, limits=Limits(max_routes=1, backoff_max_s=0.01)), Node(2)
 
@@ -287,7 +287,7 @@ async def test_routes_are_limited() -> None:
         assert three.met == []
 
 
-async def test_a_handler_that_breaks_in_a_handshake_ends_the_transport() -> None:
+async def test_a_handler_that_raises_in_a_handshake_stops_the_transport() -> None:
     node = Node(1)
 
     def check(peer: Hello) -> None:

@@ -1,4 +1,4 @@
-"""Peers that are broken or mean: they lose their connection, and nobody else notices."""
+"""Broken and malicious peers lose their connection, and no other peer notices."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tests.transport.peers import (
 
 
 def _nested(encoded: bytes, levels: int = 20_000) -> bytes:
-    """An encoded struct with a field of a later version after its own, nested beyond any depth
-    that a decoder follows."""
+    """An encoded struct followed by a field of a later version, nested deeper than any decoder
+    follows."""
     return bytes((encoded[0] + 1,)) + encoded[1:] + b"\x91" * levels + b"\xc0"
 
 
@@ -52,7 +52,9 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-async def test_a_caller_that_does_not_begin_with_a_handshake_is_shut_out(garbage: bytes) -> None:
+async def test_a_caller_that_does_not_begin_with_a_handshake_is_disconnected(
+    garbage: bytes,
+) -> None:
     node, peer = Node(1), Node(2)
     async with running(node, peer):
         async with stranger(node, welcome=False) as other:
@@ -62,7 +64,7 @@ async def test_a_caller_that_does_not_begin_with_a_handshake_is_shut_out(garbage
         assert await peer.ask(1, b"well?") == b"2/7/well?"
 
 
-async def test_a_handshake_nested_as_deep_as_it_may_be_long_ends_no_node() -> None:
+async def test_a_handshake_nested_as_deeply_as_its_limit_allows_stops_no_node() -> None:
     # Python 3.11 follows a thousand levels and refuses it, later ones ten thousand and take it.
     nested = frame(FrameKind.HELLO, _nested(encode_hello(Node(9).hello()), levels=3900))
     node, peer = Node(1), Node(2)
@@ -105,7 +107,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("data", NONSENSE.values(), ids=NONSENSE.keys())
-async def test_nonsense_ends_the_connection_and_reaches_nobody(data: bytes) -> None:
+async def test_garbage_closes_the_connection_and_reaches_no_handler(data: bytes) -> None:
     node, peer = Node(1), Node(2)
     async with running(node, peer):
         async with stranger(node) as other:
@@ -125,7 +127,7 @@ async def test_nonsense_ends_the_connection_and_reaches_nobody(data: bytes) -> N
         frame(FrameKind.MESSAGES, messages_payload(GROUP, _encoded(2))),
     ],
 )
-async def test_nonsense_from_a_dialled_peer_ends_the_connection(data: bytes) -> None:
+async def test_garbage_from_a_dialled_peer_closes_the_connection(data: bytes) -> None:
     async def behave(caller: Stranger) -> None:
         await caller.wire.read_packet()
         await caller.send(FrameKind.WELCOME, encode_hello(Node(2, address="two:2").hello()))
@@ -147,7 +149,7 @@ async def test_nonsense_from_a_dialled_peer_ends_the_connection(data: bytes) -> 
         frame(FrameKind.REFUSED, _nested(b"\x92\xa1a\xa1b")),
     ],
 )
-async def test_an_answer_to_the_handshake_that_is_none_ends_the_connection(answer: bytes) -> None:
+async def test_a_malformed_answer_to_the_handshake_closes_the_connection(answer: bytes) -> None:
     async def behave(caller: Stranger) -> None:
         await caller.stream.send_all(answer)
         await caller.is_shut_out()
@@ -214,7 +216,7 @@ async def test_a_dialled_peer_that_falls_silent_is_missed_and_dialled_again() ->
         assert node.last_error(2) == "it has fallen silent"
 
 
-async def test_a_peer_that_never_answers_the_handshake_is_given_up() -> None:
+async def test_a_peer_that_never_answers_the_handshake_is_disconnected() -> None:
     async def behave(caller: Stranger) -> None:
         await trio.sleep_forever()
 
@@ -278,7 +280,7 @@ async def test_a_flood_of_messages_does_not_keep_other_peers_waiting() -> None:
 _FEW = msgspec.structs.replace(QUICK, max_unfinished_bytes=1000, piece_bytes=500)
 
 
-async def test_strangers_together_leave_little_unfinished_and_give_it_back() -> None:
+async def test_unfinished_packets_of_strangers_are_limited_together_and_released() -> None:
     node = Node(1, limits=_FEW)
     async with running(node):
         async with stranger(node, welcome=False) as one, stranger(node, welcome=False) as two:
@@ -295,7 +297,7 @@ async def test_strangers_together_leave_little_unfinished_and_give_it_back() -> 
             assert (await three.wire.read_packet())[0] == FrameKind.PONG
 
 
-async def test_a_member_is_not_held_up_by_what_strangers_leave_unfinished() -> None:
+async def test_unfinished_packets_of_strangers_do_not_delay_a_member() -> None:
     limits = msgspec.structs.replace(_FEW, silence_timeout_s=PATIENCE_S, frame_timeout_s=PATIENCE_S)
     node, peer = Node(1, limits=limits), Node(2, limits=limits)
     async with running(node, peer), stranger(node) as other:
@@ -303,7 +305,7 @@ async def test_a_member_is_not_held_up_by_what_strangers_leave_unfinished() -> N
         assert await peer.ask(1, bytes(5000)) == b"2/7/" + bytes(5000)
 
 
-async def test_a_packet_whose_parts_trickle_ends_the_connection() -> None:
+async def test_a_packet_whose_parts_trickle_in_closes_the_connection() -> None:
     node = Node(1, limits=QUICK)
     async with running(node), stranger(node) as other, trio.open_nursery() as nursery:
 
@@ -318,7 +320,7 @@ async def test_a_packet_whose_parts_trickle_ends_the_connection() -> None:
         nursery.cancel_scope.cancel()
 
 
-# -- whom a stranger may have dialled -----------------------------------------------------------
+# -- addresses that strangers announce ----------------------------------------------------------
 
 
 async def test_a_stranger_cannot_make_a_node_dial_elsewhere() -> None:

@@ -1,4 +1,4 @@
-"""Requests: answered, refused, timed out, lost; and always certain about what is certain."""
+"""Requests: answered, refused, timed out, lost. A definite outcome is never reported as unknown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Behaviour = Callable[[Stranger], Awaitable[None]]
 
 
 class Waiting:
-    """An answer that waits until it is let go; it knows who waits."""
+    """A handler that answers when released; it records which requests wait."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
@@ -111,10 +111,10 @@ async def test_appends_and_requests_take_turns() -> None:
     assert heard_at[0] < 10
 
 
-# -- answers that are none ------------------------------------------------------------------------
+# -- answers that are errors ----------------------------------------------------------------------
 
 
-async def test_a_handlers_refusal_comes_back_as_such() -> None:
+async def test_a_handlers_refusal_is_returned_as_a_refusal() -> None:
     async def refuse(peer_id: int, kind: int, payload: bytes) -> bytes:
         raise RequestRefused("NOT_LEADER", "ask node 3")
 
@@ -125,7 +125,7 @@ async def test_a_handlers_refusal_comes_back_as_such() -> None:
     assert (caught.value.code, str(caught.value)) == ("NOT_LEADER", "NOT_LEADER: ask node 3")
 
 
-async def test_a_handler_that_breaks_leaves_the_outcome_unknown_and_the_connection_up() -> None:
+async def test_a_handler_that_raises_leaves_the_outcome_unknown_and_the_connection_open() -> None:
     async def fail(peer_id: int, kind: int, payload: bytes) -> bytes:
         raise ValueError("a bug")
 
@@ -137,7 +137,7 @@ async def test_a_handler_that_breaks_leaves_the_outcome_unknown_and_the_connecti
         assert await one.ask(2, b"again") == b"1/7/again"
 
 
-async def test_a_fatal_error_of_a_handler_ends_the_transport() -> None:
+async def test_a_fatal_error_of_a_handler_stops_the_transport() -> None:
     class DiskFailed(Exception):
         pass
 
@@ -151,7 +151,7 @@ async def test_a_fatal_error_of_a_handler_ends_the_transport() -> None:
     assert caught.value.subgroup(DiskFailed) is not None
 
 
-async def test_no_answer_in_time_leaves_the_outcome_unknown_and_the_handler_is_told() -> None:
+async def test_a_request_that_times_out_has_an_unknown_outcome_and_cancels_the_handler() -> None:
     waiting = Waiting()
     one, two = Node(1), Node(2, answer=waiting)
     async with running(one, two):
@@ -162,7 +162,7 @@ async def test_no_answer_in_time_leaves_the_outcome_unknown_and_the_handler_is_t
         assert await one.ask(2, b"next") == b"1/7/next"
 
 
-async def test_a_cancelled_asker_leaves_nothing() -> None:
+async def test_a_cancelled_request_leaves_nothing_in_the_transport() -> None:
     waiting = Waiting()
     one, two = Node(1, limits=Limits(max_requests=1)), Node(2, answer=waiting)
     async with running(one, two):
@@ -177,7 +177,7 @@ async def test_a_cancelled_asker_leaves_nothing() -> None:
 # -- what certainly did not happen ----------------------------------------------------------------
 
 
-async def test_a_request_to_nobody_is_not_sent() -> None:
+async def test_a_request_to_an_unconnected_peer_is_not_sent() -> None:
     one = Node(1, limits=QUICK)
     async with running(one, mesh=False):
         with pytest.raises(NotSent, match="not known"):
@@ -235,7 +235,7 @@ async def test_a_peer_that_dies_in_mid_request_leaves_the_outcome_unknown() -> N
                 await one.ask(2, b"write")
 
 
-async def test_requests_after_one_that_never_left_are_not_sent() -> None:
+async def test_requests_queued_after_one_that_never_left_are_not_sent() -> None:
     outcomes: dict[int, type[Exception]] = {}
 
     async def never_read(caller: Stranger) -> None:
@@ -282,7 +282,7 @@ async def test_removing_a_peer_ends_its_requests() -> None:
 # -- limits ---------------------------------------------------------------------------------------
 
 
-async def test_requests_beyond_the_limit_are_refused_unseen() -> None:
+async def test_requests_beyond_the_limit_are_refused_before_the_handler() -> None:
     waiting = Waiting()
     node = Node(1, answer=waiting, limits=Limits(max_requests=2))
     async with running(node), stranger(node) as other:
@@ -301,7 +301,7 @@ async def test_requests_beyond_the_limit_are_refused_unseen() -> None:
     assert sorted(waiting.asked) == [b"0", b"1", b"3"]
 
 
-async def test_answers_that_wait_to_be_read_are_limited_in_bytes() -> None:
+async def test_unread_answers_are_limited_in_bytes() -> None:
     async def answer(peer_id: int, kind: int, payload: bytes) -> bytes:
         return bytes(600_000)
 

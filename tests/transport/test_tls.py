@@ -67,7 +67,7 @@ async def test_a_node_reconnects_over_tls(authority: Authority) -> None:
 async def test_a_node_of_another_authority_is_refused(
     authority: Authority, foreign: Authority
 ) -> None:
-    """It is refused though it trusts ours: what it shows for itself does not do."""
+    """It is refused although it trusts our authority: its own certificate is not of ours."""
     one = Node(1, tls=authority.contexts())
     two = Node(2, tls=foreign.contexts(trusted=authority.trusted), limits=QUICK)
     async with running(one, two, mesh=False):
@@ -100,7 +100,7 @@ async def test_a_certificate_must_be_for_the_address_that_was_dialled(
         await wait_until(lambda: "mismatch" in one.last_error(2))
 
 
-async def test_a_node_without_tls_gets_nowhere_in_either_direction(authority: Authority) -> None:
+async def test_a_node_without_tls_connects_in_neither_direction(authority: Authority) -> None:
     one, two = Node(1, tls=authority.contexts(), limits=QUICK), Node(2, limits=QUICK)
     async with running(one, two, mesh=False):
         one.transport.set_peers({2: two.address})
@@ -130,7 +130,7 @@ async def test_a_client_without_a_certificate_is_refused(authority: Authority) -
         assert node.met == []
 
 
-def test_files_that_are_no_certificates_are_an_error(tmp_path: Path, authority: Authority) -> None:
+def test_files_that_hold_no_certificate_are_an_error(tmp_path: Path, authority: Authority) -> None:
     rubbish = tmp_path / "rubbish.pem"
     rubbish.write_text("rubbish")
     with pytest.raises(OSError):  # noqa: PT011 - of ssl's kind

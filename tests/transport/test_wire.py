@@ -92,7 +92,7 @@ def test_garbage_is_never_taken_for_a_packet(garbage: bytes) -> None:
         (frame(FrameKind.PART, bytes(100)) * 11, "empty or too large"),
     ],
 )
-def test_what_no_peer_sends_is_named(data: bytes, reason: str) -> None:
+def test_a_malformed_packet_is_an_error_that_names_it(data: bytes, reason: str) -> None:
     outcome = _outcome(data)
     assert isinstance(outcome, str)
     assert reason in outcome
@@ -118,13 +118,13 @@ def test_requests_and_replies_are_parsed_as_they_were_made() -> None:
 
 @pytest.mark.parametrize("parse", [parse_messages, parse_request, parse_reply])
 @pytest.mark.parametrize("payload", [b"", b"\0\0\0", b"\0\0\0\0\xc1"])
-def test_payloads_that_are_none_are_refused(parse: object, payload: bytes) -> None:
+def test_malformed_payloads_are_refused(parse: object, payload: bytes) -> None:
     assert callable(parse)
     with pytest.raises(ProtocolError):
         parse(payload)
 
 
-def test_a_network_error_is_told_by_its_cause() -> None:
+def test_a_network_error_is_reported_by_its_cause() -> None:
     outer = trio.BrokenResourceError("broken")
     outer.__cause__ = ExceptionGroup("all", [ConnectionRefusedError(111, "Connection refused")])
     assert describe(outer) == "Connection refused"
@@ -155,7 +155,7 @@ def test_urgent_messages_go_between_the_pieces_of_a_packet() -> None:
     assert _kinds(first + rest) == [FrameKind.PONG, FrameKind.MESSAGES, FrameKind.REPLY]
 
 
-def test_a_packet_taken_back_is_never_written() -> None:
+def test_a_withdrawn_packet_is_never_written() -> None:
     outbox = Outbox(Limits(piece_bytes=100))
     first = outbox.put_packet(Packet(FrameKind.REPLY, bytes(150), lambda: None))
     second = outbox.put_packet(Packet(FrameKind.REPLY, bytes(150), lambda: None))
@@ -167,7 +167,7 @@ def test_a_packet_taken_back_is_never_written() -> None:
     assert _kinds(data) == [FrameKind.REPLY]
 
 
-def test_one_ping_waits_however_many_are_asked_for() -> None:
+def test_at_most_one_ping_waits() -> None:
     outbox = Outbox(Limits())
     for _ in range(100):
         outbox.put_control(FrameKind.PONG)
