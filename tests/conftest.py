@@ -1,4 +1,4 @@
-"""What all tests share: reproducible Hypothesis runs, and a place for what a run has to tell."""
+"""What all tests share: reproducible Hypothesis runs, and lines to report at the end of a run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import settings
 settings.register_profile("streamd", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("streamd")
 
-# A shell that starts the tests in the background has them ignore it, and their children with them;
-# what Ctrl-C does is tested.
+# A shell that starts the tests in the background makes them and their children ignore SIGINT, but
+# tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SUMMARY = "summary"

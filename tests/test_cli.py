@@ -23,7 +23,7 @@ def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_it_tells_its_version() -> None:
+def test_the_version_is_printed() -> None:
     assert _run("--version").stdout.strip() == f"streamd, version {streamd.__version__}"
 
 

@@ -1,4 +1,4 @@
-"""The payload of log entries: what was encoded is what is decoded."""
+"""The payload of log entries: decoding returns what was encoded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMMANDS: list[Command] = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
-def test_every_command_comes_back(command: Command) -> None:
+def test_every_command_is_decoded_as_it_was_encoded(command: Command) -> None:
     batch = Batch(1_700_000_000_000, [command])
     assert decode_batch(encode_batch(batch)) == batch
 
@@ -49,7 +49,7 @@ def test_a_batch_keeps_its_time_and_the_order_of_its_commands() -> None:
     assert decoded.commands == COMMANDS
 
 
-def test_an_empty_batch_is_one() -> None:
+def test_an_empty_batch_is_a_batch() -> None:
     assert decode_batch(encode_batch(Batch(0, []))) == Batch(0, [])
 
 
@@ -57,7 +57,7 @@ def test_equal_batches_are_equal_bytes() -> None:
     assert encode_batch(Batch(1, COMMANDS)) == encode_batch(Batch(1, list(COMMANDS)))
 
 
-def test_what_older_versions_did_not_know_has_its_default() -> None:
+def test_fields_that_older_versions_lack_have_their_defaults() -> None:
     payload = msgspec.msgpack.encode([7, [["append", b"b\0s", "a/b", b"x", [1]]]])
     assert decode_batch(payload) == Batch(7, [Append(b"b\0s", "a/b", b"x", [1])])
     payload = msgspec.msgpack.encode([7, [["create", b"b\0s", ["a/b"]]]])
@@ -79,6 +79,6 @@ def test_what_older_versions_did_not_know_has_its_default() -> None:
     ],
     ids=["empty", "no code", "cut", "longer", "short", "map", "unknown", "type", "field"],
 )
-def test_what_is_no_batch_is_refused(payload: bytes) -> None:
+def test_bytes_that_are_not_a_batch_are_refused(payload: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_batch(payload)

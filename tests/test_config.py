@@ -27,14 +27,14 @@ def _file(tmp_path: Path, text: str) -> Path:
     return file
 
 
-def test_without_anything_the_defaults_hold() -> None:
+def test_the_defaults_hold_without_any_configuration() -> None:
     config = load(None, {}, {})
     assert config.server.listen == "127.0.0.1:4437"
     assert config.server.data_dir == "./data"
     assert config.server.node_id == 1
 
 
-def test_flags_go_before_environment_before_file_before_defaults(tmp_path: Path) -> None:
+def test_flags_override_environment_overrides_file_overrides_defaults(tmp_path: Path) -> None:
     file = _file(
         tmp_path,
         '[server]\nnode_id = 2\nlisten = "127.0.0.1:2"\nadvertise = "a:2"\ndata_dir = "two"\n',
@@ -47,7 +47,7 @@ def test_flags_go_before_environment_before_file_before_defaults(tmp_path: Path)
     assert server.max_headers == ServerConfig().max_headers
 
 
-def test_the_environment_speaks_text_and_is_typed_by_the_key() -> None:
+def test_environment_values_are_parsed_by_the_type_of_the_key() -> None:
     environment = {
         "STREAMD_SERVER_LONG_POLL_TIMEOUT_MS": "2500",
         "STREAMD_LOG_LEVEL": "debug",
@@ -124,7 +124,7 @@ def test_a_mistake_in_the_file_is_named(text: str, message: str, tmp_path: Path)
         ("cluster.advertise", "nats://operator:whisper@127.0.0.1:9000/"),
     ],
 )
-def test_a_mistake_is_told_without_the_credentials_in_it(
+def test_a_mistake_is_reported_without_its_credentials(
     key: str, value: str, tmp_path: Path
 ) -> None:
     section, name = key.split(".")
@@ -136,7 +136,7 @@ def test_a_mistake_is_told_without_the_credentials_in_it(
     assert "whisper" not in told
 
 
-def test_bodies_are_as_large_as_they_like_where_there_is_no_cold_store(tmp_path: Path) -> None:
+def test_the_limit_of_bodies_is_free_without_a_cold_store(tmp_path: Path) -> None:
     assert load(_file(tmp_path, "[server]\nmax_body_bytes = 100_000_000"), {}, {})
 
 
@@ -147,7 +147,7 @@ def test_a_list_in_the_environment_is_separated_by_commas() -> None:
     assert cluster.other_routes == ["a:1"], "the node's own address leads nowhere"
 
 
-def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         load(tmp_path / "absent.toml", {}, {})
 
@@ -165,7 +165,7 @@ def test_a_mistake_in_the_environment_is_named(name: str, value: str, message: s
         load(None, {name: value}, {})
 
 
-def test_a_secret_may_stand_in_the_environment(tmp_path: Path) -> None:
+def test_a_secret_may_come_from_the_environment(tmp_path: Path) -> None:
     text = '[server]\ntls_cert = "cert.pem"\ntls_key = "$KEY_FILE"'
     config = load(_file(tmp_path, text), {"KEY_FILE": "/run/key.pem"}, {})
     assert config.server.tls_key == "/run/key.pem"
@@ -219,7 +219,7 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
         'listen = "0.0.0.0:1"\ninsecure = true',
     ],
 )
-def test_a_peers_port_is_this_machines_own_or_asks_for_proof(tmp_path: Path, text: str) -> None:
+def test_a_peer_port_is_local_or_requires_proof(tmp_path: Path, text: str) -> None:
     file = tmp_path / "streamd.toml"
     file.write_text(f'[cluster]\nname = "c"\n{text}\n')
     assert load(file, {}, {}).cluster.name == "c"

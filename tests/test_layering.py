@@ -14,8 +14,8 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "streamd"
 
-# From the inside out. What is named nowhere is an aid, such as the configuration, to all that does
-# something; aids may use each other.
+# From the inside out. Modules not named here are aids to all layers, such as the configuration;
+# aids may use each other.
 AIDS = "aids"
 LAYERS = (
     {"raft", "streams"},
@@ -47,7 +47,7 @@ ACTING_CALLS = {"open", "print", "input", "Random", "SystemRandom"}
 
 AUDIT = SOURCE.parents[1] / "spark"
 
-# Libraries that one part or one module alone knows.
+# Libraries that only one part or one module uses.
 HOMES = {
     "plyvel": "storage.binding",
     "plyvel_next": "storage.binding",
@@ -144,7 +144,7 @@ def private_parts_of_groups(source: str) -> list[str]:
     ]
 
 
-def test_a_group_is_used_by_its_facade_alone() -> None:
+def test_a_group_is_used_only_through_its_facade() -> None:
     found = {name: private_parts_of_groups(source) for name, source in modules()}
     assert {name: parts for name, parts in found.items() if parts} == {}
     assert private_parts_of_groups("def f(self):\n    self._group._core.tick()")
@@ -246,5 +246,5 @@ def test_a_library_outside_its_home_is_a_breach(module: str, source: str) -> Non
         ("cli", "import time\nfrom streamd.http import asgi\nfrom streamd import __version__"),
     ],
 )
-def test_what_points_inward_is_no_breach(module: str, source: str) -> None:
+def test_an_inward_import_is_not_a_breach(module: str, source: str) -> None:
     assert breaches(module, source) == []

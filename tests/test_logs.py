@@ -1,4 +1,4 @@
-"""Logs: one structured event a line, without what clients said."""
+"""Logs: one structured event a line, without anything that clients sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.server_process import ServerProcess
 
-# Nobody is warned of descriptors, however few the system grants.
+# Without the warning about descriptors, which depends on the system's limits.
 FEW = {"STREAMD_SERVER_MAX_CONNECTIONS": "100"}
 
 
@@ -26,14 +26,14 @@ def test_json_logs_are_one_object_a_line(tmp_path: Path) -> None:
     assert events[0]["signal"] == "SIGTERM"
 
 
-def test_a_level_hides_what_is_below_it(tmp_path: Path) -> None:
+def test_a_level_hides_lower_levels(tmp_path: Path) -> None:
     flags = ["--log-level", "warning"]
     with ServerProcess(tmp_path / "data", flags=flags, environment=FEW) as server:
         assert server.stop() == 0
     assert len(server.output.splitlines()) == 1, "the line for people is not a log event"
 
 
-def test_nothing_a_client_sent_is_logged(tmp_path: Path) -> None:
+def test_nothing_that_a_client_sent_is_logged(tmp_path: Path) -> None:
     flags = ["--log-level", "debug", "--log-format", "json"]
     with ServerProcess(tmp_path / "data", flags=flags) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
@@ -62,7 +62,7 @@ except RuntimeError:
 
 
 @pytest.mark.parametrize("rendering", ["json", "console"])
-def test_a_traceback_says_where_and_not_with_what(rendering: str) -> None:
+def test_a_traceback_names_places_and_not_values(rendering: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", FAILING.format(rendering=rendering)],
         capture_output=True,
@@ -83,7 +83,7 @@ def test_a_traceback_says_where_and_not_with_what(rendering: str) -> None:
         ["backup", "status", "--from", "s3://key:whisper@127.0.0.1:1"],
     ],
 )
-def test_what_fails_is_named_without_the_credentials_in_its_address(command: list[str]) -> None:
+def test_a_failing_address_is_logged_without_its_credentials(command: list[str]) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "streamd", *command], capture_output=True, text=True
     )

@@ -40,7 +40,7 @@ def test_histograms_are_cumulative_and_bounds_are_inclusive() -> None:
     assert samples[f"{name}_count", ()] == 5
 
 
-def test_gauges_and_live_readers_are_asked_when_scraped() -> None:
+def test_gauges_and_live_readers_are_read_at_each_scrape() -> None:
     metrics = Metrics()
     readers = {"sse": 0}
     metrics.gauge_by("mode", "live_readers", "Live responses.", lambda: readers)

@@ -14,7 +14,7 @@ import trustme
 from tests.support.server_process import ServerProcess
 
 TEXT = {"Content-Type": "text/plain"}
-# As generous as can be: what is private then is made so by the node.
+# The most permissive umask: a file that is private then was made so by the node.
 GENEROUS = ("sh", "-c", 'umask 0; exec "$@"', "sh")
 
 
@@ -40,7 +40,7 @@ def run(*words: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_all_that_a_node_makes_is_its_users_alone(tmp_path: Path) -> None:
+def test_only_a_nodes_user_can_access_its_files(tmp_path: Path) -> None:
     data, place = tmp_path / "above" / "data", tmp_path / "cold"
     place.mkdir(mode=0o700)
     with ServerProcess(data, environment=cold(place), wrapper=GENEROUS) as server:
@@ -57,7 +57,7 @@ def test_all_that_a_node_makes_is_its_users_alone(tmp_path: Path) -> None:
     assert modes(restored) == {}
 
 
-def test_a_directory_from_before_opens_and_is_complained_of(tmp_path: Path) -> None:
+def test_an_existing_directory_that_others_may_read_opens_with_a_warning(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with ServerProcess(data) as server:
         httpx.put(f"{server.url}/v1/stream/s", headers=TEXT, content=b"kept")
@@ -72,7 +72,7 @@ def test_a_directory_from_before_opens_and_is_complained_of(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("mode", "is_told"), [(0o644, True), (0o640, True), (0o600, False)])
-def test_a_key_that_others_may_read_is_complained_of(
+def test_a_key_that_others_may_read_causes_a_warning(
     tmp_path: Path, mode: int, is_told: bool
 ) -> None:
     issued = trustme.CA().issue_cert("127.0.0.1")
@@ -90,6 +90,6 @@ def test_a_key_that_others_may_read_is_complained_of(
 
 
 def server_output(server: ServerProcess) -> str:
-    """All that it has said by its end."""
+    """Everything it printed until it ended."""
     assert server.stop() == 0
     return server.output

@@ -41,7 +41,7 @@ def test_the_tests_of_spark_run_in_one_process_and_others_in_all(tmp_path: Path)
     assert workers["spark"] | workers["others"] == {"gw0", "gw1"}
 
 
-def test_what_takes_long_is_begun_first() -> None:
+def test_long_files_begin_first() -> None:
     scopes = ["tests/test_cli.py", "tests/sim/test_live.py", "tests/spark/"]
     assert longest(scopes) == "tests/spark/"
     assert longest(scopes[:2]) == "tests/sim/test_live.py"

@@ -54,9 +54,7 @@ def test_a_stream_is_made_with_what_is_asked_for(streamd: Shell) -> None:
     assert streamd("head", "made").splitlines()[0] == b"content type:    application/json"
 
 
-def test_large_input_is_appended_in_pieces_and_read_back_byte_for_byte(
-    streamd: Shell,
-) -> None:
+def test_large_input_is_appended_in_pieces_and_read_back_byte_for_byte(streamd: Shell) -> None:
     content = bytes(range(256)) * 12_345
     streamd("create", "large", "-t", "bytes")
     told = json.loads(streamd("append", "large", "--close", "--json", given=content))

@@ -197,9 +197,7 @@ def test_as_leader_the_same_node_takes_them_itself(cluster: ClusterProcesses) ->
     assert ask(leader, "PUT", "/v1/stream/ops/taken").status == 201
 
 
-def test_live_readers_at_a_follower_are_woken_by_what_it_applies(
-    cluster: ClusterProcesses,
-) -> None:
+def test_live_readers_at_a_follower_are_woken_by_what_it_applies(cluster: ClusterProcesses) -> None:
     leader = lead(cluster, 1)
     assert ask(leader, "PUT", "/v1/stream/ops/live").status == 201
     reader = http.client.HTTPConnection("127.0.0.1", cluster.nodes[2].client_port, timeout=10)

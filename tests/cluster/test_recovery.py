@@ -157,9 +157,7 @@ def test_a_running_node_is_not_touched(survivor: Path) -> None:
     assert refused.exit_code == 1
 
 
-def test_where_no_node_s_data_is_nothing_is_recovered_and_no_file_is_left(
-    tmp_path: Path,
-) -> None:
+def test_where_no_node_s_data_is_nothing_is_recovered_and_no_file_is_left(tmp_path: Path) -> None:
     mistyped = tmp_path / "mistyped"
     config = Config(server=ServerConfig(data_dir=str(mistyped)), cluster=CLUSTER)
     with pytest.raises(NothingToRecover, match="mistyped"):

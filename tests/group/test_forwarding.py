@@ -105,9 +105,7 @@ def test_a_read_renews_a_window_though_the_clock_there_is_an_hour_ahead(play: Pl
     play(scenario)
 
 
-def test_an_answer_that_cannot_be_decoded_leaves_the_outcome_unknown(
-    play: Play,
-) -> None:
+def test_an_answer_that_cannot_be_decoded_leaves_the_outcome_unknown(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
 

@@ -205,9 +205,7 @@ def test_a_leader_that_dies_with_every_nodes_writes_in_its_log_loses_and_repeats
     play(scenario)
 
 
-def test_only_sent_writes_that_nobody_decides_in_time_are_unknown(
-    play: Play,
-) -> None:
+def test_only_sent_writes_that_nobody_decides_in_time_are_unknown(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, third = await begin(machines)
         await second.kill()
@@ -291,9 +289,7 @@ def test_a_process_whose_state_lags_is_told_which_session_it_replaces(play: Play
     play(scenario)
 
 
-def test_a_leader_whose_hot_tier_is_full_accepts_only_commands_without_bytes(
-    play: Play,
-) -> None:
+def test_a_leader_whose_hot_tier_is_full_accepts_only_commands_without_bytes(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
         leader.node.group.admission.hot_limit_bytes = -1

@@ -64,9 +64,7 @@ async def slow_clients(
         yield clients
 
 
-async def test_bodies_that_are_announced_and_do_not_come_cost_nothing(
-    tmp_path: Path,
-) -> None:
+async def test_bodies_that_are_announced_and_do_not_come_cost_nothing(tmp_path: Path) -> None:
     limits: dict[str, Any] = {"max_body_bytes": 100_000, "max_buffered_bytes": 1_000_000}
     async with serving(tmp_path, **limits) as server, server.client() as client:
         await client.put("/v1/stream/s", headers=BINARY)
@@ -108,9 +106,7 @@ async def test_bodies_that_lack_their_end_leave_room_for_those_of_others(tmp_pat
         assert max(seen) <= limits["max_buffered_bytes"]
 
 
-async def test_slow_uploads_leave_slots_to_others(
-    tmp_path: Path,
-) -> None:
+async def test_slow_uploads_leave_slots_to_others(tmp_path: Path) -> None:
     async with (
         serving(tmp_path, max_snapshot_uploads=8) as server,
         server.client() as client,

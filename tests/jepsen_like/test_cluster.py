@@ -161,9 +161,7 @@ def test_a_leader_cut_off_with_clients_acknowledges_and_answers_nothing(
     assert cluster.links.counts["held back"]
 
 
-def test_a_leader_that_sends_but_hears_nothing_gives_up_the_lead(
-    cluster: ClusterProcesses,
-) -> None:
+def test_a_leader_that_sends_but_hears_nothing_gives_up_the_lead(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         work.work(PHASE_S / 2)
         leader = cluster.leader()

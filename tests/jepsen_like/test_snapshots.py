@@ -40,9 +40,7 @@ def test_a_follower_that_missed_what_was_compacted_gets_a_snapshot(
     assert status_of(lagging)["first_log_index"] > 1
 
 
-def test_a_transfer_that_is_cut_again_and_again_goes_on_and_ends(
-    cluster: ClusterProcesses,
-) -> None:
+def test_a_transfer_that_is_cut_again_and_again_goes_on_and_ends(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         cluster.fill("jepsen/bulk", _BULK_APPENDS, _BULK_BYTES)
         lagging = _stopped_follower(cluster, work)

@@ -1,4 +1,4 @@
-"""Reads beside what changes while they wait for the store."""
+"""Reads while the state changes under them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
-async def test_a_read_under_way_when_the_state_is_replaced_sees_what_came_after() -> None:
+async def test_a_read_under_way_when_the_state_is_replaced_sees_the_new_state() -> None:
     store = MemoryStore()
     driver = Driver(store)
     driver.create(body=b"zero")
     driver.flush()
     driver.reopen()
-    # After each look into the store, before its result has come back.
+    # After each read of the store, before its result arrives.
     meanwhile: Iterator[Callable[[], object]] = iter(
         [driver.state.load, lambda: driver.append(b"one")]
     )
@@ -44,7 +44,7 @@ async def test_a_read_under_way_when_the_state_is_replaced_sees_what_came_after(
     assert stream.size == len(b"zeroone")
 
 
-async def test_what_is_read_while_the_state_is_replaced_is_not_kept_for_the_new_one() -> None:
+async def test_rows_read_while_the_state_is_replaced_are_not_cached_for_the_new_state() -> None:
     store = MemoryStore()
     driver = Driver(store)
     driver.create(body=b"zero")
@@ -52,7 +52,7 @@ async def test_what_is_read_while_the_state_is_replaced_is_not_kept_for_the_new_
     driver.reopen()
 
     def replace() -> None:
-        """As a snapshot does that has another append."""
+        """As a Raft snapshot with another append does."""
         ahead = Driver(store)
         ahead.append(b"one")
         ahead.flush()

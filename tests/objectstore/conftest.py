@@ -43,7 +43,7 @@ def proxy(minio: MinioServer) -> Iterator[S3Proxy]:
 
 @pytest.fixture
 def s3_through_proxy(minio: MinioServer, bucket: str, proxy: S3Proxy) -> Iterator[S3Store]:
-    """With a time limit that a test can wait for."""
+    """With a time limit short enough for a test."""
     store = s3_store(minio, bucket, endpoint=proxy.endpoint, timeout_s=1.0)
     yield store
     store.close()

@@ -1,4 +1,4 @@
-"""Ways in which bytes go wrong, all of them for small contents."""
+"""Every way in which the bytes of a small object can be damaged."""
 
 from __future__ import annotations
 

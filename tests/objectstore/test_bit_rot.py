@@ -1,5 +1,5 @@
-"""Objects that have rotted on the disks below MinIO, which answers for them with errors of its own:
-damage is told from a store that is away, wherever it is met."""
+"""Objects that have rotted on the disks under MinIO, for which it answers with its own errors:
+damage is distinguished from an outage everywhere."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def cold_over(store: S3Store) -> AsyncObjectStore:
 
 @pytest.mark.parametrize(("file", "spoil"), ROT)
 @pytest.mark.parametrize("knows_others", [True, False])
-async def test_whatever_has_rotted_is_damage_and_not_a_store_that_is_away(
+async def test_rotten_objects_are_damage_and_not_an_outage(
     minio: MinioServer,
     bucket: str,
     s3: S3Store,
@@ -80,9 +80,7 @@ async def test_whatever_has_rotted_is_damage_and_not_a_store_that_is_away(
     assert cold.health.away_s is None
 
 
-async def test_a_store_that_dies_is_away_and_nothing_in_it_damaged(
-    minio: MinioServer, s3: S3Store
-) -> None:
+async def test_a_killed_store_is_an_outage_and_not_damage(minio: MinioServer, s3: S3Store) -> None:
     cold = cold_over(s3)
     await cold.put("a", b"x" * 100)
     await cold.get("a", 0, 100)
@@ -129,7 +127,7 @@ async def test_readers_of_a_rotten_pack_get_500_and_the_log_names_it(
     assert [one["object"] in names for one in damaged] == [True]
 
 
-async def test_verify_goes_on_beyond_what_is_rotten_and_names_all_of_it(
+async def test_verify_continues_after_rotten_objects_and_names_them_all(
     tmp_path: Path, minio: MinioServer, bucket: str
 ) -> None:
     cold = in_minio(minio, bucket)
@@ -139,7 +137,7 @@ async def test_verify_goes_on_beyond_what_is_rotten_and_names_all_of_it(
             await until_cold(server)
             await archived(server.node)
     objects = [item.object_name or "" for item in minio.client().list_objects(bucket, "", True)]
-    # What is small lies in xl.meta; rotten there, MinIO does not even list it.
+    # Small objects are in xl.meta; when that is damaged, MinIO does not even list them.
     large = [name for name in objects if minio.files_of(bucket, name)[0].name == "part.1"]
     packs = [name for name in large if name.endswith(".pack")]
     segments = [name for name in large if name.endswith(".segment")]

@@ -1,4 +1,4 @@
-"""Snapshots of the state: whole with their manifest, nothing without it, no damage unseen."""
+"""Checkpoints: complete with their manifest, nothing without it, no damage unnoticed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OF = CheckpointOf("c1", 0, 42, 3, 0xABCD, 1_700_000_000_000, 99, b"configuration
 
 
 @given(st.lists(st.binary(max_size=300), max_size=6))
-def test_what_is_put_in_comes_out_in_order(pieces: list[bytes]) -> None:
+def test_decoding_returns_what_was_written_in_order(pieces: list[bytes]) -> None:
     writer = CheckpointWriter(OF)
     objects = [writer.piece(rows) for rows in pieces]
     made = writer.manifest()
@@ -43,7 +43,7 @@ def test_what_is_put_in_comes_out_in_order(pieces: list[bytes]) -> None:
     ] == pieces
 
 
-def test_names_say_of_what_and_prove_it() -> None:
+def test_a_name_identifies_its_object_and_proves_the_content() -> None:
     writer = CheckpointWriter(OF)
     piece, manifest = writer.piece(b"rows"), writer.manifest()
     of_piece, of_manifest = parse_piece_name(piece.name), parse_manifest_name(manifest.name)
@@ -73,7 +73,7 @@ def test_every_flipped_bit_of_a_piece_is_noticed() -> None:
             read_piece(manifest, 0, damaged)
 
 
-def test_pieces_do_not_stand_for_one_another() -> None:
+def test_a_piece_is_not_accepted_in_the_place_of_another() -> None:
     writer = CheckpointWriter(OF)
     first, _ = writer.piece(b"same"), writer.piece(b"same")
     manifest = read_manifest(writer.manifest().content)
@@ -81,7 +81,7 @@ def test_pieces_do_not_stand_for_one_another() -> None:
         read_piece(manifest, 1, first.content)
 
 
-def test_a_piece_that_holds_far_more_than_it_says_takes_no_memory() -> None:
+def test_a_piece_larger_than_its_head_says_takes_no_memory() -> None:
     body = zstandard.ZstdCompressor().compress(bytes(256 * 1024 * 1024))
     head = Head(b"SDSP", 1, "QQIIII", "a piece").pack(
         OF.snapshot_id, 0, 100, crc32c(bytes(100)), len(body), crc32c(body)
@@ -106,7 +106,7 @@ def test_a_piece_that_holds_far_more_than_it_says_takes_no_memory() -> None:
         ("a" * 64, 100, 2**62),
     ],
 )
-def test_a_manifest_of_what_can_be_no_piece_is_damaged(piece: tuple[Any, ...]) -> None:
+def test_a_manifest_with_an_impossible_piece_is_damaged(piece: tuple[Any, ...]) -> None:
     encoded = msgspec.msgpack.encode((OF, [piece]))
     head = Head(b"SDSM", 1, "II", "a manifest").pack(len(encoded), crc32c(encoded))
     with pytest.raises(ObjectCorrupt):

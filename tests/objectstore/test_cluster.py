@@ -1,4 +1,4 @@
-"""Three nodes and a cold store: crashes at each step, other leaders, a store that goes away."""
+"""Three nodes and a cold store: crashes at each step, changes of leader, outages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _play(tmp_path: Path) -> Play:
 
 
 class Writer:
-    """Appends to some streams and remembers what must be there."""
+    """Appends to some streams and records what must be there."""
 
     def __init__(self, machines: Machines) -> None:
         self.machines = machines
@@ -61,7 +61,7 @@ class Writer:
             self.expected[name] += body
 
     async def check(self) -> None:
-        """Every node has it all, and none of it on its own disk or in memory."""
+        """Every node reads everything, with nothing on its own disk or in memory."""
         await settled(self.machines)
         for machine in self.machines.all:
             node = machine.node
@@ -110,16 +110,14 @@ def on_call(machine: Machine, name: str, count: int) -> trio.Event:
     def hear(called: str) -> None:
         if called == name and machine.calls[name] == wanted:
             happened.set()
-            machine.disk_s = 0.5  # it is killed before it can go on
+            machine.disk_s = 0.5  # it is killed before it can continue
 
     machine.on_call = hear
     return happened
 
 
-def test_a_lagging_follower_gets_no_records_that_it_finds_in_the_cold_store(
-    tmp_path: Path,
-) -> None:
-    """Others keep them for their readers: a snapshot with those would be as large as that."""
+def test_a_raft_snapshot_leaves_out_records_that_are_in_the_cold_store(tmp_path: Path) -> None:
+    """The others keep them for their readers; a Raft snapshot with them would be as large."""
 
     async def scenario(machines: Machines) -> None:
         writer = Writer(machines)
@@ -144,7 +142,7 @@ def test_a_lagging_follower_gets_no_records_that_it_finds_in_the_cold_store(
     run_virtually(3, partial(play, scenario, tmp_path, keeping))
 
 
-def test_all_nodes_read_what_none_has_any_more(play: Play) -> None:
+def test_all_nodes_read_evicted_records(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         writer = Writer(machines)
         await writer.begin()
@@ -208,7 +206,7 @@ def test_a_leader_that_was_deposed_in_the_middle_of_a_flush_changes_nothing(play
     play(scenario)
 
 
-def test_what_a_former_leader_proposes_late_is_refused(play: Play) -> None:
+def test_a_late_flush_of_a_former_leader_is_refused(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         writer = Writer(machines)
         await writer.begin()
@@ -225,7 +223,7 @@ def test_what_a_former_leader_proposes_late_is_refused(play: Play) -> None:
     play(scenario)
 
 
-def test_a_lagging_node_gets_by_without_what_the_others_evicted(play: Play) -> None:
+def test_a_lagging_node_catches_up_after_the_others_evicted(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         writer = Writer(machines)
         await writer.begin()
@@ -260,7 +258,7 @@ def test_while_the_store_is_away_bytes_are_refused_at_the_limit_by_every_node(pl
         for machine in machines.all:
             with pytest.raises(Unavailable, match="hot tier is full"):
                 await machine.node.group.propose(append("a", b"more"), 4)
-            # A new leader knows it at once; and what brings no bytes is done.
+            # A new leader knows it at once; commands without bytes are accepted.
             await machine.node.group.propose(create(f"n{machine.node_id}"))
         machines.objects.heal()
         await wait_until(lambda: not any(m.node.group.admission.is_full for m in machines.all))
@@ -270,7 +268,7 @@ def test_while_the_store_is_away_bytes_are_refused_at_the_limit_by_every_node(pl
     play(scenario)
 
 
-def test_a_store_that_fails_all_the_time_is_not_believed_but_used(play: Play) -> None:
+def test_a_store_that_often_fails_is_used_and_verified(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         writer = Writer(machines)
         await writer.begin()

@@ -35,7 +35,7 @@ def _names(store: ObjectStore, prefix: str = "", after: str = "", limit: int = 1
     return [found.name for found in store.page(prefix, after=after, limit=limit)]
 
 
-def test_what_was_written_is_read_in_any_part(store: ObjectStore) -> None:
+def test_any_range_of_an_object_can_be_read(store: ObjectStore) -> None:
     content = bytes(range(256)) * 40
     store.put("packs/a", content)
     assert store.get("packs/a", 0, len(content)) == content
@@ -52,19 +52,19 @@ def test_an_object_has_a_size_and_a_time(store: ObjectStore) -> None:
     assert store.page("a")[0].size == 5
 
 
-def test_writing_again_is_the_same_as_writing(store: ObjectStore) -> None:
+def test_a_put_may_be_repeated(store: ObjectStore) -> None:
     store.put("a", b"content")
     store.put("a", b"content")
     assert store.get("a", 0, 7) == b"content"
     assert _names(store) == ["a"]
 
 
-def test_an_empty_object_is_one(store: ObjectStore) -> None:
+def test_an_empty_object_is_an_object(store: ObjectStore) -> None:
     store.put("a", b"")
     assert store.stat("a").size == 0
 
 
-def test_what_is_not_there_is_missing(store: ObjectStore) -> None:
+def test_an_absent_object_is_missing(store: ObjectStore) -> None:
     store.put("a/b", b"content")
     for name in ("b", "a/c", "a", "a/b/c"):
         with pytest.raises(ObjectMissing):
@@ -73,7 +73,7 @@ def test_what_is_not_there_is_missing(store: ObjectStore) -> None:
             store.stat(name)
 
 
-def test_bytes_beyond_the_end_are_damage_and_not_a_short_answer(store: ObjectStore) -> None:
+def test_a_range_beyond_the_end_is_damage_and_not_a_short_answer(store: ObjectStore) -> None:
     store.put("a", b"12345")
     with pytest.raises(ObjectCorrupt):
         store.get("a", 3, 3)
@@ -98,7 +98,7 @@ def test_names_are_listed_in_order_a_page_at_a_time(store: ObjectStore) -> None:
     assert _names(store, "nothing/") == []
 
 
-def test_what_was_deleted_is_gone_and_deleting_twice_is_no_error(store: ObjectStore) -> None:
+def test_deleting_twice_is_not_an_error(store: ObjectStore) -> None:
     for name in ("a", "b", "folder/c"):
         store.put(name, b"x")
     store.delete(["a", "folder/c", "never-there"])

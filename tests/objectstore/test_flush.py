@@ -1,4 +1,4 @@
-"""Records of any size: what an object can hold is flushed, and what none can holds up nobody."""
+"""Records of any size: those that fit an object are flushed, and others delay no stream."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SETTINGS = ColdConfig(
 
 
 async def only_cold(node: Node, hot_bytes: int = 0) -> None:
-    """Wait until all but so much is in the cold store, and nothing of it in memory."""
+    """Wait until all but so many bytes are in the cold store, and none of them in memory."""
     await wait_until(lambda: node.group.state.header.hot_bytes == hot_bytes)
     await wait_until(lambda: node.evictor.held_bytes == 0)
     node.group.state.tails.__init__(MIB)
 
 
-async def test_a_record_larger_than_a_pack_gets_one_of_its_own(tmp_path: Path) -> None:
+async def test_a_record_larger_than_a_pack_gets_its_own_pack(tmp_path: Path) -> None:
     cold, _ = cold_in(tmp_path / "cold")
     bodies = {"before": b"b" * 100_000, "large": b"l" * 40 * MIB, "after": b"c" * 100_000}
     async with running_node(tmp_path / "data", cold=cold, cold_config=SETTINGS) as node:
@@ -50,7 +50,7 @@ async def test_small_messages_take_more_than_their_bytes(
 ) -> None:
     monkeypatch.setattr(flush, "_PACK_MAX_BYTES", 100_000)
     cold, _ = cold_in(tmp_path / "cold")
-    # Both are gathered for one pack, and it is by the lengths only that they do not fit.
+    # Both are gathered for one pack; only their lengths make them too large for it.
     settings = msgspec.structs.replace(SETTINGS, pack_bytes=64 * 1024, flush_after_ms=100_000)
     numbers = b"[" + b"1," * 15_000 + b"1]"
     async with running_node(tmp_path / "data", cold=cold, cold_config=settings) as node:
@@ -66,7 +66,7 @@ async def test_small_messages_take_more_than_their_bytes(
     assert sum(sizes) > 100_000
 
 
-async def test_a_pack_holds_what_is_said_of_it_however_close_it_comes_to_the_limit(
+async def test_a_pack_close_to_the_size_limit_matches_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cold, _ = cold_in(tmp_path / "cold")

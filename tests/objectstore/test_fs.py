@@ -1,4 +1,4 @@
-"""The directory: nothing half-written is ever seen, and what it says when it cannot."""
+"""The directory store: no partly written object is ever visible, and errors say why."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _before_each(
         monkeypatch.setattr(os, name, call)
 
 
-def test_a_crash_anywhere_leaves_the_object_whole_or_not_there(
+def test_a_crash_at_any_step_leaves_the_object_whole_or_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
@@ -56,7 +56,7 @@ def test_a_crash_anywhere_leaves_the_object_whole_or_not_there(
 
 @pytest.mark.parametrize("failing", ["fsync", "rename"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_what_could_not_be_written_is_not_there_and_may_be_tried_again(
+def test_a_failed_put_leaves_no_object_and_may_be_retried(
     failing: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FsStore(tmp_path)
@@ -75,7 +75,7 @@ def test_what_could_not_be_written_is_not_there_and_may_be_tried_again(
     assert store.get("packs/b", 0, len(CONTENT)) == CONTENT
 
 
-def test_what_an_interrupted_write_left_is_removed_at_the_end(tmp_path: Path) -> None:
+def test_remains_of_an_interrupted_write_are_removed(tmp_path: Path) -> None:
     store = FsStore(tmp_path)
     store.put("a", b"x")
     left = tmp_path / ".tmp" / "left"
@@ -87,7 +87,7 @@ def test_what_an_interrupted_write_left_is_removed_at_the_end(tmp_path: Path) ->
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_who_looks_at_a_directory_takes_nothing_from_who_writes_there(
+def test_a_reader_of_a_directory_removes_no_file_of_a_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, rename = FsStore(tmp_path), os.rename
@@ -103,7 +103,7 @@ def test_who_looks_at_a_directory_takes_nothing_from_who_writes_there(
     assert store.get("a", 0, len(CONTENT)) == CONTENT
 
 
-def test_a_place_that_is_no_directory_is_for_the_operator(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_directory_is_an_operators_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ColdRefused, match=str(tmp_path / "file")):
         FsStore(tmp_path / "file" / "cold").put("a", b"x")

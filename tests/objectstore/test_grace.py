@@ -1,4 +1,4 @@
-"""What nothing needs any more leaves the store: not before its grace is over, but soon then."""
+"""Objects that nothing needs leave the store soon after their grace period, and not before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.machines import Machine, Machines, play, wait_until
 from tests.support.nodes import TEXT, append, create, key, read_all
 
 GRACE_S = 15.0
-# What a round of removal, of the archive or of its snapshots may add to the grace.
+# What a round of removal, archiving or checkpoints may add to the grace period.
 SLACK_S = 8.0
 SETTINGS = ColdConfig(
     backend="s3",
@@ -28,7 +28,7 @@ SETTINGS = ColdConfig(
     cache_bytes=1,
     gc_interval_ms=1_000,
     gc_grace_ms=round(GRACE_S * 1000),
-    # Restore points go long before the grace is over.
+    # Restore points are removed long before the grace period is over.
     archive_retention_hours=0.0005,
     snapshot_interval_minutes=0.02,
 )
@@ -57,7 +57,7 @@ def _play(tmp_path: Path) -> Callable[[Step], None]:
 
 
 async def stay_busy(leader: Machine) -> None:
-    """Restore points go only for newer ones, for which something has to happen."""
+    """Restore points are removed only for newer ones, which need new entries."""
     while True:
         outcome = await leader.node.group.propose(append("busy", b"x" * 3000), 3000)
         assert outcome.result is Result.APPENDED
@@ -74,7 +74,7 @@ async def time_until(condition: Callable[[], bool]) -> float:
     return trio.current_time() - began
 
 
-def test_slices_and_then_their_pack_go_when_their_grace_is_over(
+def test_slices_and_then_their_pack_are_removed_after_their_grace_period(
     play: Callable[[Step], None],
 ) -> None:
     async def step(machines: Machines, leader: Machine) -> None:
@@ -91,7 +91,9 @@ def test_slices_and_then_their_pack_go_when_their_grace_is_over(
     play(step)
 
 
-def test_what_is_still_being_read_stays_as_long_as_that_takes(play: Callable[[Step], None]) -> None:
+def test_objects_that_are_being_read_stay_until_the_reader_ends(
+    play: Callable[[Step], None],
+) -> None:
     async def step(machines: Machines, leader: Machine) -> None:
         [pack] = packs(machines)
         node = leader.node
@@ -103,7 +105,7 @@ def test_what_is_still_being_read_stays_as_long_as_that_takes(play: Callable[[St
         assert pack in packs(machines)
         assert node.cold_gc.total.dropped_slices == 0
         pin.release()
-        # It was known for long that nobody else needs them.
+        # Nothing else has needed them for long.
         assert await time_until(lambda: node.cold_gc.total.dropped_slices == 1) <= SLACK_S
         await wait_until(lambda: pack not in packs(machines), 4 * GRACE_S)
 
@@ -124,7 +126,9 @@ def test_a_new_leader_waits_for_the_whole_grace_again(play: Callable[[Step], Non
     play(step)
 
 
-def test_what_a_fork_reads_stays_until_that_is_gone(play: Callable[[Step], None]) -> None:
+def test_objects_that_a_fork_reads_stay_until_the_fork_is_deleted(
+    play: Callable[[Step], None],
+) -> None:
     async def step(machines: Machines, leader: Machine) -> None:
         [pack] = packs(machines)
         node = leader.node

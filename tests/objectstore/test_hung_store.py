@@ -1,4 +1,4 @@
-"""A MinIO that takes requests and does not answer them any more."""
+"""A MinIO that accepts requests and no longer answers them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names sort as what they name does, and other names are nobody's."""
+"""Names sort as the things they name, and unknown names are ignored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
 
 
 @given(digests, numbers, long_numbers, long_numbers, numbers)
-def test_a_name_says_what_it_was_made_of(
+def test_a_name_is_parsed_into_its_parts(
     digest: str, group_id: int, one: int, two: int, number: int
 ) -> None:
     pack = names.pack_name(group_id, one, number, digest)
@@ -42,7 +42,7 @@ def test_segments_sort_by_their_first_entry(
 @pytest.mark.parametrize(
     "name", ["", "packs/", "packs/x.pack", "log/00000000/1-2-abc.segment", "checks/1", "README"]
 )
-def test_what_is_called_otherwise_is_not_ours(name: str) -> None:
+def test_an_unknown_name_is_not_an_object_of_ours(name: str) -> None:
     assert names.parse_pack_name(name) is None
     assert names.parse_segment_name(name) is None
     assert names.parse_piece_name(name) is None
@@ -50,6 +50,6 @@ def test_what_is_called_otherwise_is_not_ours(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", "../a", "a/..", ".tmp/a", "a b", "ä"])
-def test_a_name_that_some_store_could_not_hold_is_a_bug(name: str) -> None:
+def test_a_name_that_some_object_store_refuses_is_a_bug(name: str) -> None:
     with pytest.raises(ValueError, match="not a valid object name"):
         check_name(name)

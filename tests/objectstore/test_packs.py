@@ -1,4 +1,4 @@
-"""Packs: every slice found by its reference alone, the whole by itself, and no damage unseen."""
+"""Packs: each slice can be read by its reference alone, and no damage goes unnoticed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _small() -> PackWriter:
 
 
 @given(st.lists(st.tuples(ids, chunks()), max_size=12))
-def test_what_is_put_in_comes_out_in_order(slices: list[tuple[int, Chunk]]) -> None:
+def test_decoding_returns_what_was_written_in_order(slices: list[tuple[int, Chunk]]) -> None:
     writer = PackWriter(1, term=5, number=2)
     refs = [writer.add(stream_id, chunk) for stream_id, chunk in slices]
     pack = writer.finish()
@@ -55,7 +55,7 @@ def test_a_slice_needs_only_its_own_bytes(slices: list[tuple[int, Chunk]]) -> No
         assert (ref.end_record, ref.end_byte) == (chunk.end_record, chunk.end_byte)
 
 
-def test_the_name_says_whose_pack_it_is_and_proves_it() -> None:
+def test_the_name_identifies_the_pack_and_proves_its_content() -> None:
     pack = _small().finish()
     name = parse_pack_name(pack.name)
     assert name is not None
@@ -88,7 +88,7 @@ def test_every_flipped_bit_of_a_slice_is_noticed() -> None:
                 decode_slice(ref, damaged)
 
 
-def test_a_whole_slice_of_another_stream_or_place_is_noticed() -> None:
+def test_a_valid_slice_of_another_stream_or_position_is_noticed() -> None:
     pack = _small().finish()
     other = PackWriter(0, term=3, number=2)
     other.add(8, Chunk(4, 20, [2, 3], [], b"aabbb"))
@@ -99,7 +99,7 @@ def test_a_whole_slice_of_another_stream_or_place_is_noticed() -> None:
             decode_slice(wanted, found.content[ref.offset : ref.offset + ref.length])
 
 
-def test_a_damaged_pack_does_not_have_the_digest_of_its_name() -> None:
+def test_a_damaged_pack_does_not_match_the_digest_in_its_name() -> None:
     pack = _small().finish()
     with pytest.raises(ObjectCorrupt, match="digest"):
         check_digest(pack.name, pack.content + b"\0")

@@ -1,4 +1,4 @@
-"""Packs of slow writers: however often so little is flushed, there are few of them in the end."""
+"""Packs of slow writers: repacking keeps them few, however often little is flushed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = ColdConfig(
     flush_after_ms=100,
     hot_keep_bytes=1,
     gc_interval_ms=1_000,
-    # Nothing goes, so that what was ever written can be counted.
+    # Nothing is removed, so that everything ever written can be counted.
     gc_grace_ms=100_000_000,
 )
 _PACK = msgspec.msgpack.Decoder(Pack)
@@ -41,7 +41,7 @@ def living_packs(node: Node) -> list[Pack]:
 
 
 def pack_sizes(machines: Machines) -> list[int]:
-    """Of all packs that were ever put."""
+    """Sizes of all packs ever written."""
     contents = machines.objects.contents
     return [len(content) for name, content in contents.items() if "/packs/" in name]
 
@@ -54,7 +54,7 @@ async def rounds(machine: Machine, count: int = 2) -> None:
 
 
 async def only_cold(machine: Machine) -> None:
-    """Wait until a node has nothing any more of what was flushed."""
+    """Wait until a node has evicted everything that was flushed."""
     stop = bytes([keys.CHUNK[0] + 1])
     await wait_until(lambda: not machine.node.stores.state.scan(keys.CHUNK, stop, limit=1))
     await machine.node.group.flush()
@@ -62,7 +62,7 @@ async def only_cold(machine: Machine) -> None:
 
 
 async def flush_little_by_little(leader: Machine, count: int) -> dict[str, bytes]:
-    """Append so little, with a flush after each, that every pack is small."""
+    """Append little, with a flush after each, so that every pack is small."""
     expected = dict.fromkeys(NAMES, b"")
     for name in NAMES:
         await leader.node.group.propose(create(name))
@@ -75,7 +75,7 @@ async def flush_little_by_little(leader: Machine, count: int) -> dict[str, bytes
     return expected
 
 
-def test_small_packs_are_merged_and_each_byte_moves_few_times(tmp_path: Path) -> None:
+def test_small_packs_are_repacked_and_each_byte_moves_few_times(tmp_path: Path) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await machines.leader()
         expected = await flush_little_by_little(leader, FLUSHES)
@@ -97,7 +97,7 @@ def test_small_packs_are_merged_and_each_byte_moves_few_times(tmp_path: Path) ->
     run_virtually(3, partial(play, scenario, tmp_path, SETTINGS))
 
 
-def test_a_merge_brings_the_slices_of_a_stream_together(tmp_path: Path) -> None:
+def test_repacking_brings_the_slices_of_a_stream_together(tmp_path: Path) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await machines.leader()
         await flush_little_by_little(leader, 100)
@@ -113,7 +113,7 @@ def test_a_merge_brings_the_slices_of_a_stream_together(tmp_path: Path) -> None:
     run_virtually(3, partial(play, scenario, tmp_path, SETTINGS))
 
 
-def test_a_pack_that_cannot_be_read_stays_and_the_others_are_merged(tmp_path: Path) -> None:
+def test_an_unreadable_pack_stays_and_the_others_are_repacked(tmp_path: Path) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await machines.leader()
         machines.objects.counts.clear()
@@ -127,7 +127,7 @@ def test_a_pack_that_cannot_be_read_stays_and_the_others_are_merged(tmp_path: Pa
         packs = living_packs(leader.node)
         assert damaged.name in [pack.name for pack in packs]
         assert len(packs) <= 20
-        # It is not tried again and again.
+        # It is not retried endlessly.
         before = machines.objects.counts["get"]
         await rounds(leader, 5)
         assert machines.objects.counts["get"] - before < 10
@@ -135,10 +135,10 @@ def test_a_pack_that_cannot_be_read_stays_and_the_others_are_merged(tmp_path: Pa
     run_virtually(3, partial(play, scenario, tmp_path, SETTINGS))
 
 
-def test_sparse_packs_that_fit_into_no_one_object_together_are_moved_one_after_the_other(
+def test_sparse_packs_too_large_for_one_object_are_repacked_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As with packs of 48 MiB: what is alive of two of them is less than a pack, of three more
+    # As with packs of 48 MiB: the live bytes of two of them are less than a pack, of three more
     # than an object.
     monkeypatch.setattr(repacking, "_MAX_LIVING_BYTES", SETTINGS.pack_bytes * 60 // 48)
 

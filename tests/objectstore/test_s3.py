@@ -1,4 +1,4 @@
-"""S3 over a network that fails, an operator who mistypes, and a bucket that goes away."""
+"""S3 with network failures, operators' mistakes, and a bucket that disappears."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support.s3_proxy import Fault, S3Proxy
 CONTENT = bytes(range(256)) * 4_096
 
 
-# -- one attempt, and what became of it ---------------------------------------------------------
+# -- one attempt and its result -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", [Fault.SLOW_DOWN, Fault.BAD_GATEWAY, Fault.LATE])
-def test_a_store_that_does_not_serve_is_unavailable(
+def test_a_store_that_does_not_answer_properly_is_unavailable(
     fault: Fault, s3_through_proxy: S3Store, proxy: S3Proxy
 ) -> None:
     for method in ("PUT", "GET", "HEAD", "POST"):
@@ -57,7 +57,7 @@ def test_a_connection_that_breaks_within_a_put_leaves_nothing(
     assert s3_through_proxy.stat("a").size == len(CONTENT)
 
 
-def test_a_put_whose_answer_is_lost_is_done_and_may_be_repeated(
+def test_a_put_whose_answer_is_lost_may_be_repeated(
     s3_through_proxy: S3Store, proxy: S3Proxy
 ) -> None:
     proxy.fail("PUT", Fault.REPLY_LOST)
@@ -69,9 +69,7 @@ def test_a_put_whose_answer_is_lost_is_done_and_may_be_repeated(
 
 
 @pytest.mark.parametrize("fault", [Fault.TWICE, Fault.REPLY_LOST])
-def test_deleting_twice_is_deleting(
-    fault: Fault, s3_through_proxy: S3Store, proxy: S3Proxy
-) -> None:
+def test_a_delete_may_be_repeated(fault: Fault, s3_through_proxy: S3Store, proxy: S3Proxy) -> None:
     s3_through_proxy.put("a", b"x")
     s3_through_proxy.put("b", b"x")
     proxy.fail("POST", fault)
@@ -83,7 +81,7 @@ def test_deleting_twice_is_deleting(
     assert [found.name for found in s3_through_proxy.page("")] == ["b"]
 
 
-def test_an_answer_that_ends_early_is_no_answer(s3_through_proxy: S3Store, proxy: S3Proxy) -> None:
+def test_a_truncated_answer_is_unavailable(s3_through_proxy: S3Store, proxy: S3Proxy) -> None:
     s3_through_proxy.put("a", CONTENT)
     proxy.fail("GET", Fault.CUT_SHORT)
     with pytest.raises(ColdUnavailable):
@@ -91,9 +89,7 @@ def test_an_answer_that_ends_early_is_no_answer(s3_through_proxy: S3Store, proxy
     assert s3_through_proxy.get("a", 0, len(CONTENT)) == CONTENT
 
 
-def test_less_than_was_asked_for_is_never_returned(
-    s3_through_proxy: S3Store, proxy: S3Proxy
-) -> None:
+def test_a_short_answer_is_never_returned(s3_through_proxy: S3Store, proxy: S3Proxy) -> None:
     s3_through_proxy.put("a", CONTENT)
     proxy.fail("GET", Fault.SHORT_BODY)
     with pytest.raises(ObjectCorrupt, match="ends before"):
@@ -111,10 +107,10 @@ def test_a_killed_server_is_unavailable_until_it_is_back(minio: MinioServer, s3:
     assert s3.get("a", 0, len(CONTENT)) == CONTENT
 
 
-# -- what an operator has to put right ----------------------------------------------------------
+# -- errors for the operator --------------------------------------------------------------------
 
 
-def test_a_wrong_key_says_which(minio: MinioServer, bucket: str) -> None:
+def test_a_wrong_key_is_named(minio: MinioServer, bucket: str) -> None:
     unknown = s3_store(minio, bucket, access_key_id="nobody")
     with pytest.raises(ColdRefused, match=r"cold\.s3_access_key_id"):
         check_object_store(unknown, "1")
@@ -129,7 +125,7 @@ def test_a_bucket_that_does_not_exist_is_named(minio: MinioServer) -> None:
         check_object_store(store, "1")
 
 
-def test_a_bucket_that_is_gone_is_not_taken_for_missing_objects(
+def test_a_deleted_bucket_is_not_mistaken_for_missing_objects(
     minio: MinioServer, bucket: str, s3: S3Store
 ) -> None:
     s3.put("a", b"x")
@@ -151,7 +147,7 @@ def test_a_bucket_that_is_gone_is_not_taken_for_missing_objects(
     assert s3.get("a", 0, 1) == b"x"
 
 
-def test_a_key_that_may_only_read_is_told_so(minio: MinioServer, bucket: str) -> None:
+def test_a_read_only_key_is_reported(minio: MinioServer, bucket: str) -> None:
     anyone = (
         '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"AWS":["*"]},'
         f'"Action":["s3:GetObject"],"Resource":["arn:aws:s3:::{bucket}/*"]}}]}}'
@@ -170,13 +166,13 @@ def test_no_store_at_the_endpoint_is_unavailable(minio: MinioServer, bucket: str
         check_object_store(nowhere, "1")
 
 
-def test_an_endpoint_that_cannot_be_one_is_refused_at_once(minio: MinioServer, bucket: str) -> None:
+def test_a_malformed_endpoint_is_refused_at_once(minio: MinioServer, bucket: str) -> None:
     with pytest.raises(ColdRefused, match="endpoint"):
         s3_store(minio, bucket, endpoint="http://127.0.0.1:99999")
 
 
 @pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
-def test_tls_is_spoken_with_whom_the_certificates_vouch_for(tmp_path: Path) -> None:
+def test_tls_accepts_servers_that_the_configured_authority_certifies(tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     certificate = authority.issue_cert("127.0.0.1")
@@ -191,9 +187,7 @@ def test_tls_is_spoken_with_whom_the_certificates_vouch_for(tmp_path: Path) -> N
             check_object_store(s3_store(minio, "secure"), "1")
 
 
-def test_two_prefixes_of_a_bucket_know_nothing_of_each_other(
-    minio: MinioServer, bucket: str
-) -> None:
+def test_two_prefixes_of_a_bucket_are_separate_stores(minio: MinioServer, bucket: str) -> None:
     one = s3_store(minio, bucket, prefix="one/")
     other = s3_store(minio, bucket, prefix="other/")
     one.put("a", b"1")

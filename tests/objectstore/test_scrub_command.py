@@ -1,4 +1,4 @@
-"""``streamd cold scrub``: an operator has everything in a MinIO read, and hears what is wrong."""
+"""``streamd cold scrub`` reads everything in a MinIO and reports what is wrong."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def look_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrubbing, "LOOK_INTERVAL_S", 0.0)
 
 
-async def test_what_is_rotten_or_gone_is_named_and_the_exit_status_tells(
+async def test_rotten_and_missing_objects_are_named_and_set_the_exit_status(
     tmp_path: Path, minio: MinioServer, bucket: str
 ) -> None:
     cold = in_minio(minio, bucket, scrub_bytes_per_s=10**9)

@@ -1,4 +1,4 @@
-"""Segments of the log: what was committed, proved by itself and by what it follows."""
+"""Segments of the log: committed entries, proved by their chain and by the segment before."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _segment(entries: list[Entry], previous: LogPosition = BEGINNING) -> Segment
 
 
 @given(st.integers(0, 2**60), st.integers(1, 60), st.integers(0, 2**32 - 1), st.randoms())
-def test_what_is_put_in_comes_out_in_order(
+def test_decoding_returns_what_was_written_in_order(
     index: int, count: int, link: int, random: Random
 ) -> None:
     entries = _log(index + 1, count, random)
@@ -95,7 +95,7 @@ def test_an_entry_without_commands_has_the_time_of_those_before_it() -> None:
     assert (head.first_time_ms, head.last.time_ms) == (123, 123)
 
 
-def test_segments_follow_one_another_by_place_and_chain() -> None:
+def test_consecutive_segments_match_in_position_and_chain() -> None:
     entries = _log(1, 40, Random(1))
     first = _segment(entries[:25])
     second = _segment(entries[25:], first.last)
@@ -131,7 +131,7 @@ def test_the_head_of_one_segment_on_the_body_of_another_is_noticed() -> None:
         list(entries_of(one[:HEAD_BYTES] + other[HEAD_BYTES:]))
 
 
-def test_a_segment_whose_previous_place_is_another_breaks_the_chain() -> None:
+def test_a_segment_with_another_previous_position_breaks_the_chain() -> None:
     entries = _log(1, 4, Random(7))
     segment = _segment(entries, LogPosition(0, 0, 1, 0)).finish().content
     assert read_segment_head(segment).last != _segment(entries).last
@@ -146,7 +146,7 @@ def of_an_older_version(content: bytes) -> bytes:
     return head.pack(*fields, len(body), crc32c(body)) + body
 
 
-def test_it_names_its_cluster_and_one_of_an_older_version_names_none() -> None:
+def test_a_segment_names_its_cluster_unless_an_older_version_wrote_it() -> None:
     entries = _log(1, 30, Random(1))
     content = _segment(entries).finish().content
     assert cluster_of_segment(content) == CLUSTER
@@ -155,19 +155,19 @@ def test_it_names_its_cluster_and_one_of_an_older_version_names_none() -> None:
     assert list(entries_of(older)) == entries
 
 
-def test_a_reader_that_knows_nothing_of_the_cluster_s_name_skips_it() -> None:
+def test_an_older_reader_skips_the_clusters_name() -> None:
     content = _segment(_log(1, 30, Random(1))).finish().content
     whole = zstandard.ZstdDecompressor().stream_reader(content[HEAD_BYTES:]).readall()
     assert len(whole) == read_segment_head(content).entries_size
 
 
-def test_a_gap_is_refused_when_it_is_written() -> None:
+def test_a_segment_with_a_gap_is_not_written() -> None:
     writer = _segment(_log(1, 3, Random(8)))
     with pytest.raises(ValueError, match="entry 5 does not follow entry 3"):
         writer.add(Entry(5, 9, EntryKind.NOOP, b""))
 
 
-def test_memory_holds_the_compressed_entries_only() -> None:
+def test_memory_holds_only_the_compressed_entries() -> None:
     writer = SegmentWriter(0, BEGINNING, CLUSTER)
     payload = _batch(1, b"the same again and again " * 4_000)
     for index in range(1, 301):
@@ -194,7 +194,7 @@ def _hostile(length: int, content: bytes) -> bytes:
         (_hostile(2**32 - 1, b"not as much"), "claims 4294967295 bytes"),
     ],
 )
-def test_an_entry_that_no_log_can_have_takes_no_memory(content: bytes, message: str) -> None:
+def test_an_impossibly_large_entry_takes_no_memory(content: bytes, message: str) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(ObjectCorrupt, match=message):
@@ -204,15 +204,15 @@ def test_an_entry_that_no_log_can_have_takes_no_memory(content: bytes, message: 
         tracemalloc.stop()
 
 
-def test_the_largest_entry_is_read_back_and_none_larger_is_written() -> None:
+def test_the_largest_entry_is_read_back_and_a_larger_one_is_refused() -> None:
     largest = Entry(1, 1, EntryKind.NOOP, bytes(MAX_ENTRY_BYTES))
     assert list(entries_of(_segment([largest]).finish().content)) == [largest]
     with pytest.raises(ColdRefused, match="more than an object may have"):
         _segment([Entry(1, 1, EntryKind.NOOP, bytes(MAX_ENTRY_BYTES + 1))])
 
 
-def test_what_a_cold_store_lets_be_appended_is_less_than_an_entry_may_have() -> None:
-    """As many messages as there may be take the most besides their bytes."""
+def test_the_largest_append_fits_into_an_entry() -> None:
+    """The largest number of messages has the largest overhead."""
     left = MAX_COLD_BODY_BYTES - 2 * MAX_MESSAGES - 2
     body = b"[" + b"1," * (MAX_MESSAGES - 1) + b'"%b"]' % (b"x" * left)
     records = split_body("application/json", body)

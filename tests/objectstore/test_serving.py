@@ -1,4 +1,4 @@
-"""A server with a cold store: what clients see of bytes that are nowhere else any more."""
+"""A server with a cold store: what clients see of bytes that are only there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {"pack_bytes": 64 * 1024, "flush_after_ms": 100, "hot_ke
 
 @pytest.fixture(params=["fs", "s3"])
 def cold(request: pytest.FixtureRequest, tmp_path: Path) -> ColdConfig:
-    """A store for small packs, flushed at once, of which a node keeps nothing for itself."""
+    """A store with small packs, flushed and evicted at once."""
     if request.param == "fs":
         return ColdConfig(backend="fs", fs_path=str(tmp_path / "cold"), **SMALL)
     minio: MinioServer = request.getfixturevalue("minio")
@@ -61,7 +61,7 @@ def held(server: Serving) -> list[bytes]:
 
 
 async def until_cold(server: Serving) -> None:
-    """Wait until the node holds nothing any more; what is in its memory goes with a restart."""
+    """Wait until the node has evicted everything; its memory is cleared by a restart."""
     await until(lambda: server.node.group.state.header.hot_bytes == 0)
     await until(lambda: not held(server))
 
@@ -93,7 +93,7 @@ async def all_of(http: httpx.AsyncClient, path: str, max_bytes: int = 10_000) ->
             return content
 
 
-async def test_what_a_node_drops_is_given_back_to_its_disk(
+async def test_evicted_bytes_free_disk_space(
     tmp_path: Path, cold: ColdConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(eviction, "COMPACT_BYTES", 1024 * 1024)
@@ -133,9 +133,7 @@ async def test_readers_do_not_notice_where_the_bytes_are(tmp_path: Path, cold: C
         assert code(await http.get(f"/v1/stream/text?offset={wrong}")) == (400, "INVALID_OFFSET")
 
 
-async def test_events_come_from_an_old_offset_on_to_what_is_new(
-    tmp_path: Path, cold: ColdConfig
-) -> None:
+async def test_events_lead_from_cold_records_to_new_ones(tmp_path: Path, cold: ColdConfig) -> None:
     async with serving(tmp_path, cold=cold) as server, server.client() as http:
         ends = await write(http, "/v1/stream/text", LINES, "text/plain")
         await until_cold(server)
@@ -152,7 +150,7 @@ async def test_events_come_from_an_old_offset_on_to_what_is_new(
         assert await all_of(http, "/v1/stream/text") == b"".join(LINES) + b"news"
 
 
-async def test_forks_are_cut_in_bytes_that_are_not_here(tmp_path: Path, cold: ColdConfig) -> None:
+async def test_a_fork_may_begin_in_evicted_bytes(tmp_path: Path, cold: ColdConfig) -> None:
     async with serving(tmp_path, cold=cold) as server, server.client() as http:
         ends = await write(http, "/v1/stream/text", LINES, "text/plain")
         messages = await write(http, "/v1/stream/json", MESSAGES, "application/json")
@@ -183,9 +181,7 @@ async def test_forks_are_cut_in_bytes_that_are_not_here(tmp_path: Path, cold: Co
         assert await all_of(http, "/v1/stream/a") == b"".join(LINES[:10]) + LINES[10][:5] + b"own"
 
 
-async def test_snapshots_and_bootstrap_of_what_is_not_here(
-    tmp_path: Path, cold: ColdConfig
-) -> None:
+async def test_snapshots_and_bootstrap_read_evicted_bytes(tmp_path: Path, cold: ColdConfig) -> None:
     state = bytes(range(256)) * 3000  # several parts
     async with serving(tmp_path, cold=cold) as server, server.client() as http:
         assert (await http.put("/bucket")).status_code == 201
@@ -208,7 +204,7 @@ async def test_snapshots_and_bootstrap_of_what_is_not_here(
         assert code(await http.get(f"/bucket/s?offset={ends[2]}")) == (410, "STREAM_OFFSET_GONE")
 
 
-async def test_a_stream_grows_on_while_it_moves(tmp_path: Path, cold: ColdConfig) -> None:
+async def test_a_stream_takes_appends_while_it_is_flushed(tmp_path: Path, cold: ColdConfig) -> None:
     expected = b""
     async with serving(tmp_path, cold=cold) as server, server.client() as http:
         await http.put("/v1/stream/s", headers=TEXT)
@@ -226,7 +222,7 @@ async def test_a_stream_grows_on_while_it_moves(tmp_path: Path, cold: ColdConfig
 
 async def test_many_small_streams_share_a_few_packs(tmp_path: Path) -> None:
     root = tmp_path / "cold"
-    # Nothing is due, however long the writing takes, until all of it is asked for.
+    # Nothing is due until the flush is requested, however long the writing takes.
     cold = ColdConfig(backend="fs", fs_path=str(root), **{**SMALL, "flush_after_ms": 10**9})
     async with serving(tmp_path, cold=cold) as server, server.client() as http:
         for number in range(200):
@@ -239,7 +235,7 @@ async def test_many_small_streams_share_a_few_packs(tmp_path: Path) -> None:
             assert (await http.get(f"/v1/stream/{number}")).content == b"%d" % number
 
 
-# -- damage, and a store that is away ---------------------------------------------------------
+# -- damage and outages -----------------------------------------------------------------------
 
 
 def flip(pack: Path) -> None:
@@ -265,12 +261,12 @@ async def test_damage_is_an_error_and_never_wrong_bytes(
         assert code(await http.get("/bucket/s?live=sse&offset=-1")) == (500, "COLD_DATA_DAMAGED")
         assert server.node.cold_tier is not None
         assert server.node.cold_tier.reader.damaged == 2
-        # What does not need it goes on.
+        # Reads that do not need it succeed.
         assert (await http.post("/bucket/s", content=b"y", headers=TEXT)).status_code == 204
         assert (await http.get("/bucket/s?offset=now")).status_code == 200
 
 
-async def test_damage_does_not_matter_while_the_node_has_the_bytes(tmp_path: Path) -> None:
+async def test_damage_in_the_store_is_harmless_while_the_node_has_the_bytes(tmp_path: Path) -> None:
     root = tmp_path / "cold"
     cold = ColdConfig(backend="fs", fs_path=str(root), **{**SMALL, "hot_keep_bytes": 1 << 30})
     async with serving(tmp_path, cold=cold) as server, server.client() as http:
@@ -281,7 +277,7 @@ async def test_damage_does_not_matter_while_the_node_has_the_bytes(tmp_path: Pat
         assert (await http.get("/v1/stream/s")).content == b"x" * 1000
 
 
-async def test_without_room_bytes_are_refused_until_the_store_is_back(
+async def test_bytes_are_refused_at_the_hot_limit_until_the_store_is_back(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, minio: MinioServer, bucket: str
 ) -> None:
     cold = in_minio(minio, bucket, hot_limit_bytes=200_000, timeout_ms=2_000)
@@ -301,7 +297,7 @@ async def test_without_room_bytes_are_refused_until_the_store_is_back(
                 assert written < 100
             assert code(answer) == (503, "UNAVAILABLE")
             assert int(answer.headers["retry-after"]) >= 1
-            # What brings no bytes is done, and what is here is read.
+            # Commands without bytes are accepted, and local bytes are read.
             assert (await http.put("/v1/stream/t", headers=TEXT)).status_code == 201
             assert len((await http.get(path)).content) == 3 + 10_000 * (written - 1)
         finally:
@@ -314,7 +310,7 @@ async def test_without_room_bytes_are_refused_until_the_store_is_back(
         assert content == b"old" + b"x" * 10_000 * (written - 1) + b"new"
 
 
-async def test_a_store_that_is_away_is_503_for_what_is_only_there(
+async def test_an_outage_is_503_for_cold_bytes_only(
     tmp_path: Path, minio: MinioServer, bucket: str
 ) -> None:
     cold = in_minio(minio, bucket, timeout_ms=2_000)
@@ -337,9 +333,7 @@ async def test_a_store_that_is_away_is_503_for_what_is_only_there(
         await trio.to_thread.run_sync(minio.start)
 
 
-async def test_an_operator_is_told_how_the_cold_tier_stands(
-    cold: ColdConfig, tmp_path: Path
-) -> None:
+async def test_an_operator_sees_the_cold_status(cold: ColdConfig, tmp_path: Path) -> None:
     async with serving(tmp_path, cold=cold) as server, server.client() as http:
         await write(http, "/v1/stream/a", LINES, "text/plain")
         await until_cold(server)

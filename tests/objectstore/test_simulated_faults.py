@@ -1,4 +1,4 @@
-"""An object store that fails all the time: what gets through is right, and all of it in the end."""
+"""An object store that fails often: every answer is right, and everything arrives in the end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _pack(random: Random, number: int) -> tuple[Pack, list[Chunk]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_nothing_wrong_gets_through(
+async def test_wrong_bytes_are_never_returned(
     seed: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     random = Random(seed)
@@ -73,7 +73,7 @@ async def test_nothing_wrong_gets_through(
         assert len(list(chunks_of(content))) == 20
 
 
-async def test_an_outage_is_told_and_ends_by_itself(
+async def test_an_outage_is_reported_and_ends_by_itself(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     shared = SimulatedObjects(Random(1))

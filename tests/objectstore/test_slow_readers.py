@@ -1,4 +1,4 @@
-"""Readers that stand still while what they read leaves the store: never wrong bytes."""
+"""Stalled readers while the bytes they read leave the store: never wrong bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.http.serving import RawClient, Serving, serving, until
 TEXT = {"Content-Type": "text/plain"}
 KEPT = "/bucket/kept"
 OTHER = "/bucket/other"
-# All of it is more than the kernel takes for a reader that takes nothing.
+# More in total than the kernel buffers for a reader that takes nothing.
 PAIRS = 24
 CONTENT = [b"".join(b"%02d %05d\n" % (pair, n) for n in range(44_000)) for pair in range(PAIRS)]
 WHOLE = b"".join(CONTENT)
@@ -39,7 +39,7 @@ async def all_cold(tmp_path: Path, root: Path) -> AsyncIterator[tuple[Serving, l
         cache_bytes=1,
         gc_interval_ms=50,
         gc_grace_ms=200,
-        # Restore points go as soon as there is a newer one, which is soon.
+        # Restore points are removed as soon as there is a newer one, which is soon.
         archive_retention_hours=0.00001,
         snapshot_interval_minutes=0.003,
     )
@@ -90,7 +90,7 @@ async def events(client: RawClient, seen: bytes) -> tuple[bytes, bool]:
             if b'"upToDate":true' in chunk:
                 break
     except AssertionError:
-        pass  # The connection broke off, as anybody can see.
+        pass  # The connection broke, visibly to the reader.
     blocks = [one for one in text.split(b"\n\n")[:-1] if one.startswith(b"event: data")]
     data = b""
     for block in blocks:
@@ -115,7 +115,7 @@ async def empty(http: httpx.AsyncClient, offsets: list[str]) -> None:
 
 
 @pytest.mark.parametrize("remove", [delete, trim, empty])
-async def test_a_tail_that_stood_still_goes_on_or_ends(
+async def test_a_tail_of_a_stalled_reader_continues_or_ends(
     tmp_path: Path, root: Path, remove: Callable[..., object]
 ) -> None:
     async with all_cold(tmp_path, root) as (server, offsets):
@@ -138,7 +138,7 @@ async def test_a_tail_that_stood_still_goes_on_or_ends(
         assert not server.node.cold_tier.reader.damaged
 
 
-async def test_what_a_bootstrap_still_sends_stays_until_it_ends(tmp_path: Path, root: Path) -> None:
+async def test_bytes_of_a_bootstrap_stay_until_it_ends(tmp_path: Path, root: Path) -> None:
     async with all_cold(tmp_path, root) as (server, offsets):
         packs = packs_in(root)
         async with server.connect(receive_buffer=4096) as client, server.client() as http:
@@ -147,7 +147,7 @@ async def test_what_a_bootstrap_still_sends_stays_until_it_ends(tmp_path: Path, 
             assert head.status == 200
             first = await client.read_chunk()
             await delete(http, offsets)
-            # What was in those packs has moved, but a reader still finds it.
+            # The slices of those packs have moved, but a reader still finds them.
             await until_gone(server, packs)
             await rounds(server, 10)
             assert packs_in(root)

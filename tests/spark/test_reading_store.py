@@ -94,9 +94,7 @@ async def test_every_stream_is_in_the_store_as_the_server_tells_it(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("spark")
-async def test_what_was_appended_after_the_newest_state_is_in_the_log_alone(
-    tmp_path: Path,
-) -> None:
+async def test_what_was_appended_after_the_newest_state_is_in_the_log_alone(tmp_path: Path) -> None:
     """With a retry, which is why it is not among the stream's records."""
     root = tmp_path / "store"
     async with serving(tmp_path / "node", cold=directory(root)) as server, server.client() as http:

@@ -56,9 +56,7 @@ def test_growth_is_the_sum_of_the_days_before(report: Report) -> None:
     assert len({row.day for row in rows}) == 11
 
 
-def test_the_stream_with_half_of_all_is_the_hot_spot_of_its_bucket_and_days(
-    report: Report,
-) -> None:
+def test_the_stream_with_half_of_all_is_the_hot_spot_of_its_bucket_and_days(report: Report) -> None:
     rows = report.table("hot_spots").where("bucket = 'large'").collect()
     assert {(row.stream, row.place, row.share) for row in rows} == {("runs/000000", 1, 1.0)}
     others = report.table("hot_spots").where("bucket != 'large'")

@@ -1,4 +1,4 @@
-"""Logs to be damaged: made for real, and copied as a crash would leave them."""
+"""Logs to damage: written by the real store, and copied as a crash would leave them."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def read_all(log: LogStorage) -> Sequence[Entry]:
 
 
 def compact(log: LogStorage, through_index: int) -> None:
-    """Cut the log, with no reader beside."""
+    """Compact the log, with no concurrent reader."""
     log.begin_cut(through_index)
     if log.cut():
         log.remove_cut()
 
 
 def copy_of(directory: Path, to: Path) -> Path:
-    """What is on the disk, in place of an earlier copy."""
+    """Copy what is on the disk over an earlier copy."""
     shutil.rmtree(to, ignore_errors=True)
     return copy_in_use(directory, to)

@@ -1,4 +1,4 @@
-"""A replica's stores without the replica: stored entries, and the rows they are said to make."""
+"""A replica's stores without the replica: stored entries, and the rows that result from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data directory belongs to one node for ever, and to one process at a time."""
+"""The data directory belongs to one node permanently, and to one process at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamd.storage.files import read_checked, write_checked, write_durably
 from streamd.storage.log_evidence import LogEvidence
 
 
-def test_the_first_use_makes_the_directory_and_its_identity(tmp_path: Path) -> None:
+def test_the_first_use_creates_the_directory_and_its_identity(tmp_path: Path) -> None:
     first = DataDir.open(tmp_path / "a" / "b", node_id=3)
     assert first.identity.node_id == 3
     first.close()
@@ -67,7 +67,7 @@ def test_a_path_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
         DataDir.open(tmp_path / "file", 1)
 
 
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:
     write_durably(tmp_path / "file", b"a long first content")
     write_durably(tmp_path / "file", b"short")
     assert (tmp_path / "file").read_bytes() == b"short"
@@ -83,7 +83,7 @@ def test_a_floor_comes_back_as_written_and_is_zero_without_a_file(tmp_path: Path
 # -- membership of a cluster ----------------------------------------------------------------------
 
 
-def test_a_joining_node_has_no_cluster_until_it_joins_one_for_good(tmp_path: Path) -> None:
+def test_a_joining_node_has_no_cluster_until_it_joins_one_permanently(tmp_path: Path) -> None:
     joining = DataDir.open(tmp_path, 2, cluster_name="prod", joining=True)
     assert joining.identity.cluster_id == ""
     joining.close()
@@ -144,7 +144,7 @@ def test_a_checked_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
             read_checked(file, ChainPosition)
 
 
-def test_a_file_is_written_whole_where_the_system_takes_a_part_at_a_time(
+def test_a_file_is_written_whole_despite_partial_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write

@@ -1,4 +1,4 @@
-"""A snapshot takes the place of state and log whole, whenever the power goes."""
+"""A Raft snapshot replaces state and log atomically, whenever the power fails."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def assert_as_before(replica: Replica) -> None:
     assert replica.log.hard_state == HardState(5, 3)
 
 
-def test_the_open_stores_go_on_with_what_was_installed(sender: Replica, tmp_path: Path) -> None:
+def test_open_stores_continue_with_the_installed_raft_snapshot(
+    sender: Replica, tmp_path: Path
+) -> None:
     replica = lagging(tmp_path / "receiver")
     install(replica.dir, replica.log, replica.state, receive(sender, replica))
     assert_installed(replica, sender)
@@ -90,7 +92,7 @@ def test_the_open_stores_go_on_with_what_was_installed(sender: Replica, tmp_path
     again.close()
 
 
-def test_an_empty_node_is_brought_up_by_a_snapshot(sender: Replica, tmp_path: Path) -> None:
+def test_an_empty_node_starts_from_a_raft_snapshot(sender: Replica, tmp_path: Path) -> None:
     replica = Replica(tmp_path / "receiver")
     replica.log.append([], HardState(5, 3))
     install(replica.dir, replica.log, replica.state, receive(sender, replica))
@@ -98,7 +100,9 @@ def test_an_empty_node_is_brought_up_by_a_snapshot(sender: Replica, tmp_path: Pa
     replica.close()
 
 
-def test_an_installed_snapshot_can_be_sent_on(sender: Replica, tmp_path: Path) -> None:
+def test_an_installed_raft_snapshot_can_be_sent_to_another_node(
+    sender: Replica, tmp_path: Path
+) -> None:
     middle, last = lagging(tmp_path / "middle"), lagging(tmp_path / "last")
     install(middle.dir, middle.log, middle.state, receive(sender, middle))
     install(last.dir, last.log, last.state, receive(middle, last))
@@ -107,7 +111,7 @@ def test_an_installed_snapshot_can_be_sent_on(sender: Replica, tmp_path: Path) -
     last.close()
 
 
-def test_entries_that_may_have_been_acknowledged_are_never_installed_over(
+def test_a_raft_snapshot_never_replaces_entries_that_may_be_acknowledged(
     sender: Replica, tmp_path: Path
 ) -> None:
     replica = Replica(tmp_path / "receiver")
@@ -126,7 +130,7 @@ T = TypeVar("T")
 
 
 class PowerCuts:
-    """Copies the directory before and after everything that changes what is on disk in order."""
+    """Copies the directory before and after each change of what is on disk."""
 
     def __init__(self, directory: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.images: list[Path] = []
@@ -159,7 +163,7 @@ class PowerCuts:
         return watched
 
 
-def test_a_power_cut_at_any_step_leaves_all_or_nothing_of_it(
+def test_a_power_cut_at_any_step_leaves_all_of_the_raft_snapshot_or_nothing(
     sender: Replica, tmp_path: Path
 ) -> None:
     replica = lagging(tmp_path / "receiver")
@@ -175,7 +179,7 @@ def test_a_power_cut_at_any_step_leaves_all_or_nothing_of_it(
         if again.header.applied_index == 6:
             assert again.recovered is None
             assert_as_before(again)
-            # What was received is not lost either way: it can be installed now.
+            # The received pieces survive either way: they can be installed now.
             outcomes.append("before")
         else:
             assert_installed(again, sender)
@@ -209,7 +213,7 @@ def test_a_power_cut_at_any_step_of_the_recovery_is_recovered_from(
 @pytest.mark.parametrize(
     "floor", [ChainPosition(), ChainPosition(40, 2, 0xBAD), ChainPosition(30, 4, 0xBAD)]
 )
-def test_the_floor_of_the_old_log_is_nothing_to_a_marked_installation(
+def test_a_marked_installation_ignores_the_floor_of_the_old_log(
     floor: ChainPosition, sender: Replica, tmp_path: Path
 ) -> None:
     replica = lagging(tmp_path / "receiver")
@@ -222,7 +226,9 @@ def test_the_floor_of_the_old_log_is_nothing_to_a_marked_installation(
     again.close()
 
 
-def test_a_log_cut_after_the_installation_is_not_believed(sender: Replica, tmp_path: Path) -> None:
+def test_a_log_truncated_after_the_installation_may_not_vote(
+    sender: Replica, tmp_path: Path
+) -> None:
     replica = lagging(tmp_path / "receiver")
     before = copy_of(tmp_path / "receiver" / "log", tmp_path / "log before")
     install(replica.dir, replica.log, replica.state, receive(sender, replica))
@@ -245,7 +251,7 @@ def test_a_damaged_marker_is_refused(sender: Replica, tmp_path: Path) -> None:
         recover_install(replica.dir)
 
 
-def test_without_a_marker_a_complete_snapshot_is_not_installed(
+def test_a_complete_raft_snapshot_without_a_marker_is_not_installed(
     sender: Replica, tmp_path: Path
 ) -> None:
     replica = lagging(tmp_path / "receiver")
@@ -304,7 +310,7 @@ def test_readers_in_many_threads_live_through_swaps(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_swap_that_fails_is_the_last_thing_the_store_does(tmp_path: Path) -> None:
+def test_the_store_refuses_all_calls_after_a_failed_swap(tmp_path: Path) -> None:
     store = StateStore(tmp_path / "state")
 
     def replace() -> None:

@@ -1,4 +1,4 @@
-"""A damaged log of a node with peers: what is proved is kept, and nothing else is claimed."""
+"""A damaged log of a node with peers: proved entries are kept, and the node claims no others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def damaged_image(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def assert_salvaged(log: LogStore, lost_at_least: int) -> int:
-    """What is left is a proved beginning, and all after it is admitted as lost."""
+    """A proved beginning is left, and everything after it counts as lost."""
     assert log.lost_below is not None
     assert log.lost_below.index >= max(lost_at_least, log.last_index)
     assert log.hard_state == HARD_STATE
@@ -44,7 +44,7 @@ def assert_salvaged(log: LogStore, lost_at_least: int) -> int:
     return log.last_index
 
 
-def test_a_log_cut_below_its_floor_is_opened_to_follow_but_not_believed(tmp_path: Path) -> None:
+def test_a_log_truncated_below_its_floor_follows_but_may_not_vote(tmp_path: Path) -> None:
     image, file = damaged_image(tmp_path)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(StorageError):
@@ -55,7 +55,7 @@ def test_a_log_cut_below_its_floor_is_opened_to_follow_but_not_believed(tmp_path
     log.close()
 
 
-def test_the_loss_is_remembered_until_it_is_made_good(tmp_path: Path) -> None:
+def test_the_loss_is_recorded_until_the_entries_are_back(tmp_path: Path) -> None:
     image, file = damaged_image(tmp_path)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     log = open_log(image, alone=False)
@@ -77,7 +77,7 @@ def test_the_loss_is_remembered_until_it_is_made_good(tmp_path: Path) -> None:
     whole.close()
 
 
-def test_wherever_a_bit_is_flipped_only_proved_entries_are_kept(tmp_path: Path) -> None:
+def test_only_proved_entries_are_kept_wherever_a_bit_is_flipped(tmp_path: Path) -> None:
     image, file = damaged_image(tmp_path)
     size = file.stat().st_size
 
@@ -97,7 +97,7 @@ def test_wherever_a_bit_is_flipped_only_proved_entries_are_kept(tmp_path: Path) 
     flip()
 
 
-def test_wherever_the_file_is_cut_nothing_below_the_floor_goes_unnoticed(tmp_path: Path) -> None:
+def test_a_loss_below_the_floor_is_noticed_wherever_the_file_is_truncated(tmp_path: Path) -> None:
     image, file = damaged_image(tmp_path)
     size = file.stat().st_size
 
@@ -118,9 +118,9 @@ def test_wherever_the_file_is_cut_nothing_below_the_floor_goes_unnoticed(tmp_pat
     cut()
 
 
-def test_a_damaged_table_is_kept_aside_with_what_was_in_it(tmp_path: Path) -> None:
+def test_a_damaged_table_is_kept_aside(tmp_path: Path) -> None:
     image, _ = damaged_image(tmp_path)
-    open_log(image).close()  # what is replayed becomes a table
+    open_log(image).close()  # the replayed entries become a table
     (table,) = (image / "log").glob("*.ldb")
     content = bytearray(table.read_bytes())
     content[len(content) // 3] ^= 0x40
@@ -150,7 +150,7 @@ def test_entries_seen_after_the_damage_count_as_lost(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_log_that_is_gone_altogether_is_lost_up_to_its_floor(tmp_path: Path) -> None:
+def test_a_missing_log_is_lost_up_to_its_floor(tmp_path: Path) -> None:
     image, _ = damaged_image(tmp_path)
     (image / "log").rename(tmp_path / "gone")
     log = open_log(image, alone=False)
@@ -158,7 +158,7 @@ def test_a_log_that_is_gone_altogether_is_lost_up_to_its_floor(tmp_path: Path) -
     log.close()
 
 
-def test_a_damaged_floor_makes_all_that_is_there_doubtful(tmp_path: Path) -> None:
+def test_a_damaged_floor_makes_every_entry_doubtful(tmp_path: Path) -> None:
     image, _ = damaged_image(tmp_path)
     floor = bytearray((image / "floor").read_bytes())
     floor[6] ^= 1
@@ -190,7 +190,7 @@ def test_another_log_under_the_same_floor_is_refused_in_a_cluster_too(tmp_path: 
 
 
 @pytest.mark.parametrize("step", ["copying", "between the renames"])
-def test_a_salvage_cut_short_is_done_again_or_completed(step: str, tmp_path: Path) -> None:
+def test_an_interrupted_salvage_is_repeated_or_completed(step: str, tmp_path: Path) -> None:
     image, file = damaged_image(tmp_path)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     damaged = copy_in_use(image, tmp_path / "damaged")
@@ -211,7 +211,7 @@ def test_a_salvage_cut_short_is_done_again_or_completed(step: str, tmp_path: Pat
     again.close()
 
 
-def test_votes_outlive_the_loss_of_the_log_that_held_them(tmp_path: Path) -> None:
+def test_votes_survive_the_loss_of_the_log(tmp_path: Path) -> None:
     log = open_log(tmp_path / "live")
     fill(log, 3)
     log.sync_floor()
@@ -224,7 +224,7 @@ def test_votes_outlive_the_loss_of_the_log_that_held_them(tmp_path: Path) -> Non
     again.close()
 
 
-def test_a_log_from_before_votes_had_a_file_gets_one(tmp_path: Path) -> None:
+def test_a_log_written_before_votes_had_a_file_gets_one(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 3, term=4)
     log.close()
@@ -248,7 +248,7 @@ def test_a_log_that_reaches_the_state_is_left_as_it_is(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_log_that_lags_the_state_restarts_after_it_and_is_not_believed(tmp_path: Path) -> None:
+def test_a_log_that_lags_the_state_restarts_after_it_and_may_not_vote(tmp_path: Path) -> None:
     log = open_log(tmp_path, alone=False)
     fill(log, 5)
     log.fit_to_state(8, 2)

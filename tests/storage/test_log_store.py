@@ -1,4 +1,4 @@
-"""The contract of the log: what was appended is there after any crash, or the log says so."""
+"""The contract of the log: appended entries survive any crash, or the log reports the loss."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ def test_entries_that_left_memory_are_read_from_disk_and_verified(tmp_path: Path
     log.close()
 
 
-# -- cutting the log ------------------------------------------------------------------------------
+# -- compaction -----------------------------------------------------------------------------------
 
 
-def test_how_much_follows_an_entry_is_known_for_what_is_in_memory(tmp_path: Path) -> None:
+def test_the_bytes_after_an_entry_in_memory_are_known(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     entries = [entry(index, payload=b"x" * index) for index in range(1, 5)]
     log.append(entries, None)
@@ -115,7 +115,7 @@ def test_how_much_follows_an_entry_is_known_for_what_is_in_memory(tmp_path: Path
     log.close()
 
 
-def test_how_much_follows_an_entry_is_estimated_for_what_is_on_disk(tmp_path: Path) -> None:
+def test_the_bytes_after_an_entry_on_disk_are_estimated(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     size = 1_000_000
     payloads = [bytes([index]) * size for index in range(40)]
@@ -130,7 +130,7 @@ def test_how_much_follows_an_entry_is_estimated_for_what_is_on_disk(tmp_path: Pa
     again.close()
 
 
-def test_a_compacted_log_begins_after_what_was_cut(tmp_path: Path) -> None:
+def test_a_compacted_log_begins_after_the_removed_entries(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     entries = fill(log, 4) + fill(log, 4, term=3)
     compact(log, 5)
@@ -144,7 +144,7 @@ def test_a_compacted_log_begins_after_what_was_cut(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_log_may_be_cut_to_its_end(tmp_path: Path) -> None:
+def test_a_log_may_be_compacted_to_its_end(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 3)
     compact(log, 3)
@@ -156,7 +156,7 @@ def test_a_log_may_be_cut_to_its_end(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_cut_takes_nothing_from_a_reader_that_has_looked_where_the_log_begins(
+def test_a_compaction_takes_no_entries_from_a_read_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_store, "_RECENT_BYTES", 1)
@@ -165,7 +165,7 @@ def test_a_cut_takes_nothing_from_a_reader_that_has_looked_where_the_log_begins(
     in_memory = log._recent.entries
 
     def cut_meanwhile(lo: int, hi: int, max_bytes: int) -> list[Entry] | None:
-        # So far the writer's thread may get while the event loop is between two steps.
+        # The writer's thread may get this far while the event loop is between two steps.
         with ThreadPoolExecutor(1) as writer:
             writer.submit(log.begin_cut, 5).result()
         return in_memory(lo, hi, max_bytes)
@@ -217,7 +217,7 @@ def test_no_flipped_bit_anywhere_in_the_log_goes_unnoticed(tmp_path: Path) -> No
     flip()
 
 
-def test_no_cut_anywhere_in_the_log_goes_unnoticed(tmp_path: Path) -> None:
+def test_no_truncation_of_the_log_goes_unnoticed(tmp_path: Path) -> None:
     image, file = _damaged_log(tmp_path)
     whole = file.read_bytes()
 
@@ -232,7 +232,7 @@ def test_no_cut_anywhere_in_the_log_goes_unnoticed(tmp_path: Path) -> None:
 
 
 def _restore(image: Path, file: Path, content: bytes) -> None:
-    """Undo what the last attempt to open it did: LevelDB writes new files before it gives up."""
+    """Undo the last attempt to open it: LevelDB writes new files before it fails."""
     for other in (image / "log").iterdir():
         if other.name.startswith("LOG") or other.suffix in (".ldb", ".dbtmp"):
             other.unlink()

@@ -1,7 +1,7 @@
-"""The order in which things get to the disk, where a power cut in between must do no harm.
+"""The order in which writes reach the disk, such that a power cut in between does no harm.
 
-Everything that is made durable is noted as it happens: small files by the name they get, batches of
-LevelDB by their directory and by whether they were synced.
+The tests record everything made durable as it happens: small files by their name, batches of
+LevelDB by their directory and whether they were synced.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Batch(NamedTuple):
 
 
 class Notes:
-    """What gets to the disk, in order: names of renamed files, and batches. `look` is called
-    before each step."""
+    """What reaches the disk, in order: names of renamed files, and batches. `look` is called before
+    each step."""
 
     def __init__(self, look: Callable[[], None] = lambda: None) -> None:
         self.steps: list[str | Batch] = []
@@ -60,7 +60,7 @@ def noted(notes: Notes) -> Iterator[PersistPoints]:
 
 
 def test_a_vote_is_in_its_own_file_before_it_is_in_the_log(tmp_path: Path) -> None:
-    """The other way round, a log that is damaged then would be salvaged under the older vote, and
+    """In the other order, a log damaged at that moment would be salvaged under the older vote, and
     the node could vote twice in one term."""
     notes = Notes()
     with noted(notes):
@@ -106,8 +106,8 @@ def test_an_entry_that_is_replaced_lowers_the_floor_first(tmp_path: Path) -> Non
 def test_a_log_that_ends_before_the_state_notes_its_loss_and_how_much_before_it_is_emptied(
     tmp_path: Path,
 ) -> None:
-    """Noted afterwards, a crash in between leaves an empty log whose node votes; noted without the
-    index, the node trusts itself again too soon."""
+    """If it were noted afterwards, a crash in between would leave an empty log whose node votes;
+    without the index, the node would vote again too soon."""
     lost: list[ChainPosition | None] = []
     notes = Notes(lambda: lost.append(read_checked(tmp_path / "lost", ChainPosition)))
     log = open_log(tmp_path, alone=False)
@@ -143,9 +143,9 @@ def test_a_loss_is_noted_before_the_damaged_log_is_replaced(tmp_path: Path) -> N
     assert read_checked(tmp_path / "lost", ChainPosition) == ChainPosition(30)
 
 
-def test_the_state_before_an_installation_is_there_until_the_marker_is_gone(tmp_path: Path) -> None:
-    """While the marker is there, a crash has the installation done again: everything that it may
-    want to move aside has to be there."""
+def test_the_old_state_stays_until_the_installation_marker_is_removed(tmp_path: Path) -> None:
+    """While the marker is there, a crash repeats the installation, which needs every file that it
+    moves aside."""
     sender = Replica(tmp_path / "sender")
     fill(sender.log, 25)
     sender.apply(5, {b"d%04d" % i: b"row" for i in range(20)}, term=4)

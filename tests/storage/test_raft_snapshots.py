@@ -1,4 +1,4 @@
-"""A snapshot is sent in pieces: consistent, checked, and resumed where it was."""
+"""A Raft snapshot is sent in pieces: consistent, checked, and resumed where it stopped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows_in(directory: Path) -> list[tuple[bytes, bytes]]:
 
 
 def transfer(source: SnapshotSource, sink: SnapshotSink) -> int:
-    """Send all that is still wanted; returns with which piece it began."""
+    """Send every piece that is still wanted. Returns the number of the first one sent."""
     began = wanted = sink.begin(source.meta)
     while not sink.is_complete:
         wanted = sink.take(source.piece(wanted))
@@ -52,7 +52,7 @@ def sender(tmp_path: Path):  # type: ignore[no-untyped-def]
     replica.close()
 
 
-def test_what_arrives_is_what_was_stored(sender: Replica, tmp_path: Path) -> None:
+def test_the_received_rows_are_the_stored_rows(sender: Replica, tmp_path: Path) -> None:
     source = sender.snapshot()
     sink = SnapshotSink(tmp_path / "incoming")
     assert transfer(source, sink) == 0
@@ -61,14 +61,14 @@ def test_what_arrives_is_what_was_stored(sender: Replica, tmp_path: Path) -> Non
     source.close()
 
 
-def test_a_snapshot_says_of_which_entry_it_is(sender: Replica) -> None:
+def test_a_raft_snapshot_names_its_entry(sender: Replica) -> None:
     source = sender.snapshot(snapshot_id=2**64 - 1)
     place = sender.log.position(45)
     assert source.meta == SnapshotMeta(45, place.term, place.chain, sender.configuration, 2**64 - 1)
     source.close()
 
 
-def test_a_snapshot_stays_as_it_was_while_the_state_goes_on(
+def test_a_raft_snapshot_does_not_change_while_the_state_does(
     sender: Replica, tmp_path: Path
 ) -> None:
     source = sender.snapshot()
@@ -83,7 +83,7 @@ def test_a_snapshot_stays_as_it_was_while_the_state_goes_on(
     source.close()
 
 
-def test_no_piece_is_larger_than_it_may_be(sender: Replica) -> None:
+def test_no_piece_exceeds_its_limit(sender: Replica) -> None:
     source = sender.snapshot()
     pieces = [source.piece(0)]
     while not pieces[-1].is_last:
@@ -107,14 +107,14 @@ def test_a_piece_may_be_asked_for_again_but_none_before_its_turn(sender: Replica
     source.close()
 
 
-def test_an_empty_state_has_no_snapshot(tmp_path: Path) -> None:
+def test_an_empty_state_has_no_raft_snapshot(tmp_path: Path) -> None:
     replica = Replica(tmp_path)
     with pytest.raises(SnapshotUnavailable):
         replica.snapshot()
     replica.close()
 
 
-def test_a_replaced_state_has_no_pieces_any_more(sender: Replica, tmp_path: Path) -> None:
+def test_a_replaced_state_yields_no_more_pieces(sender: Replica, tmp_path: Path) -> None:
     source = sender.snapshot()
     source.piece(0)
     sender.state.swap(lambda: None)
@@ -142,7 +142,7 @@ def test_pieces_out_of_turn_change_nothing(sender: Replica, tmp_path: Path) -> N
     source.close()
 
 
-def test_a_transfer_goes_on_where_the_connection_broke(sender: Replica, tmp_path: Path) -> None:
+def test_a_transfer_resumes_where_the_connection_broke(sender: Replica, tmp_path: Path) -> None:
     source = sender.snapshot()
     sink = SnapshotSink(tmp_path / "incoming")
     for _ in range(3):  # the third is the middle of the large row
@@ -175,7 +175,9 @@ def test_a_transfer_continues_after_a_crash_at_every_piece(sender: Replica, tmp_
     source.close()
 
 
-def test_another_snapshot_of_the_same_entry_begins_again(sender: Replica, tmp_path: Path) -> None:
+def test_another_raft_snapshot_of_the_same_entry_starts_over(
+    sender: Replica, tmp_path: Path
+) -> None:
     one, other = sender.snapshot(snapshot_id=1), sender.snapshot(snapshot_id=2)
     sink = SnapshotSink(tmp_path / "incoming")
     for _ in range(2):
@@ -189,7 +191,7 @@ def test_another_snapshot_of_the_same_entry_begins_again(sender: Replica, tmp_pa
     other.close()
 
 
-def test_a_piece_of_another_snapshot_is_refused(sender: Replica, tmp_path: Path) -> None:
+def test_a_piece_of_another_raft_snapshot_is_refused(sender: Replica, tmp_path: Path) -> None:
     one, other = sender.snapshot(snapshot_id=1), sender.snapshot(snapshot_id=2)
     sink = SnapshotSink(tmp_path / "incoming")
     sink.begin(one.meta)
@@ -201,7 +203,7 @@ def test_a_piece_of_another_snapshot_is_refused(sender: Replica, tmp_path: Path)
     other.close()
 
 
-def test_what_cannot_be_read_is_received_again(sender: Replica, tmp_path: Path) -> None:
+def test_unreadable_pieces_are_received_again(sender: Replica, tmp_path: Path) -> None:
     source = sender.snapshot()
     sink = SnapshotSink(tmp_path / "incoming")
     sink.take(source.piece(sink.begin(source.meta)))
@@ -214,7 +216,7 @@ def test_what_cannot_be_read_is_received_again(sender: Replica, tmp_path: Path) 
     source.close()
 
 
-def test_no_changed_piece_is_taken(sender: Replica, tmp_path: Path) -> None:
+def test_a_changed_piece_is_refused(sender: Replica, tmp_path: Path) -> None:
     source = sender.snapshot()
     sink = SnapshotSink(tmp_path / "incoming")
     sink.begin(source.meta)
@@ -244,9 +246,7 @@ def test_no_changed_piece_is_taken(sender: Replica, tmp_path: Path) -> None:
     source.close()
 
 
-def test_a_state_that_is_not_the_one_announced_is_thrown_away(
-    sender: Replica, tmp_path: Path
-) -> None:
+def test_a_state_other_than_the_announced_one_is_discarded(sender: Replica, tmp_path: Path) -> None:
     source = sender.snapshot()
     source.meta = msgspec.structs.replace(source.meta, index=44)
     sink = SnapshotSink(tmp_path / "incoming")
@@ -259,7 +259,7 @@ def test_a_state_that_is_not_the_one_announced_is_thrown_away(
     source.close()
 
 
-def test_a_damaged_table_of_the_sender_ends_in_an_error_not_in_a_snapshot(tmp_path: Path) -> None:
+def test_a_damaged_table_of_the_sender_fails_the_transfer(tmp_path: Path) -> None:
     replica = Replica(tmp_path / "sender")
     replica.apply(2, {b"d%04d" % i: Random(i).randbytes(9000) for i in range(300)})
     replica.close()

@@ -1,4 +1,4 @@
-"""The contract of the state's store: ordered, atomic, verified, and final in its errors."""
+"""The contract of the state store: ordered, atomic, verified, and final in its errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_scans_end_at_a_number_of_rows_or_of_bytes(tmp_path: Path) -> None:
     store.close()
 
 
-def test_ranges_are_deleted_a_slice_at_a_time(tmp_path: Path) -> None:
+def test_ranges_are_deleted_in_steps(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
     store.write([(b"%02d" % i, b"") for i in range(20)])
     assert store.delete_range(b"05", b"15", max_keys=6) == 6
@@ -66,11 +66,11 @@ def delete_half(store: StateStore) -> None:
     store.write([(b"%02d" % number, None) for number in range(10, 30)])
 
 
-def test_what_was_deleted_is_given_back_to_the_disk(tmp_path: Path) -> None:
+def test_disk_space_of_deleted_rows_is_freed(tmp_path: Path) -> None:
     store = forty_rows(tmp_path)
     view = store.view()
     delete_half(store)
-    # Nothing would come of it, as the view shows the rows.
+    # It would free nothing, since the view still shows the rows.
     assert not store.compact(b"10", b"29")
     assert on_disk(tmp_path) > 39 * PER_KEY
     assert 39 * PER_KEY < store.size_between(b"00", b"99") < 44 * PER_KEY
@@ -82,9 +82,7 @@ def test_what_was_deleted_is_given_back_to_the_disk(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_a_reader_kept_on_the_disk_through_a_compaction_goes_after_it(
-    tmp_path: Path,
-) -> None:
+def test_files_that_a_reader_kept_through_a_compaction_are_removed_after_it(tmp_path: Path) -> None:
     store = forty_rows(tmp_path)
     with store._calling() as db, db.iterator() as rows:
         next(rows)
@@ -97,11 +95,11 @@ def test_what_a_reader_kept_on_the_disk_through_a_compaction_goes_after_it(
     store.close()
 
 
-def test_after_one_failed_read_nothing_is_read_or_written_any_more(tmp_path: Path) -> None:
+def test_after_one_failed_read_the_store_refuses_all_calls(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
     store.write([(b"%06d" % i, b"some value %d" % i * 20) for i in range(4000)])
     store.close()
-    StateStore(tmp_path).close()  # what was replayed at this start becomes a table
+    StateStore(tmp_path).close()  # the entries replayed at this start become a table
     for table in tmp_path.glob("*.ldb"):
         content = bytearray(table.read_bytes())
         content[len(content) // 3] ^= 0x40

@@ -1,5 +1,5 @@
-"""Databases after a loss of power: a torn tail is cut off, damage is refused, and the two are told
-apart by what else is there."""
+"""Databases after a loss of power: a torn tail is cut off, damage is refused. The rest of the files
+tells the two apart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def newest(directory: Path, pattern: str = "*.log") -> Path:
 
 
 def torn_image(tmp_path: Path) -> tuple[Path, Path, int]:
-    """A log of 9 entries, the last a write over five pages; the file with it, and its start."""
+    """A log of 9 entries, the last written over five pages. Returns the file with it, and its
+    start."""
     log = open_log(tmp_path / "live")
     fill(log, 8)
     log.sync_floor()
@@ -81,7 +82,7 @@ def test_a_torn_write_is_cut_off_and_the_node_has_lost_nothing(
     assert (image / "log.torn").read_bytes() == torn
 
 
-def test_what_is_cut_off_may_be_written_again(tmp_path: Path) -> None:
+def test_entries_cut_off_can_be_written_again(tmp_path: Path) -> None:
     image, file, start = torn_image(tmp_path)
     TEARS["zeros at the tail"](file, start)
     log = open_log(image)
@@ -92,9 +93,7 @@ def test_what_is_cut_off_may_be_written_again(tmp_path: Path) -> None:
     again.close()
 
 
-def test_what_had_been_confirmed_is_missed_by_the_floor_though_it_looks_torn(
-    tmp_path: Path,
-) -> None:
+def test_confirmed_entries_that_look_torn_are_missed_by_the_floor(tmp_path: Path) -> None:
     log = open_log(tmp_path / "live")
     fill(log, 8)
     log.append([entry(9, payload=b"\x5a" * 20_000)], None)
@@ -110,7 +109,7 @@ def test_what_had_been_confirmed_is_missed_by_the_floor_though_it_looks_torn(
     member.close()
 
 
-def test_a_page_lost_of_a_write_with_a_later_one_is_damage(tmp_path: Path) -> None:
+def test_a_lost_page_of_a_write_before_another_is_damage(tmp_path: Path) -> None:
     """Without a floor to say so: the later one began when the earlier was synced."""
     log = open_log(tmp_path / "live")
     fill(log, 3)
@@ -131,7 +130,7 @@ def test_a_page_lost_of_a_write_with_a_later_one_is_damage(tmp_path: Path) -> No
 
 
 def test_a_flipped_bit_in_the_last_write_is_damage(tmp_path: Path) -> None:
-    """Power takes pages, not bits; and nothing but the record itself tells of it."""
+    """A loss of power takes pages, not bits."""
     log = open_log(tmp_path / "live")
     fill(log, 8)
     image = copy_in_use(tmp_path / "live", tmp_path / "image")
@@ -179,16 +178,14 @@ def test_an_older_log_is_never_torn(tmp_path: Path) -> None:
         LevelDBLog(image, 0)
 
 
-def test_a_log_that_is_missing_before_another_is_noticed(tmp_path: Path) -> None:
+def test_a_missing_earlier_log_file_is_noticed(tmp_path: Path) -> None:
     image, older, newer = two_file_log(tmp_path)
     older.unlink()
     with pytest.raises(LogCorrupt, match=newer.name):
         LevelDBLog(image, 0)
 
 
-def test_the_first_block_of_a_new_log_may_be_what_another_database_had_there(
-    tmp_path: Path,
-) -> None:
+def test_a_new_log_may_begin_with_a_stale_block_of_another_database(tmp_path: Path) -> None:
     other = StateStore(tmp_path / "other")
     for number in range(9):
         other.write([(b"%d" % number, b"x")])
@@ -226,8 +223,8 @@ def test_a_manifest_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
 
 
 def manifest_image(tmp_path: Path) -> tuple[Path, Path, int]:
-    """A database whose manifest has just heard of a new table, that table's log still there; the
-    manifest, and where what it heard begins."""
+    """A database whose manifest has just recorded a new table while that table's log is still
+    there. Returns the manifest, and where the last record begins."""
     live = tmp_path / "live"
     log = LevelDBLog(live, 0)
     db = log._db
@@ -243,8 +240,8 @@ def manifest_image(tmp_path: Path) -> tuple[Path, Path, int]:
     return image, newest(image, "MANIFEST-*"), start
 
 
-def test_a_write_that_failed_is_not_missed_though_the_manifest_counts_it(tmp_path: Path) -> None:
-    """LevelDB counts it; a table that is finished at that moment takes the count along."""
+def test_a_failed_write_is_not_missed_though_the_manifest_counts_it(tmp_path: Path) -> None:
+    """LevelDB counts it, and a table finished at that moment records the count."""
     log = LevelDBLog(tmp_path / "live", 0)
     db = log._db
     db.put(log._key(1), b"the first", sync=True)
@@ -256,7 +253,7 @@ def test_a_write_that_failed_is_not_missed_though_the_manifest_counts_it(tmp_pat
     again.close()
 
 
-def test_a_state_leaves_out_what_may_be_of_an_older_file(tmp_path: Path) -> None:
+def test_a_state_ignores_records_that_may_be_of_an_older_file(tmp_path: Path) -> None:
     store = StateStore(tmp_path / "live")
     store.write([(b"stored", b"1")])
     store.close()
@@ -299,7 +296,7 @@ def test_a_database_whose_creation_was_cut_short_is_created_again(
 # -- the state ------------------------------------------------------------------------------------
 
 
-def test_a_torn_write_to_the_state_leaves_the_one_before_it(tmp_path: Path) -> None:
+def test_a_torn_write_to_the_state_leaves_the_write_before_it(tmp_path: Path) -> None:
     image, file, start = state_image(tmp_path)
     zero_page(file, start // PAGE_BYTES + 2)
     store = StateStore(image)
@@ -308,8 +305,8 @@ def test_a_torn_write_to_the_state_leaves_the_one_before_it(tmp_path: Path) -> N
     store.close()
 
 
-def test_damage_to_the_state_takes_it_back_to_before_that(tmp_path: Path) -> None:
-    """The log makes up for the rest, which none of the later writes may hide."""
+def test_a_damaged_state_goes_back_to_the_write_before_the_damage(tmp_path: Path) -> None:
+    """The log replaces the rest; no later write may hide the damage."""
     image, file, _ = state_image(tmp_path)
     zero_page(file, 12)
     store = StateStore(image)

@@ -1,4 +1,4 @@
-"""Files as LevelDB writes them: a torn last write is told from damage to what was synced."""
+"""Files as LevelDB writes them: a torn last write is distinguished from damage to synced bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamd.storage.tears import Batches
 from streamd.storage.wal import BLOCK_BYTES, Damaged, whole_size
 
 PAGE_BYTES = 4096
-# Within a page, over several, over blocks, and one that leaves just the room for a head.
+# Within a page, over several, over blocks, and one that leaves room for a head only.
 SIZES = (10, 300, 20_000, 70_000, BLOCK_BYTES - 300)
 
 
@@ -51,14 +51,14 @@ def measured(content: bytes) -> int:
     return whole_size(content, Batches(0, len(content), None))
 
 
-def test_what_leveldb_wrote_is_whole(written: Written) -> None:
+def test_files_that_leveldb_wrote_are_whole(written: Written) -> None:
     for end in written.ends:
         assert measured(written.content[:end]) == end
 
 
 @given(st.data())
 @settings(max_examples=20)
-def test_any_beginning_of_the_last_write_is_torn(written: Written, data: st.DataObject) -> None:
+def test_any_prefix_of_the_last_write_is_torn(written: Written, data: st.DataObject) -> None:
     start, end = written.ends[-2:]
     size = data.draw(st.integers(start, end - 1))
     assert measured(written.content[:size]) == start
@@ -103,7 +103,7 @@ def test_a_flipped_bit_anywhere_is_damage(written: Written, data: st.DataObject)
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] ^= 1 << data.draw(st.integers(0, 7))
     if place % BLOCK_BYTES > BLOCK_BYTES - 7 and not written.content[place]:
-        return  # It may be in what fills a block up, where nobody looks.
+        return  # It may be in a block's padding, which nothing reads.
     with pytest.raises(Damaged):
         measured(bytes(content))
 
@@ -124,7 +124,7 @@ def test_bytes_lost_before_the_last_write_are_damage(written: Written, data: st.
     assert damaged.value.size <= first
 
 
-def test_the_only_bit_of_a_sector_is_lost_with_it(tmp_path: Path) -> None:
+def test_a_sector_with_a_single_bit_set_can_be_lost(tmp_path: Path) -> None:
     """Its loss looks different from a flipped bit."""
     (tmp_path / "db").mkdir()
     db = plyvel.DB(str(tmp_path / "db"), create_if_missing=True)

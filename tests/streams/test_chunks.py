@@ -266,9 +266,7 @@ def test_a_digest_is_of_the_records_and_not_of_how_they_are_cut(
 
 
 @given(cut_twice())
-def test_records_are_gathered_from_wherever_they_lie(
-    cuts: tuple[list[Chunk], list[Chunk]],
-) -> None:
+def test_records_are_gathered_from_wherever_they_lie(cuts: tuple[list[Chunk], list[Chunk]]) -> None:
     chunks, _ = cuts
     first, last = chunks[0], chunks[-1]
     whole = gathered(chunks, first.start_record, last.end_record)

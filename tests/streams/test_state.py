@@ -80,9 +80,7 @@ def test_a_read_goes_from_the_store_over_into_memory(driver: Driver) -> None:
     assert driver.content(max_bytes=1) == b"storedrecent"
 
 
-def test_a_record_that_does_not_fit_ends_a_read_of_stored_and_recent_alike(
-    driver: Driver,
-) -> None:
+def test_a_record_that_does_not_fit_ends_a_read_of_stored_and_recent_alike(driver: Driver) -> None:
     driver.create()
     for _ in range(4):
         driver.append(b"x" * 10)

@@ -1,4 +1,4 @@
-"""The cold store without blocking: patient where it helps, never with wrong bytes."""
+"""The object store without blocking: it retries where that helps, and never returns wrong bytes."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_store, "FIRST_PAUSE_S", 0.001)
 
 
-async def test_what_is_unavailable_for_a_moment_is_not_noticed(
-    cold: AsyncObjectStore, store: FlakyStore
-) -> None:
+async def test_a_short_outage_is_not_noticed(cold: AsyncObjectStore, store: FlakyStore) -> None:
     store.failures = [ColdUnavailable("busy")] * (MAX_ATTEMPTS - 1)
     await cold.put("a", CONTENT)
     assert store.calls == MAX_ATTEMPTS
@@ -47,7 +45,7 @@ async def test_what_is_unavailable_for_a_moment_is_not_noticed(
     assert await cold.get("a", 5, 10, crc=crc32c(CONTENT[5:15])) == CONTENT[5:15]
 
 
-async def test_attempts_are_counted_and_then_the_caller_is_told(
+async def test_the_caller_gets_the_error_after_the_last_attempt(
     cold: AsyncObjectStore, store: FlakyStore
 ) -> None:
     store.failures = [ColdUnavailable("away")] * 100
@@ -57,7 +55,7 @@ async def test_attempts_are_counted_and_then_the_caller_is_told(
 
 
 @pytest.mark.parametrize("error", [ColdRefused("denied"), ObjectMissing("gone")])
-async def test_what_will_not_get_better_is_not_tried_again(
+async def test_permanent_errors_are_not_retried(
     error: Exception, cold: AsyncObjectStore, store: FlakyStore
 ) -> None:
     store.failures = [error]
@@ -66,7 +64,7 @@ async def test_what_will_not_get_better_is_not_tried_again(
     assert store.calls == 1
 
 
-async def test_bytes_damaged_on_their_way_are_read_again(
+async def test_bytes_damaged_in_transit_are_read_again(
     cold: AsyncObjectStore, store: FlakyStore
 ) -> None:
     await cold.put("a", CONTENT)
@@ -75,7 +73,7 @@ async def test_bytes_damaged_on_their_way_are_read_again(
     assert cold.health.retries == 1
 
 
-async def test_bytes_damaged_where_they_lie_are_never_returned(
+async def test_bytes_damaged_in_the_store_are_never_returned(
     cold: AsyncObjectStore, store: FlakyStore
 ) -> None:
     await cold.put("a", CONTENT)
@@ -84,9 +82,7 @@ async def test_bytes_damaged_where_they_lie_are_never_returned(
         await cold.get("a", 0, 100, crc=crc32c(CONTENT[:100]))
 
 
-async def test_an_object_that_has_become_shorter_is_damaged(
-    cold: AsyncObjectStore, tmp_path: Path
-) -> None:
+async def test_a_shortened_object_is_damaged(cold: AsyncObjectStore, tmp_path: Path) -> None:
     await cold.put("a", CONTENT)
     (tmp_path / "a").write_bytes(CONTENT[:50])
     with pytest.raises(ObjectCorrupt, match="ends before 100"):
@@ -102,7 +98,7 @@ async def test_the_digest_is_that_of_what_is_in_the_store(
     assert await cold.digest("a") == (digest_of(b"something else"), 14)
 
 
-async def test_what_was_put_is_read_back_before_it_counts(
+async def test_an_object_counts_as_stored_once_it_was_read_back(
     cold: AsyncObjectStore, store: FlakyStore
 ) -> None:
     await cold.put_verified("a", CONTENT)
@@ -111,9 +107,7 @@ async def test_what_was_put_is_read_back_before_it_counts(
         await cold.put_verified("a", CONTENT)
 
 
-async def test_any_number_of_objects_is_deleted_in_pages(
-    cold: AsyncObjectStore, store: FlakyStore
-) -> None:
+async def test_objects_are_deleted_in_pages(cold: AsyncObjectStore, store: FlakyStore) -> None:
     for name in ("a", "b"):
         await cold.put(name, b"x")
     before = store.calls
@@ -122,7 +116,7 @@ async def test_any_number_of_objects_is_deleted_in_pages(
     assert await cold.page("") == []
 
 
-async def test_no_more_calls_are_under_way_than_allowed(tmp_path: Path) -> None:
+async def test_concurrent_calls_are_limited(tmp_path: Path) -> None:
     under_way: list[int] = []
     most = 0
 
@@ -144,7 +138,9 @@ async def test_no_more_calls_are_under_way_than_allowed(tmp_path: Path) -> None:
     assert len(await cold.page("o/")) == 20
 
 
-async def test_the_check_says_what_does_not_work(cold: AsyncObjectStore, store: FlakyStore) -> None:
+async def test_the_check_reports_what_does_not_work(
+    cold: AsyncObjectStore, store: FlakyStore
+) -> None:
     await cold.check()
     store.failures = [ColdRefused("nobody may")]
     with pytest.raises(ColdRefused, match=r"the directory .* cannot be written: nobody may"):

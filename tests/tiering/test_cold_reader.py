@@ -31,7 +31,7 @@ SMALL_BYTES = 256 * 1024
 
 
 def packed(store: FlakyStore, packs: int, per_pack: int) -> tuple[list[LocatedSlice], list[Chunk]]:
-    """One stream's records in packs in the store, and where they are."""
+    """One stream's records in packs in the store, and their slices."""
     slices: list[LocatedSlice] = []
     chunks: list[Chunk] = []
     for number in range(packs):
@@ -70,7 +70,7 @@ async def reading(
         nursery.cancel_scope.cancel()
 
 
-async def test_what_a_reader_wants_next_is_read_while_it_is_sent_the_first(tmp_path: Path) -> None:
+async def test_the_next_range_is_read_ahead_while_the_first_is_sent(tmp_path: Path) -> None:
     store = FlakyStore(tmp_path)
     slices, chunks = packed(store, packs=3, per_pack=8)
     async with reading(store) as reader:
@@ -78,7 +78,7 @@ async def test_what_a_reader_wants_next_is_read_while_it_is_sent_the_first(tmp_p
         assert found == chunks[:PER_REQUEST]
         end = len(found)
         while end < len(slices):
-            # Also across the border of two packs, and when only part of what is ahead is there.
+            # Also across the border of two packs, and when only part of the next range exists.
             await until(lambda end=end: not reader.under_way and reader.expects(slices[end]))
             calls = store.calls
             more = await reader.chunks(slices[end:])
@@ -89,7 +89,7 @@ async def test_what_a_reader_wants_next_is_read_while_it_is_sent_the_first(tmp_p
     assert store.calls <= 1 + requests_ahead + 1
 
 
-async def test_a_reader_of_one_place_brings_no_more_than_it_asked_for(tmp_path: Path) -> None:
+async def test_a_single_read_does_not_read_ahead(tmp_path: Path) -> None:
     store = FlakyStore(tmp_path)
     slices, chunks = packed(store, packs=1, per_pack=16)
     async with reading(store) as reader:
@@ -98,13 +98,11 @@ async def test_a_reader_of_one_place_brings_no_more_than_it_asked_for(tmp_path: 
     assert store.calls == 1
 
 
-# What the state names to a reader at a time (`streams.reading`).
+# The slices that the state returns to a reader at a time (`streams.reading`).
 WINDOW = 16
 
 
-async def test_a_reader_waits_once_for_the_store_and_then_for_a_window_at_a_time(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_reader_waits_once_per_window(tmp_path: Path, autojump_clock: MockClock) -> None:
     store, line = FlakyStore(tmp_path), SlowLine()
     slices, chunks = packed(store, packs=8, per_pack=8)
     line.delay_s = 1.0
@@ -190,7 +188,7 @@ async def test_readers_of_one_place_share_one_request(store: FlakyStore) -> None
     assert store.calls == 1
 
 
-async def test_who_wants_the_middle_of_a_range_under_way_waits_for_it(store: FlakyStore) -> None:
+async def test_a_reader_of_the_middle_of_a_range_under_way_waits_for_it(store: FlakyStore) -> None:
     pack, chunks = _pack(6)
     store.put(pack.name, pack.content)
     store.calls = 0
@@ -203,7 +201,7 @@ async def test_who_wants_the_middle_of_a_range_under_way_waits_for_it(store: Fla
     assert store.calls == 1
 
 
-async def test_a_reader_that_leaves_does_not_take_others_with_it(store: FlakyStore) -> None:
+async def test_a_cancelled_reader_does_not_cancel_others(store: FlakyStore) -> None:
     pack, chunks = _pack(2)
     store.put(pack.name, pack.content)
     store.calls = 0
@@ -223,7 +221,7 @@ async def test_a_reader_that_leaves_does_not_take_others_with_it(store: FlakySto
     assert results == [chunks]
 
 
-async def test_a_failed_request_fails_only_who_made_it(store: FlakyStore) -> None:
+async def test_a_failed_request_fails_only_its_readers(store: FlakyStore) -> None:
     pack, chunks = _pack(2)
     store.put(pack.name, pack.content)
     store.failures = [ColdRefused("not now")]
@@ -233,9 +231,7 @@ async def test_a_failed_request_fails_only_who_made_it(store: FlakyStore) -> Non
     assert await reader.chunks(located(pack)) == chunks
 
 
-async def test_slices_with_others_in_between_are_read_one_range_at_a_time(
-    store: FlakyStore,
-) -> None:
+async def test_slices_that_are_not_adjacent_are_read_in_separate_ranges(store: FlakyStore) -> None:
     pack, chunks = _pack(6)
     store.put(pack.name, pack.content)
     reader = reader_of(store)
@@ -244,7 +240,7 @@ async def test_slices_with_others_in_between_are_read_one_range_at_a_time(
     assert await reader.chunks(slices[2:]) == chunks[3:4]
 
 
-async def test_damage_in_the_store_is_an_error_and_nothing_of_it_is_kept(
+async def test_damaged_bytes_are_an_error_and_are_not_cached(
     store: FlakyStore, tmp_path: Path
 ) -> None:
     pack, chunks = _pack(3)
@@ -258,7 +254,7 @@ async def test_damage_in_the_store_is_an_error_and_nothing_of_it_is_kept(
     assert await reader.chunks(located(pack)[:1]) == chunks[:1], "the rest is whole"
 
 
-async def test_a_pack_that_is_no_more_is_forgotten(store: FlakyStore) -> None:
+async def test_a_forgotten_pack_leaves_the_cache(store: FlakyStore) -> None:
     pack, _ = _pack(3)
     store.put(pack.name, pack.content)
     reader = reader_of(store)

@@ -1,4 +1,4 @@
-"""What a node lets go of is, to the byte, what the cold store has."""
+"""A node evicts exactly the bytes that the cold store has."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def evict_all(store: StateStore) -> list[Step]:
 
 
 def ends(store: StateStore) -> list[int]:
-    """Where the chunks end that are here."""
+    """The ends of the local chunks."""
     rows = store.scan(*keys.id_range(keys.CHUNK, STREAM_ID), limit=100)
     return [keys.parse_number(key) for key, _ in rows]
 
@@ -74,7 +74,7 @@ def test_a_slice_that_is_trimmed_in_part_is_compared_before_the_rest_is_evicted(
     assert ends(store) == [4, 6, 8]
 
 
-def test_what_is_trimmed_in_part_and_the_same_is_evicted_all_of_it(store: StateStore) -> None:
+def test_a_partly_trimmed_slice_that_matches_is_evicted_whole(store: StateStore) -> None:
     holds(store, 2, 4, 6, 8, data=b"abcdefgh")
     stored_cold(store, 2, 8, b"abcdefgh")
     trimmed(store, 5)
@@ -83,7 +83,7 @@ def test_what_is_trimmed_in_part_and_the_same_is_evicted_all_of_it(store: StateS
     assert ends(store) == []
 
 
-def test_what_is_trimmed_and_in_no_slice_with_what_is_not_goes_at_once(store: StateStore) -> None:
+def test_trimmed_records_outside_of_the_next_slice_are_removed_at_once(store: StateStore) -> None:
     holds(store, 2, 4, 6, 8, data=b"abcdefgh")
     stored_cold(store, 0, 4, b"abcd")
     stored_cold(store, 4, 8, b"abcdefgh")
@@ -91,9 +91,7 @@ def test_what_is_trimmed_and_in_no_slice_with_what_is_not_goes_at_once(store: St
     assert ends(store) == [6, 8]
 
 
-def test_what_a_compared_slice_has_left_of_a_chunk_is_evicted_with_the_next_one(
-    store: StateStore,
-) -> None:
+def test_the_rest_of_a_chunk_is_evicted_with_the_next_slice(store: StateStore) -> None:
     holds(store, 3, 7, data=b"abcdefgh")
     stored_cold(store, 0, 5, b"abcde")
     assert evict_all(store)[0].evicted == 3

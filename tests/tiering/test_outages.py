@@ -1,5 +1,5 @@
-"""A store that hangs, is slow, or is away: what readers and the node's own work see, to the second
-of a virtual clock."""
+"""A store that hangs, is slow, or is unreachable: what readers and background work see, to the
+second of a virtual clock."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ async def put_packs(cold: AsyncObjectStore, count: int) -> list[Pack]:
 
 
 class Readers:
-    """Many at once, each of something else; how long each waited, and whether in vain."""
+    """Many concurrent reads of different slices. Returns how long each waited, and whether it
+    failed."""
 
     def __init__(self, reader: ColdReader) -> None:
         self._reader = reader
@@ -79,7 +80,7 @@ class Readers:
                 nursery.start_soon(self.read, pack)
 
 
-async def test_no_reader_waits_for_a_store_that_hangs_beyond_the_time_limit(
+async def test_no_reader_waits_longer_than_the_time_limit_for_a_hung_store(
     autojump_clock: MockClock, cold: AsyncObjectStore, line: SlowLine
 ) -> None:
     wanted = await put_packs(cold, 40)
@@ -91,7 +92,7 @@ async def test_no_reader_waits_for_a_store_that_hangs_beyond_the_time_limit(
     assert line.begun <= 2 * MAX_REQUESTS
 
 
-async def test_who_waits_for_what_another_reads_has_no_second_time_limit(
+async def test_a_reader_that_joins_a_request_shares_its_time_limit(
     autojump_clock: MockClock, cold: AsyncObjectStore, line: SlowLine
 ) -> None:
     [pack] = await put_packs(cold, 1)
@@ -102,7 +103,7 @@ async def test_who_waits_for_what_another_reads_has_no_second_time_limit(
     assert max(readers.waited_s) <= TIMEOUT_S
 
 
-async def test_while_the_store_is_away_one_reader_asks_and_the_others_hear_so_at_once(
+async def test_during_an_outage_one_reader_probes_and_the_others_fail_at_once(
     autojump_clock: MockClock, cold: AsyncObjectStore, line: SlowLine
 ) -> None:
     wanted = await put_packs(cold, 20)
@@ -123,7 +124,7 @@ async def test_while_the_store_is_away_one_reader_asks_and_the_others_hear_so_at
     assert again.failed == 0
 
 
-async def test_an_outage_and_its_end_are_told_once_each(
+async def test_an_outage_and_its_end_are_logged_once_each(
     autojump_clock: MockClock, cold: AsyncObjectStore, line: SlowLine
 ) -> None:
     wanted = await put_packs(cold, 10)
@@ -156,7 +157,7 @@ async def test_an_outage_and_its_end_are_told_once_each(
     assert cold.health.outages == 1
 
 
-async def test_one_call_that_is_lost_while_others_are_answered_is_no_outage(
+async def test_one_lost_call_among_answered_ones_is_not_an_outage(
     autojump_clock: MockClock, cold: AsyncObjectStore, line: SlowLine
 ) -> None:
     [one, other] = await put_packs(cold, 2)
@@ -171,7 +172,7 @@ async def test_one_call_that_is_lost_while_others_are_answered_is_no_outage(
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-async def test_the_nodes_own_work_does_not_wait_for_readers(
+async def test_background_work_does_not_wait_for_readers(
     autojump_clock: MockClock, cold: AsyncObjectStore, line: SlowLine, hangs: bool
 ) -> None:
     wanted = await put_packs(cold, 100)

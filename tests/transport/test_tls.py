@@ -90,9 +90,7 @@ async def test_a_node_does_not_speak_to_one_of_another_authority(
         assert two.met == []
 
 
-async def test_a_certificate_must_be_for_the_address_that_was_dialled(
-    authority: Authority,
-) -> None:
+async def test_a_certificate_must_be_for_the_address_that_was_dialled(authority: Authority) -> None:
     one = Node(1, tls=authority.contexts(), limits=QUICK)
     two = Node(2, tls=authority.contexts("elsewhere.example"))
     async with running(one, two, mesh=False):

@@ -1,4 +1,4 @@
-"""Appends and what became of them, kept beside the server that they were sent to."""
+"""Appends and their outcomes, recorded outside of the server they were sent to."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stream:
 
 
 class Ledger:
-    """One writer for some streams, through whatever port it is told."""
+    """One writer for some streams, through any given port."""
 
     def __init__(self, seed: int = 1, streams: int = 4, bucket: str = "ledger") -> None:
         self._random = Random(seed)
@@ -44,7 +44,7 @@ class Ledger:
         return sum(len(e.payload) for s in self.streams.values() for e in s.entries)
 
     def write(self, port: int, appends: int, size: int = 300) -> None:
-        """Make appends of up to `size` bytes; ends early when the server is gone."""
+        """Append up to `size` bytes at a time; ends early when the server stops."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
         try:
             for _ in range(appends):
@@ -70,7 +70,7 @@ class Ledger:
         status, headers, body = ask(connection, "POST", path, TEXT, payload)
         if status == 204:
             end = headers["Stream-Next-Offset"]
-            # Where an append of unknown outcome may stand between, only the end is known.
+            # Where an append of unknown outcome may be in between, only the end is known.
             others = stream.unknown - {payload}
             stream.entries.append(Entry(payload, "" if others else stream.tail, end))
             stream.tail = end

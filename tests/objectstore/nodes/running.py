@@ -43,11 +43,11 @@ def cold_environment(
         "timeout_ms": round(REQUEST_TIMEOUT_S * 1000),
         "pack_bytes": PACK_BYTES,
         "flush_after_ms": 100,
-        # What is in the store goes from the disk as soon as it may, so that reads are cold.
+        # Flushed bytes are evicted as soon as possible, so that reads are cold.
         "hot_keep_bytes": 1,
         "gc_interval_ms": 200,
         "gc_grace_ms": 500,
-        # A restore point goes as soon as there is a newer one, which is soon.
+        # A restore point is removed as soon as there is a newer one, which is soon.
         "archive_retention_hours": 0.0001,
         "snapshot_interval_minutes": 0.01,
         **more,
@@ -127,7 +127,7 @@ class ColdServer:
             self.process = None
 
     def stop(self) -> None:
-        """Stop it in order, so that its state is on disk."""
+        """Stop it gracefully, so that its state is on disk."""
         assert self.process is not None
         assert self.process.stop() == 0, self.process.output
         self.output += self.process.output
@@ -135,7 +135,7 @@ class ColdServer:
         assert "Traceback" not in self.output, self.output
 
     def wait_only_cold(self) -> None:
-        """Wait until the store's bytes are nowhere else, not even in memory."""
+        """Wait until flushed bytes are only in the store, not even in memory."""
         self.wait_cold()
         self.stop()
         self.start()
@@ -151,7 +151,7 @@ class ColdServer:
         wait_until(lambda: bool(self.look()["hot_bytes"] == 0), "everything is in the store")
 
     def wait_cold(self) -> None:
-        """Wait until the store's bytes are nowhere else but there."""
+        """Wait until flushed bytes are only in the store."""
         self.wait_drained()
         wait_until(lambda: bool(self.look()["local_bytes"] == 0), "only the store has the bytes")
 
@@ -172,12 +172,12 @@ class ColdServer:
         wait_until(is_so, "what was written for", 2 * _BOUND_S)
 
     def churn(self, appends: int = 40) -> None:
-        """Append to streams that stay, and to one that goes once its bytes are in the store: one
-        that goes before leaves nothing there to be removed."""
+        """Append to streams that stay, and to one that is deleted once its bytes are in the store:
+        deleted earlier, it would leave nothing there to remove."""
         self.ledger.write(self.port, appends)
         self._passing += 1
         passing = Ledger(self._passing, 1, bucket=f"passing{self._passing}")
-        # More than half of what goes into a pack, which is to be sparse soon.
+        # More than half of a pack, so that it becomes sparse.
         passing.write(self.port, appends * 3)
         found = self.look()
         self._leaving.append((found["flushed_bytes"] + found["hot_bytes"], passing))

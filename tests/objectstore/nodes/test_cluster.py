@@ -33,7 +33,7 @@ def cluster(
 
 
 def is_only_cold(node: NodeProcess) -> bool:
-    """Whether all of it is in the store, and this node has let go of it."""
+    """Whether everything is in the store and evicted from this node."""
     found = look(node.url)
     return found is not None and found["hot_bytes"] == 0 and found["local_bytes"] == 0
 
@@ -62,7 +62,7 @@ def assert_reads_cold(cluster: ClusterProcesses, work: Workload) -> None:
 
 
 def assert_sound(cluster: ClusterProcesses, minio: MinioServer, bucket: str) -> None:
-    """Each node's state and the store agree, and nothing is left there for nobody."""
+    """Each node's state and the store agree, and the store has no orphans."""
     done = command(cluster.leader().url, "gc")
     assert done.returncode == 0, done.stderr
     store = s3_store(minio, bucket, prefix=PREFIX)
@@ -76,7 +76,7 @@ def assert_sound(cluster: ClusterProcesses, minio: MinioServer, bucket: str) -> 
 @pytest.mark.parametrize(
     "moment", list(Moment) if ALL else [Moment.BEHIND], ids=lambda moment: moment.name.lower()
 )
-def test_a_leader_that_dies_in_mid_flush_is_succeeded(
+def test_the_successor_of_a_leader_killed_during_a_flush_continues(
     cluster: ClusterProcesses, proxy: S3Proxy, minio: MinioServer, bucket: str, moment: Moment
 ) -> None:
     with under_load(cluster) as work:
@@ -87,7 +87,7 @@ def test_a_leader_that_dies_in_mid_flush_is_succeeded(
             leader = cluster.leader()
             leader.kill()
             cluster.leader(but=leader.node_id)
-            # The store hears of it when another leads, and has gone on.
+            # The store receives it when another node already leads.
             hold.release()
             work.work()
             leader.start()
@@ -96,7 +96,7 @@ def test_a_leader_that_dies_in_mid_flush_is_succeeded(
     assert_sound(cluster, minio, bucket)
 
 
-def test_a_deposed_leader_that_goes_on_flushing_changes_nothing(
+def test_a_deposed_leader_that_keeps_flushing_changes_nothing(
     cluster: ClusterProcesses, proxy: S3Proxy, minio: MinioServer, bucket: str
 ) -> None:
     with under_load(cluster) as work:
@@ -107,7 +107,7 @@ def test_a_deposed_leader_that_goes_on_flushing_changes_nothing(
         leader.pause()
         cluster.leader(but=leader.node_id)
         work.work()
-        # It has read back its pack by now, and has proposed it to the leader.
+        # It has read its pack back by now, and has forwarded the command to the leader.
         hold.release()
         leader.resume()
         work.work()

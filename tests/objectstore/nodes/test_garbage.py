@@ -1,4 +1,4 @@
-"""What is removed from the store, and what is not."""
+"""What garbage collection removes from the store, and what it keeps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def packs_in(client: Minio, bucket: str) -> set[str]:
 
 
 def pass_rounds(server: ColdServer, count: int = 5) -> None:
-    """Let removal come round some times, with its grace period in between."""
+    """Wait for several rounds of removal, with the grace period in between."""
     for _ in range(count):
         done = command(server.url, "gc")
         assert done.returncode == 0, done.stderr
@@ -53,18 +53,20 @@ def test_a_fork_keeps_what_it_reads_of_a_deleted_stream(
         server.wait_only_cold()
         pass_rounds(server)
         assert whole(server, fork) == content
-        # Everything goes with the last who can read it; what is alive of its packs moves on.
+        # Everything is removed with its last reader; live slices of its packs are moved.
         assert request(server, "DELETE", fork) == 204
         for other in list(server.ledger.streams):
             server.ledger.delete(server.port, other)
 
         server.ledger = Ledger(bucket="later")
         before = packs_in(minio.client(), bucket)
-        # Restore points go when there are newer ones, for which something has to happen.
+        # Restore points are removed for newer ones, which need new entries.
         server.keep_writing_until(lambda: not before & packs_in(minio.client(), bucket))
 
 
-def test_what_can_still_be_restored_is_kept(make: Make, minio: MinioServer, bucket: str) -> None:
+def test_objects_that_a_restore_may_need_are_kept(
+    make: Make, minio: MinioServer, bucket: str
+) -> None:
     with make(archive_retention_hours=1) as server:
         server.ledger.write(server.port, 60)
         server.wait_drained()

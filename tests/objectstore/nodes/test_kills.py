@@ -43,8 +43,8 @@ def name_of(step: tuple[Moment, str, str]) -> str:
 
 
 def kill_at(server: ColdServer, step: tuple[Moment, str, str], *, drop: bool = False) -> None:
-    """Kill the server while a request of it is at that point, and start it again. What the store
-    had not heard of by then it hears of now, from a process that is dead; or never."""
+    """Kill the server while one of its requests is at that point, and start it again. A request
+    that had not reached the store by then reaches it now, from a dead process, or never."""
     hold = server.proxy.hold(*step)
     server.keep_writing_until(lambda: hold.is_reached)
     server.kill()
@@ -53,7 +53,8 @@ def kill_at(server: ColdServer, step: tuple[Moment, str, str], *, drop: bool = F
 
 
 def all_is_well(server: ColdServer) -> None:
-    """Everything acknowledged is there, cold; the state and the store agree; nothing is left."""
+    """Everything acknowledged is there, cold; the state and the store agree; there are no
+    orphans."""
     server.ledger.write(server.port, 20)
     server.wait_only_cold()
     server.ledger.verify(server.port)
@@ -65,7 +66,7 @@ def all_is_well(server: ColdServer) -> None:
 
 
 @pytest.mark.parametrize("step", FLUSH, ids=name_of)
-def test_a_flush_that_is_cut_off_is_made_again(make: Make, step: tuple[Moment, str, str]) -> None:
+def test_an_interrupted_flush_is_repeated(make: Make, step: tuple[Moment, str, str]) -> None:
     with make() as server:
         server.ledger.write(server.port, 40)
         kill_at(server, step)
@@ -74,7 +75,7 @@ def test_a_flush_that_is_cut_off_is_made_again(make: Make, step: tuple[Moment, s
 
 
 @pytest.mark.parametrize("step", ARCHIVE, ids=name_of)
-def test_an_archive_upload_that_is_cut_off_is_made_again(
+def test_an_interrupted_archive_upload_is_repeated(
     make: Make, step: tuple[Moment, str, str]
 ) -> None:
     with make() as server:
@@ -86,7 +87,7 @@ def test_an_archive_upload_that_is_cut_off_is_made_again(
 
 
 @pytest.mark.parametrize("step", REMOVAL, ids=name_of)
-def test_a_removal_that_is_cut_off_is_made_again(make: Make, step: tuple[Moment, str, str]) -> None:
+def test_an_interrupted_removal_is_repeated(make: Make, step: tuple[Moment, str, str]) -> None:
     with make() as server:
         server.churn()
         kill_at(server, step)
@@ -96,7 +97,7 @@ def test_a_removal_that_is_cut_off_is_made_again(make: Make, step: tuple[Moment,
 @pytest.mark.parametrize(
     "moment", list(Moment) if ALL else [Moment.BEHIND], ids=lambda moment: moment.name.lower()
 )
-def test_a_compaction_that_is_cut_off_is_made_again(make: Make, moment: Moment) -> None:
+def test_an_interrupted_repacking_is_repeated(make: Make, moment: Moment) -> None:
     # Everything at once into one pack, most of which is deleted then.
     with make(flush_after_ms=3_600_000, pack_bytes=8 * 1024 * 1024) as server:
         server.ledger.write(server.port, 200)
@@ -119,7 +120,7 @@ def test_a_compaction_that_is_cut_off_is_made_again(make: Make, moment: Moment) 
 
 
 @pytest.mark.parametrize("kills", [12 if ALL else 3])
-def test_a_node_that_is_killed_again_and_again_loses_nothing(make: Make, kills: int) -> None:
+def test_a_node_killed_many_times_loses_nothing(make: Make, kills: int) -> None:
     with make() as server:
         for number in range(kills):
             method, about = ("PUT", "GET", "POST")[number % 3], ("/packs/", "")[number % 2]

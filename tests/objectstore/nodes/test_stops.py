@@ -1,4 +1,4 @@
-"""Nodes whose store takes a request and never answers: they start, fail and stop without it."""
+"""Nodes whose store accepts a request and never answers: they start, fail and stop without it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def hang(server: ServerProcess, proxy: S3Proxy) -> Ledger:
 
 
 @needs_strace
-def test_a_failing_disk_ends_a_node_whose_store_hangs_at_once(
+def test_a_failing_disk_stops_a_node_at_once_though_its_store_hangs(
     environment: dict[str, str], proxy: S3Proxy, tmp_path: Path
 ) -> None:
     wrapper = injecting("fdatasync", "error=EIO", "100+", tmp_path / "trace")
@@ -51,7 +51,7 @@ def test_a_failing_disk_ends_a_node_whose_store_hangs_at_once(
         ledger.verify(repaired.port)
 
 
-def test_a_node_whose_store_hangs_stops_when_it_is_told_to(
+def test_a_node_whose_store_hangs_stops_on_a_signal(
     environment: dict[str, str], proxy: S3Proxy, tmp_path: Path
 ) -> None:
     with ServerProcess(tmp_path / "data", environment=environment) as server:
@@ -62,7 +62,7 @@ def test_a_node_whose_store_hangs_stops_when_it_is_told_to(
     assert "Traceback" not in server.output
 
 
-def test_a_store_that_hangs_delays_the_start_by_one_time_limit_and_is_named(
+def test_a_hung_store_delays_the_start_by_one_time_limit_and_is_named(
     minio: MinioServer, bucket: str, proxy: S3Proxy, tmp_path: Path
 ) -> None:
     limit_s = 8

@@ -1,4 +1,5 @@
-"""A node whose object store fails in every way that one can: nothing is lost, all of it drains."""
+"""A node whose object store fails in every possible way: nothing is lost, and everything is flushed
+in the end."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ GETS = (
     [("PUT", PUTS), ("HEAD", PUTS[:3]), ("GET", GETS)],
     ids=["put", "head", "get"],
 )
-def test_flushing_goes_on_after_faults(make: Make, method: str, faults: tuple[Fault, ...]) -> None:
+def test_flushing_continues_after_faults(
+    make: Make, method: str, faults: tuple[Fault, ...]
+) -> None:
     with make() as server:
         server.proxy.only("/packs/")
         server.proxy.fail(method, *faults)
@@ -56,7 +59,7 @@ def test_flushing_goes_on_after_faults(make: Make, method: str, faults: tuple[Fa
     assert set(server.ledger.counts) == {"acknowledged"}
 
 
-def test_deletions_that_are_refused_repeated_or_not_answered_change_nothing(make: Make) -> None:
+def test_refused_repeated_and_unanswered_deletions_change_nothing(make: Make) -> None:
     faults = [Fault.REPLY_LOST, Fault.TWICE, Fault.SLOW_DOWN]
     with make() as server:
         server.proxy.only("/packs/")
@@ -101,7 +104,7 @@ def test_bytes_that_stay_damaged_are_an_error_and_never_data(make: Make) -> None
         ledger.verify(server.port)
 
 
-def test_a_store_that_does_not_answer_is_told_to_readers(make: Make) -> None:
+def test_readers_get_an_error_when_the_store_does_not_answer(make: Make) -> None:
     ledger = Ledger(streams=1)
     (path,) = ledger.streams
     with make(cache_bytes=1) as server:
@@ -157,7 +160,7 @@ def test_an_outage_is_survived_up_to_the_hot_limit_and_drains_by_itself(make: Ma
         server.judge().assert_sound()
 
 
-def test_a_slow_store_holds_up_nobody(make: Make) -> None:
+def test_a_slow_store_delays_no_append(make: Make) -> None:
     ledger = Ledger()
     with make() as server:
         # As slow as may be without being cut off.
@@ -171,7 +174,7 @@ def test_a_slow_store_holds_up_nobody(make: Make) -> None:
         ledger.verify(server.port)
 
 
-def test_a_bucket_that_is_gone_comes_back(
+def test_a_deleted_bucket_that_is_created_again_is_used(
     make: Make, minio: MinioServer, bucket: str, tmp_path: Path
 ) -> None:
     ledger = Ledger()
@@ -191,7 +194,7 @@ def test_a_bucket_that_is_gone_comes_back(
         server.judge().assert_sound()
 
 
-def test_a_store_that_is_away_at_the_start_is_waited_for(make: Make) -> None:
+def test_a_node_starts_without_its_store_and_waits_for_it(make: Make) -> None:
     ledger = Ledger()
     with make() as server:
         ledger.write(server.port, 50)
@@ -205,9 +208,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(make: Make) -> None:
         ledger.verify(server.port)
 
 
-def test_a_store_that_dies_and_restarts_holds_what_was_flushed(
-    make: Make, minio: MinioServer
-) -> None:
+def test_a_killed_store_keeps_flushed_bytes(make: Make, minio: MinioServer) -> None:
     ledger = Ledger()
     with make(cache_bytes=1) as server:
         for _ in range(2):
@@ -221,7 +222,9 @@ def test_a_store_that_dies_and_restarts_holds_what_was_flushed(
         server.judge().assert_sound()
 
 
-def test_an_operator_flushes_and_looks(make: Make, minio: MinioServer, bucket: str) -> None:
+def test_an_operator_flushes_and_reads_the_status(
+    make: Make, minio: MinioServer, bucket: str
+) -> None:
     ledger = Ledger()
     with make(flush_after_ms=3_600_000, pack_bytes=8 * 1024 * 1024) as server:
         ledger.write(server.port, 50)

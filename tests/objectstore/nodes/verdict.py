@@ -1,5 +1,5 @@
 """Compares a state with an object store, row by row and byte by byte: nothing referred to is
-missing or different, nothing is lost in between, and nothing is kept for nobody (I1, I7)."""
+missing or different, nothing is lost in between, and there are no orphans (I1, I7)."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _PAGE = 1000
 
 
 class Verdict(NamedTuple):
-    """What was found to be wrong, in words; and what was looked at."""
+    """What is wrong, in words, and what was checked."""
 
     findings: list[str]
     counts: Counter[str]
     orphans: list[str]
 
     def assert_sound(self, *, orphans: bool = True) -> None:
-        """Nothing is wrong, and it was not for want of anything to look at. Without `orphans`
-        there must not be any objects left that nothing refers to."""
+        """Nothing is wrong, and something was checked. Without `orphans` there must not be any
+        objects that nothing refers to."""
         assert not self.findings, "\n".join([f"{len(self.findings)} findings", *self.findings[:10]])
         assert self.counts["slices"], "hollow: nothing is in the store"
         assert orphans or not self.orphans, self.orphans
@@ -198,7 +198,7 @@ class Judge:
             self._find(str(error))
 
     def _read(self, name: str) -> bytes | None:
-        """An object, whole; a finding when it is not there."""
+        """A whole object; a finding if it is missing."""
         if name not in self._packs_read:
             try:
                 size = self._objects.stat(name).size
@@ -237,10 +237,10 @@ class Judge:
             if _bytes_of(hot, start, end) != _bytes_of(cold, start, end):
                 self._find(f"id {stream_id}: records {start} to {end} differ")
 
-    # -- what nobody needs --------------------------------------------------------------------
+    # -- orphans ------------------------------------------------------------------------------
 
     def _judge_leftovers(self) -> None:
-        """Slices of no stream, no blob and no note would stay for ever."""
+        """Slices without a stream, blob or note would stay for ever."""
         state = self._state
         ids = {stream.stream_id for stream in state.streams.values()}
         ids |= {part.stream_id for stream in state.streams.values() for part in stream.extents}
