@@ -1,4 +1,4 @@
-"""The history that restores are made from, recorded once."""
+"""The recorded history that restores start from."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def history(recorded: Path) -> History:
-    """Half an hour of a cluster's life, with two snapshots in between; made once."""
+    """Half an hour of a cluster's life with two checkpoints, recorded once."""
     place, data = recorded / "cold", recorded / "data"
     if not (recorded / "done").exists():
         cold, _ = cold_in(place)

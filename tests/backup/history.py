@@ -1,4 +1,4 @@
-"""A cluster that is gone, its store, and the commands that an operator has for it."""
+"""A lost cluster, its store, and the operator's commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNFLUSHED = ColdConfig(
 
 
 class History(NamedTuple):
-    """A cluster that is gone: its log as it was, and what is archived of it."""
+    """A lost cluster: its log as it was, and its archive."""
 
     place: Path
     cluster_id: str
@@ -79,7 +79,7 @@ def damage(file: Path) -> None:
 
 
 class Copy(NamedTuple):
-    """The history's store, for a test to spoil."""
+    """A copy of the history's store for a test to damage."""
 
     path: Path
     cluster_id: str

@@ -1,4 +1,4 @@
-"""The archive of the log: all that is committed, within a second, and nothing twice."""
+"""The archive of the log: every committed entry, within a second, and none twice."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def task(node: Node, name: str) -> PeriodicTask[[object]]:
 
 
 async def a_round(node: Node, name: str = "archive") -> None:
-    """Wait until a task has made a whole round that began now."""
+    """Wait for a complete round of a task that begins after now."""
     with trio.fail_after(20):
         for _ in range(2):
             found = task(node, name)
@@ -55,7 +55,7 @@ async def a_round(node: Node, name: str = "archive") -> None:
 
 
 async def archived(node: Node) -> None:
-    """Wait until all that is worth it is archived of what is applied now."""
+    """Wait until every entry applied now that needs archiving is archived."""
     await a_round(node)
 
 
@@ -108,10 +108,10 @@ async def test_an_idle_node_archives_nothing(
         assert await list_all(cold, "") == names
 
 
-async def test_an_entry_that_no_object_can_hold_is_reported_and_stops_only_the_archive(
+async def test_an_entry_too_large_for_an_object_is_reported_and_stops_only_the_archive(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One from before there was a cold store: with one, none so large is taken."""
+    """Written before the cold store existed: with one, no entry so large is accepted."""
     cold, _ = place
     monkeypatch.setattr("streamd.objectstore.objects.MAX_OBJECT_BYTES", 10_000)
     async with running_node(tmp_path / "data", cold=cold) as node:
@@ -141,7 +141,7 @@ async def test_a_store_that_is_away_delays_the_archive_and_nothing_else(
         assert task(node, "archive").error is None
 
 
-async def test_a_put_whose_answer_is_lost_leaves_a_segment_too_many_and_no_gap(
+async def test_a_put_whose_answer_is_lost_leaves_an_extra_segment_and_no_gap(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cold, store = place
@@ -161,7 +161,7 @@ async def test_a_put_whose_answer_is_lost_leaves_a_segment_too_many_and_no_gap(
         assert [entry.index for entry in stored] == list(range(1, len(stored) + 1))
 
 
-async def test_the_log_is_not_cut_beyond_what_is_archived(
+async def test_the_log_is_not_compacted_beyond_the_archive(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, store = place
@@ -184,7 +184,7 @@ def alarms(node: Node) -> tuple[Any, Any]:
     return told["log_cut_unarchived_index"], told["gaps"]
 
 
-async def test_beyond_its_limit_the_log_is_cut_and_an_alarm_raised_until_the_archive_goes_on(
+async def test_a_log_beyond_its_limit_is_compacted_with_an_alarm_until_the_archive_continues(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamd.group.state_flusher.CHECKPOINT_BYTES", 20_000)
@@ -202,7 +202,7 @@ async def test_beyond_its_limit_the_log_is_cut_and_an_alarm_raised_until_the_arc
         assert alarms(node) == (cut, None)
     async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
         assert alarms(node) == (cut, None), "a restart does not make it true that all is archived"
-        # With the store back, the archive continues after a gap, and names it.
+        # When the store is back, the archive continues after a gap, and names it.
         store.failures = []
         await archived(node)
         await a_round(node, "snapshot")
@@ -212,7 +212,7 @@ async def test_beyond_its_limit_the_log_is_cut_and_an_alarm_raised_until_the_arc
 
 
 async def without_an_archive(data: Path, cold: AsyncObjectStore) -> int:
-    """A life of a node in which its log is cut beyond what was archived; that index."""
+    """A life of a node whose log is compacted beyond the archive. Returns the index."""
     async with running_node(data, cold=cold) as node:
         await append_to(node, "a", b"x")
         await archived(node)
@@ -242,7 +242,7 @@ async def test_entries_that_no_node_has_are_a_gap_which_is_reported(
         assert alarms(node) == (None, [[end + 1, ranges[1].first]]), "it is told after a restart"
 
 
-async def test_a_gap_is_no_alarm_any_more_once_what_lies_before_it_is_too_old_to_be_kept(
+async def test_the_alarm_of_a_gap_ends_once_everything_before_it_is_past_retention(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, store = place
@@ -274,7 +274,7 @@ def scraped(node: Node) -> dict[str, float]:
     }
 
 
-async def test_how_the_archive_stands_is_scraped(
+async def test_the_status_of_the_archive_is_in_the_metrics(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, store = place
@@ -302,7 +302,7 @@ async def test_how_the_archive_stands_is_scraped(
         assert metrics["last_segment_time_seconds"] == NOW_MS / 1000
 
 
-async def test_alarms_of_the_archive_are_scraped(
+async def test_alarms_of_the_archive_are_in_the_metrics(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, store = place
@@ -320,7 +320,7 @@ async def test_alarms_of_the_archive_are_scraped(
         assert (found["alarm_log_cut"], found["alarm_gap"]) == (0, 1)
 
 
-async def test_a_member_archives_for_a_leader_what_it_has(
+async def test_a_member_archives_entries_that_its_leader_lacks(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -338,7 +338,7 @@ async def test_a_member_archives_for_a_leader_what_it_has(
             await node.archive_for(b"\xc1")
 
 
-async def test_snapshots_come_at_intervals_and_go_with_age(
+async def test_checkpoints_are_written_at_intervals_and_removed_by_age(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, store = place
@@ -364,7 +364,7 @@ async def test_snapshots_come_at_intervals_and_go_with_age(
         assert oldest[-1] > oldest[0]
 
 
-async def test_a_clock_that_was_ahead_and_is_put_right_does_not_end_the_snapshots(
+async def test_checkpoints_continue_after_a_clock_that_was_ahead_is_corrected(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -385,7 +385,7 @@ async def test_a_clock_that_was_ahead_and_is_put_right_does_not_end_the_snapshot
                     await a_round(node, "snapshot")
 
 
-async def test_a_leader_whose_clock_is_far_ahead_removes_nothing_that_is_young(
+async def test_a_leader_whose_clock_is_far_ahead_removes_no_recent_objects(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, store = place
@@ -413,7 +413,7 @@ async def test_a_leader_whose_clock_is_far_ahead_removes_nothing_that_is_young(
         assert kept[0] == young[-1], "they go when they are old by both clocks"
 
 
-async def test_a_fenced_cluster_leaves_the_store_alone_and_serves_on(
+async def test_a_fenced_cluster_leaves_the_store_alone_and_keeps_serving(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -434,7 +434,7 @@ async def test_a_fenced_cluster_leaves_the_store_alone_and_serves_on(
         assert await list_all(cold, "") == names
 
 
-async def test_small_segments_are_merged_and_say_the_same(
+async def test_small_segments_are_merged_without_changing_the_log(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place

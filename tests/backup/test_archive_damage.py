@@ -1,4 +1,4 @@
-"""What is in the archive may be damaged, or not be ours at all: that ends no node."""
+"""Damaged or foreign objects in the archive stop no node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def many_segments(node: Node) -> None:
 
 
 def name_after_another(place: Path, number: int) -> Path:
-    """Put a whole segment in the place of the one before it and of itself."""
+    """Put a valid segment in the place of the one before it and in its own."""
     segments = sorted(place.rglob("*.segment"))
     before, itself = segments[number - 1], segments[number]
     first, (_, rest) = before.name.split("-")[0], itself.name.split("-", 1)
@@ -31,7 +31,7 @@ def name_after_another(place: Path, number: int) -> Path:
     return itself.rename(itself.with_name(f"{first}-{rest}"))
 
 
-async def test_a_segment_under_the_name_of_another_is_told_of_and_ends_no_leader(
+async def test_a_segment_under_the_name_of_another_is_reported_and_stops_no_leader(
     tmp_path: Path,
 ) -> None:
     cold, _ = cold_in(tmp_path / "cold")
@@ -46,9 +46,7 @@ async def test_a_segment_under_the_name_of_another_is_told_of_and_ends_no_leader
     assert spoilt.exists()
 
 
-async def test_a_segment_under_the_name_of_another_is_damage_to_who_restores(
-    tmp_path: Path,
-) -> None:
+async def test_a_segment_under_the_name_of_another_is_damage_to_a_restore(tmp_path: Path) -> None:
     cold, _ = cold_in(tmp_path / "cold")
     async with running_node(tmp_path / "data", cold=cold) as node:
         await many_segments(node)

@@ -1,4 +1,4 @@
-"""A restore, or a look, beside a cluster that goes on removing and merging objects."""
+"""Restores and verifications beside a cluster that keeps removing and merging objects."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from tests.support.flaky_store import FlakyStore
 from tests.support.segments import entries_of
 
 
-async def test_what_a_cluster_removes_while_it_is_verified_is_not_missed(
+async def test_objects_that_a_cluster_removes_during_a_verification_are_not_reported(
     tmp_path: Path, history: History
 ) -> None:
     shutil.copytree(history.place, tmp_path / "cold")
 
     class Ageing(FlakyStore):
         def get(self, name: str, offset: int, length: int) -> bytes:
-            """Before anything is read, the log up to the first snapshot is removed for age."""
+            """Before anything is read, the log up to the first checkpoint is removed for its
+            age."""
             through = min(path.name[:16] for path in (tmp_path / "cold").rglob("*.manifest"))
             for segment in list((tmp_path / "cold").rglob("*.segment")):
                 _, last = segment.name.split("-")[:2]
@@ -51,7 +52,7 @@ async def test_what_a_cluster_removes_while_it_is_verified_is_not_missed(
 
 
 def merge_segments(folder: Path) -> None:
-    """Make all segments of a log one, as a cluster that goes on does it."""
+    """Merge all segments of a log, as a running cluster does."""
     cluster_id = folder.parent.parent.name
     parts = sorted(folder.glob("*.segment"))
     writer = None
@@ -69,7 +70,7 @@ def merge_segments(folder: Path) -> None:
 
 
 class Merging(FlakyStore):
-    """A store in which the segments are merged by a cluster that goes on, when told to."""
+    """A store in which a running cluster merges the segments when told to."""
 
     def __init__(self, history: History, root: Path) -> None:
         shutil.copytree(history.place, root)
@@ -98,7 +99,7 @@ def merging(tmp_path: Path, history: History) -> tuple[AsyncObjectStore, Merging
     return AsyncObjectStore(store, run_blocking=in_thread, random=Random(1), max_requests=1), store
 
 
-async def test_segments_that_are_merged_while_they_are_listed_are_not_missed(
+async def test_segments_merged_during_the_listing_are_not_reported(
     history: History, merging: tuple[AsyncObjectStore, Merging]
 ) -> None:
     cold, store = merging
@@ -107,7 +108,7 @@ async def test_segments_that_are_merged_while_they_are_listed_are_not_missed(
     assert [one.last_index for one in status.ranges] == [history.archived_index]
 
 
-async def test_a_restore_ends_no_earlier_for_segments_that_are_merged_while_they_are_listed(
+async def test_segments_merged_during_the_listing_do_not_shorten_a_restore(
     tmp_path: Path, history: History, merging: tuple[AsyncObjectStore, Merging]
 ) -> None:
     cold, store = merging
@@ -117,7 +118,7 @@ async def test_a_restore_ends_no_earlier_for_segments_that_are_merged_while_they
     assert state_in(tmp_path / "new") == history.as_of(history.archived_index)
 
 
-async def test_segments_that_are_merged_while_they_are_read_are_not_missed(
+async def test_segments_merged_while_they_are_read_are_not_reported(
     history: History, merging: tuple[AsyncObjectStore, Merging]
 ) -> None:
     cold, store = merging
@@ -127,7 +128,7 @@ async def test_segments_that_are_merged_while_they_are_read_are_not_missed(
 
 
 @pytest.mark.parametrize("before_get", [1, 2, 3])
-async def test_a_restore_beside_a_cluster_that_merges_segments_goes_on_with_the_merged_ones(
+async def test_a_restore_continues_with_segments_that_a_cluster_merges_meanwhile(
     tmp_path: Path, history: History, merging: tuple[AsyncObjectStore, Merging], before_get: int
 ) -> None:
     cold, store = merging

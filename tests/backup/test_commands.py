@@ -1,4 +1,4 @@
-"""What ``streamd backup`` and ``streamd restore`` tell an operator."""
+"""What ``streamd backup`` and ``streamd restore`` print."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.archived import (
 )
 
 
-async def test_status_and_verify_tell_what_can_be_restored(history: History) -> None:
+async def test_status_and_verify_report_what_can_be_restored(history: History) -> None:
     place = ("--from", f"fs:{history.place}", "--json")
     (told,) = json.loads((await streamd("backup", "status", *place)).stdout)
     assert told["cluster_id"] == history.cluster_id
@@ -33,7 +33,7 @@ async def test_status_and_verify_tell_what_can_be_restored(history: History) -> 
     assert told["entries"] == history.archived_index
 
 
-async def test_the_restore_command_speaks_json(tmp_path: Path, history: History) -> None:
+async def test_the_restore_command_prints_json(tmp_path: Path, history: History) -> None:
     place = ("--from", f"fs:{history.place}", "--no-fence", "--json")
     at = "2023-11-14T22:36:00+00:00"
     new = str(tmp_path / "new")
@@ -56,7 +56,7 @@ async def test_the_restore_command_speaks_json(tmp_path: Path, history: History)
         (("--from", "{history}", "--index", "99999"), 1, "cannot be restored to then"),
     ],
 )
-async def test_what_cannot_be_done_is_said(
+async def test_a_command_that_cannot_be_carried_out_says_why(
     tmp_path: Path, history: History, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     given = [

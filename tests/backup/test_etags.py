@@ -1,4 +1,4 @@
-"""ETags do not outlive the history that they were given out in."""
+"""ETags do not outlive the history that issued them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ async def store_of(config: ColdConfig, data: Path) -> AsyncObjectStore:
 
 
 async def tags(http: httpx.AsyncClient) -> set[str]:
-    """All that can be had of the stream as it is."""
+    """Everything that a client can read of the stream."""
     answers = [await http.head(STREAM), await http.get(STREAM)]
     return {answer.headers["etag"] for answer in answers}
 
 
-async def test_no_tag_of_before_a_restore_matches_other_bytes_at_the_same_offsets(
-    tmp_path: Path,
-) -> None:
+async def test_no_earlier_tag_matches_other_bytes_after_a_restore(tmp_path: Path) -> None:
     config = ColdConfig(backend="fs", fs_path=str(tmp_path / "store"))
     old: set[str] = set()
     async with serving(tmp_path / "lost", cold=config) as server, server.client() as http:
@@ -72,7 +70,7 @@ async def test_no_tag_of_before_a_restore_matches_other_bytes_at_the_same_offset
             assert (await http.post(STREAM, headers=headers, content=b"x")).status_code == 204
 
 
-async def test_the_tags_of_each_restore_are_its_own(tmp_path: Path) -> None:
+async def test_each_restore_gives_its_own_tags(tmp_path: Path) -> None:
     config = ColdConfig(backend="fs", fs_path=str(tmp_path / "store"))
     found: set[str] = set()
     async with serving(tmp_path / "lost", cold=config) as server, server.client() as http:

@@ -1,4 +1,4 @@
-"""The fence of a restore: confirmed by name, set at the end, taken back when it was a mistake."""
+"""The fence of a restore: confirmed by the cluster's id, set at the end, removable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fences(copy: Copy) -> list[str]:
     return [fence.name for fence in folder.iterdir()] if folder.exists() else []
 
 
-async def test_it_is_confirmed_by_the_cluster_s_id(tmp_path: Path, copy: Copy) -> None:
+async def test_a_fence_is_confirmed_by_the_clusters_id(tmp_path: Path, copy: Copy) -> None:
     unconfirmed = await restore(copy, tmp_path / "new")
     assert unconfirmed.exit_code == 2
     assert f"--fence {copy.cluster_id}" in unconfirmed.output
@@ -49,7 +49,7 @@ async def test_it_is_confirmed_by_the_cluster_s_id(tmp_path: Path, copy: Copy) -
     assert "FENCED" in told.output
 
 
-async def test_on_a_terminal_it_is_asked_for(tmp_path: Path, copy: Copy) -> None:
+async def test_on_a_terminal_the_confirmation_is_asked_for(tmp_path: Path, copy: Copy) -> None:
     place = ("--from", f"fs:{copy.path}", "--data-dir", str(tmp_path / "new"))
     for typed, status in ((b"yes", 2), (copy.cluster_id.encode(), 0)):
         ours, theirs = os.openpty()
@@ -70,7 +70,7 @@ async def test_on_a_terminal_it_is_asked_for(tmp_path: Path, copy: Copy) -> None
         assert bool(fences(copy)) == (status == 0)
 
 
-async def test_a_restore_that_fails_leaves_none(tmp_path: Path, copy: Copy) -> None:
+async def test_a_failed_restore_leaves_no_fence(tmp_path: Path, copy: Copy) -> None:
     shutil.rmtree(copy.path / copy.cluster_id / "pieces")
     copy.objects("log")[-1].unlink()
     failed = await restore(copy, tmp_path / "new", "--fence", copy.cluster_id)
@@ -89,7 +89,7 @@ async def a_packed_life(directory: Path, cold: AsyncObjectStore) -> str:
         return node.stores.data_dir.identity.cluster_id
 
 
-async def test_what_the_old_cluster_deletes_until_it_is_fenced_is_found_missing_and_none_is_left(
+async def test_packs_that_the_old_cluster_deletes_before_the_fence_are_found_missing(
     tmp_path: Path,
 ) -> None:
     cold, store = cold_in(tmp_path / "cold")
@@ -108,7 +108,7 @@ async def test_what_the_old_cluster_deletes_until_it_is_fenced_is_found_missing_
     assert await fences_of(cold, cluster_id) == []
 
 
-async def test_it_can_be_taken_back_and_the_old_cluster_goes_on(tmp_path: Path) -> None:
+async def test_a_fence_can_be_removed_and_the_old_cluster_continues(tmp_path: Path) -> None:
     cold, _ = cold_in(tmp_path / "cold")
     cluster_id = await a_packed_life(tmp_path / "data", cold)
     done = await restored(cold, tmp_path / "new")
@@ -126,7 +126,7 @@ async def test_it_can_be_taken_back_and_the_old_cluster_goes_on(tmp_path: Path) 
     assert (await streamd(*unfence, done.cluster_id)).exit_code == 1
 
 
-async def test_a_finished_drill_that_becomes_serious_is_fenced_when_asked_again(
+async def test_a_finished_drill_can_be_fenced_by_a_second_run(
     tmp_path: Path, history: History, copy: Copy
 ) -> None:
     cold, _ = cold_in(copy.path)

@@ -1,4 +1,4 @@
-"""A restore that is cut off goes on, and only with what was asked for."""
+"""An interrupted restore can be resumed, but only with the same request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Cut(Exception):
 
 
 def _cutting(after: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A wrapper of calls: all of them go on for `after` calls, then each raises."""
+    """Wrap calls: the first `after` calls work, then each raises."""
     left = [after]
 
     def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,7 +45,7 @@ def _cutting(after: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return wrap
 
 
-async def test_a_restore_that_is_cut_off_anywhere_goes_on(
+async def test_a_restore_interrupted_anywhere_can_be_resumed(
     tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cold, _ = history.cold()
@@ -78,9 +78,7 @@ async def test_a_restore_that_is_cut_off_anywhere_goes_on(
         assert (await read_all(node, "a")).startswith(b"minute 0;")
 
 
-async def test_a_store_that_goes_away_interrupts_and_nothing_else(
-    tmp_path: Path, history: History
-) -> None:
+async def test_an_outage_only_interrupts_a_restore(tmp_path: Path, history: History) -> None:
     cold, store = history.cold()
     new = tmp_path / "new"
     patient, get = 0, store.get
@@ -104,7 +102,7 @@ async def test_a_store_that_goes_away_interrupts_and_nothing_else(
     assert state_in(new) == history.as_of(done.last_index)
 
 
-async def test_another_restore_does_not_go_on_in_the_directory_of_one(
+async def test_a_restore_does_not_continue_in_the_directory_of_another(
     tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cold, _ = history.cold()
@@ -122,7 +120,7 @@ async def test_another_restore_does_not_go_on_in_the_directory_of_one(
     assert done.last_index == 40
 
 
-async def test_a_finished_restore_may_be_asked_for_again(tmp_path: Path, history: History) -> None:
+async def test_a_finished_restore_may_be_run_again(tmp_path: Path, history: History) -> None:
     cold, _ = history.cold()
     done = await restored(cold, tmp_path / "new", Choice(index=40), fencing=False)
     assert await restored(cold, tmp_path / "new", Choice(index=40), fencing=False) == done

@@ -1,4 +1,4 @@
-"""What the archive loses by itself is told, and a new snapshot makes it whole again."""
+"""Losses of the archive are reported, and a new checkpoint makes it whole again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.flaky_store import FlakyStore
 from tests.support.nodes import Clock, append_to, create, running_node, wait_until
 
 HOUR_MS = 3_600_000
-# Everything is in the log, and hardly ever a snapshot is due by itself.
+# Everything is in the log, and a checkpoint is hardly ever due.
 RARELY = ColdConfig(
     backend="fs", flush_after_ms=10**9, snapshot_interval_minutes=60, archive_retention_hours=2
 )
@@ -41,7 +41,7 @@ def remove(files: Iterable[Path]) -> None:
 
 
 async def restores_all(tmp_path: Path, node: Node, cold: AsyncObjectStore) -> None:
-    """The store alone brings back what the node has, and is whole but for a gap that is told."""
+    """The store alone restores what the node has, and is whole except for a reported gap."""
     await archived(node)
     wanted = node.group.state.header.archived.index
     done = await restored(cold, tmp_path / "new", fencing=False)
@@ -50,7 +50,7 @@ async def restores_all(tmp_path: Path, node: Node, cold: AsyncObjectStore) -> No
     assert content == b"before;after;"
 
 
-async def test_a_damaged_newest_snapshot_does_not_end_snapshots_and_retention(
+async def test_a_damaged_newest_checkpoint_stops_neither_checkpoints_nor_retention(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, store = place
@@ -83,7 +83,7 @@ async def test_a_damaged_newest_snapshot_does_not_end_snapshots_and_retention(
         await wait_until(lambda: scraped(node)["alarm_snapshot_damaged"] == 0)
 
 
-async def test_segments_lost_while_the_node_was_down_are_told_and_made_up_for(
+async def test_segments_lost_while_the_node_was_down_are_reported_and_replaced(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -104,7 +104,7 @@ async def test_segments_lost_while_the_node_was_down_are_told_and_made_up_for(
         await restores_all(tmp_path, node, cold)
 
 
-async def test_a_bucket_emptied_under_a_living_node_gets_all_again(
+async def test_a_bucket_emptied_under_a_running_node_is_filled_again(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "_GOOD_FOR_S", 0.1)

@@ -1,8 +1,8 @@
-"""Every kind of object of a backup, spoilt in every way: damage is told, or nothing is lost by it.
+"""Every kind of object of a backup, damaged in every way: damage is reported, or nothing is lost.
 
-Of each kind the first, one in the middle and the last are spoilt, one at a time. `verify` must name
-the damage unless a restore does without the object; a restore must fail, or give exactly the state
-at the end of the archive, never an earlier one.
+Of each kind the first, one in the middle and the last are damaged, one at a time. `verify` must
+name the damage unless a restore does without the object; a restore must fail, or give exactly the
+state at the end of the archive, never an earlier one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WAYS = ("missing", "empty", "truncated", "flipped", "foreign", "replaced")
 
 
 class Life(NamedTuple):
-    """A cluster that is gone: where its archive is, and its log as it was."""
+    """A lost cluster: where its archive is, and its log as it was."""
 
     place: Path
     cluster_id: str
@@ -55,7 +55,7 @@ class Life(NamedTuple):
 
 
 async def live(data: Path, place: Path, streams: str) -> Life:
-    """Some minutes with snapshots and packs in between; the log goes on after the last snapshot."""
+    """Some minutes with checkpoints and packs; the log continues after the last checkpoint."""
     cold, _ = cold_in(place)
     clock = Clock(NOW_MS)
     async with running_node(data, cold=cold, clock=clock, cold_config=CONFIG) as node:
@@ -71,7 +71,7 @@ async def live(data: Path, place: Path, streams: str) -> Life:
                 await a_round(node, "snapshot")
                 await append_to(node, streams[0], b"a little more")
                 await archived(node)
-        # What says that packs were forgotten, or merged, would differ from run to run.
+        # Commands about forgotten or repacked packs would differ from run to run.
         cluster_id, index = node.stores.data_dir.identity.cluster_id, header.archived.index
     return Life(place, cluster_id, index, log_of(data))
 
@@ -83,7 +83,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def both(lives: Path) -> tuple[Life, Life]:
-    """A life, and that of another cluster in another store; made once."""
+    """A life, and that of another cluster in another store, recorded once."""
     if not KNOWN:
         for name, streams in (("own", "abc"), ("other", "xy")):
             KNOWN.append(await live(lives / name / "data", lives / name / "cold", streams))
@@ -99,7 +99,7 @@ def objects(place: Path, cluster_id: str, kind: str) -> list[Path]:
 
 
 def spoilt(kind: str, place: Path, own: Life, other: Life) -> Iterator[tuple[str, Path]]:
-    """The store, with one object of a kind spoilt, again and again."""
+    """The store with one object of a kind damaged, once for each object."""
     for where in PLACES:
         for way in WAYS:
             shutil.rmtree(place, ignore_errors=True)
@@ -141,7 +141,7 @@ SPOIL: dict[str, Callable[[Path, Path], object]] = {
 
 
 async def outcome(cold: AsyncObjectStore, new: Path) -> tuple[str, Restored | None]:
-    """Why a restore fails, or what it has made."""
+    """Why a restore fails, or what it restored."""
     try:
         return "", await restored(cold, new, fencing=False)
     except (ColdError, RestoreRefused, SnapshotDamaged) as error:
@@ -149,7 +149,7 @@ async def outcome(cold: AsyncObjectStore, new: Path) -> tuple[str, Restored | No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_damage_is_told_or_costs_nothing(
+async def test_damage_is_reported_or_costs_nothing(
     tmp_path: Path, both: tuple[Life, Life], kind: str
 ) -> None:
     own, other = both
@@ -177,9 +177,7 @@ async def test_damage_is_told_or_costs_nothing(
     assert whole if kind in ("manifest", "piece", "end") else told
 
 
-async def test_the_last_segments_gone_together_are_missed(
-    tmp_path: Path, both: tuple[Life, Life]
-) -> None:
+async def test_missing_last_segments_are_reported(tmp_path: Path, both: tuple[Life, Life]) -> None:
     own, _ = both
     place = tmp_path / "cold"
     segments = objects(own.place, own.cluster_id, "segment")
@@ -194,7 +192,7 @@ async def test_the_last_segments_gone_together_are_missed(
             await restored(cold, tmp_path / f"{count}", fencing=False)
 
 
-async def test_without_any_pointer_an_archive_of_this_version_is_not_called_whole(
+async def test_an_archive_of_this_version_without_pointers_is_not_called_whole(
     tmp_path: Path, both: tuple[Life, Life]
 ) -> None:
     own, _ = both

@@ -1,4 +1,4 @@
-"""Segments that are merged while others of the archive's objects are removed for age."""
+"""Segments that are merged while other objects of the archive are removed for their age."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def linger_over_the_last_part(leader: Machine, parts: int) -> trio.Event:
     return all_added
 
 
-def test_a_merge_brings_nothing_back_that_was_removed_for_age_meanwhile(tmp_path: Path) -> None:
+def test_a_merge_does_not_bring_back_segments_removed_meanwhile(tmp_path: Path) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await machines.leader()
         await archive_in_small_segments(leader, 30)
@@ -59,7 +59,7 @@ def test_a_merge_brings_nothing_back_that_was_removed_for_age_meanwhile(tmp_path
         target = archive.target
         snapshots = Checkpointer(target, SETTINGS, random=Random(5))
         kept = await snapshots.begin_archive()
-        # The snapshot becomes as old as all that is kept.
+        # The checkpoint becomes as old as the retention.
         await trio.sleep(20)
         [run] = runs(await target.objects.catalog())
         all_added = linger_over_the_last_part(leader, len(run))
@@ -75,7 +75,7 @@ def test_a_merge_brings_nothing_back_that_was_removed_for_age_meanwhile(tmp_path
     run_virtually(3, partial(play, scenario, tmp_path, SETTINGS))
 
 
-def test_a_deposed_leader_s_merge_brings_nothing_back_that_its_successor_removed(
+def test_a_deposed_leaders_merge_does_not_bring_back_what_its_successor_removed(
     tmp_path: Path,
 ) -> None:
     async def scenario(machines: Machines) -> None:
@@ -101,7 +101,7 @@ def test_a_deposed_leader_s_merge_brings_nothing_back_that_its_successor_removed
             nursery.start_soon(merge)
             await all_added.wait()
             leader.disk_s = 0.001
-            # Only a leader removes anything; the one before it goes on with its merge meanwhile.
+            # Only a leader removes anything; its predecessor continues its merge meanwhile.
             assert leader.node.administration is not None
             await leader.node.administration.perform(Transfer(other.node_id))
             await wait_until(lambda: other.leads)
@@ -113,7 +113,7 @@ def test_a_deposed_leader_s_merge_brings_nothing_back_that_its_successor_removed
     run_virtually(3, partial(play, scenario, tmp_path, SETTINGS))
 
 
-def test_what_is_put_late_and_was_removed_before_goes_when_the_lead_changes(tmp_path: Path) -> None:
+def test_a_late_put_of_a_removed_object_is_removed_when_leadership_changes(tmp_path: Path) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await machines.leader()
         await archive_in_small_segments(leader, 5)

@@ -1,4 +1,4 @@
-"""What a restored state refers to in packs is there, and is what was put."""
+"""The packs that a restored state refers to are there, with the bytes that were put."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.archived import (
 from tests.support.nodes import append_to, create, read_all, running_node, wait_until
 
 
-async def test_what_lies_in_packs_is_read_from_the_old_cluster_s_folder(tmp_path: Path) -> None:
+async def test_packs_are_read_from_the_old_clusters_folder(tmp_path: Path) -> None:
     cold, _ = cold_in(tmp_path / "cold")
     config = ColdConfig(backend="fs", flush_after_ms=1, pack_bytes=64 * 1024)
     content = [bytes([number]) * 20_000 for number in range(40)]
@@ -54,7 +54,7 @@ async def test_what_lies_in_packs_is_read_from_the_old_cluster_s_folder(tmp_path
     assert verified.exit_code == 0, verified.output
 
 
-async def test_a_pack_that_only_the_log_knows_is_verified(tmp_path: Path) -> None:
+async def test_a_pack_known_only_to_the_log_is_verified(tmp_path: Path) -> None:
     cold, _ = cold_in(tmp_path / "cold")
     config = ColdConfig(backend="fs", flush_after_ms=1, pack_bytes=64 * 1024)
     async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
@@ -86,7 +86,7 @@ async def test_a_pack_that_only_the_log_knows_is_verified(tmp_path: Path) -> Non
     assert (await streamd("backup", "verify", *store)).exit_code == 0
 
 
-async def test_a_pack_that_the_log_never_took_is_not_missed(tmp_path: Path) -> None:
+async def test_a_pack_that_the_log_refused_is_not_missed(tmp_path: Path) -> None:
     cold, _ = cold_in(tmp_path / "cold")
     async with running_node(tmp_path / "data", cold=cold, cold_config=UNFLUSHED) as node:
         await append_to(node, "a", b"x")

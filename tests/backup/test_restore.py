@@ -29,7 +29,7 @@ from tests.support.archived import (
 from tests.support.nodes import append_to, read_all, running_node
 
 
-async def test_all_that_is_archived_is_there(tmp_path: Path, history: History) -> None:
+async def test_everything_archived_is_restored(tmp_path: Path, history: History) -> None:
     cold, _ = history.cold()
     done = await restored(cold, tmp_path / "new", fencing=False)
     assert done.last_index == history.archived_index
@@ -37,7 +37,7 @@ async def test_all_that_is_archived_is_there(tmp_path: Path, history: History) -
     assert state_in(tmp_path / "new") == history.as_of(done.last_index)
 
 
-def test_an_unfinished_restore_of_an_earlier_version_can_be_gone_on_with() -> None:
+def test_an_unfinished_restore_of_an_earlier_version_can_be_resumed() -> None:
     plan = (
         b"\x88\xa5place\xb3the directory /cold"
         b"\xa6choice\x83\xaacluster_id\xc0\xa5index\xc0\xa5at_ms\xc0"
@@ -50,7 +50,7 @@ def test_an_unfinished_restore_of_an_earlier_version_can_be_gone_on_with() -> No
     assert msgspec.msgpack.encode(expected) == plan
 
 
-async def test_any_entry_can_be_gone_back_to(tmp_path: Path, history: History) -> None:
+async def test_a_restore_can_end_at_any_entry(tmp_path: Path, history: History) -> None:
     cold, _ = history.cold()
     for index in [1, 2, *range(3, history.archived_index, 9), history.archived_index]:
         done = await restored(cold, tmp_path / f"{index}", Choice(index=index), fencing=False)
@@ -58,7 +58,7 @@ async def test_any_entry_can_be_gone_back_to(tmp_path: Path, history: History) -
         assert state_in(tmp_path / f"{index}") == history.as_of(index)
 
 
-async def test_any_time_can_be_gone_back_to(tmp_path: Path, history: History) -> None:
+async def test_a_restore_can_end_at_any_time(tmp_path: Path, history: History) -> None:
     cold, _ = history.cold()
     times = history.times()[: history.archived_index]
     for minute in (0, 4, 9, 20, 21, 28):
@@ -74,7 +74,7 @@ async def test_any_time_can_be_gone_back_to(tmp_path: Path, history: History) ->
             assert state_in(new) == history.as_of(index)
 
 
-async def test_a_restore_begins_at_the_newest_snapshot_that_serves(
+async def test_a_restore_begins_at_the_newest_usable_checkpoint(
     tmp_path: Path, history: History
 ) -> None:
     cold, _ = history.cold()

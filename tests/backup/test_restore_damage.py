@@ -1,4 +1,4 @@
-"""What is damaged in the store is found, told, and done without where that can be."""
+"""Damage in the store is found, reported, and worked around where possible."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_damage_is_found_and_nothing_is_served(tmp_path: Path, copy: Copy)
     assert await copy.is_found_damaged()
 
 
-async def test_an_object_larger_than_any_may_be_is_damage_and_takes_no_memory(copy: Copy) -> None:
+async def test_an_oversized_object_is_damage_and_takes_no_memory(copy: Copy) -> None:
     os.truncate(copy.objects("log")[-1], 1 << 40)
     assert await copy.is_found_damaged()
 
@@ -54,7 +54,7 @@ async def test_an_object_larger_than_any_may_be_is_damage_and_takes_no_memory(co
         (keys.pack_key(1, 1), msgspec.msgpack.encode(Pack("../../another/place.pack", 1, 1))),
     ],
 )
-async def test_rows_that_can_be_no_state_s_are_damage(copy: Copy, row: bytes, value: bytes) -> None:
+async def test_impossible_rows_of_a_state_are_damage(copy: Copy, row: bytes, value: bytes) -> None:
     of = CheckpointOf(copy.cluster_id, 0, 5, 1, 0, NOW_MS, 7, b"")
     writer = CheckpointWriter(of)
     header = msgspec.msgpack.encode(Header(applied_index=5))
@@ -67,7 +67,7 @@ async def test_rows_that_can_be_no_state_s_are_damage(copy: Copy, row: bytes, va
     assert await copy.is_found_damaged()
 
 
-async def test_a_snapshot_under_the_name_of_another_is_not_taken_for_it(
+async def test_a_checkpoint_under_the_name_of_another_is_not_mistaken_for_it(
     tmp_path: Path, copy: Copy
 ) -> None:
     older, newer = copy.objects("snapshots")
@@ -83,7 +83,7 @@ async def test_a_snapshot_under_the_name_of_another_is_not_taken_for_it(
 
 @pytest.mark.parametrize("how", ["damaged", "missing"])
 @pytest.mark.parametrize("kind", ["pieces", "snapshots"])
-async def test_damage_of_the_newest_snapshot_makes_an_older_one_serve(
+async def test_an_older_checkpoint_replaces_a_damaged_newest_one(
     tmp_path: Path, history: History, copy: Copy, kind: str, how: str
 ) -> None:
     older, newest = copy.objects("snapshots")[-2:]
@@ -100,7 +100,7 @@ async def test_damage_of_the_newest_snapshot_makes_an_older_one_serve(
         int(older.name.split("-")[0], 16),
     )
     assert state_in(tmp_path / "new") == history.as_of(told["last_index"])
-    # Nobody misses a manifest that no list has.
+    # A manifest that no listing has is not missed.
     listed = (kind, how) != ("snapshots", "missing")
     assert [Path(name).name for name in told["given_up"]] == [newest.name] * listed
     assert ("A CHECKPOINT IN THE COLD STORE IS DAMAGED" in found.output) == listed
@@ -108,7 +108,7 @@ async def test_damage_of_the_newest_snapshot_makes_an_older_one_serve(
         assert await copy.is_found_damaged()
 
 
-async def test_damage_of_all_snapshots_leaves_the_log_from_its_beginning(
+async def test_the_log_from_its_start_replaces_damaged_checkpoints(
     tmp_path: Path, history: History, copy: Copy
 ) -> None:
     for piece in copy.objects("pieces"):
@@ -122,7 +122,7 @@ async def test_damage_of_all_snapshots_leaves_the_log_from_its_beginning(
         assert state_in(new) == history.as_of(history.archived_index)
 
 
-async def test_with_all_damaged_it_is_said_and_goes_on_once_something_is_repaired(
+async def test_a_restore_with_everything_damaged_fails_and_resumes_after_a_repair(
     tmp_path: Path, history: History, copy: Copy
 ) -> None:
     copy.objects("log")[0].unlink()
@@ -160,7 +160,7 @@ async def test_a_damaged_checkpoint_after_a_gap_is_not_replaced_by_an_earlier_st
     assert state_in(tmp_path / "older") == history.as_of(reach)
 
 
-async def test_bytes_damaged_on_their_way_are_asked_for_again(
+async def test_bytes_damaged_in_transit_are_requested_again(
     tmp_path: Path, history: History
 ) -> None:
     cold, store = history.cold()

@@ -1,4 +1,4 @@
-"""The leader reads everything in the cold store, slowly, before anybody needs it."""
+"""The leader scrubs the cold store: it reads everything slowly before anyone needs it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def place(tmp_path: Path) -> tuple[AsyncObjectStore, FlakyStore]:
 
 
 async def filled(node: Node, streams: int = 3) -> None:
-    """Put some packs, segments and a snapshot into the store."""
+    """Put some packs, segments and a checkpoint into the store."""
     for number in range(streams):
         await node.group.propose(create(f"s{number}"))
         await append_to(node, f"s{number}", bytes([number]) * 70_000)
@@ -61,7 +61,7 @@ def run_now(node: Node) -> None:
 
 
 async def scrubbed(node: Node) -> Scrub:
-    """Wait until a pass that begins now has ended."""
+    """Wait for a complete pass that begins after now."""
     wanted = node.scrubber.ask()
     with trio.fail_after(20):
         while node.scrubber.scrub.passes < wanted:
@@ -71,7 +71,7 @@ async def scrubbed(node: Node) -> Scrub:
 
 
 async def looked(node: Node) -> Scrub:
-    """Wait until the leader has looked whether everything is there."""
+    """Wait until the leader has checked that every object exists."""
     await a_round(node, "scrub")
     return node.scrubber.scrub
 
@@ -134,7 +134,7 @@ async def test_a_damaged_object_is_named_until_it_is_repaired(
         assert (scrub.missing, scrub.damaged, scrub.damaged_count) == ((), (), 0)
 
 
-async def test_a_store_that_was_emptied_is_an_alarm_that_outlasts_a_restart(
+async def test_the_alarm_of_an_emptied_store_survives_a_restart(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -155,7 +155,7 @@ async def test_a_store_that_was_emptied_is_an_alarm_that_outlasts_a_restart(
         assert (await looked(node)).missing_count == 0
 
 
-async def test_a_single_pack_that_is_gone_is_missed(
+async def test_a_single_missing_pack_is_reported(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -167,7 +167,7 @@ async def test_a_single_pack_that_is_gone_is_missed(
         assert [name.rpartition("/")[2] for name in scrub.missing] == [gone.name]
 
 
-async def test_a_new_snapshot_does_not_make_up_for_an_archive_that_is_gone(
+async def test_a_new_checkpoint_does_not_replace_a_missing_archive(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -177,7 +177,7 @@ async def test_a_new_snapshot_does_not_make_up_for_an_archive_that_is_gone(
         for kind in ("segment", "piece", "manifest", "end"):
             for file in files(tmp_path, kind):
                 file.unlink()
-        # The next look comes late.
+        # The next check comes late.
         await append_to(node, "s0", b"x")
         await archived(node)
         node_snapshots = len(files(tmp_path, "manifest"))
@@ -190,7 +190,7 @@ async def test_a_new_snapshot_does_not_make_up_for_an_archive_that_is_gone(
             assert " entries 1 to " in scrub.missing[0]
 
 
-async def test_only_so_many_objects_are_named_and_all_are_counted(
+async def test_a_limited_number_of_objects_is_named_and_all_are_counted(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -206,7 +206,7 @@ async def test_only_so_many_objects_are_named_and_all_are_counted(
         assert (await scrubbed(node)).damaged_count == 0
 
 
-async def test_a_pass_goes_on_where_it_was_when_the_node_stopped(
+async def test_a_pass_resumes_where_the_node_stopped(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scrubbing, "_CHECKPOINT_OBJECTS", 1)
@@ -254,7 +254,7 @@ async def test_reading_is_paced(tmp_path: Path, place: tuple[AsyncObjectStore, F
         assert [name for name in read if name == first or "/packs/" in name] == [first]
 
 
-async def test_what_is_removed_meanwhile_is_no_alarm(
+async def test_objects_removed_meanwhile_raise_no_alarm(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -272,7 +272,7 @@ async def test_what_is_removed_meanwhile_is_no_alarm(
             assert (scrub.missing, scrub.damaged) == ((), ())
 
 
-async def test_a_store_that_is_away_is_no_damage(
+async def test_an_outage_is_not_damage(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, store = place
@@ -290,7 +290,7 @@ async def test_a_store_that_is_away_is_no_damage(
         assert (node.scrubber.scrub.missing, node.scrubber.scrub.damaged) == ((), ())
 
 
-async def test_a_deposed_leaders_word_is_not_taken(
+async def test_a_deposed_leaders_scrub_report_is_refused(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place

@@ -1,4 +1,4 @@
-"""A node that was set back to an old copy of its data leaves the archive alone, and says so."""
+"""A node set back to an old copy of its data leaves the archive alone, and reports it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def flushed(node: Node) -> None:
 
 
 async def refused(node: Node, *names: str) -> None:
-    """Every task of the leader has come by, and ended with the same alarm."""
+    """Every task of the leader has run, and ended with the same alarm."""
     for name in names or ("flush", "archive", "snapshot", "merge", "garbage"):
         await wait_until(lambda: "was set back" in (task(node, name).error or ""))  # noqa: B023
 
@@ -72,7 +72,7 @@ async def a_life(directory: Path, place: Path, cold: AsyncObjectStore) -> Path:
     return copy
 
 
-async def test_it_deletes_archives_and_flushes_nothing(
+async def test_a_node_set_back_deletes_archives_and_flushes_nothing(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -95,7 +95,7 @@ async def test_it_deletes_archives_and_flushes_nothing(
     assert done.packs >= 9
 
 
-async def test_it_is_told_as_an_alarm_and_in_the_status(
+async def test_a_node_set_back_is_reported_by_an_alarm_and_by_the_status(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -113,7 +113,7 @@ async def test_it_is_told_as_an_alarm_and_in_the_status(
         assert node.stores.data_dir.identity.cluster_id in archive["set_back"]
 
 
-async def test_writing_on_beyond_the_archive_s_end_makes_it_no_less_another_history(
+async def test_a_history_that_grew_beyond_the_archives_end_is_still_another(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -130,7 +130,7 @@ async def test_writing_on_beyond_the_archive_s_end_makes_it_no_less_another_hist
     assert files_in(tmp_path / "cold") == before
 
 
-async def test_an_archive_of_before_there_were_pointers_is_compared_by_its_segments(
+async def test_an_archive_without_pointers_is_compared_by_its_segments(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -151,7 +151,7 @@ async def test_an_archive_of_before_there_were_pointers_is_compared_by_its_segme
     assert list((tmp_path / "cold").rglob("*.end"))
 
 
-async def test_a_copy_that_runs_beside_the_node_is_stopped_while_both_lead(
+async def test_a_copy_running_beside_the_node_is_stopped_while_both_lead(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "_GOOD_FOR_S", 0.1)
@@ -174,7 +174,7 @@ async def test_a_copy_that_runs_beside_the_node_is_stopped_while_both_lead(
         assert task(node, "archive").error is None
 
 
-async def test_what_was_put_and_not_agreed_on_before_a_crash_is_no_other_history(
+async def test_a_segment_put_but_not_committed_before_a_crash_is_not_another_history(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place

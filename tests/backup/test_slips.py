@@ -1,4 +1,4 @@
-"""What an operator mistypes: nothing is changed, and what is meant can be told from the message."""
+"""Operators' mistakes change nothing, and the message shows how to correct them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ UNKNOWN = "7d0c3a52-0000-4000-8000-2b7f1f0c6a11"
         ("unfence", ("--cluster", "{cluster}", "--restored", UNKNOWN), 1, "is not fenced off"),
     ],
 )
-async def test_a_slip_is_told_and_changes_nothing(
+async def test_a_mistake_is_reported_and_changes_nothing(
     tmp_path: Path,
     copy: Copy,
     command: str,
@@ -101,7 +101,7 @@ async def test_a_state_that_refers_to_a_cold_store_does_not_start_without_one(
     assert "[cold]" in found.output
 
 
-async def test_a_damaged_snapshot_of_one_cluster_hides_nothing_else(
+async def test_a_damaged_checkpoint_of_one_cluster_does_not_hide_the_others(
     tmp_path: Path, history: History, copy: Copy
 ) -> None:
     cold, _ = cold_in(copy.path)
@@ -118,7 +118,7 @@ async def test_a_damaged_snapshot_of_one_cluster_hides_nothing_else(
     assert f"to {history.archived_index}, " in found.output
 
 
-async def test_another_cluster_s_log_in_the_folder_is_not_taken_for_its_own(
+async def test_another_clusters_log_in_the_folder_is_not_mistaken_for_its_own(
     tmp_path: Path, copy: Copy
 ) -> None:
     cold, _ = cold_in(copy.path)

@@ -1,4 +1,4 @@
-"""A cluster that was recovered from one node, and the old majority that comes back."""
+"""A cluster recovered from one node, and the old majority that returns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.directories import copy_in_use
 from tests.support.flaky_store import FlakyStore
 from tests.support.nodes import append_to, create, key, read_all, running_node, wait_until
 
-# Whatever nothing needs any more goes at once, and so do restore points.
+# Objects that nothing needs are removed at once, and so are restore points.
 HASTY = ColdConfig(
     backend="fs",
     flush_after_ms=1,
@@ -34,7 +34,7 @@ HASTY = ColdConfig(
     gc_grace_ms=1,
 )
 CONTENT = bytes(range(250)) * 400
-# A pack of an earlier term that nobody refers to.
+# A pack of an earlier term that nothing refers to.
 PACK = "{}/packs/00000000/0000000000000000-{:08x}-" + "0" * 64 + ".pack"
 
 
@@ -50,8 +50,8 @@ async def flushed(node: Node) -> None:
 
 
 async def old_cluster(tmp_path: Path, cold: AsyncObjectStore) -> tuple[Path, str]:
-    """A node's data from the middle of its life, and the cluster's id: what comes back later is the
-    node itself."""
+    """A node's data from the middle of its life, and the cluster's id; the node itself returns
+    later."""
     async with running_node(tmp_path / "data", cold=cold, cold_config=HASTY) as node:
         await node.group.propose(create("a"))
         await append_to(node, "a", CONTENT)
@@ -70,7 +70,7 @@ async def recover(tmp_path: Path, survivor: Path, *, cold: Path | None) -> Ran:
 
 
 async def comes_back(tmp_path: Path, cold: AsyncObjectStore) -> None:
-    """The old cluster's node, which deletes all that it had when it may."""
+    """The old cluster's node, which deletes everything that it had if it is allowed to."""
     async with running_node(tmp_path / "data", cold=cold, cold_config=HASTY) as node:
         await node.group.propose(Delete(key("a")))
         for name in ("flush", "archive", "snapshot", "merge", "garbage"):
@@ -78,7 +78,7 @@ async def comes_back(tmp_path: Path, cold: AsyncObjectStore) -> None:
             assert "restored or recovered from this one" in str(task(node, name).error)
 
 
-async def test_the_old_majority_deletes_archives_and_flushes_nothing_any_more(
+async def test_the_old_majority_no_longer_deletes_archives_or_flushes(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place
@@ -120,7 +120,7 @@ async def test_without_a_store_at_hand_the_node_fences_before_it_uses_it(
 
 
 class Recording(FlakyStore):
-    """Remembers in which order folders are listed, and objects deleted."""
+    """Records the order in which folders are listed and objects deleted."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -139,7 +139,7 @@ class Recording(FlakyStore):
 _DELETED = {"packs", "log", "pieces", "snapshots", "ends"}
 
 
-async def test_each_request_that_deletes_follows_a_look_at_the_fence_and_at_the_archive_s_end(
+async def test_each_deletion_follows_a_check_of_the_fence_and_the_archives_end(
     tmp_path: Path,
 ) -> None:
     store = Recording(tmp_path / "cold")
@@ -161,7 +161,8 @@ async def test_each_request_that_deletes_follows_a_look_at_the_fence_and_at_the_
         await node.group.propose(create("b"))
         with trio.fail_after(60):
             while not {call.removeprefix("delete ") for call in store.told} >= _DELETED:
-                # A snapshot goes once a later one is old enough, which takes entries in between.
+                # A checkpoint is removed once a later one is old enough, which needs entries in
+                # between.
                 await append_to(node, "b", b"x")
                 await a_round(node, "snapshot")
     looks: set[str] = set()
@@ -177,7 +178,7 @@ async def test_each_request_that_deletes_follows_a_look_at_the_fence_and_at_the_
     assert deleted == _DELETED
 
 
-async def test_what_the_old_majority_has_deleted_before_is_told(
+async def test_objects_that_the_old_majority_deleted_earlier_are_reported(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place

@@ -1,4 +1,4 @@
-"""Admin commands that meet each other, or a change of leader."""
+"""Admin commands that overlap with each other or with a change of leader."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def newcomer(machines: Machines, node_id: int = 4) -> Machine:
 
 
 def connected(machine: Machine) -> set[int]:
-    """Whom a machine has reached."""
+    """The peers that a machine is connected with."""
     cluster = machine.node.cluster
     assert cluster is not None
     return {node_id for node_id, peer in cluster.connections().items() if peer.connected}
@@ -59,7 +59,7 @@ async def hand_over(leader: Machine, to: Machine) -> None:
 
 
 def isolate(machines: Machines, one: Machine) -> None:
-    """Nothing goes between one founder and the two others."""
+    """Cut one founder off from the two others."""
     others = [machine for machine in machines.all if machine is not one]
     machines.network.cut(
         [(one.node_id, other.node_id) for other in others]
@@ -67,9 +67,7 @@ def isolate(machines: Machines, one: Machine) -> None:
     )
 
 
-def test_a_command_whose_turn_comes_after_a_transfer_is_carried_out_by_the_new_leader(
-    play: Play,
-) -> None:
+def test_a_command_queued_before_a_transfer_is_carried_out_by_the_new_leader(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await all_ready(machines)
         async with trio.open_nursery() as nursery:
@@ -82,7 +80,7 @@ def test_a_command_whose_turn_comes_after_a_transfer_is_carried_out_by_the_new_l
     play(scenario)
 
 
-def test_a_command_whose_time_has_passed_when_its_turn_comes_is_unavailable(play: Play) -> None:
+def test_a_command_that_times_out_in_the_queue_is_unavailable(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await all_ready(machines)
         answers: list[str] = []
@@ -149,7 +147,7 @@ def test_a_member_removed_by_another_leader_meanwhile_stays_removed(play: Play) 
     play(scenario)
 
 
-def test_nobody_is_told_of_a_change_that_a_new_leader_has_undone(play: Play) -> None:
+def test_no_operator_hears_success_of_a_change_that_a_new_leader_undid(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, third = await all_ready(machines)
         fourth = newcomer(machines)
@@ -181,7 +179,7 @@ def test_nobody_is_told_of_a_change_that_a_new_leader_has_undone(play: Play) -> 
     play(scenario)
 
 
-def test_a_change_passed_on_that_takes_too_long_is_no_error_of_the_leader(play: Play) -> None:
+def test_a_forwarded_change_that_takes_too_long_is_not_an_error_of_the_leader(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, third = await all_ready(machines)
         await third.kill()
@@ -194,10 +192,10 @@ def test_a_change_passed_on_that_takes_too_long_is_no_error_of_the_leader(play: 
     play(scenario)
 
 
-def test_the_lead_for_anybody_goes_to_one_who_is_there(play: Play) -> None:
+def test_a_transfer_without_a_target_goes_to_a_reachable_voter(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, third = await all_ready(machines)
-        # As far as its log goes, the one that is gone would do as well, and has the lower id.
+        # By its log, the node that is down would do as well, and it has the lower id.
         gone, there = sorted((second, third), key=lambda machine: machine.node_id)
         await gone.kill()
         await trio.sleep(10)
@@ -207,7 +205,7 @@ def test_the_lead_for_anybody_goes_to_one_who_is_there(play: Play) -> None:
     play(scenario)
 
 
-def test_addresses_where_nobody_answered_are_in_nobody_s_way(play: Play) -> None:
+def test_addresses_that_do_not_answer_block_no_later_command(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await all_ready(machines)
         for number in range(Limits().max_routes):
@@ -220,7 +218,7 @@ def test_addresses_where_nobody_answered_are_in_nobody_s_way(play: Play) -> None
     play(scenario)
 
 
-def test_cancelled_commands_leave_no_address_that_is_in_somebody_s_way(play: Play) -> None:
+def test_addresses_of_cancelled_commands_block_no_later_command(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await all_ready(machines)
         for number in range(Limits().max_routes):
@@ -234,7 +232,7 @@ def test_cancelled_commands_leave_no_address_that_is_in_somebody_s_way(play: Pla
     play(scenario)
 
 
-def test_strangers_that_came_and_went_are_in_nobody_s_way(play: Play) -> None:
+def test_strangers_that_have_left_block_no_later_command(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await all_ready(machines)
         for number in range(0, Limits().max_routes, 8):
@@ -251,9 +249,7 @@ def test_strangers_that_came_and_went_are_in_nobody_s_way(play: Play) -> None:
     play(scenario)
 
 
-def test_a_member_just_removed_has_data_already_also_while_it_is_still_connected(
-    play: Play,
-) -> None:
+def test_a_removed_member_that_is_still_connected_is_refused_for_its_data(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await all_ready(machines)
         fourth = newcomer(machines)

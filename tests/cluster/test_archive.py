@@ -1,4 +1,4 @@
-"""One archive under every leader: it continues from its end, and never has a gap without need."""
+"""One archive under every leader: it continues from its end, without avoidable gaps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def write(machine: Machine, count: int) -> None:
 
 
 async def archived(machine: Machine) -> None:
-    """All that is applied now is archived, but for entries that only say so."""
+    """Everything applied now is archived, except for entries that only record archiving."""
     index = machine.node.group.applied_index
     state = machine.node.group.state
     await wait_until(lambda: state.header.archived.index >= index - 1)
@@ -63,7 +63,7 @@ async def hand_over(machines: Machines, to: Machine) -> None:
 
 
 def check(tmp_path: Path, data_dir: Path) -> None:
-    """What is archived is one log without a gap, and restores to what the nodes had."""
+    """The archive is one log without a gap, and restores the nodes' state."""
 
     async def check_it() -> None:
         cold, _ = cold_in(tmp_path / "cold")
@@ -81,19 +81,19 @@ def check(tmp_path: Path, data_dir: Path) -> None:
 
 
 async def begin(machines: Machines) -> Machine:
-    """All nodes are up and there is a stream; the leader."""
+    """Wait until all nodes are up, and create a stream. Returns the leader."""
     leader, *_ = await all_ready(machines)
     await leader.node.group.propose(create("a"))
     return leader
 
 
 async def copy(machine: Machine, to: Path) -> None:
-    """What a node has on its disk, with all that it has applied."""
+    """What a node has on its disk, with everything that it has applied."""
     await machine.node.group.flush()
     copy_in_use(machine.path, to)
 
 
-def test_each_leader_goes_on_where_the_last_one_ended(
+def test_each_leader_continues_the_archive_where_the_last_one_stopped(
     tmp_path: Path, store: FlakyStore, play: Callable[[Scenario], None]
 ) -> None:
     async def scenario(machines: Machines) -> None:
@@ -114,7 +114,7 @@ def test_each_leader_goes_on_where_the_last_one_ended(
     check(tmp_path, tmp_path / "copy")
 
 
-def test_a_leader_whose_log_begins_too_late_has_others_archive_for_it(
+def test_other_members_archive_for_a_leader_whose_log_begins_too_late(
     tmp_path: Path, store: FlakyStore, play: Callable[[Scenario], None]
 ) -> None:
     async def scenario(machines: Machines) -> None:
@@ -125,7 +125,7 @@ def test_a_leader_whose_log_begins_too_late_has_others_archive_for_it(
         await lagging.kill()
         away(store)
         await write(leader, 30)
-        # The leader no longer has the entries that it needs, but another member has.
+        # The leader lacks the entries that the archive needs next, but another member has them.
         await leader.node.group.flush()
         leader.node.group.retention.archived_index = None
         await leader.node.group.compact()
@@ -140,7 +140,7 @@ def test_a_leader_whose_log_begins_too_late_has_others_archive_for_it(
         await archived(lagging)
         archive = lagging.node.archive
         assert archive is not None
-        # Not known before this leader has looked, for which the store had to be back.
+        # This leader learns it only once the store is back.
         await wait_until(lambda: archive.report()["gaps"] is not None)
         assert archive.report()["gaps"] == []
         assert archive.cut_unarchived_index == 0
@@ -152,7 +152,7 @@ def test_a_leader_whose_log_begins_too_late_has_others_archive_for_it(
     check(tmp_path, tmp_path / "copy")
 
 
-def test_a_leader_that_lost_its_log_s_chain_continues_that_of_the_archive(
+def test_a_leader_that_lost_the_chain_of_its_log_continues_the_archives_chain(
     tmp_path: Path, store: FlakyStore, play: Callable[[Scenario], None]
 ) -> None:
     async def scenario(machines: Machines) -> None:
@@ -162,7 +162,7 @@ def test_a_leader_that_lost_its_log_s_chain_continues_that_of_the_archive(
         other = next(machine for machine in machines.all if machine is not leader)
         await other.node.group.flush()
         await other.kill()
-        # It finds nothing of its log: that begins after the state, with a chain of its own.
+        # Its old log is lost: the new one begins after the state, with a chain of its own.
         shutil.rmtree(other.path / "log")
         machines.start(other)
         await write(leader, 10)

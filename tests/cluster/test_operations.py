@@ -1,4 +1,4 @@
-"""What an operator and a client find at a cluster of real processes where nothing is wrong."""
+"""Operators and clients at a healthy cluster of real processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LARGE_BYTES = 10 * 1024 * 1024
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    """Three nodes that all tests here share; the third sends writers on to the leader."""
+    """Three nodes that all tests here share; the third redirects writers to the leader."""
     cluster = ClusterProcesses(tmp_path_factory.mktemp("cluster"), proxied=False)
     cluster.nodes[_REDIRECTS].environment["STREAMD_SERVER_NON_LEADER"] = "redirect"
     with cluster:
@@ -61,7 +61,7 @@ def lead(cluster: ClusterProcesses, node_id: int) -> NodeProcess:
 
 
 def streamd(node: NodeProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """``streamd cluster``, asking a node."""
+    """``streamd cluster`` against a node."""
     command = [sys.executable, "-m", "streamd", "cluster", "--url", node.url, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
@@ -102,7 +102,7 @@ def test_status_is_json_for_machines(cluster: ClusterProcesses) -> None:
     assert all(member["behind_entries"] >= 0 for member in others)
 
 
-def test_the_lead_is_handed_to_the_one_that_is_named_or_to_another(
+def test_leadership_is_transferred_to_the_named_node_or_to_any_other(
     cluster: ClusterProcesses,
 ) -> None:
     for node_id in (1, 2):
@@ -112,13 +112,13 @@ def test_the_lead_is_handed_to_the_one_that_is_named_or_to_another(
     cluster.leader(but=2)
 
 
-def test_a_lead_for_nobody_is_refused(cluster: ClusterProcesses) -> None:
+def test_a_transfer_to_an_unknown_node_is_refused(cluster: ClusterProcesses) -> None:
     refused = streamd(cluster.nodes[1], "transfer", "9")
     assert refused.returncode == 1
     assert "NOT_A_VOTER" in refused.stderr
 
 
-def test_snapshot_cuts_the_log_of_that_node(cluster: ClusterProcesses) -> None:
+def test_snapshot_compacts_the_log_of_that_node(cluster: ClusterProcesses) -> None:
     node = cluster.nodes[2]
     assert ask(node, "PUT", "/v1/stream/ops/cut").status in (200, 201)
     through = status_of(node)["last_applied"]
@@ -128,7 +128,7 @@ def test_snapshot_cuts_the_log_of_that_node(cluster: ClusterProcesses) -> None:
     assert status_of(node)["first_log_index"] > through
 
 
-def test_wait_ready_ends_when_the_node_is_ready_and_complains_when_it_is_not(
+def test_wait_ready_ends_when_the_node_is_ready_or_fails_at_its_timeout(
     cluster: ClusterProcesses,
 ) -> None:
     assert streamd(cluster.nodes[1], "wait-ready").returncode == 0
@@ -138,7 +138,7 @@ def test_wait_ready_ends_when_the_node_is_ready_and_complains_when_it_is_not(
     assert "not ready within 0.3 s" in late.stderr
 
 
-def test_a_node_that_does_not_answer_is_told_apart_from_one_that_refuses(
+def test_a_node_that_does_not_answer_differs_from_one_that_refuses(
     cluster: ClusterProcesses,
 ) -> None:
     absent = NodeProcess(9, cluster.directory, {})
@@ -170,7 +170,9 @@ def test_a_large_body_through_a_follower_arrives_whole(cluster: ClusterProcesses
         assert offset == appended.headers["Stream-Next-Offset"]
 
 
-def test_what_a_follower_takes_is_read_at_once_at_any_node(cluster: ClusterProcesses) -> None:
+def test_an_append_through_a_follower_is_read_at_once_at_any_node(
+    cluster: ClusterProcesses,
+) -> None:
     nodes = list(cluster.nodes.values())
     lead(cluster, 1)
     assert ask(nodes[1], "PUT", "/v1/stream/ops/anywhere").status == 201
@@ -192,7 +194,7 @@ def test_a_node_that_redirects_sends_writers_to_the_leader(cluster: ClusterProce
     assert ask(cluster.nodes[_REDIRECTS], "GET", path).status == 200, "reads are served here"
 
 
-def test_as_leader_the_same_node_takes_them_itself(cluster: ClusterProcesses) -> None:
+def test_a_redirecting_node_accepts_writes_itself_as_leader(cluster: ClusterProcesses) -> None:
     leader = lead(cluster, _REDIRECTS)
     assert ask(leader, "PUT", "/v1/stream/ops/taken").status == 201
 
@@ -210,7 +212,7 @@ def test_live_readers_at_a_follower_are_woken_by_what_it_applies(cluster: Cluste
             ask(leader, "POST", "/v1/stream/ops/live", b"<%d>" % number)
             while events.readline().strip() != b"data:<%d>" % number:
                 pass
-            # Far below the heartbeat: the news of the commit comes by itself.
+            # Far below the heartbeat interval: the commit notice is sent at once.
             assert time.monotonic() - began < 1
 
 
@@ -243,7 +245,7 @@ def test_a_member_is_added_promoted_and_removed_by_command(cluster: ClusterProce
     del cluster.nodes[4]
 
 
-def test_what_cannot_be_done_is_refused_with_a_reason(cluster: ClusterProcesses) -> None:
+def test_an_impossible_change_is_refused_with_a_reason(cluster: ClusterProcesses) -> None:
     node = cluster.nodes[1]
     absent = NodeProcess(9, cluster.directory, {})
     for arguments, code in (

@@ -1,4 +1,4 @@
-"""Power is lost in the middle of writes, on all nodes at once, or a state is damaged: nodes help
+"""Power fails in the middle of writes on all nodes at once, or a state is damaged: nodes recover by
 themselves."""
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def _play(tmp_path: Path) -> Play:
 
 
 def tear(machine: Machine, random: Random) -> None:
-    """Leave of a write to log and state, which nobody heard of, what a loss of power may."""
+    """Leave of an unacknowledged write to log and state what a loss of power may leave."""
     copy = copy_in_use(machine.path, machine.path.with_suffix(".copy"))
     log = open_log(copy / "log", copy / "floor", alone=False)
     state = StateStore(copy / "state")
     before = copy_in_use(copy, machine.path.with_suffix(".before"))
     hard_state = log.hard_state
-    payload = random.randbytes(20_000)  # of no meaning, in case it stays
+    payload = random.randbytes(20_000)  # meaningless, in case it stays
     entry = Entry(log.last_index + 1, hard_state.term, EntryKind.NOOP, payload)
     log.append([entry], hard_state)
     state.write([(b"\xf0row", random.randbytes(20_000))])
@@ -52,7 +52,7 @@ def tear(machine: Machine, random: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_writes_torn_on_all_nodes_at_once_take_nobody_the_vote(seed: int, play: Play) -> None:
+def test_writes_torn_on_all_nodes_at_once_cost_no_node_its_vote(seed: int, play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         random = Random(seed)
         leader, *_ = await all_ready(machines)
@@ -75,14 +75,14 @@ def test_writes_torn_on_all_nodes_at_once_take_nobody_the_vote(seed: int, play: 
 
 
 def damage_state(path: Path) -> None:
-    """So that it cannot be opened."""
+    """Damage the state so that it cannot be opened."""
     manifest = max((path / "state").glob("MANIFEST-*"))
     content = bytearray(manifest.read_bytes())
     content[9] ^= 1
     manifest.write_bytes(content)
 
 
-def test_a_member_with_a_damaged_state_makes_it_again_from_its_log(play: Play) -> None:
+def test_a_member_rebuilds_a_damaged_state_from_its_log(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, damaged, _ = await all_ready(machines)
         await leader.node.group.propose(create("a"))
@@ -98,8 +98,8 @@ def test_a_member_with_a_damaged_state_makes_it_again_from_its_log(play: Play) -
     play(scenario)
 
 
-def test_a_member_with_a_damaged_state_and_a_log_that_was_cut_fetches_it(play: Play) -> None:
-    """It has to be sent a snapshot, and does not vote meanwhile."""
+def test_a_member_with_a_damaged_state_and_a_compacted_log_gets_a_raft_snapshot(play: Play) -> None:
+    """It needs a Raft snapshot, and does not vote until it has it."""
 
     async def scenario(machines: Machines) -> None:
         leader, damaged, other = await all_ready(machines)
@@ -128,7 +128,7 @@ def test_a_member_with_a_damaged_state_and_a_log_that_was_cut_fetches_it(play: P
     play(scenario)
 
 
-async def test_a_node_by_itself_makes_a_damaged_state_again_from_its_log(tmp_path: Path) -> None:
+async def test_a_single_node_rebuilds_a_damaged_state_from_its_log(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
         await append_to(node, "a", b"content")
@@ -138,7 +138,7 @@ async def test_a_node_by_itself_makes_a_damaged_state_again_from_its_log(tmp_pat
             assert await read_all(node, "a") == b"content"
 
 
-async def test_a_node_by_itself_refuses_a_damaged_state_once_its_log_was_cut(
+async def test_a_single_node_refuses_a_damaged_state_once_its_log_was_compacted(
     tmp_path: Path,
 ) -> None:
     async with running_node(tmp_path) as node:

@@ -1,4 +1,4 @@
-"""A survivor of a lost majority goes on alone, as a new cluster."""
+"""A survivor of a lost majority continues alone, as a new cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def survivor(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-async def test_a_survivor_serves_what_its_log_holds(survivor: Path) -> None:
+async def test_a_survivor_serves_the_entries_of_its_log(survivor: Path) -> None:
     config = Config(server=ServerConfig(data_dir=str(survivor)), cluster=CLUSTER)
     report = recover_alone(config)
     assert report.former_voters == [1, 2, 3]
@@ -56,7 +56,7 @@ async def test_a_survivor_serves_what_its_log_holds(survivor: Path) -> None:
         assert node.group.configuration.addresses == ((1, "127.0.0.1:4438", "127.0.0.1:4437"),)
 
 
-def test_the_recovered_cluster_is_another_one(survivor: Path) -> None:
+def test_the_recovered_cluster_has_a_new_id(survivor: Path) -> None:
     config = Config(server=ServerConfig(data_dir=str(survivor)), cluster=CLUSTER)
     first = recover_alone(config)
     again = recover_alone(config)
@@ -65,7 +65,7 @@ def test_the_recovered_cluster_is_another_one(survivor: Path) -> None:
     assert again.former_voters == [1]
 
 
-def test_the_command_wants_to_hear_that_data_is_lost(survivor: Path) -> None:
+def test_the_command_requires_a_confirmation_that_data_may_be_lost(survivor: Path) -> None:
     runner = CliRunner()
     arguments = ["recover", "--offline", "--data-dir", str(survivor)]
     refused = runner.invoke(main, arguments)
@@ -77,8 +77,8 @@ def test_the_command_wants_to_hear_that_data_is_lost(survivor: Path) -> None:
 
 
 def images_of_a_recovery(survivor: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What a kill would leave before and after each file is renamed or removed; what LevelDB
-    writes lies between two of these."""
+    """What a kill would leave before and after each file is renamed or removed; LevelDB's writes
+    are between two of these."""
     images: list[Path] = []
     numbers = count()
 
@@ -100,7 +100,7 @@ def images_of_a_recovery(survivor: Path, to: Path, monkeypatch: pytest.MonkeyPat
 
 
 def start(data: Path) -> tuple[tuple[int, ...], bool]:
-    """The voters of a node that starts there, and whether it would vote."""
+    """The voters of a node that starts from the directory, and whether it would vote."""
     stores = Stores.open(data, 1, CLUSTER)
     try:
         core = open_core(stores, State(stores.state), Random(1), CLUSTER)
@@ -109,7 +109,7 @@ def start(data: Path) -> tuple[tuple[int, ...], bool]:
         stores.close()
 
 
-def test_a_recovery_killed_at_any_step_is_not_begun_or_done_or_a_start_tells_to_repeat_it(
+def test_a_recovery_killed_at_any_step_is_not_begun_done_or_must_be_repeated(
     survivor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_checked(survivor / "lost", ChainPosition(3))
@@ -124,7 +124,7 @@ def test_a_recovery_killed_at_any_step_is_not_begun_or_done_or_a_start_tells_to_
             assert start(image) in (((1, 2, 3), False), ((1,), True)), image.name
 
 
-def test_a_killed_recovery_is_finished_by_another_that_tells_what_the_first_would_have(
+def test_a_repeated_recovery_finishes_a_killed_one_with_the_same_report(
     survivor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_checked(survivor / "lost", ChainPosition(3))
@@ -149,7 +149,7 @@ def is_unfinished(data: Path) -> bool:
     return False
 
 
-def test_a_running_node_is_not_touched(survivor: Path) -> None:
+def test_a_running_node_is_not_changed(survivor: Path) -> None:
     stores = Stores.open(survivor, 1, CLUSTER)
     arguments = ["recover", "--offline", "--accept-data-loss", "--data-dir", str(survivor)]
     refused = CliRunner().invoke(main, arguments)
@@ -157,7 +157,7 @@ def test_a_running_node_is_not_touched(survivor: Path) -> None:
     assert refused.exit_code == 1
 
 
-def test_where_no_node_s_data_is_nothing_is_recovered_and_no_file_is_left(tmp_path: Path) -> None:
+def test_a_directory_without_a_nodes_data_is_refused_and_left_empty(tmp_path: Path) -> None:
     mistyped = tmp_path / "mistyped"
     config = Config(server=ServerConfig(data_dir=str(mistyped)), cluster=CLUSTER)
     with pytest.raises(NothingToRecover, match="mistyped"):
@@ -175,7 +175,7 @@ def test_a_node_that_never_was_a_member_is_not_recovered(tmp_path: Path) -> None
     stores.close()
 
 
-async def test_tags_given_out_for_lost_entries_match_nothing_after_a_recovery(
+async def test_tags_of_lost_entries_match_nothing_after_a_recovery(
     survivor: Path, tmp_path: Path
 ) -> None:
     config = Config(server=ServerConfig(data_dir=str(survivor)), cluster=CLUSTER)
@@ -190,7 +190,7 @@ async def test_tags_given_out_for_lost_entries_match_nothing_after_a_recovery(
             lost = IfMatch((stream.version(),))
             refused = await node.group.propose(replace(append("a", b"x"), if_match=lost))
             assert refused.result is Result.PRECONDITION_FAILED
-        # A node that gets the log alone, as one that is added, comes to the same.
+        # A node that gets only the log, as an added one does, has the same tags.
         shutil.copytree(survivor, tmp_path / name)
         shutil.rmtree(tmp_path / name / "state")
         async with running_node(tmp_path / name) as node:

@@ -1,4 +1,5 @@
-"""Nodes that do not belong together say so, and what to do; without a majority nobody promises."""
+"""Nodes that do not belong together say so, and what to do; without a majority no write
+succeeds."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def code_of(body: bytes) -> str:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[tuple[ClusterProcesses, NodeProcess]]:
-    """A former leader that has something, and the other two killed."""
+    """A former leader with a stream; the other two are killed."""
     with ClusterProcesses(tmp_path, proxied=False) as cluster:
         leader = cluster.leader()
         assert ask(leader, "PUT")[0] == 201
@@ -64,7 +65,7 @@ def alone(tmp_path: Path) -> Iterator[tuple[ClusterProcesses, NodeProcess]]:
         yield cluster, leader
 
 
-def test_without_a_majority_nothing_is_promised_and_local_reads_go_on(
+def test_without_a_majority_writes_fail_and_local_reads_succeed(
     alone: tuple[ClusterProcesses, NodeProcess],
 ) -> None:
     cluster, node = alone
@@ -96,7 +97,7 @@ def test_without_a_majority_nothing_is_promised_and_local_reads_go_on(
         assert ask(one, "GET", f"{STREAM}?offset=-1") == (200, b"kept"), "nothing came later"
 
 
-def test_a_survivor_goes_on_alone_after_recovery_and_gets_new_companions(
+def test_a_recovered_survivor_serves_alone_and_gets_new_members(
     alone: tuple[ClusterProcesses, NodeProcess],
 ) -> None:
     cluster, survivor = alone
@@ -110,7 +111,7 @@ def test_a_survivor_goes_on_alone_after_recovery_and_gets_new_companions(
     assert ask(survivor, "GET", f"{STREAM}?offset=-1") == (200, b"kept")
     assert ask(survivor, "POST", body=b" and more")[0] == 204
 
-    # One of the old cluster comes back with its data, and is not let in.
+    # A node of the old cluster returns with its data, and is refused.
     former[0].start()
     wait_until(lambda: "holds data of cluster" in former[0].output(), "it is told why")
     assert not former[0].is_ready()
@@ -138,19 +139,19 @@ def test_a_running_node_is_not_recovered(alone: tuple[ClusterProcesses, NodeProc
     assert survivor.is_alive
 
 
-# -- who does not belong ----------------------------------------------------------------------
+# -- nodes that do not belong -----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    """Three nodes, which strangers try to join."""
+    """Three nodes that strangers try to join."""
     with ClusterProcesses(tmp_path_factory.mktemp("refusals"), proxied=False) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def stranger(cluster: ClusterProcesses) -> Iterator[NodeProcess]:
-    """A node that is not one of them, not started yet, with a directory of its own."""
+    """A node outside of the cluster, not started yet, with a directory of its own."""
     node = cluster.prepare_newcomer(8)
     yield node
     node.kill()
@@ -164,7 +165,7 @@ def _is_told(node: NodeProcess, words: str) -> None:
     assert not node.is_ready()
 
 
-def test_a_node_of_another_name_is_told_which_setting_is_wrong(
+def test_a_node_with_another_cluster_name_learns_which_setting_is_wrong(
     cluster: ClusterProcesses, stranger: NodeProcess
 ) -> None:
     stranger.environment["STREAMD_CLUSTER_NAME"] = "elsewhere"
@@ -221,7 +222,7 @@ def test_data_of_another_node_is_refused(cluster: ClusterProcesses, stranger: No
     assert "belongs to node 8, not 9: set server.node_id to that" in stranger.output()
 
 
-def test_a_member_without_its_data_is_told_to_come_back_under_another_id(
+def test_a_member_without_its_data_is_advised_to_return_under_another_id(
     cluster: ClusterProcesses,
 ) -> None:
     node = add_voter(cluster, 7, cluster.leader())
@@ -239,7 +240,7 @@ def test_a_member_without_its_data_is_told_to_come_back_under_another_id(
 
 
 class _Authority:
-    """Certificates for this machine, and who vouches for them."""
+    """Certificates for this machine, and their authority."""
 
     def __init__(self, directory: Path, *names: str) -> None:
         directory.mkdir()
@@ -255,9 +256,7 @@ class _Authority:
         return {f"STREAMD_CLUSTER_TLS_{name.upper()}": path for name, path in self.paths.items()}
 
 
-def test_peers_prove_who_they_are_and_one_of_another_authority_stays_outside(
-    tmp_path: Path,
-) -> None:
+def test_peers_prove_their_identity_and_another_authority_is_refused(tmp_path: Path) -> None:
     names = [expected_name(DEFAULT_TLS_NAME, node_id, "jepsen") for node_id in (1, 2, 3)]
     own = _Authority(tmp_path / "own", *names)
     foreign = _Authority(tmp_path / "foreign", expected_name(DEFAULT_TLS_NAME, 4, "jepsen"))
@@ -292,7 +291,7 @@ def test_peers_prove_who_they_are_and_one_of_another_authority_stays_outside(
         cluster.wait_ready()
 
 
-def test_a_cluster_with_a_secret_lets_only_those_in_who_know_it(tmp_path: Path) -> None:
+def test_a_cluster_with_a_secret_accepts_only_nodes_that_know_it(tmp_path: Path) -> None:
     secret, other = tmp_path / "secret", tmp_path / "other"
     secret.write_text("5" * 64 + "\n")
     other.write_text("6" * 64)

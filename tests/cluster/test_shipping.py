@@ -1,4 +1,4 @@
-"""A snapshot on its way to a follower: it gets there, or the leader hears that it did not."""
+"""A Raft snapshot in transfer: it arrives, or the leader learns that it did not."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Play = Callable[[Scenario], None]
 
 @pytest.fixture(name="play")
 def _play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Plays a scenario with three machines whose snapshots have small pieces."""
+    """Play a scenario with three machines whose Raft snapshots have small pieces."""
     monkeypatch.setattr("streamd.storage.raft_snapshots.PIECE_BYTES", _PIECE_BYTES)
     return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
 
 
 async def let_one_lag(machines: Machines) -> tuple[Machine, Machine]:
-    """The leader, and a follower that is down and needs what the log no longer has."""
+    """The leader, and a follower that is down and needs compacted entries."""
     leader = await machines.leader()
     lagging = next(machine for machine in machines.all if machine is not leader)
     await wait_until(lambda: all(machine.is_ready for machine in machines.all))
@@ -64,7 +64,7 @@ async def content(machine: Machine) -> bytes:
 
 
 def after_pieces(lagging: Machine, count: int) -> trio.Event:
-    """Set when the follower has stored that many more pieces."""
+    """An event that is set when the follower has stored that many more pieces."""
     until = lagging.calls["take"] + count
     reached = trio.Event()
 
@@ -76,9 +76,7 @@ def after_pieces(lagging: Machine, count: int) -> trio.Event:
     return reached
 
 
-def test_a_follower_that_needs_entries_before_the_log_gets_a_snapshot_piece_by_piece(
-    play: Play,
-) -> None:
+def test_a_follower_that_needs_compacted_entries_gets_a_raft_snapshot_in_pieces(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, lagging = await let_one_lag(machines)
         machines.start(lagging)
@@ -91,7 +89,7 @@ def test_a_follower_that_needs_entries_before_the_log_gets_a_snapshot_piece_by_p
     play(scenario)
 
 
-def test_a_transfer_rests_while_others_write_and_hurries_when_nobody_does(play: Play) -> None:
+def test_a_transfer_is_slow_during_writes_and_fast_without_them(play: Play) -> None:
     async def ten_pieces_s(machines: Machines, writers: int) -> float:
         leader, lagging = await let_one_lag(machines)
 
@@ -119,9 +117,7 @@ def test_a_transfer_rests_while_others_write_and_hurries_when_nobody_does(play: 
     play(scenario)
 
 
-def test_after_a_broken_connection_the_transfer_goes_on_with_the_piece_that_is_wanted(
-    play: Play,
-) -> None:
+def test_after_a_broken_connection_the_transfer_continues_with_the_next_piece(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, lagging = await let_one_lag(machines)
         machines.start(lagging)
@@ -144,7 +140,7 @@ def test_after_a_broken_connection_the_transfer_goes_on_with_the_piece_that_is_w
     play(scenario)
 
 
-def test_a_follower_that_restarts_goes_on_with_what_its_disk_has(play: Play) -> None:
+def test_a_restarted_follower_continues_with_the_pieces_on_its_disk(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, lagging = await let_one_lag(machines)
         machines.start(lagging)
@@ -162,7 +158,9 @@ def test_a_follower_that_restarts_goes_on_with_what_its_disk_has(play: Play) -> 
     play(scenario)
 
 
-def test_a_follower_that_vanishes_is_given_up_and_gets_another_when_it_is_back(play: Play) -> None:
+def test_a_transfer_to_a_vanished_follower_fails_and_another_begins_on_its_return(
+    play: Play,
+) -> None:
     async def scenario(machines: Machines) -> None:
         leader, lagging = await let_one_lag(machines)
         machines.start(lagging)
@@ -181,7 +179,7 @@ def test_a_follower_that_vanishes_is_given_up_and_gets_another_when_it_is_back(p
     play(scenario)
 
 
-def test_a_follower_that_is_removed_gets_no_more_of_it(play: Play) -> None:
+def test_a_removed_follower_gets_no_more_pieces(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, lagging = await let_one_lag(machines)
         machines.start(lagging)
@@ -198,7 +196,7 @@ def test_a_follower_that_is_removed_gets_no_more_of_it(play: Play) -> None:
     play(scenario)
 
 
-def test_a_deposed_leader_stops_sending_and_its_successor_begins_again(play: Play) -> None:
+def test_a_deposed_leader_stops_sending_and_its_successor_starts_over(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, lagging = await let_one_lag(machines)
         third = next(m for m in machines.all if m not in (leader, lagging))
@@ -214,9 +212,7 @@ def test_a_deposed_leader_stops_sending_and_its_successor_begins_again(play: Pla
     play(scenario)
 
 
-def test_an_installation_that_takes_longer_than_the_leader_waits_is_not_disturbed(
-    play: Play,
-) -> None:
+def test_an_installation_longer_than_the_leaders_patience_is_not_disturbed(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, lagging = await let_one_lag(machines)
         machines.start(lagging)
@@ -236,9 +232,7 @@ def test_an_installation_that_takes_longer_than_the_leader_waits_is_not_disturbe
     play(scenario)
 
 
-def test_a_follower_has_time_for_other_work_while_an_installation_takes_very_long(
-    play: Play,
-) -> None:
+def test_a_follower_does_other_work_during_a_long_installation(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         _, lagging = await let_one_lag(machines)
         begun = trio.Event()
@@ -252,7 +246,7 @@ def test_a_follower_has_time_for_other_work_while_an_installation_takes_very_lon
         machines.start(lagging)
         await begun.wait()
         lagging.disk_s = 0.001
-        # Nobody sends anything more.
+        # Nobody sends more pieces.
         for machine in machines.all:
             if machine is not lagging:
                 await machine.kill()
@@ -264,7 +258,7 @@ def test_a_follower_has_time_for_other_work_while_an_installation_takes_very_lon
     play(scenario)
 
 
-def test_what_a_sender_that_never_came_back_has_left_is_removed(play: Play) -> None:
+def test_pieces_of_a_sender_that_never_returned_are_removed(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, lagging = await let_one_lag(machines)
         machines.start(lagging)
@@ -272,7 +266,7 @@ def test_what_a_sender_that_never_came_back_has_left_is_removed(play: Play) -> N
         await lagging.kill()
         assert incoming(lagging).exists()
         await leader.kill()
-        # Nobody leads, so nobody begins another one.
+        # Without a leader, no other transfer begins.
         third = next(m for m in machines.all if m not in (leader, lagging))
         await third.kill()
         machines.start(lagging)
@@ -283,10 +277,10 @@ def test_what_a_sender_that_never_came_back_has_left_is_removed(play: Play) -> N
     play(scenario)
 
 
-def test_the_log_is_kept_for_a_follower_whose_snapshot_takes_longer_than_the_log_is_long(
+def test_the_log_is_kept_for_a_follower_whose_raft_snapshot_takes_long(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise it would need another one as soon as it has this one, for ever."""
+    """Otherwise it would need another Raft snapshot as soon as it has this one, for ever."""
     monkeypatch.setattr("streamd.group.state_flusher.CHECKPOINT_BYTES", 8_000)
 
     async def scenario(machines: Machines) -> None:
@@ -302,7 +296,7 @@ def test_the_log_is_kept_for_a_follower_whose_snapshot_takes_longer_than_the_log
         await wait_until(lambda: has_caught_up(lagging, leader))
         assert leader.calls["open"] == 1
         assert await content(lagging) == await content(leader)
-        # What nobody needs is cut as before.
+        # Entries that nobody needs are compacted as before.
         for _ in range(60):
             await leader.node.group.propose(append("a", bytes(400)))
         await wait_until(lambda: leader.node.group.first_index > began_at)

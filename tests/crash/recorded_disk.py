@@ -1,4 +1,4 @@
-"""A recording of all that a process does to its disk, and what a loss of power leaves of it.
+"""A recording of everything that a process does to its disk, and what a loss of power leaves of it.
 
 The model of the disk: what was synced is there. Of what was written to a file and not synced, each
 page of 4 KiB may be there or not; where the file has grown it may hold zeros instead, or what the
@@ -69,7 +69,7 @@ def calls(trace: Path, root: Path) -> Iterator[Call]:
 
 
 def _call(name: str, arguments: str, root: Path) -> Call | None:
-    # Those of `openat` begin with the directory that the process is in.
+    # Paths of `openat` begin with the directory that the process is in.
     texts = [_unescaped(text) for text in _PATH.findall(arguments)][name == "openat" :]
     if not texts or (not texts[0].startswith(f"{root}/".encode()) and texts[0] != bytes(root)):
         return None
@@ -97,7 +97,7 @@ class Disk:
         self._synced_names: dict[str, File | None] = {}
         # What the names were after each change to a directory that is not synced.
         self._pending: list[dict[str, File | None]] = []
-        # Blocks that files had which are gone: what was there may come back.
+        # Blocks of removed files: their bytes may come back.
         self._old_blocks: list[bytes] = []
 
     def do(self, call: Call) -> None:
@@ -174,5 +174,5 @@ class Disk:
 
 
 def _is_nothing(path: str) -> bool:
-    """Whether nobody minds what is in a file."""
+    """Whether the content of a file does not matter."""
     return path.endswith(("LOCK", "LOG", "LOG.old"))

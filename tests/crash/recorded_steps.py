@@ -1,8 +1,8 @@
 """What a recorded node writes, step by step, and what it must have after each of them.
 
-Run as a script, with a data directory, a seed, and whether the node has peers, it does that: with
-buffers so small that LevelDB begins new files all the time. A file `acks` beside the directory
-has a line for each step that is done.
+Run as a script with a data directory, a seed, and whether the node has peers, it takes the steps,
+with buffers so small that LevelDB often begins new files. A file `acks` beside the directory has a
+line for each step that is done.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PEERS = ClusterConfig(name="torn", listen="127.0.0.1:1", bootstrap_node_id=1)
 NO_HARD_STATE = HardState()
 
 _BUFFER_BYTES = 64 * 1024
-# Rows of the state that no table has; what they hold tells how far the state is.
+# Rows of the state that no table has; their content tells the applied index.
 _ROWS = [b"\xf0%d" % number for number in range(5)]
 _SIZES = (10, 300, 20_000, 20_000, 70_000)
 
@@ -52,7 +52,7 @@ Step = Callable[[Stores], Stores]
 
 
 def rows_of(contents: Contents) -> dict[bytes, bytes]:
-    """The rows of the state that has applied so much."""
+    """The rows of the state at an applied index."""
     applied = contents.applied_index
     if not applied:
         return {}
@@ -68,7 +68,7 @@ def rows_of(contents: Contents) -> dict[bytes, bytes]:
 
 
 class Script:
-    """The steps of a seed. `after[n]` is what there is once `n` of them are done."""
+    """The steps of a seed. `after[n]` are the contents after `n` steps."""
 
     def __init__(self, seed: int, *, with_peers: bool) -> None:
         self._random = Random(seed)
@@ -93,7 +93,7 @@ class Script:
         self.now.hard_state = BOOTSTRAP_HARD_STATE
 
         def found(stores: Stores) -> Stores:
-            if self.with_peers:  # else it has done so by itself
+            if self.with_peers:  # otherwise it has done so by itself
                 stores.log.append([first], BOOTSTRAP_HARD_STATE)
             return stores
 
@@ -115,7 +115,7 @@ class Script:
         return self._write(self.now.last_index + 1, None)
 
     def _replace(self) -> Step:
-        """Another leader's entries take the place of the last ones."""
+        """Another leader's entries replace the last ones."""
         lowest = max(self.now.applied_index, self.now.last_index - 3, 1) + 1
         first = self._random.randint(lowest, self.now.last_index + 1)
         return self._write(first, HardState(self.now.hard_state.term + 1, 1))

@@ -29,7 +29,7 @@ needs_strace = pytest.mark.skipif(
 
 
 def injecting(syscall: str, fault: str, when: str, output: Path) -> list[str]:
-    """The command prefix that brings `fault` about at the occurrences `when` of a system call.
+    """The command prefix that causes `fault` at the occurrences `when` of a system call.
 
     strace counts them by thread; the log's writer works in one thread as long as nothing else
     blocks beside it.
@@ -44,7 +44,7 @@ def injecting(syscall: str, fault: str, when: str, output: Path) -> list[str]:
 def injecting_into(
     pid: int, syscall: str, fault: str, files: Iterable[Path], output: Path
 ) -> Iterator[None]:
-    """Bring `fault` about from now on at every such call of a running process to one of `files`.
+    """Cause `fault` from now on at every such call of a running process to one of `files`.
 
     Skips the test where only descendants may be traced.
     """

@@ -1,4 +1,4 @@
-"""A disk that fails or is full stops the server, and takes nothing acknowledged with it."""
+"""A disk that fails or is full stops the server, and nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 400
 
 
 def _append_until_it_fails(port: int) -> list[bytes]:
-    """Appends to a new stream one by one; returns those that were acknowledged."""
+    """Append to a new stream one by one. Returns the acknowledged appends."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     headers = {"Content-Type": "text/plain"}
     acknowledged: list[bytes] = []
@@ -117,7 +117,7 @@ def test_a_log_cut_short_is_found_at_the_start_and_not_served(tmp_path: Path) ->
     assert "acknowledged writes are missing" in output
 
 
-def test_a_log_that_was_moved_away_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+def test_a_log_that_was_moved_away_is_not_mistaken_for_a_new_one(tmp_path: Path) -> None:
     _run_and_stop(tmp_path / "data")
     (tmp_path / "data" / "log").rename(tmp_path / "elsewhere")
     assert "acknowledged writes are missing" in _refusal(tmp_path / "data")

@@ -17,7 +17,7 @@ _AT_ONCE = 2
 
 
 def _killed_at(occurrence: int, syscall: str, directory: Path) -> Workload:
-    """Run the workload with the server killed there, start it again, and check."""
+    """Run the workload, kill the server at that point, start it again, and check."""
     directory.mkdir()
     data_dir = directory / "data"
     wrapper = injecting(syscall, "signal=KILL", str(occurrence), directory / "trace")
@@ -32,7 +32,9 @@ def _killed_at(occurrence: int, syscall: str, directory: Path) -> Workload:
 
 @needs_strace
 @pytest.mark.parametrize("syscall", ["fdatasync", "rename"])
-def test_a_kill_at_every_sync_loses_and_doubles_nothing(syscall: str, tmp_path: Path) -> None:
+def test_a_kill_at_every_sync_neither_loses_nor_repeats_an_append(
+    syscall: str, tmp_path: Path
+) -> None:
     occurrences = count(1)
     survived: list[int] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -62,7 +64,7 @@ def test_no_append_is_answered_before_its_sync_has_ended(tmp_path: Path) -> None
         workload.run(server.port)
         assert server.stop() == 0
     assert workload.finished
-    # Not 200, which the readiness probe gets as well.
+    # Not 200, which the readiness probe also gets.
     interesting = re.compile(r"(fdatasync)\(.*= 0$|sendto\(.*\"HTTP/1.1 (20[14])", re.MULTILINE)
     calls = interesting.findall(trace.read_text())
     synced = False

@@ -1,4 +1,4 @@
-"""The server as a process: who may use its data, and how it ends."""
+"""The server as a process: exclusive use of its data, and how it ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_address_in_use_is_refused_before_the_data_is_touched(tmp_path: Path)
         assert not (tmp_path / "other").exists()
 
 
-def test_one_line_says_where_and_what_and_a_signal_ends_it_with_success(tmp_path: Path) -> None:
+def test_one_line_says_what_listens_where_and_a_signal_ends_it_with_success(tmp_path: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         with ServerProcess(tmp_path / "data") as server:
             server.signal(number)
@@ -50,7 +50,7 @@ def test_one_line_says_where_and_what_and_a_signal_ends_it_with_success(tmp_path
         assert "node 1" in line
 
 
-def test_a_drain_ends_live_readers_and_finishes_what_is_under_way(tmp_path: Path) -> None:
+def test_a_drain_ends_live_readers_and_finishes_requests_under_way(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         writer = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
         writer.request("PUT", "/v1/stream/drained", headers={"Content-Type": "text/plain"})

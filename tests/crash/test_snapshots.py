@@ -1,4 +1,4 @@
-"""Snapshots of streams through kill -9 and failing leaders, on real processes."""
+"""Snapshots survive kill -9 and failing leaders, on real processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def prepare(url: str) -> str:
 
 
 def snapshot_of(url: str) -> bytes | None:
-    """What a client gets as the latest snapshot, None when there is none."""
+    """The latest snapshot as a client reads it; None if there is no snapshot."""
     answer = httpx.get(f"{url}/bucket/s/snapshot", follow_redirects=True, timeout=PATIENCE_S)
     return answer.content if answer.status_code == 200 else None
 
@@ -58,7 +58,7 @@ def test_any_node_takes_a_snapshot_and_all_nodes_have_it(tmp_path: Path) -> None
         assert httpx.get(f"{follower.url}/bucket/s", timeout=PATIENCE_S).status_code == 410
 
 
-def test_an_upload_whose_leader_dies_shows_nothing_and_can_be_repeated(tmp_path: Path) -> None:
+def test_an_upload_whose_leader_dies_is_not_visible_and_can_be_repeated(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path, proxied=False) as cluster:
         leader = cluster.leader()
         follower = cluster.followers(leader)[0]

@@ -1,4 +1,4 @@
-"""Power goes at any moment, with any pages of what was not synced on the disk: the node starts.
+"""Power fails at any moment, with any unsynced pages on the disk: the node starts.
 
 `TEARS=20000 SEED=5 pytest tests/crash/test_tears.py` looks at more images, of other steps.
 """
@@ -44,7 +44,7 @@ def test_power_lost_at_any_page_of_any_write_leaves_a_node_that_starts_and_votes
         unsynced = disk.unsynced
         if not unsynced:
             continue
-        # Everything is met at least once.
+        # Every case occurs at least once.
         is_new = any(not counted[f"torn: {part_of(path)}"] for path in unsynced)
         for _ in range(max(int(TEARS / moments + random.random()), is_new)):
             tear = random.choice([*Tear])
@@ -63,7 +63,7 @@ def test_power_lost_at_any_page_of_any_write_leaves_a_node_that_starts_and_votes
 
 
 def recording(script: Script, kind: str, directory: Path) -> list[Call]:
-    """What a node does to its disk as it takes the steps."""
+    """Everything that a node does to its disk as it takes the steps."""
     data = directory / "recorded" / "data"
     data.parent.mkdir()
     command = ["-m", "tests.crash.recorded_steps", str(data), str(SEED), kind]
@@ -85,7 +85,7 @@ def played(done: Sequence[Call]) -> Iterator[tuple[int, Disk]]:
 
 
 def part_of(path: str) -> str:
-    """What of a node a file is."""
+    """The part of a node that a file belongs to."""
     name = path.removeprefix("data/")
     for kind in (".log", ".ldb", ".dbtmp"):
         if name.endswith(kind):
@@ -102,7 +102,7 @@ def check(script: Script, data: Path, acknowledged: int) -> None:
     """
     known = [Contents(), *script.after][acknowledged : acknowledged + 2]
     if not script.with_peers and not acknowledged:
-        del known[0]  # By itself it has its first entry before it is open.
+        del known[0]  # A single node has its first entry before it is open.
     stores = script.open(data)
     log = stores.log
     state = State(stores.state)

@@ -1,4 +1,4 @@
-"""A workload that remembers what the server promised, and checks that it was kept."""
+"""A workload that records what the server acknowledged, and checks that it was kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXT = {"Content-Type": "text/plain"}
 
 @dataclass
 class Stream:
-    """What is known of a stream: acknowledged parts, and perhaps one more without an answer."""
+    """The acknowledged parts of a stream, and perhaps one without an answer."""
 
     parts: list[bytes] = field(default_factory=list)
     offsets: list[str] = field(default_factory=list)
@@ -22,7 +22,7 @@ class Stream:
 
 
 class Workload:
-    """Runs against one server until done, or until the server is gone."""
+    """Runs against one server until done, or until the server stops."""
 
     def __init__(self) -> None:
         self.streams = {PLAIN: Stream(), PRODUCED: Stream(), CLOSED: Stream(), DELETED: Stream()}
@@ -72,8 +72,8 @@ class Workload:
     # -- afterwards ---------------------------------------------------------------------------
 
     def verify(self, port: int) -> None:
-        """Everything acknowledged is there, once, at its offset, and nothing else but perhaps
-        what was under way."""
+        """Everything acknowledged is there once, at its offset, and nothing else except perhaps the
+        append under way."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         try:
             for path, stream in self.streams.items():
