@@ -13,7 +13,10 @@ ARGS ?=
 # Which Python to set up with; by default the first that is new enough.
 PYTHON ?=
 # Tests of one file share what they started, so a file is never split; Spark's share one session.
-WORKERS ?= 2
+# One process more than cores: half of a test of servers is waiting, for a start or a timeout.
+WORKERS ?= $(shell expr $$(nproc) + 1)
+# Images of containers set it, and every server of the tests would compile its modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The pure packages. Their tests are fast enough to run with the branches counted.
 HEARTS := tests/raft tests/streams tests/test_codec.py
