@@ -31,7 +31,7 @@ help: ## Show this list
 serve: $(READY) ## Serve on 127.0.0.1:4437 from ./data (more flags: ARGS="--http hypercorn")
 	@exec $(BIN)/streamd serve $(ARGS)
 
-cluster: $(READY) ## Start three nodes on this machine, and stop them on Ctrl-C
+cluster: $(READY) ## Start three nodes on this machine; Ctrl-C stops them
 	@trap 'kill $$(jobs -p) 2>/dev/null; wait' EXIT; \
 	for node in 1 2 3; do \
 	  $(BIN)/streamd serve --config config/cluster/node$$node.toml --log-level warning & \
@@ -50,10 +50,10 @@ test: $(READY) $(NODE_READY) $(CLIENT_READY) ## Run all tests, the conformance s
 	  $(ARGS) || status=1; \
 	exit $$status
 
-hearts: $(READY) ## Only the tests of the pure packages, with the coverage of their branches
+hearts: $(READY) ## Run only the tests of the pure packages, with their branch coverage
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS) $(COVERAGE) $(ARGS)
 
-test-pythons: $(NODE_READY) $(CLIENT_READY) ## All tests but Spark's, on each Python that is there
+test-pythons: $(NODE_READY) $(CLIENT_READY) ## Run all tests but Spark's on each installed Python
 	@status=0; for version in 3.11 3.12 3.13 3.14; do \
 	  python=""; \
 	  for p in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python; do \
@@ -69,24 +69,24 @@ conformance: $(READY) $(NODE_READY) ## Run only the upstream conformance suite
 jepsen: $(READY) ## Break clusters of real processes for longer (JEPSEN_S=30 for each stretch)
 	JEPSEN_S=$${JEPSEN_S:-15} $(BIN)/python -m pytest tests/jepsen_like $(ARGS)
 
-cold: $(READY) ## Kill servers at every step of what they do in a real MinIO, and break its answers
+cold: $(READY) ## Kill servers at every step of their work in a real MinIO, and break its answers
 	@$(BIN)/python -m tests.support.minio
 	COLD_STEPS=all $(BIN)/python -m pytest tests/objectstore/nodes $(ARGS)
 
 tears: $(READY) ## Cut the power at every page of every write (TEARS=20000 SEED=5)
 	TEARS=$${TEARS:-5000} $(BIN)/python -m pytest tests/crash/test_tears.py $(ARGS)
 
-fuzz: $(READY) ## Send nodes whatever the peer protocol's types allow (FUZZ_EXAMPLES=300 scenes)
+fuzz: $(READY) ## Send nodes everything that the peer protocol's types allow (FUZZ_EXAMPLES=300 scenes)
 	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-300} $(BIN)/python -m pytest tests/hostile $(ARGS)
 
 audit: $(READY) ## Audit a cold store (ARGS="--store s3://BUCKET/PREFIX --out DIR")
 	@$(BIN)/python spark/audit.py $(ARGS)
 
-audit-test: $(READY) ## Everything that is tested of the audit and of Spark, the long runs too
+audit-test: $(READY) ## Run all tests of the audit and of Spark, the long ones included
 	@$(BIN)/python -m tests.support.minio
 	AUDIT_TESTS=all $(BIN)/python -m pytest tests/spark $(ARGS)
 
-sim: $(READY) ## Only the simulations and their planted bugs (SEEDS=8000: a long run; SEED=17: one)
+sim: $(READY) ## Run only the simulations and their planted bugs (SEEDS=8000: a long run; SEED=17: one)
 	@$(BIN)/python -m pytest $(SIM_HEARTS) $(ARGS) & hearts=$$!; \
 	$(BIN)/python -m pytest tests/sim $(ARGS) || nodes=$$?; \
 	wait $$hearts && exit $${nodes:-0}
@@ -105,7 +105,7 @@ fix: $(READY) ## Repair what can be repaired automatically
 bench: $(READY) ## Measure against the Node reference server (needs wrk)
 	$(BIN)/python -m bench $(ARGS)
 
-bench-cluster: $(READY) ## Measure three nodes beside one, and what failures cost (needs wrk)
+bench-cluster: $(READY) ## Compare three nodes with one, and measure the cost of failures (needs wrk)
 	$(BIN)/python -m bench.cluster $(ARGS)
 
 clean: ## Remove everything that was set up or built
