@@ -13,7 +13,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -89,6 +89,16 @@ class Answer(NamedTuple):
         return value
 
 
+class _Request(NamedTuple):
+    """A request, which may be sent several times and to several nodes."""
+
+    method: str
+    path: str
+    params: Mapping[str, str] | None = None
+    headers: Mapping[str, str] | None = None
+    body: Body = b""
+
+
 _NOT_OURS = "the answer is not streamd's"
 
 
@@ -107,7 +117,8 @@ class Server:
     ) -> None:
         self._urls = [url.rstrip("/") for url in urls]
         self._at = 0
-        self._met = retry_for_s is not None
+        # Whether a server has answered before, and so may come back.
+        self.met = retry_for_s is not None
         self._retry_for_s = RETRY_FOR_S if retry_for_s is None else retry_for_s
         self._client = httpx.Client(
             verify=_tls_context(urls, cacert),
@@ -143,9 +154,10 @@ class Server:
     ) -> Answer:
         """Try until there is an answer. Raises `ApiError`, `Unreachable`."""
         backoff = backoff or self.backoff()
+        request = _Request(method, path, params, headers, body)
         while True:
             try:
-                return self._try(method, path, params, headers, body)
+                return self._try(request)
             except FAILURES as failure:
                 backoff.wait(failure)
 
@@ -157,9 +169,10 @@ class Server:
         Raises `ApiError`, `Unreachable`.
         """
         backoff = self.backoff()
+        request = _Request(method, path, None, headers, body)
         while True:
             try:
-                return self._try(method, path, None, headers, body)
+                return self._try(request)
             except (httpx.ConnectError, httpx.ConnectTimeout) as failure:
                 backoff.wait(failure)
             except Busy as failure:
@@ -168,15 +181,8 @@ class Server:
                 reason = f"{self.shown_url} {_in_words(failure)}"
                 raise Unreachable(f"{reason}; the request may have taken effect") from failure
 
-    def _try(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None,
-        headers: Mapping[str, str] | None,
-        body: Body,
-    ) -> Answer:
-        with self.attempt(method, path, params, headers, body) as response:
+    def _try(self, request: _Request) -> Answer:
+        with self._answering(request) as response:
             return Answer(response.status_code, response.headers, read_whole(response))
 
     def peek(self, address: str, path: str) -> dict[str, Any] | None:
@@ -189,17 +195,15 @@ class Server:
         except (httpx.HTTPError, httpx.InvalidURL, ApiError):
             return None
 
-    @contextmanager
     def attempt(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        body: Body = b"",
-    ) -> Iterator[httpx.Response]:
+        self, method: str, path: str, params: Mapping[str, str] | None = None
+    ) -> AbstractContextManager[httpx.Response]:
         """One try; the body is left to the caller to read. Raises `ApiError` and `FAILURES`."""
-        response = self._send(method, path, params, headers, body)
+        return self._answering(_Request(method, path, params))
+
+    @contextmanager
+    def _answering(self, request: _Request) -> Iterator[httpx.Response]:
+        response = self._send(request)
         try:
             if not response.is_success:
                 refusal = _refusal(response, read_whole(response))
@@ -208,20 +212,14 @@ class Server:
         finally:
             response.close()
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None,
-        headers: Mapping[str, str] | None,
-        body: Body,
-    ) -> httpx.Response:
+    def _send(self, request: _Request) -> httpx.Response:
         """Send, and follow redirects, with the body again."""
-        url = httpx.URL(self.url + path, params=params) if params else httpx.URL(self.url + path)
+        url = httpx.URL(self.url + request.path)
+        if request.params:
+            url = url.copy_merge_params(request.params)
         for _ in range(_MAX_REDIRECTS):
-            request = self._request(method, url, headers, body)
-            response = self._client.send(request, stream=True)
-            self._met = True
+            response = self._client.send(self._built(request, url), stream=True)
+            self.met = True
             if response.status_code not in (307, 308) or LOCATION not in response.headers:
                 return response
             response.close()
@@ -230,25 +228,19 @@ class Server:
             response.status_code, "REDIRECTS", f"more than {_MAX_REDIRECTS} redirects", {}
         )
 
-    def _request(
-        self, method: str, url: httpx.URL, headers: Mapping[str, str] | None, body: Body
-    ) -> httpx.Request:
+    def _built(self, request: _Request, url: httpx.URL) -> httpx.Request:
         # A request of httpx is part of a reference cycle and keeps a body of bytes: a large append
         # would hold a hundred bodies until the garbage collector runs.
+        body, headers = request.body, dict(request.headers or {})
+        if isinstance(body, bytes):
+            headers["Content-Length"] = str(len(body))
         content = iter((body,)) if isinstance(body, bytes) else body()
-        size = {"Content-Length": str(len(body))} if isinstance(body, bytes) else {}
-        headers = {**(headers or {}), **size}
-        return self._client.build_request(method, url, headers=headers, content=content)
+        return self._client.build_request(request.method, url, headers=headers, content=content)
 
     def next_node(self) -> bool:
         """Ask the next node from now on. Returns whether a pause is due: all nodes were asked."""
         self._at = (self._at + 1) % len(self._urls)
         return self._at == 0
-
-    @property
-    def met(self) -> bool:
-        """Whether a server has answered before, and so may come back."""
-        return self._met
 
 
 class Backoff:
