@@ -11,7 +11,6 @@ from typing import Annotated
 
 import msgspec
 
-from streamd_audit.errors import BAD_MSGPACK, Damaged
 from streamd_audit.framing import Buffer, Decoder
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -275,7 +274,6 @@ Command = (
     | OpenSession
 )
 # By exact type: a look-up costs a third of what `isinstance` does, and there are millions.
-_WITH_KEY = frozenset((Create, Append, Delete, BeginUpload, PublishSnapshot))
 _WITH_DATA = frozenset((Create, Append, StorePart, PublishSnapshot))
 
 
@@ -295,14 +293,6 @@ class Batch(msgspec.Struct, array_like=True):
     now_ms: int
     commands: list[Command]
     packages: list[Package] = []
-
-    def package_of(self) -> list[Package | None]:
-        """For each command the package it came in."""
-        found: list[Package | None] = []
-        for package in self.packages:
-            found += [package] * package.count if package.count <= len(self.commands) else []
-        single = max(0, len(self.commands) - len(found))
-        return ([None] * single + found)[: len(self.commands)]
 
 
 class Configuration(msgspec.Struct, array_like=True):
@@ -325,19 +315,10 @@ class _Stamp(msgspec.Struct, array_like=True):
 _UINT64 = 0xCF
 _STAMP = Struct(">BBQ")
 
-_decode_batch: Decoder[Batch] = Decoder(Batch, "a batch of commands")
+decode_batch: Decoder[Batch] = Decoder(Batch, "a batch of commands")
+decode_configuration: Decoder[Configuration] = Decoder(Configuration, "a configuration")
 _decode_stamp: Decoder[_Stamp] = Decoder(_Stamp, "a batch of commands")
-_decode_configuration: Decoder[Configuration] = Decoder(Configuration, "a configuration")
-_decode_command: Decoder[Command] = Decoder(Command, "a command")
 _encode = msgspec.msgpack.Encoder().encode
-
-
-def decode_batch(payload: Buffer, index: int | None = None) -> Batch:
-    """The commands of entry `index`. Raises `Damaged`."""
-    try:
-        return _decode_batch(payload)
-    except Damaged as damaged:
-        raise _in_entry(damaged, index) from damaged
 
 
 def stamp_of(payload: Buffer, index: int | None = None) -> int:
@@ -346,23 +327,7 @@ def stamp_of(payload: Buffer, index: int | None = None) -> int:
         array, kind, now_ms = _STAMP.unpack_from(payload)
         if kind == _UINT64 and array & 0xF0 == 0x90:
             return int(now_ms)
-    try:
-        return _decode_stamp(payload).now_ms
-    except Damaged as damaged:
-        raise _in_entry(damaged, index) from damaged
-
-
-def decode_configuration(payload: Buffer, index: int | None = None) -> Configuration:
-    """The membership as of entry `index`. Raises `Damaged`."""
-    try:
-        return _decode_configuration(payload)
-    except Damaged as damaged:
-        raise _in_entry(damaged, index) from damaged
-
-
-def decode_command(head: Buffer) -> Command:
-    """One command by itself, such as `head_of` made. Raises `Damaged`."""
-    return _decode_command(head)
+    return _decode_stamp(payload, index).now_ms
 
 
 def kind_of(command: Command) -> str:
@@ -379,22 +344,7 @@ def head_of(command: Command) -> bytes:
     return _encode(command)
 
 
-def key_of(command: Command) -> bytes | None:
-    """The key of the stream that a command is about; None where it is about none, or many."""
-    return command.key if command.__class__ in _WITH_KEY else None
-
-
 def split_key(key: bytes) -> tuple[bytes, bytes] | None:
     """Bucket and name; None for bytes that are no stream's key."""
     bucket, nul, name = key.partition(b"\0")
     return (bucket, name) if nul else None
-
-
-def are_records(data: Buffer, lengths: list[int]) -> bool:
-    """Whether bytes can be cut into records of these lengths."""
-    return sum(lengths) == len(data) and (not lengths or min(lengths) >= 0)
-
-
-def _in_entry(damaged: Damaged, index: int | None) -> Damaged:
-    where = "" if index is None else f"entry {index}: "
-    return Damaged(BAD_MSGPACK, where + damaged.detail, index)

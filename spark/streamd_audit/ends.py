@@ -1,12 +1,11 @@
-"""Pointers to the end of an archive, and fences (docs/formats.md, "Ends", "Fences")."""
+"""Pointers to the end of an archive (docs/formats.md, "Ends")."""
 
 from __future__ import annotations
 
 import msgspec
-from crc32c import crc32c
 
-from streamd_audit.errors import BAD_MSGPACK, BODY_CRC, MISNAMED, TOO_LONG, TOO_SHORT, Damaged
-from streamd_audit.framing import Buffer, Decoder, Head
+from streamd_audit.errors import MISNAMED, Damaged
+from streamd_audit.framing import Buffer, Decoder, Head, check_part
 from streamd_audit.names import EndName
 from streamd_audit.segments import Place
 
@@ -21,27 +20,14 @@ class ArchiveEnd(msgspec.Struct, array_like=True, frozen=True):
     place: Place
 
 
-class Fence(msgspec.Struct, frozen=True):
-    """Cluster `cluster_id` was made of the one in whose folder this is, at `at_ms` by its clock."""
-
-    cluster_id: str
-    at_ms: int
-
-
 _decode: Decoder[ArchiveEnd] = Decoder(ArchiveEnd, "a pointer to the archive's end")
-_FENCE = msgspec.json.Decoder(Fence)
 
 
 def read_end(content: Buffer) -> ArchiveEnd:
     """Raises `Damaged`."""
     size, crc = _HEAD.unpack(content)
     encoded = memoryview(content)[_HEAD.size :]
-    if len(encoded) != size:
-        kind = TOO_SHORT if len(encoded) < size else TOO_LONG
-        raise Damaged(kind, f"a pointer has {len(encoded)} bytes after its head, not {size}")
-    found = crc32c(encoded)
-    if found != crc:
-        raise Damaged(BODY_CRC, f"a pointer has CRC-32C {found:08x}, not {crc:08x}")
+    check_part(encoded, size, crc, "a pointer")
     return _decode(encoded)
 
 
@@ -51,11 +37,3 @@ def check_name(name: EndName, end: ArchiveEnd) -> None:
     said = (name.group, name.index, name.term, name.chain)
     if found != said:
         raise Damaged(MISNAMED, f"(group, index, term, chain) is {found}, the name says {said}")
-
-
-def read_fence(content: Buffer) -> Fence:
-    """Raises `Damaged`."""
-    try:
-        return _FENCE.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(BAD_MSGPACK, f"a fence: {error}") from error

@@ -13,8 +13,10 @@ from crc32c import crc32c
 from streamd_audit.errors import (
     BAD_MSGPACK,
     BAD_ZSTD,
+    BODY_CRC,
     HEAD_CRC,
     NAME_DIGEST,
+    TOO_LONG,
     TOO_SHORT,
     UNKNOWN_VERSION,
     WRONG_MAGIC,
@@ -68,11 +70,13 @@ class Decoder(Generic[T]):
         self._decode = msgspec.msgpack.Decoder(shape).decode
         self._what = what
 
-    def __call__(self, content: Buffer) -> T:
+    def __call__(self, content: Buffer, index: int | None = None) -> T:
+        """Decode `content`, of entry `index` if that is given. Raises `Damaged`."""
         try:
             found: T = self._decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Damaged(BAD_MSGPACK, f"{self._what}: {error}") from error
+            where = "" if index is None else f"entry {index}: "
+            raise Damaged(BAD_MSGPACK, f"{where}{self._what}: {error}", index) from error
         return found
 
 
@@ -87,6 +91,16 @@ def check_digest(name: str, content: Buffer) -> None:
     found = digest_of(content)
     if found != expected:
         raise Damaged(NAME_DIGEST, f"SHA-256 is {found}, not {expected}")
+
+
+def check_part(part: Buffer, size: int, crc: int, what: str) -> None:
+    """Raises `Damaged` unless what follows a head has this size and this CRC-32C."""
+    if len(part) != size:
+        kind = TOO_SHORT if len(part) < size else TOO_LONG
+        raise Damaged(kind, f"{what} has {len(part)} bytes after its head, not {size}")
+    found = crc32c(part)
+    if found != crc:
+        raise Damaged(BODY_CRC, f"{what} has CRC-32C {found:08x}, not {crc:08x}")
 
 
 def zstd_frame_size(data: Buffer) -> int:

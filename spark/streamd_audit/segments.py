@@ -7,13 +7,11 @@ from struct import Struct
 
 import msgspec
 import zstandard
-from crc32c import crc32c
 
 from streamd_audit.chain import link
 from streamd_audit.commands import stamp_of
 from streamd_audit.errors import (
     BAD_ZSTD,
-    BODY_CRC,
     CHAIN,
     CONTRADICTION,
     MISNAMED,
@@ -27,6 +25,7 @@ from streamd_audit.framing import (
     MAX_OBJECT_BYTES,
     Buffer,
     Head,
+    check_part,
     decompressor,
     zstd_frame_size,
 )
@@ -122,13 +121,7 @@ def check_name(name: SegmentName, head: SegmentHead) -> None:
 
 def check_body(head: SegmentHead, content: Buffer) -> None:
     """Raises `Damaged` unless what follows the head has its size and its CRC-32C."""
-    found = len(content) - HEAD_BYTES
-    if found != head.body_bytes:
-        kind = TOO_SHORT if found < head.body_bytes else TOO_LONG
-        raise Damaged(kind, f"a segment's body has {found} bytes, not {head.body_bytes}")
-    crc = crc32c(memoryview(content)[HEAD_BYTES:])
-    if crc != head.body_crc:
-        raise Damaged(BODY_CRC, f"a segment's body has CRC-32C {crc:08x}, not {head.body_crc:08x}")
+    check_part(memoryview(content)[HEAD_BYTES:], head.body_bytes, head.body_crc, "a segment")
 
 
 def read_cluster(content: Buffer) -> str | None:

@@ -15,7 +15,6 @@ from streamd_audit.errors import (
     MISNAMED,
     TOO_LARGE,
     TOO_LONG,
-    TOO_SHORT,
     Damaged,
 )
 from streamd_audit.framing import (
@@ -23,6 +22,7 @@ from streamd_audit.framing import (
     Buffer,
     Decoder,
     Head,
+    check_part,
     decompressor,
     zstd_frame_size,
 )
@@ -86,7 +86,7 @@ def read_manifest(content: Buffer) -> Manifest:
     """Raises `Damaged`."""
     size, crc = _MANIFEST.unpack(content)
     encoded = memoryview(content)[_MANIFEST.size :]
-    _check_body(encoded, size, crc, "a manifest")
+    check_part(encoded, size, crc, "a manifest")
     return _decode_manifest(encoded)
 
 
@@ -119,7 +119,7 @@ def read_piece(content: Buffer) -> bytes:
     """
     head = read_piece_head(content)
     body = memoryview(content)[_PIECE.size :]
-    _check_body(body, head.body_bytes, head.body_crc, "a piece")
+    check_part(body, head.body_bytes, head.body_crc, "a piece")
     if head.rows_bytes > MAX_PIECE_BYTES:
         raise Damaged(TOO_LARGE, f"a piece says it has {head.rows_bytes} bytes of rows")
     if zstd_frame_size(body) != len(body):
@@ -138,15 +138,6 @@ def read_piece(content: Buffer) -> bytes:
     if len(rows) != head.rows_bytes or crc != head.rows_crc:
         raise Damaged(BODY_CRC, f"a piece's rows have CRC-32C {crc:08x}, not {head.rows_crc:08x}")
     return rows
-
-
-def _check_body(body: Buffer, size: int, crc: int, what: str) -> None:
-    if len(body) != size:
-        kind = TOO_SHORT if len(body) < size else TOO_LONG
-        raise Damaged(kind, f"{what} has {len(body)} bytes after its head, not {size}")
-    found = crc32c(body)
-    if found != crc:
-        raise Damaged(BODY_CRC, f"{what} has CRC-32C {found:08x}, not {crc:08x}")
 
 
 def _check_said(what: str, found: object, said: object) -> None:

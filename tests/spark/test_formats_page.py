@@ -12,6 +12,7 @@ import pytest
 
 from streamd.objectstore.checkpoints import read_manifest, read_piece
 from streamd.objectstore.ends import read_end
+from streamd.tiering.fence import FenceNote
 from streamd_audit import commands, ends, names, packs, rows, segments, snapshots
 from streamd_audit.framing import check_digest
 from tests.support.packs import chunks_of
@@ -96,7 +97,7 @@ def test_the_pointer_and_the_fence_are_the_ones_described() -> None:
     assert end == ends.ArchiveEnd(CLUSTER, 0, segments.Place(4, 2, 0xE1201B05, NOW_MS + 5))
     assert read_end(example("end")).position.index == 4
     (text,) = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
-    assert msgspec.to_builtins(ends.read_fence(text.encode())) == json.loads(text)
+    assert msgspec.to_builtins(msgspec.json.decode(text, type=FenceNote)) == json.loads(text)
 
 
 def test_every_kind_of_command_and_of_row_is_on_the_page() -> None:

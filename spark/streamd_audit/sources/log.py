@@ -216,6 +216,7 @@ def _foreign(content: bytes, cluster: str) -> Damaged | None:
 class LogSource(BucketSource):
     """One row for each command of each entry; an entry without commands has one row."""
 
+    NAME = "streamd_log"
     READER = LogReader
     MORE_OPTIONS = ("overlaps",)
     COLUMNS: ClassVar = {
@@ -248,10 +249,6 @@ class LogSource(BucketSource):
         "head": "binary",
         "problem": "string",
     }
-
-    @classmethod
-    def name(cls) -> str:
-        return "streamd_log"
 
 
 def _share(name: SegmentName, piece: Piece) -> tuple[int, int]:

@@ -2,55 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Any, ClassVar
-
-import pyarrow as pa
 
 from streamd_audit.errors import OTHER_CLUSTER, Damaged
 from streamd_audit.framing import check_digest
-from streamd_audit.names import SNAPSHOTS, ManifestName, parse
+from streamd_audit.names import SNAPSHOTS, ManifestName
 from streamd_audit.snapshots import check_manifest_name, read_manifest
 from streamd_audit.sources.planning import Piece
-from streamd_audit.sources.source import BucketReader, BucketSource
+from streamd_audit.sources.source import BucketSource, ObjectReader, holds
 from streamd_audit.store import Store
 
-_OF_NAME = ("cluster", "group", "object", "size", "index", "snapshot_id")
+_BY_LISTING = frozenset(("cluster", "group", "object", "size", "index", "snapshot_id"))
 
 
-class ManifestsReader(BucketReader):
+class ManifestsReader(ObjectReader):
     FOLDER = SNAPSHOTS
+    NAMES = ManifestName
+    OF_NAME: ClassVar = {"group": "group", "index": "index"}
 
-    def wants(self, name: str, size: int) -> bool:
-        found = parse(name)
-        return (
-            isinstance(found, ManifestName)
-            and self.filters.admits("group", found.group)
-            and self.filters.admits("index", found.index)
-        )
-
-    def batches(self, store: Store, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-        for piece in pieces:
-            name = parse(self.below(piece.name))
-            if not isinstance(name, ManifestName):
-                continue
-            row: dict[str, Any] = {
-                "group": name.group,
-                "index": name.index,
-                "snapshot_id": f"{name.snapshot_id:016x}",
-            }
-            yield from self.looked_at(piece, row, partial(self._look, store, piece, name))
-
-    def _look(self, store: Store, piece: Piece, name: ManifestName, row: dict[str, Any]) -> None:
-        if self.columns.issubset(_OF_NAME):
+    def look(self, store: Store, piece: Piece, name: ManifestName, row: dict[str, Any]) -> None:
+        row["snapshot_id"] = f"{name.snapshot_id:016x}"
+        if self.columns <= _BY_LISTING:
             return
         content = store.read(piece.name)
-        try:
-            check_digest(piece.name, content)
-            row["sha256_ok"] = True
-        except Damaged:
-            row["sha256_ok"] = False
+        row["sha256_ok"] = holds(check_digest, piece.name, content)
         manifest = read_manifest(content)
         of = manifest.of
         row.update(
@@ -71,6 +46,7 @@ class ManifestsReader(BucketReader):
 class ManifestsSource(BucketSource):
     """One row for each manifest."""
 
+    NAME = "streamd_manifests"
     READER = ManifestsReader
     COLUMNS: ClassVar = {
         "cluster": "string",
@@ -89,7 +65,3 @@ class ManifestsSource(BucketSource):
         "sha256_ok": "boolean",
         "problem": "string",
     }
-
-    @classmethod
-    def name(cls) -> str:
-        return "streamd_manifests"

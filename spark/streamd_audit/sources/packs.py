@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Any, ClassVar
 
-import pyarrow as pa
-
-from streamd_audit.errors import Damaged
 from streamd_audit.framing import check_digest
-from streamd_audit.names import PACKS, PackName, parse
+from streamd_audit.names import PACKS, PackName
 from streamd_audit.packs import (
     END_BYTES,
     HEAD_BYTES,
@@ -22,47 +17,25 @@ from streamd_audit.packs import (
     read_pack,
 )
 from streamd_audit.sources.planning import Piece
-from streamd_audit.sources.source import BucketReader, BucketSource
+from streamd_audit.sources.source import BucketSource, ObjectReader, holds
 from streamd_audit.store import Store
 
 # Of a pack's end: nearly all footers fit, so that one request brings them.
 _TAIL_BYTES = 64 * 1024
 
 
-class PacksReader(BucketReader):
+class PacksReader(ObjectReader):
     FOLDER = PACKS
-    TERM, NUMBER = "term", "number"
+    NAMES = PackName
+    OF_NAME: ClassVar = {"group": "group", "term": "term", "number": "number"}
 
     def wants(self, name: str, size: int) -> bool:
-        found = parse(name)
-        return (
-            isinstance(found, PackName)
-            and self.filters.admits("group", found.group)
-            and self.filters.admits(self.TERM, found.term)
-            and self.filters.admits(self.NUMBER, found.number)
-            and self.filters.admits("object", f"{self.cluster}/{name}")
-        )
+        return super().wants(name, size) and self.filters.admits("object", f"{self.cluster}/{name}")
 
-    def batches(self, store: Store, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-        for piece in pieces:
-            name = parse(self.below(piece.name))
-            if not isinstance(name, PackName):
-                continue
-            row: dict[str, Any] = {
-                "group": name.group,
-                "term": name.term,
-                "number": name.number,
-            }
-            yield from self.looked_at(piece, row, partial(self._look, store, piece, name))
-
-    def _look(self, store: Store, piece: Piece, name: PackName, row: dict[str, Any]) -> None:
+    def look(self, store: Store, piece: Piece, name: PackName, row: dict[str, Any]) -> None:
         if "sha256_ok" in self.columns:
             content = store.read(piece.name)
-            try:
-                check_digest(piece.name, content)
-                row["sha256_ok"] = True
-            except Damaged:
-                row["sha256_ok"] = False
+            row["sha256_ok"] = holds(check_digest, piece.name, content)
             row["footer_ok"] = False
             head, refs = read_pack(content)
             row["footer_ok"], row["slices"] = True, len(refs)
@@ -78,6 +51,7 @@ class PacksReader(BucketReader):
 class PacksSource(BucketSource):
     """One row for each pack, referred to or not."""
 
+    NAME = "streamd_packs"
     READER = PacksReader
     COLUMNS: ClassVar = {
         "cluster": "string",
@@ -91,10 +65,6 @@ class PacksSource(BucketSource):
         "sha256_ok": "boolean",
         "problem": "string",
     }
-
-    @classmethod
-    def name(cls) -> str:
-        return "streamd_packs"
 
 
 def footer_of(store: Store, piece: Piece) -> list[SliceRef]:

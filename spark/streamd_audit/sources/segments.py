@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Any, ClassVar
 
-import pyarrow as pa
-
-from streamd_audit.errors import CHAIN, Damaged
 from streamd_audit.framing import check_digest
-from streamd_audit.names import LOG, SegmentName, parse
+from streamd_audit.names import LOG, SegmentName
 from streamd_audit.segments import (
     HEAD_BYTES,
     SegmentHead,
     check_body,
     check_cluster,
     check_name,
+    check_segment,
     read_cluster,
-    read_entries,
     read_head,
 )
 from streamd_audit.sources.planning import Piece
-from streamd_audit.sources.source import BucketReader, BucketSource
+from streamd_audit.sources.source import BucketSource, ObjectReader, holds
 from streamd_audit.store import Store
 
 _OF_HEAD = (
@@ -32,46 +27,23 @@ _OF_HEAD = (
 _OF_WHOLE = ("named_cluster", "sha256_ok", "crc_ok", "chain_ok")
 
 
-class SegmentsReader(BucketReader):
+class SegmentsReader(ObjectReader):
     FOLDER = LOG
+    NAMES = SegmentName
+    OF_NAME: ClassVar = {"group": "group", "first_index": "first", "last_index": "last"}
 
-    def wants(self, name: str, size: int) -> bool:
-        found = parse(name)
-        return (
-            isinstance(found, SegmentName)
-            and self.filters.admits("group", found.group)
-            and self.filters.admits("first_index", found.first)
-            and self.filters.admits("last_index", found.last)
-        )
-
-    def batches(self, store: Store, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-        for piece in pieces:
-            name = parse(self.below(piece.name))
-            if not isinstance(name, SegmentName):
-                continue
-            row: dict[str, Any] = {
-                "group": name.group,
-                "first_index": name.first,
-                "last_index": name.last,
-            }
-            yield from self.looked_at(piece, row, partial(self._look, store, piece, name))
-
-    def _look(self, store: Store, piece: Piece, name: SegmentName, row: dict[str, Any]) -> None:
-        """Fill a row as far as its columns are asked for. Raises `Damaged`, with the row filled
-        up to there."""
+    def look(self, store: Store, piece: Piece, name: SegmentName, row: dict[str, Any]) -> None:
         if not self.columns.isdisjoint(_OF_WHOLE):
             content = store.read(piece.name)
             row["sha256_ok"] = row["crc_ok"] = False
             head = _checked_head(content, name, row)
-            row["crc_ok"] = _holds(check_body, head, content)
-            row["sha256_ok"] = _holds(check_digest, piece.name, content)
+            row["crc_ok"] = holds(check_body, head, content)
+            row["sha256_ok"] = holds(check_digest, piece.name, content)
             check_body(head, content)
             row["named_cluster"] = read_cluster(content)
             if "chain_ok" in self.columns:
                 row["chain_ok"] = False
-                for entry in read_entries(content):
-                    if not entry.is_linked:
-                        raise Damaged(CHAIN, f"entry {entry.index} breaks the chain", entry.index)
+                check_segment(content)
                 row["chain_ok"] = True
             check_digest(piece.name, content)
             check_name(name, head)
@@ -84,6 +56,7 @@ class SegmentsReader(BucketReader):
 class SegmentsSource(BucketSource):
     """One row for each segment."""
 
+    NAME = "streamd_segments"
     READER = SegmentsReader
     COLUMNS: ClassVar = {
         "cluster": "string",
@@ -111,10 +84,6 @@ class SegmentsSource(BucketSource):
         "problem": "string",
     }
 
-    @classmethod
-    def name(cls) -> str:
-        return "streamd_segments"
-
 
 def _checked_head(content: bytes, name: SegmentName, row: dict[str, Any]) -> SegmentHead:
     head = read_head(content)
@@ -133,11 +102,3 @@ def _checked_head(content: bytes, name: SegmentName, row: dict[str, Any]) -> Seg
         body_crc=head.body_crc,
     )
     return head
-
-
-def _holds(check: Any, *about: Any) -> bool:
-    try:
-        check(*about)
-    except Damaged:
-        return False
-    return True

@@ -48,7 +48,7 @@ class Found(msgspec.Struct, gc=False):
 
 
 class SlicesReader(PacksReader):
-    TERM, NUMBER = "pack_term", "pack_number"
+    OF_NAME: ClassVar = {"group": "group", "pack_term": "term", "pack_number": "number"}
 
     def parts_of(self, name: str, size: int) -> int:
         if "pack_sha256_ok" in self.columns:
@@ -157,6 +157,7 @@ class SlicesReader(PacksReader):
 class SlicesSource(BucketSource):
     """One row for each slice of each pack, referred to or not."""
 
+    NAME = "streamd_slices"
     READER = SlicesReader
     COLUMNS: ClassVar = {
         "cluster": "string",
@@ -182,10 +183,6 @@ class SlicesSource(BucketSource):
         "pack_sha256_ok": "boolean",
         "problem": "string",
     }
-
-    @classmethod
-    def name(cls) -> str:
-        return "streamd_slices"
 
 
 def _recovered(content: bytes) -> Iterator[Found]:

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from streamd_audit.errors import Damaged, ObjectMissing
-from streamd_audit.names import is_cluster
+from streamd_audit.names import ObjectName, is_cluster, parse
 from streamd_audit.sources.filters import Filters
 from streamd_audit.sources.planning import Piece, Planner, Task
 from streamd_audit.store import OPTIONS as STORE_OPTIONS
@@ -33,11 +33,16 @@ class BadOption(ValueError):
 class BucketSource(DataSource):
     """A source of rows about one kind of object in a cluster's folder."""
 
+    NAME: ClassVar[str]
     # Of each column its type in SQL, in Spark's own spelling. All may be null.
     COLUMNS: ClassVar[Mapping[str, str]]
     READER: ClassVar[type[BucketReader]]
     # What this source takes besides the options of all sources.
     MORE_OPTIONS: ClassVar[Sequence[str]] = ()
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.NAME
 
     def schema(self) -> str:
         return ", ".join(f"`{name}` {kind}" for name, kind in self.COLUMNS.items())
@@ -126,20 +131,6 @@ class BucketReader(DataSourceReader):
 
     # -- aids -----------------------------------------------------------------------------------
 
-    def looked_at(
-        self, piece: Piece, row: dict[str, Any], look: Callable[[dict[str, Any]], None]
-    ) -> Iterator[pa.RecordBatch]:
-        """The row about an object: what is known by its name, and what `look` fills in, up to where
-        it meets damage. There is none if the object was merged or removed since it was listed."""
-        row.update(cluster=self.cluster, object=piece.name, size=piece.size)
-        try:
-            look(row)
-        except ObjectMissing:
-            return
-        except Damaged as damaged:
-            row["problem"] = self.told(damaged, piece.name)
-        yield self.row(**row)
-
     def open(self) -> Store:
         """The store that the options name. Raises what is wrong with it, in one line."""
         url = self.options.get("store") or self.options.get("path")
@@ -196,6 +187,52 @@ class BucketReader(DataSourceReader):
         if "problem" not in self.columns:
             raise Damaged(damaged.kind, f"{where}: {damaged.detail}".removeprefix(": "), damaged.at)
         return f"{damaged.kind}: {damaged.detail}"
+
+
+class ObjectReader(BucketReader):
+    """Reads one row about each object: what its name says, and what `look` finds in it."""
+
+    NAMES: ClassVar[type[ObjectName]]
+    # The columns that the name tells, and the fields of the name that they are.
+    OF_NAME: ClassVar[Mapping[str, str]]
+
+    @abstractmethod
+    def look(self, store: Store, piece: Piece, name: Any, row: dict[str, Any]) -> None:
+        """Fill a row as far as its columns are asked for, up to damage.
+
+        `name` is of the type `NAMES`. Raises `Damaged`, `ObjectMissing`.
+        """
+
+    def wants(self, name: str, size: int) -> bool:
+        found = parse(name)
+        return isinstance(found, self.NAMES) and all(
+            self.filters.admits(column, getattr(found, field))
+            for column, field in self.OF_NAME.items()
+        )
+
+    def batches(self, store: Store, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+        for piece in pieces:
+            name = parse(self.below(piece.name))
+            if not isinstance(name, self.NAMES):
+                continue
+            row = {column: getattr(name, field) for column, field in self.OF_NAME.items()}
+            row.update(cluster=self.cluster, object=piece.name, size=piece.size)
+            try:
+                self.look(store, piece, name, row)
+            except ObjectMissing:
+                continue  # merged or removed since it was listed
+            except Damaged as damaged:
+                row["problem"] = self.told(damaged, piece.name)
+            yield self.row(**row)
+
+
+def holds(check: Callable[..., object], *about: Any) -> bool:
+    """Whether a check finds no damage."""
+    try:
+        check(*about)
+    except Damaged:
+        return False
+    return True
 
 
 def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

@@ -188,6 +188,7 @@ class StateSource(BucketSource):
     """One row for each row of the newest state of each group; with ``index`` of the newest one that
     is not after that entry, with ``every`` of all there are."""
 
+    NAME = "streamd_state"
     READER = StateReader
     MORE_OPTIONS = ("index", "every")
     COLUMNS: ClassVar = {
@@ -229,10 +230,6 @@ class StateSource(BucketSource):
         "live": "bigint",
         "problem": "string",
     }
-
-    @classmethod
-    def name(cls) -> str:
-        return "streamd_state"
 
 
 def _column(rows: Sequence[StateRow], column: str) -> Any:
