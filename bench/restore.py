@@ -135,7 +135,6 @@ def measure(base: Path, config: ColdConfig, messages: int) -> None:
     tell(restore(base, "newest", config), messages)
     # With the snapshots gone the log is all there is.
     object_store = open_object_store(config, base)
-    assert object_store is not None
     remove_snapshots(object_store)
     tell(restore(base, "log", config, "--index", str(index)), messages)
 

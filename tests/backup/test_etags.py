@@ -21,9 +21,7 @@ STREAM = "/v1/stream/s"
 
 
 async def store_of(config: ColdConfig, data: Path) -> AsyncObjectStore:
-    cold = await open_cold(config, data, run_blocking=in_thread, random=Random(3))
-    assert cold is not None
-    return cold
+    return await open_cold(config, data, run_blocking=in_thread, random=Random(3))
 
 
 async def tags(http: httpx.AsyncClient) -> set[str]:

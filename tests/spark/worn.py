@@ -121,7 +121,6 @@ async def write_worn(directory: Path, place: Place) -> Restored:
     cold = await open_cold(
         replace(cold_config), directory, run_blocking=in_thread, random=Random(2)
     )
-    assert cold is not None
     try:
         done = await restored(cold, directory / "new" / "data")
     finally:

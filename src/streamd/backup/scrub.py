@@ -24,11 +24,12 @@ from streamd.group.proposals import Unavailable
 from streamd.objectstore.catalog import Catalog
 from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing
 from streamd.objectstore.names import CHECKPOINTS, LOG, PIECES, group_folder
-from streamd.objectstore.objects import MAX_PAGE, ObjectInfo
+from streamd.objectstore.objects import ObjectInfo
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.commands import Scrubbed
 from streamd.streams.model import MAX_NAMED, Pack, Scrub
+from streamd.streams.packs import Place, StoredPack, living_page
 from streamd.tiering.tier import LeaderTerm
 
 log = structlog.get_logger("streamd.objectstore")
@@ -46,8 +47,6 @@ _ROUND_S = 5.0
 _COMMAND_BYTES = 2048
 
 _PACK = msgspec.msgpack.Decoder(Pack)
-
-Place = tuple[int, int]
 
 
 class Scrubber:
@@ -160,7 +159,7 @@ class Scrubber:
         await self._group.stored()
         start: bytes | None = keys.PACK
         while start is not None:
-            packs, start = await self._target.run_blocking(_live_packs, self._store, start)
+            packs, start = await self._target.run_blocking(living_page, self._store, start)
             absent: set[str] = set()
             sizes = {pack.name: pack.size for _, pack in packs}
             for folder, names in groupby(sorted(sizes), key=_folder_of):
@@ -333,24 +332,14 @@ def _folder_of(name: str) -> str:
     return name[: name.rindex("/") + 1]
 
 
-def _next_pack(store: StateStore, place: Place) -> tuple[Place, Pack] | None:
+def _next_pack(store: StateStore, place: Place) -> StoredPack | None:
     """The pack of that place, or the next one after it. Blocks."""
     start: bytes | None = keys.pack_key(*place)
     while start is not None:
-        packs, start = _live_packs(store, start, limit=10)
+        packs, start = living_page(store, start, limit=10)
         if packs:
             return packs[0]
     return None
-
-
-def _live_packs(
-    store: StateStore, start: bytes, limit: int = MAX_PAGE
-) -> tuple[list[tuple[Place, Pack]], bytes | None]:
-    """Packs that slices are in, among the next rows, and where to go on. Blocks."""
-    rows = store.scan(start, bytes([keys.PACK[0] + 1]), limit=limit)
-    packs = [(keys.place_in(key[1:]), _PACK.decode(value)) for key, value in rows]
-    following = rows[-1][0] + b"\0" if len(rows) == limit else None
-    return [(place, pack) for place, pack in packs if pack.live], following
 
 
 def _packs_at(store: StateStore, places: Sequence[Place]) -> list[Pack]:

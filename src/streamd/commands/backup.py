@@ -38,7 +38,7 @@ from streamd.objectstore.names import cluster_folder
 from streamd.privacy import keep_private
 from streamd.redaction import shown
 from streamd.storage.errors import StorageError
-from streamd.tiering.async_store import AsyncObjectStore, open_object_store
+from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import fences_of, remove_fence
 
 EXIT_WRONG = 1
@@ -107,15 +107,8 @@ def use_store(config: Config, work: Callable[[AsyncObjectStore], Awaitable[T]]) 
     share_one_heap()
 
     async def run() -> T:
-        store = open_object_store(config.cold, Path(config.server.data_dir))
-        assert store is not None
-        cold = AsyncObjectStore(
-            store,
-            run_blocking=in_thread,
-            random=Random(),
-            max_requests=config.cold.max_requests,
-            timeout_s=config.cold.timeout_ms / 1000,
-        )
+        data_dir = Path(config.server.data_dir)
+        cold = AsyncObjectStore.open(config.cold, data_dir, in_thread, Random())
         try:
             return await work(cold)
         finally:

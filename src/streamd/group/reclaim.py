@@ -44,7 +44,7 @@ async def reclaim_forever(store: StateStore, run_blocking: RunBlocking, pins: Pi
 def reclaim_some(store: StateStore, start: bytes, pinned: Set[int]) -> bytes | None:
     """Remove some rows; returns the note to continue with, or None
     after the last one."""
-    stop = bytes([start[0] + 1])
+    stop = keys.end_of(start)
     notes = store.scan(start, stop, limit=_NOTES_PER_SLICE)
     budget = _KEYS_PER_SLICE
     for note, _ in notes:

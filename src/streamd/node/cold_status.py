@@ -12,13 +12,10 @@ import trio
 from streamd.backup.archive import Archive
 from streamd.metrics import Metrics
 from streamd.node.node import Node
-from streamd.objectstore.objects import MAX_PAGE
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
-from streamd.streams.model import Pack
+from streamd.streams.packs import stored_packs
 from streamd.tiering.tier import ColdTier, LeaderTerm, PeriodicTask
-
-_PACK = msgspec.msgpack.Decoder(Pack)
 
 
 class Packs(NamedTuple):
@@ -136,19 +133,16 @@ def _last_error(tier: ColdTier) -> dict[str, object] | None:
 def _sum_up(store: StateStore) -> Packs:
     """Blocks."""
     objects = size = dead = 0
-    start, stop = keys.PACK, bytes([keys.PACK[0] + 1])
-    while rows := store.scan(start, stop, limit=MAX_PAGE):
-        packs = [_PACK.decode(value) for _, value in rows]
-        objects += len(packs)
-        size += sum(pack.size for pack in packs)
-        dead += sum(not pack.live for pack in packs)
-        start = rows[-1][0] + b"\0"
+    for _, pack in stored_packs(store):
+        objects += 1
+        size += pack.size
+        dead += not pack.live
     return Packs(objects, size, dead)
 
 
 def _oldest_hot_ms(store: StateStore) -> int | None:
     """Blocks."""
-    rows = store.scan(keys.HOT, bytes([keys.HOT[0] + 1]), limit=1)
+    rows = store.scan(keys.HOT, keys.end_of(keys.HOT), limit=1)
     return keys.parse_hot(rows[0][0])[0] if rows else None
 
 

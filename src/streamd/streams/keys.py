@@ -230,6 +230,11 @@ def trimmed_slices(note: bytes) -> tuple[bytes, bytes]:
     return slice_key(stream_id, 0), slice_key(stream_id, record + 1)
 
 
+def end_of(key: bytes) -> bytes:
+    """The key after all keys with the letter of `key`."""
+    return bytes([key[0] + 1])
+
+
 def id_range(letter: bytes, stream_id: int) -> tuple[bytes, bytes]:
     """The half-open range of all keys of one stream id under `letter`."""
     return _PAIR.pack(letter, stream_id), _PAIR.pack(letter, stream_id + 1)

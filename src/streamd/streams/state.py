@@ -287,7 +287,7 @@ def idle_uploads(store: KeyValue, until_ms: int, limit: int) -> list[int]:
 
     Blocks.
     """
-    start, stop = keys.UPLOAD, bytes([keys.UPLOAD[0] + 1])
+    start, stop = keys.UPLOAD, keys.end_of(keys.UPLOAD)
     return [
         keys.parse_id(row)
         for row, value in store.scan(start, stop, limit=limit)

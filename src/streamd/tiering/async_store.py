@@ -46,33 +46,32 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
-def open_object_store(config: ColdConfig, data_dir: Path) -> ObjectStore | None:
+def open_object_store(config: ColdConfig, data_dir: Path) -> ObjectStore:
     """The object store that the configuration names; below it each cluster has a folder.
 
-    None when there is none. Raises `ColdRefused` for what cannot work; nothing is asked yet.
+    Nothing is asked yet. Raises `ColdRefused` for what cannot work.
     """
     if config.backend == "fs":
         return FsStore(Path(config.fs_path) if config.fs_path else data_dir / "cold")
-    if config.backend == "s3":
-        # The client's library is a fifth of what a start loads.
-        from streamd.objectstore.s3 import S3Store
+    assert config.backend == "s3"
+    assert config.s3_bucket is not None
+    # The client's library is a fifth of what a start loads.
+    from streamd.objectstore.s3 import S3Store
 
-        assert config.s3_bucket is not None
-        prefix = config.s3_prefix.strip("/")
-        return S3Store(
-            bucket=config.s3_bucket,
-            region=config.s3_region,
-            endpoint=config.s3_endpoint,
-            access_key_id=config.s3_access_key_id,
-            secret_access_key=config.s3_secret_access_key,
-            session_token=config.s3_session_token,
-            ca_file=config.s3_ca,
-            prefix=f"{prefix}/" if prefix else "",
-            timeout_s=config.timeout_ms / 1000,
-            # Readers have as many requests as the node's own work.
-            connections=2 * config.max_requests,
-        )
-    return None
+    prefix = config.s3_prefix.strip("/")
+    return S3Store(
+        bucket=config.s3_bucket,
+        region=config.s3_region,
+        endpoint=config.s3_endpoint,
+        access_key_id=config.s3_access_key_id,
+        secret_access_key=config.s3_secret_access_key,
+        session_token=config.s3_session_token,
+        ca_file=config.s3_ca,
+        prefix=f"{prefix}/" if prefix else "",
+        timeout_s=config.timeout_ms / 1000,
+        # Readers have as many requests as the node's own work.
+        connections=2 * config.max_requests,
+    )
 
 
 class StoreHealth:
@@ -160,6 +159,22 @@ class AsyncObjectStore:
         self.health = StoreHealth(store.place)
         # The last two objects that were read without an error.
         self._read_lately: list[str] = []
+
+    @classmethod
+    def open(
+        cls, config: ColdConfig, data_dir: Path, run_blocking: RunBlocking, random: Random
+    ) -> AsyncObjectStore:
+        """The store that the configuration names; nothing is asked yet. Blocks.
+
+        Raises `ColdRefused` for what cannot work.
+        """
+        return cls(
+            open_object_store(config, data_dir),
+            run_blocking=run_blocking,
+            random=random,
+            max_requests=config.max_requests,
+            timeout_s=config.timeout_ms / 1000,
+        )
 
     def for_readers(self) -> AsyncObjectStore:
         """The same store with as many requests of its own, so that readers and the node's own work

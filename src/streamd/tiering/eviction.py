@@ -240,7 +240,7 @@ def _start(store: StateStore, key: bytes, value: bytes) -> int:
 
 def _next_row(store: StateStore, place: Place) -> tuple[bytes, bytes] | None:
     """The first chunk or part from a place on."""
-    rows = store.scan(place.key, bytes([place.letter[0] + 1]), limit=1)
+    rows = store.scan(place.key, keys.end_of(place.letter), limit=1)
     return rows[0] if rows else None
 
 

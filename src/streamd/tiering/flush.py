@@ -198,7 +198,7 @@ class Flusher:
 
 def _oldest_ms(store: StateStore, stuck: Mapping[bytes, Stuck]) -> int | None:
     """The time since which the oldest flushable bytes have been hot. Blocks."""
-    rows = store.scan(keys.HOT, bytes([keys.HOT[0] + 1]), limit=len(stuck) + 1)
+    rows = store.scan(keys.HOT, keys.end_of(keys.HOT), limit=len(stuck) + 1)
     found = (keys.parse_hot(key) for key, _ in rows)
     return next((hot_ms for hot_ms, owner in found if owner not in stuck), None)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence, Set
-from typing import NamedTuple
 
 import msgspec
 import trio
@@ -33,6 +32,7 @@ from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.commands import DropSlices, ForgetPacks
 from streamd.streams.model import Pack
+from streamd.streams.packs import Place, StoredPack, pack_page
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.cold_reader import ColdReader
 from streamd.tiering.fence import Guard
@@ -48,8 +48,6 @@ _MAX_REMEMBERED = 100_000
 
 _PACK = msgspec.msgpack.Decoder(Pack)
 
-Place = tuple[int, int]
-
 
 class Removed(msgspec.Struct, rename={"repacked_packs": "compacted_packs"}):
     """What a round removed or repacked, as ``/cluster/cold`` tells it."""
@@ -59,11 +57,6 @@ class Removed(msgspec.Struct, rename={"repacked_packs": "compacted_packs"}):
     deleted_bytes: int = 0
     repacked_packs: int = 0
     deleted_orphans: int = 0
-
-
-class _Dead(NamedTuple):
-    place: Place
-    pack: Pack
 
 
 class ColdGc:
@@ -218,7 +211,7 @@ class ColdGc:
             return manifest.log_index if manifest is not None else 0
         return 0
 
-    async def _delete_packs(self, dead: Sequence[_Dead], removed: Removed) -> None:
+    async def _delete_packs(self, dead: Sequence[StoredPack], removed: Removed) -> None:
         """Objects first: should this end in between, their rows still tell of them."""
         own = [one.pack for one in dead if one.pack.name.startswith(self._folder)]
         await self._guard.check(deleting=True)
@@ -271,7 +264,7 @@ class ColdGc:
 
 def _notes(store: StateStore, start: bytes) -> tuple[list[bytes], bytes | None]:
     """Notes of one kind from `start` on, and where to go on. Blocks."""
-    rows = store.scan(start, bytes([start[0] + 1]), limit=MAX_PAGE)
+    rows = store.scan(start, keys.end_of(start), limit=MAX_PAGE)
     return [note for note, _ in rows], rows[-1][0] + b"\0" if len(rows) == MAX_PAGE else None
 
 
@@ -284,11 +277,9 @@ def _slices(store: StateStore, note: bytes, stream_id: int, after: int) -> list[
     return [keys.parse_number(row) for row, _ in rows]
 
 
-def _dead_packs(store: StateStore, start: bytes) -> tuple[list[_Dead], bytes | None]:
+def _dead_packs(store: StateStore, start: bytes) -> tuple[list[StoredPack], bytes | None]:
     """Dead packs among the next rows, and where to go on. Blocks."""
-    rows = store.scan(start, bytes([keys.PACK[0] + 1]), limit=MAX_PAGE)
-    packs = [_Dead(keys.place_in(key[1:]), _PACK.decode(value)) for key, value in rows]
-    following = rows[-1][0] + b"\0" if len(rows) == MAX_PAGE else None
+    packs, following = pack_page(store, start)
     return [one for one in packs if not one.pack.live], following
 
 

@@ -17,13 +17,14 @@ from streamd.blocking import RunBlocking
 from streamd.group.group import Group
 from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing
 from streamd.objectstore.names import check_digest, cluster_folder
-from streamd.objectstore.objects import MAX_OBJECT_BYTES, MAX_PAGE
+from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.objectstore.packs import Pack as MadePack
 from streamd.objectstore.packs import PackWriter, decode_slice, read_pack
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.commands import MovedSlice, MoveSlices
 from streamd.streams.model import ColdSlice, Pack, SliceRef
+from streamd.streams.packs import Place, StoredPack, living_page
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.tier import LeaderTerm
 
@@ -43,25 +44,7 @@ _MAX_LIVING_BYTES = MAX_OBJECT_BYTES - 4 * 1024 * 1024
 # Packs remembered to be left alone.
 _MAX_REMEMBERED = 100_000
 
-_PACK = msgspec.msgpack.Decoder(Pack)
 _SLICE = msgspec.msgpack.Decoder(ColdSlice)
-
-Place = tuple[int, int]
-
-
-class _Found(NamedTuple):
-    """A pack of which something is alive."""
-
-    place: Place
-    pack: Pack
-
-    @property
-    def looks_sparse(self) -> bool:
-        return self.pack.live < self.pack.size * _SPARSE
-
-    @property
-    def size_class(self) -> int:
-        return self.pack.live.bit_length() // _CLASS_BITS
 
 
 class _Living(NamedTuple):
@@ -100,7 +83,7 @@ class Repacker:
         self._sparse_start: bytes | None = keys.PACK
         self._small_start: bytes | None = keys.PACK
         # Small packs met since the beginning, by class.
-        self._small: dict[int, list[_Found]] = {}
+        self._small: dict[int, list[StoredPack]] = {}
 
     async def begin(self) -> None:
         """Begin with the first pack again. Raises `StorageError`."""
@@ -118,10 +101,10 @@ class Repacker:
         emptied = 0
         while self._sparse_start is not None and self._has_room(living):
             packs, following = await self._run_blocking(
-                _living_packs, self._store, self._sparse_start
+                living_page, self._store, self._sparse_start
             )
             for one in packs:
-                if one.looks_sparse and one not in self._dense and one not in self._left:
+                if _looks_sparse(one.pack) and one not in self._dense and one not in self._left:
                     if not self._has_room(living, one.pack.live):
                         # It is the first of the next pack. Looked at again for this one, which
                         # may still be smaller than packs should be, it would never fit.
@@ -142,9 +125,7 @@ class Repacker:
         Raises `ColdError`, `Unavailable`, `OutcomeUnknown`.
         """
         while self._small_start is not None:
-            packs, following = await self._run_blocking(
-                _living_packs, self._store, self._small_start
-            )
+            packs, following = await self._run_blocking(living_page, self._store, self._small_start)
             for one in packs:
                 self._small_start = keys.pack_key(*one.place) + b"\0"
                 together = self._note_small(one)
@@ -160,7 +141,7 @@ class Repacker:
             return False
         return size < self._pack_bytes and len(living) < _MAX_SLICES
 
-    async def _sparse(self, one: _Found) -> list[_Living]:
+    async def _sparse(self, one: StoredPack) -> list[_Living]:
         """The living slices of a pack; none when it is not sparse after all."""
         living, total = await self._living(one)
         if living and sum(found.ref.length for found in living) >= _SPARSE * total:
@@ -168,19 +149,19 @@ class Repacker:
             return []
         return living
 
-    def _note_small(self, one: _Found) -> list[_Found]:
+    def _note_small(self, one: StoredPack) -> list[StoredPack]:
         """Note a small pack; those of its class once they are enough for one of the next."""
-        is_to_be_moved = one.looks_sparse and one not in self._dense
+        is_to_be_moved = _looks_sparse(one.pack) and one not in self._dense
         if one.pack.live >= self._pack_bytes * _SMALL or is_to_be_moved or one in self._left:
             return []
-        alike = self._small.setdefault(one.size_class, [])
+        alike = self._small.setdefault(_size_class(one.pack), [])
         alike.append(one)
         size = sum(small.pack.live for small in alike)
         if len(alike) < _SMALL_AT_ONCE and size < self._pack_bytes:
             return []
-        return self._small.pop(one.size_class)
+        return self._small.pop(_size_class(one.pack))
 
-    async def _repack_small_ones(self, lead: LeaderTerm, small: Sequence[_Found]) -> int:
+    async def _repack_small_ones(self, lead: LeaderTerm, small: Sequence[StoredPack]) -> int:
         """Merge packs, those that can be; returns of how many there is one now."""
         living: list[_Living] = []
         merged = 0
@@ -196,7 +177,7 @@ class Repacker:
         await self._move(lead, living)
         return merged
 
-    async def _living(self, one: _Found) -> tuple[list[_Living], int]:
+    async def _living(self, one: StoredPack) -> tuple[list[_Living], int]:
         """The living slices of a pack, and the bytes of all; none where it cannot be read."""
         try:
             content = await self._cold.get(one.pack.name, 0, one.pack.size)
@@ -222,24 +203,24 @@ class _Remembered:
     def __init__(self) -> None:
         self._live: dict[Place, int] = {}
 
-    def __contains__(self, one: _Found) -> bool:
+    def __contains__(self, one: StoredPack) -> bool:
         return self._live.get(one.place) == one.pack.live
 
-    def add(self, one: _Found) -> None:
+    def add(self, one: StoredPack) -> None:
         if len(self._live) >= _MAX_REMEMBERED:
             self._live.clear()
         self._live[one.place] = one.pack.live
 
 
-def _living_packs(store: StateStore, start: bytes) -> tuple[list[_Found], bytes | None]:
-    """Packs among the next rows of which something is alive, and where to go on. Blocks."""
-    rows = store.scan(start, bytes([keys.PACK[0] + 1]), limit=MAX_PAGE)
-    packs = [_Found(keys.place_in(key[1:]), _PACK.decode(value)) for key, value in rows]
-    following = rows[-1][0] + b"\0" if len(rows) == MAX_PAGE else None
-    return [one for one in packs if one.pack.live], following
+def _looks_sparse(pack: Pack) -> bool:
+    return pack.live < pack.size * _SPARSE
 
 
-def _pick(store: StateStore, one: _Found, content: bytes) -> tuple[list[_Living], int]:
+def _size_class(pack: Pack) -> int:
+    return pack.live.bit_length() // _CLASS_BITS
+
+
+def _pick(store: StateStore, one: StoredPack, content: bytes) -> tuple[list[_Living], int]:
     """The slices of a whole pack to which rows refer, and the bytes of all slices. Blocks.
 
     Raises `ObjectCorrupt`.

@@ -20,7 +20,7 @@ from streamd.config import ColdConfig, ConfigError
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.objectstore.errors import ColdError, ColdRefused, ColdUnavailable
-from streamd.tiering.async_store import AsyncObjectStore, open_object_store
+from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.cold_reader import ColdReader
 
 log = structlog.get_logger("streamd.objectstore")
@@ -33,24 +33,15 @@ P = ParamSpec("P")
 
 async def open_cold(
     config: ColdConfig, data_dir: Path, *, run_blocking: RunBlocking, random: Random
-) -> AsyncObjectStore | None:
-    """The cold store of the configuration, tried out; None when there is none.
+) -> AsyncObjectStore:
+    """The cold store of the configuration, tried out.
 
     One that does not answer within `timeout_ms` may yet: that is a warning. Raises `ConfigError`
     for one that will never do. `run_blocking` should leave calls that are cancelled: what hangs
     must not hold up a node that ends.
     """
     try:
-        store = await run_blocking(open_object_store, config, data_dir)
-        if store is None:
-            return None
-        cold = AsyncObjectStore(
-            store,
-            run_blocking=run_blocking,
-            random=random,
-            max_requests=config.max_requests,
-            timeout_s=config.timeout_ms / 1000,
-        )
+        cold = await run_blocking(AsyncObjectStore.open, config, data_dir, run_blocking, random)
         await cold.check(config.timeout_ms / 1000)
     except ColdUnavailable as error:
         log.warning("the cold store does not answer; old bytes stay here", error=str(error))
