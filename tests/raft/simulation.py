@@ -15,10 +15,10 @@ from zlib import crc32
 import msgspec
 
 from streamd.raft.core import CoreRefused, NotLeader, Overloaded, Role, Settings
-from streamd.raft.invariants import Checker, InvariantBroken
 from streamd.raft.messages import AppendRejected, Configuration, Message, VoteRequest
 from tests.raft.cluster import SimulatedDisk, SimulatedNode, Snapshot, bootstrapped_disk
 from tests.raft.faults import Faults
+from tests.raft.invariants import Checker, InvariantBroken
 
 MAX_ON_THE_WAY = 80
 HEALING_ROUNDS = 400

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from streamd.raft.core import Settings
-from streamd.raft.invariants import Checker, InvariantBroken
 from streamd.raft.messages import Entry, EntryKind, HardState
 from tests.raft.cluster import SimulatedDisk, SimulatedNode
+from tests.raft.invariants import Checker, InvariantBroken
 
 
 def node_with(node_id: int, *entries: Entry) -> SimulatedNode:

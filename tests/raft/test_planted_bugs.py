@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 from streamd.raft.core import RaftViolation
-from streamd.raft.invariants import InvariantBroken
+from tests.raft.invariants import InvariantBroken
 from tests.raft.planted_bugs import FOR_RANDOM, FOR_SCRIPTS, Plant
 from tests.raft.simulation import run_seed
 from tests.raft.test_scripts import SCRIPTS, played

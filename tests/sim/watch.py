@@ -16,11 +16,11 @@ import msgspec
 
 from streamd.node.node import Node
 from streamd.raft.core import Core, Role
-from streamd.raft.invariants import Checker, InvariantBroken
 from streamd.raft.messages import HardState, Message
 from streamd.storage.log_storage import LogStorage
 from streamd.streams.commands import Command, Outcome
 from streamd.streams.sessions import PackageStamp
+from tests.raft.invariants import Checker, InvariantBroken
 
 __all__ = ["InvariantBroken", "Watch"]
 

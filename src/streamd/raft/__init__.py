@@ -20,8 +20,8 @@ message to `elections` (campaigns, pre-vote 9.6), `following` (3.5) or `leadersh
 `replication` with a `progress` for each follower, `reads` (ReadIndex, 6.4), `transfer` (3.10),
 `changes` (joint consensus, 4.3). `forwarded_reads` are reads at a follower. `checks` refuses
 messages no correct peer sends. `vote_eligibility` keeps a node whose disk lost entries from voting.
-`lag` tells whether a follower has caught up. `invariants` are the safety properties as checks that
-every simulation runs after each event; nothing in the server imports them.
+`lag` tells whether a follower has caught up. The safety properties are checks that every simulation
+runs after each event: tests/raft/invariants.py.
 
 Invariants:
 
