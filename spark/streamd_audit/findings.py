@@ -7,7 +7,7 @@ fault has one name whichever job meets it first. The names are stable: scripts m
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -196,26 +196,12 @@ class Finding:
     cause: str
 
 
-FINDINGS_DDL = (
-    "severity string, kind string, cluster string, `group` int, stream string, stream_id long, "
-    "offset string, index long, object string, expected string, found string, cause string"
-)
+_INTEGERS = {"group": pa.int32(), "stream_id": pa.int64(), "index": pa.int64()}
 FINDINGS_ARROW = pa.schema(
-    [
-        ("severity", pa.string()),
-        ("kind", pa.string()),
-        ("cluster", pa.string()),
-        ("group", pa.int32()),
-        ("stream", pa.string()),
-        ("stream_id", pa.int64()),
-        ("offset", pa.string()),
-        ("index", pa.int64()),
-        ("object", pa.string()),
-        ("expected", pa.string()),
-        ("found", pa.string()),
-        ("cause", pa.string()),
-    ]
+    [(field.name, _INTEGERS.get(field.name, pa.string())) for field in fields(Finding)]
 )
+_SQL = {pa.string(): "string", pa.int32(): "int", pa.int64(): "long"}
+FINDINGS_DDL = ", ".join(f"`{field.name}` {_SQL[field.type]}" for field in FINDINGS_ARROW)
 
 
 def finding(

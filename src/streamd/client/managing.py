@@ -32,17 +32,22 @@ from streamd.headers import (
 _DEFAULT_TYPE = "text/plain"
 _PAGE = 1000
 
-
-@click.command()
-@click.argument("name")
-@type_option
-@click.option(
+_ttl_option = click.option(
     "--ttl",
     type=click.IntRange(min=0),
     metavar="SECONDS",
     help="Expire this long after the last use.",
 )
-@click.option("--expires-at", metavar="TIME", help="Expire at this time (RFC 3339).")
+_expires_at_option = click.option(
+    "--expires-at", metavar="TIME", help="Expire at this time (RFC 3339)."
+)
+
+
+@click.command()
+@click.argument("name")
+@type_option
+@_ttl_option
+@_expires_at_option
 @click.option("--closed", is_flag=True, help="Create it closed and empty.")
 @click.option("--bucket", "is_bucket", is_flag=True, help="NAME is a bucket to create.")
 @json_option
@@ -79,13 +84,8 @@ def create(
 @click.option("--at", metavar="OFFSET", help="Where it leaves the source. [default: the end]")
 @click.option("--sub-offset", type=click.IntRange(min=0), help="Messages or bytes beyond it.")
 @type_option
-@click.option(
-    "--ttl",
-    type=click.IntRange(min=0),
-    metavar="SECONDS",
-    help="Expire this long after the last use.",
-)
-@click.option("--expires-at", metavar="TIME", help="Expire at this time (RFC 3339).")
+@_ttl_option
+@_expires_at_option
 @json_option
 @talks_to_server
 def fork(

@@ -33,7 +33,7 @@ def read(server: Server, name: str, offset: str, as_json: bool) -> None:
     """
     with progress(f"read {name}", None, into_stdout=True) as advance:
         for piece in read_pieces(server, parse_name(name), offset):
-            _show(piece, as_json)
+            show(piece, as_json)
             advance(len(piece.data))
     flush()
 
@@ -94,12 +94,13 @@ def tail(
 
 
 def _shown(piece: Piece, as_json: bool) -> Piece:
-    _show(piece, as_json)
+    show(piece, as_json)
     flush()
     return piece
 
 
-def _show(piece: Piece, as_json: bool) -> None:
+def show(piece: Piece, as_json: bool) -> None:
+    """Write a piece to standard output, as a line of JSON or as it is."""
     if piece.empty:
         return
     if as_json:

@@ -16,10 +16,10 @@ import httpx
 from streamd.client.appending import metadata
 from streamd.client.bootstrapping import Directory, JsonLines, Plain, Sink
 from streamd.client.following import NOW, Live, Piece, follow
-from streamd.client.messages import json_line, plain
 from streamd.client.multipart import PartData, PartEnd, PartStart, boundary_of, parse_parts
 from streamd.client.names import StreamName, parse_name
 from streamd.client.options import json_option, talks_to_server, type_option
+from streamd.client.reading import show
 from streamd.client.terminal import (
     Advance,
     BadInput,
@@ -28,7 +28,6 @@ from streamd.client.terminal import (
     progress,
     say,
     standard_output,
-    write,
 )
 from streamd.client.transport import FAILURES, Body, Server, Unreachable
 from streamd.headers import CONTENT_TYPE, STREAM_NEXT_OFFSET, STREAM_SNAPSHOT_OFFSET
@@ -222,9 +221,5 @@ def _pass_on(response: httpx.Response, sink: Sink, advance: Advance) -> str:
 def _follow(server: Server, stream: StreamName, at: str, as_json: bool) -> None:
     content_type = metadata(server, stream).get(CONTENT_TYPE, "")
     for piece in follow(server, stream, Piece(content_type, b"", at), Live.AUTO):
-        if not piece.empty:
-            if as_json:
-                write(json_line(piece.content_type, piece.data, piece.next_offset))
-            else:
-                write(plain(piece.content_type, piece.data))
-            flush()
+        show(piece, as_json)
+        flush()

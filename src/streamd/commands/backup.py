@@ -143,18 +143,21 @@ def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
+_from_option = click.option(
+    "--from", "place", metavar="PLACE", help="s3://bucket/prefix or fs:path, in place of [cold]."
+)
+_config_option = click.option(
+    "--config", "file", type=click.Path(path_type=Path), help="A TOML file."
+)
+
+
 def _store_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that name the store, and the cluster in it."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="As JSON, for machines."),
         click.option("--cluster", "cluster_id", metavar="ID", help="Only this cluster."),
-        click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file."),
-        click.option(
-            "--from",
-            "place",
-            metavar="PLACE",
-            help="s3://bucket/prefix or fs:path, in place of [cold].",
-        ),
+        _config_option,
+        _from_option,
     ):
         command = option(command)
     return command
@@ -226,7 +229,7 @@ def verify_command(
 
 
 @click.command("restore")
-@click.option("--from", "place", metavar="PLACE", help="s3://bucket/prefix or fs:path.")
+@_from_option
 @click.option("--cluster", "cluster_id", metavar="ID", help="The cluster, if there are several.")
 @click.option("--at", "at", metavar="TIME", help="Log time, 2026-01-31T12:00:00Z or ms of epoch.")
 @click.option("--index", type=int, metavar="N", help="The state as of log entry N.")
@@ -306,8 +309,8 @@ def _confirm_fence(cluster_id: str, given: str | None) -> None:
 
 
 @backup.command()
-@click.option("--from", "place", metavar="PLACE", help="s3://bucket/prefix or fs:path.")
-@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
+@_from_option
+@_config_option
 @click.option("--cluster", "cluster_id", metavar="ID", required=True, help="The fenced cluster.")
 @click.option(
     "--restored", metavar="ID", required=True, help="The cluster restored from it, to be abandoned."

@@ -16,8 +16,8 @@ class Error(NamedTuple):
 _STATE = ("Stream-Next-Offset", "Stream-Closed")
 _RETRY = ("Retry-After",)
 
-ERRORS: dict[str, Error] = {
-    # -- the request as HTTP ------------------------------------------------------------------
+# Errors that any request can meet.
+EVERYWHERE: dict[str, Error] = {
     "400 BAD_REQUEST": Error("The head is malformed."),
     "400 DUPLICATE_HEADER": Error("A header is repeated that may occur once."),
     "400 AMBIGUOUS_LENGTH": Error("Content-Length and Transfer-Encoding are both given."),
@@ -29,8 +29,6 @@ ERRORS: dict[str, Error] = {
     "400 INVALID_PATH": Error("The path could mean two things, or nothing."),
     "400 BAD_CHUNK": Error("The chunked body is malformed."),
     "400 BAD_TRAILER": Error("A trailer is malformed or not allowed."),
-    "404 NOT_FOUND": Error("There is no such route."),
-    "405 METHOD_NOT_ALLOWED": Error("The path has no such method.", ("Allow",)),
     "408 HEADER_TIMEOUT": Error("The head arrived too slowly."),
     "408 BODY_TIMEOUT": Error("The body arrived too slowly."),
     "413 BODY_TOO_LARGE": Error("The body exceeds `server.max_body_bytes`."),
@@ -42,15 +40,21 @@ ERRORS: dict[str, Error] = {
     "431 TOO_MANY_HEADERS": Error("More headers than `server.max_headers`."),
     "431 HEADERS_TOO_LARGE": Error("The head exceeds `server.max_header_bytes`."),
     "431 TRAILERS_TOO_LARGE": Error("The trailers exceed 4 KiB."),
-    "501 METHOD_UNKNOWN": Error("No path has such a method."),
     "505 HTTP_VERSION": Error("The version is neither HTTP/1.1 nor HTTP/1.0."),
-    # -- the server ---------------------------------------------------------------------------
     "500 INTERNAL": Error("A bug in the server; its log has the traceback."),
-    "500 RESPONSE_TOO_LARGE": Error("The answer became too large."),
     "503 OVERLOADED": Error(
         "Too many bodies are being received, or answers wait for slow clients.", _RETRY
     ),
     "503 TOO_MANY_CONNECTIONS": Error("Too many connections are open.", _RETRY),
+}
+ERRORS: dict[str, Error] = {
+    **EVERYWHERE,
+    # -- routes -------------------------------------------------------------------------------
+    "404 NOT_FOUND": Error("There is no such route."),
+    "405 METHOD_NOT_ALLOWED": Error("The path has no such method.", ("Allow",)),
+    "501 METHOD_UNKNOWN": Error("No path has such a method."),
+    # -- the server ---------------------------------------------------------------------------
+    "500 RESPONSE_TOO_LARGE": Error("The answer became too large."),
     "503 TOO_MANY_READERS": Error("Too many live readers are connected.", _RETRY),
     "503 TOO_MANY_UPLOADS": Error("Too many snapshots are being published.", _RETRY),
     "503 TOO_MANY_DOWNLOADS": Error("Too many snapshots and bootstraps are being read.", _RETRY),
@@ -138,33 +142,6 @@ ERRORS: dict[str, Error] = {
     "502 NO_ANSWER": Error("No node of this cluster answers at that address."),
 }
 
-# Errors that any request can meet.
-EVERYWHERE = (
-    "400 BAD_REQUEST",
-    "400 DUPLICATE_HEADER",
-    "400 AMBIGUOUS_LENGTH",
-    "400 INVALID_TRANSFER_ENCODING",
-    "400 INVALID_CONTENT_LENGTH",
-    "400 MISSING_HOST",
-    "400 INVALID_HOST",
-    "400 INVALID_TARGET",
-    "400 INVALID_PATH",
-    "400 BAD_CHUNK",
-    "400 BAD_TRAILER",
-    "408 HEADER_TIMEOUT",
-    "408 BODY_TIMEOUT",
-    "413 BODY_TOO_LARGE",
-    "414 TARGET_TOO_LONG",
-    "415 UNSUPPORTED_CODING",
-    "417 EXPECTATION_FAILED",
-    "431 TOO_MANY_HEADERS",
-    "431 HEADERS_TOO_LARGE",
-    "431 TRAILERS_TOO_LARGE",
-    "500 INTERNAL",
-    "503 OVERLOADED",
-    "503 TOO_MANY_CONNECTIONS",
-    "505 HTTP_VERSION",
-)
 # What web pages get from the administration of a node.
 GUARDED = ("403 ORIGIN_NOT_ALLOWED", "421 HOST_NOT_ALLOWED")
 GUARDED_POST = ("415 UNSUPPORTED_MEDIA_TYPE",)

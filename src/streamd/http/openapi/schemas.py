@@ -18,12 +18,12 @@ _IDS: Json = {"type": "array", "items": {"type": "integer"}}
 _LEADER: Json = {"type": ["integer", "null"]}
 
 
-def _closed(properties: Json, optional: tuple[str, ...] = ()) -> Json:
+def _closed(properties: Json, optional: Json | None = None) -> Json:
     """An object with these properties and no others."""
     return {
         "type": "object",
-        "properties": properties,
-        "required": [name for name in properties if name not in optional],
+        "properties": {**properties, **(optional or {})},
+        "required": list(properties),
         "additionalProperties": False,
     }
 
@@ -34,6 +34,8 @@ _MEMBER = _closed(
         "peer_address": {"type": "string"},
         "client_address": {"type": "string"},
         "voter": {"type": "boolean"},
+    },
+    optional={
         "match_index": _COUNT,
         "behind_entries": {"type": "integer"},
         "behind_bytes": _COUNT,
@@ -41,14 +43,6 @@ _MEMBER = _closed(
         "last_contact_ms": _COUNT,
         "connected": {"type": "boolean"},
     },
-    optional=(
-        "match_index",
-        "behind_entries",
-        "behind_bytes",
-        "flow",
-        "last_contact_ms",
-        "connected",
-    ),
 )
 
 _STATUS = _closed(
@@ -66,9 +60,8 @@ _STATUS = _closed(
         "voters": _IDS,
         "learners": _IDS,
         "streams": _COUNT,
-        "members": {"type": "array", "items": _MEMBER},
     },
-    optional=("members",),
+    optional={"members": {"type": "array", "items": _MEMBER}},
 )
 
 _OTHERS: Json = {
