@@ -355,10 +355,10 @@ async def test_checkpoints_are_written_at_intervals_and_removed_by_age(
             found = await source.catalog()
             assert len(found.ranges()) == 1, "there is never a gap"
             assert len(found.manifests) == min(hour + 1, 4)
-            oldest.append(found.manifests[0].log_index)
+            oldest.append(found.manifests[0].parsed.log_index)
             needed = found.segments[0].parsed
             assert needed.first_index == 1 or needed.last_index > oldest[-1]
-            indexes = {manifest.log_index for manifest in found.manifests}
+            indexes = {manifest.parsed.log_index for manifest in found.manifests}
             assert {piece.parsed.log_index for piece in found.pieces} == indexes
         assert oldest == sorted(oldest)
         assert oldest[-1] > oldest[0]
@@ -381,7 +381,7 @@ async def test_checkpoints_continue_after_a_clock_that_was_ahead_is_corrected(
             written = node.group.applied_index
             await archived(node)
             with trio.fail_after(20):
-                while (await source.catalog()).manifests[-1].log_index < written:
+                while (await source.catalog()).manifests[-1].parsed.log_index < written:
                     await a_round(node, "snapshot")
 
 
@@ -400,7 +400,7 @@ async def test_a_leader_whose_clock_is_far_ahead_removes_no_recent_objects(
             await append_to(node, "a", b"x")
             await archived(node)
             await a_round(node, "snapshot")
-            return [one.log_index for one in (await source.catalog()).manifests]
+            return [one.parsed.log_index for one in (await source.catalog()).manifests]
 
         for _ in range(3):
             young = await an_hour_passes()

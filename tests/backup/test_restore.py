@@ -79,7 +79,7 @@ async def test_a_restore_begins_at_the_newest_usable_checkpoint(
 ) -> None:
     cold, _ = history.cold()
     source = ArchivedObjects(cold, history.cluster_id, in_thread)
-    first, *_, last = [one.log_index for one in (await source.catalog()).manifests]
+    first, *_, last = [one.parsed.log_index for one in (await source.catalog()).manifests]
     bases = []
     for index in (first - 1, first, last - 1, last, last + 1):
         done = await restored(cold, tmp_path / f"{index}", Choice(index=index), fencing=False)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from streamd.objectstore.catalog import Catalog, Range
-from streamd.objectstore.names import manifest_name, segment_name
+from streamd.objectstore.names import ManifestName, SegmentName
 from streamd.objectstore.objects import ObjectInfo
 
 DIGEST = "0" * 64
 
 
 def _catalog(segments: list[tuple[int, int]], manifests: list[int]) -> Catalog:
-    names = [segment_name(0, first, last, DIGEST) for first, last in segments]
-    names += [manifest_name(0, index, 7, DIGEST) for index in manifests]
-    names += [segment_name(1, 1, 99, DIGEST), "checks/x", "fence/y"]
+    names = [str(SegmentName(0, first, last, DIGEST)) for first, last in segments]
+    names += [str(ManifestName(0, index, 7, DIGEST)) for index in manifests]
+    names += [str(SegmentName(1, 1, 99, DIGEST)), "checks/x", "fence/y"]
     return Catalog(0, [ObjectInfo(name, 1, 0) for name in names])
 
 

@@ -22,7 +22,7 @@ from streamd.objectstore.checkpoints import (
 )
 from streamd.objectstore.errors import ObjectCorrupt
 from streamd.objectstore.framing import Head
-from streamd.objectstore.names import check_digest, digest_of, parse_manifest_name, parse_piece_name
+from streamd.objectstore.names import ManifestName, PieceName, check_digest, digest_of
 from tests.objectstore.damage import cut, flipped
 
 OF = CheckpointOf("c1", 0, 42, 3, 0xABCD, 1_700_000_000_000, 99, b"configuration")
@@ -46,7 +46,7 @@ def test_decoding_returns_what_was_written_in_order(pieces: list[bytes]) -> None
 def test_a_name_identifies_its_object_and_proves_the_content() -> None:
     writer = CheckpointWriter(OF)
     piece, manifest = writer.piece(b"rows"), writer.manifest()
-    of_piece, of_manifest = parse_piece_name(piece.name), parse_manifest_name(manifest.name)
+    of_piece, of_manifest = PieceName.parse(piece.name), ManifestName.parse(manifest.name)
     assert of_piece is not None
     assert of_manifest is not None
     assert (of_piece.log_index, of_piece.snapshot_id, of_piece.number) == (42, 99, 0)

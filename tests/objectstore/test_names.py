@@ -12,21 +12,30 @@ from streamd.objectstore.objects import check_name
 numbers = st.integers(0, 2**32 - 1)
 long_numbers = st.integers(0, 2**64 - 1)
 digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
+KINDS: tuple[type[names.ObjectName], ...] = (
+    names.PackName,
+    names.SegmentName,
+    names.PieceName,
+    names.ManifestName,
+    names.EndName,
+)
 
 
 @given(digests, numbers, long_numbers, long_numbers, numbers)
 def test_a_name_is_parsed_into_its_parts(
     digest: str, group_id: int, one: int, two: int, number: int
 ) -> None:
-    pack = names.pack_name(group_id, one, number, digest)
-    segment = names.segment_name(group_id, one, two, digest)
-    piece = names.piece_name(group_id, one, two, number, digest)
-    manifest = names.manifest_name(group_id, one, two, digest)
-    assert names.parse_pack_name(pack) == (digest, group_id, one, number)
-    assert names.parse_segment_name(segment) == (digest, group_id, one, two)
-    assert names.parse_piece_name(piece) == (digest, group_id, one, two, number)
-    assert names.parse_manifest_name(manifest) == (digest, group_id, one, two)
-    for name in (pack, segment, piece, manifest):
+    for parts in (
+        names.PackName(group_id, one, number, digest),
+        names.SegmentName(group_id, one, two, digest),
+        names.PieceName(group_id, one, two, number, digest),
+        names.ManifestName(group_id, one, two, digest),
+        names.EndName(group_id, one, two, number, digest),
+    ):
+        name = str(parts)
+        assert [kind.parse(name) for kind in KINDS] == [
+            parts if isinstance(parts, kind) else None for kind in KINDS
+        ]
         assert check_name(name) == name
 
 
@@ -34,7 +43,7 @@ def test_a_name_is_parsed_into_its_parts(
 def test_segments_sort_by_their_first_entry(
     one: str, other: str, first: tuple[int, int], second: tuple[int, int]
 ) -> None:
-    ordered = names.segment_name(0, *first, one) < names.segment_name(0, *second, other)
+    ordered = str(names.SegmentName(0, *first, one)) < str(names.SegmentName(0, *second, other))
     if first[0] != second[0]:
         assert ordered == (first[0] < second[0])
 
@@ -43,10 +52,7 @@ def test_segments_sort_by_their_first_entry(
     "name", ["", "packs/", "packs/x.pack", "log/00000000/1-2-abc.segment", "checks/1", "README"]
 )
 def test_an_unknown_name_is_not_an_object_of_ours(name: str) -> None:
-    assert names.parse_pack_name(name) is None
-    assert names.parse_segment_name(name) is None
-    assert names.parse_piece_name(name) is None
-    assert names.parse_manifest_name(name) is None
+    assert all(kind.parse(name) is None for kind in KINDS)
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", "../a", "a/..", ".tmp/a", "a b", "ä"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.objectstore.errors import ObjectCorrupt
-from streamd.objectstore.names import check_digest, parse_pack_name
+from streamd.objectstore.names import PackName, check_digest
 from streamd.objectstore.packs import PackWriter, decode_slice, read_pack
 from streamd.streams.chunks import Chunk
 from tests.objectstore.damage import cut, flipped
@@ -57,7 +57,7 @@ def test_a_slice_needs_only_its_own_bytes(slices: list[tuple[int, Chunk]]) -> No
 
 def test_the_name_identifies_the_pack_and_proves_its_content() -> None:
     pack = _small().finish()
-    name = parse_pack_name(pack.name)
+    name = PackName.parse(pack.name)
     assert name is not None
     assert (name.group_id, name.term, name.number) == (0, 3, 1)
     check_digest(pack.name, pack.content)

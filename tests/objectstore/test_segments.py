@@ -16,7 +16,7 @@ from streamd.codec import Batch, encode_batch
 from streamd.config import MAX_COLD_BODY_BYTES
 from streamd.objectstore.errors import ColdRefused, ObjectCorrupt
 from streamd.objectstore.framing import Head
-from streamd.objectstore.names import check_digest, parse_segment_name
+from streamd.objectstore.names import SegmentName, check_digest
 from streamd.objectstore.segments import (
     HEAD_BYTES,
     MAX_ENTRY_BYTES,
@@ -106,7 +106,7 @@ def test_consecutive_segments_match_in_position_and_chain() -> None:
 
 def test_the_name_says_which_entries_it_holds_and_proves_it() -> None:
     segment = _segment(_log(1, 20, Random(2))).finish()
-    name = parse_segment_name(segment.name)
+    name = SegmentName.parse(segment.name)
     assert name is not None
     assert (name.group_id, name.first_index, name.last_index) == (0, 1, 20)
     check_digest(segment.name, segment.content)

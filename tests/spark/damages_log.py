@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from streamd.codec import decode_batch, encode_batch
 from streamd.objectstore import ends
-from streamd.objectstore.names import NamedObject, digest_of, parse_segment_name, segment_name
+from streamd.objectstore.names import NamedObject, SegmentName, digest_of
 from streamd.objectstore.segments import HEAD_BYTES, SegmentWriter, read_segment_head
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.commands import Append
@@ -119,13 +119,13 @@ def segment_duplicated(scene: Scene) -> Expected:
     """A copy of a segment lies under the name of other entries."""
     folder = scene.folder
     name = folder.segment_of(an_append(folder).index)
-    parsed = parse_segment_name(folder.local(name))
+    parsed = SegmentName.parse(folder.local(name))
     assert parsed is not None
     content = folder.objects[name]
-    other = segment_name(
+    other = SegmentName(
         folder.group_id, parsed.first_index + 5, parsed.last_index + 5, digest_of(content)
     )
-    return Expected("segment_misnamed", folder.put(other, content))
+    return Expected("segment_misnamed", folder.put(str(other), content))
 
 
 @LOG.add(is_whole=True)

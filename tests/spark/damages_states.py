@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from streamd.objectstore import checkpoints
 from streamd.objectstore.checkpoints import Manifest
-from streamd.objectstore.names import NamedObject, digest_of, manifest_name, piece_name
+from streamd.objectstore.names import ManifestName, NamedObject, PieceName, digest_of
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import Bucket, Extent, ProducerState, Settings, Stream
@@ -26,7 +26,7 @@ def _encode_manifest(manifest: Manifest) -> NamedObject:
     encoded = msgspec.msgpack.encode(manifest)
     content = checkpoints._MANIFEST.pack(len(encoded), crc32c(encoded)) + encoded
     of = manifest.of
-    name = manifest_name(of.group_id, of.index, of.snapshot_id, digest_of(content))
+    name = str(ManifestName(of.group_id, of.index, of.snapshot_id, digest_of(content)))
     return NamedObject(name, content)
 
 
@@ -94,7 +94,9 @@ def manifest_that_names_another_piece(scene: Scene) -> Expected:
     made = _encode_manifest(replace(manifest, pieces=[ref]))
     folder.replace(name, made.name, made.content)
     of = manifest.of
-    piece = folder.put(piece_name(of.group_id, of.index, of.snapshot_id, 0, ref.digest), content)
+    piece = folder.put(
+        str(PieceName(of.group_id, of.index, of.snapshot_id, 0, ref.digest)), content
+    )
     return Expected("piece_of_other_state", piece)
 
 
@@ -148,8 +150,8 @@ def piece_nobody_names(scene: Scene) -> Expected:
     [name] = folder.pieces(_newest(folder))
     of = folder.manifest(_newest(folder)).of
     content = folder.objects[name]
-    orphan = piece_name(of.group_id, of.index, of.snapshot_id ^ 1, 0, digest_of(content))
-    return Expected("piece_orphan", folder.put(orphan, content))
+    orphan = PieceName(of.group_id, of.index, of.snapshot_id ^ 1, 0, digest_of(content))
+    return Expected("piece_orphan", folder.put(str(orphan), content))
 
 
 @STATES.add(is_whole=True)

@@ -25,14 +25,13 @@ from streamd.objectstore.checkpoints import (
 from streamd.objectstore.ends import make_end, read_end
 from streamd.objectstore.errors import ColdError
 from streamd.objectstore.names import (
+    EndName,
+    ManifestName,
+    PackName,
+    PieceName,
+    SegmentName,
     check_digest,
     digest_of,
-    parse_end_name,
-    parse_manifest_name,
-    parse_pack_name,
-    parse_piece_name,
-    parse_segment_name,
-    segment_name,
 )
 from streamd.objectstore.packs import Pack as WrittenPack
 from streamd.objectstore.packs import PackWriter, read_pack
@@ -119,7 +118,7 @@ class Folder:
     def segment_of(self, index: int) -> str:
         """The full name of the segment that holds an entry."""
         for name in self.segments():
-            parsed = parse_segment_name(self.local(name))
+            parsed = SegmentName.parse(self.local(name))
             assert parsed is not None
             if parsed.first_index <= index <= parsed.last_index:
                 return name
@@ -165,7 +164,7 @@ class Folder:
 
     def pack_of(self, name: str, slices: list[tuple[int, Chunk]]) -> WrittenPack:
         """A pack of the same place, of other slices."""
-        parsed = parse_pack_name(self.local(name))
+        parsed = PackName.parse(self.local(name))
         assert parsed is not None
         writer = PackWriter(parsed.group_id, parsed.term, parsed.number)
         for stream_id, chunk in slices:
@@ -334,9 +333,9 @@ def raw_segment(
 
 def named_segment(folder: Folder, like: str, content: bytes) -> str:
     """The name, in the folder, of a segment with the indexes of another, and its own digest."""
-    parsed = parse_segment_name(folder.local(like))
+    parsed = SegmentName.parse(folder.local(like))
     assert parsed is not None
-    return segment_name(parsed.group_id, parsed.first_index, parsed.last_index, digest_of(content))
+    return str(replace(parsed, digest=digest_of(content)))
 
 
 def flaw(folder: Folder) -> str | None:
@@ -347,14 +346,14 @@ def flaw(folder: Folder) -> str | None:
         try:
             if _parses(local):
                 check_digest(local, content)
-            if parse_pack_name(local):
+            if PackName.parse(local):
                 read_pack(content)
                 list(chunks_of(content))
-            elif parse_segment_name(local):
+            elif SegmentName.parse(local):
                 list(read_entries(content))
-            elif parse_manifest_name(local):
+            elif ManifestName.parse(local):
                 read_manifest(content)
-            elif parse_end_name(local):
+            elif EndName.parse(local):
                 read_end(content)
         except ColdError as error:
             return f"{local}: {error}"
@@ -367,14 +366,8 @@ def flaw(folder: Folder) -> str | None:
 
 
 def _parses(local: str) -> bool:
-    parsers = (
-        parse_pack_name,
-        parse_segment_name,
-        parse_piece_name,
-        parse_manifest_name,
-        parse_end_name,
-    )
-    return any(parse(local) for parse in parsers)
+    kinds = (PackName, SegmentName, PieceName, ManifestName, EndName)
+    return any(kind.parse(local) for kind in kinds)
 
 
 def _repoint(entry: Entry, places: Mapping[int, LogPosition]) -> Entry:
@@ -406,7 +399,7 @@ def regrouped(folder: Folder, group_id: int) -> Folder:
     found = Folder({}, folder.cluster_id, group_id)
     renamed: dict[str, str] = {}
     for name in folder.packs():
-        parsed = parse_pack_name(folder.local(name))
+        parsed = PackName.parse(folder.local(name))
         assert parsed is not None
         pack = PackWriter(group_id, parsed.term, parsed.number)
         for stream_id, chunk in folder.chunks(name):

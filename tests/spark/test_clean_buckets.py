@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from streamd.objectstore.names import parse_manifest_name, parse_segment_name
+from streamd.objectstore.names import ManifestName, SegmentName
 from streamd.objectstore.segments import SegmentWriter, read_segment_head
 from streamd_audit.findings import INFO
 from tests.spark.auditing import Audited, audited, told
@@ -36,14 +36,14 @@ def _cut(scene: Scene, keep: int) -> None:
     """Remove what retention does: all but the newest states, their pieces, and the log before."""
     folder = scene.folder
     gone = folder.manifests()[:-keep]
-    oldest = parse_manifest_name(folder.local(folder.manifests()[-keep]))
+    oldest = ManifestName.parse(folder.local(folder.manifests()[-keep]))
     assert oldest is not None
     for name in gone:
         for piece in folder.pieces(name):
             del folder.objects[piece]
         del folder.objects[name]
     for name in folder.segments():
-        segment = parse_segment_name(folder.local(name))
+        segment = SegmentName.parse(folder.local(name))
         assert segment is not None
         if segment.last_index <= oldest.log_index:
             del folder.objects[name]

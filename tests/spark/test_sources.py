@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import Row
 
 from streamd.codec import decode_batch
-from streamd.objectstore.names import parse_segment_name
+from streamd.objectstore.names import SegmentName
 from streamd.objectstore.segments import read_entries
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams import keys
@@ -159,7 +159,7 @@ def test_packs_segments_and_manifests_are_whole(read: Reads) -> None:
 
 def test_segments_name_their_entries_and_are_one_chain(read: Reads) -> None:
     rows = read("streamd_segments").orderBy("first_index").collect()
-    named = [parse_segment_name(name.partition("/")[2]) for name in read.objects("log/")]
+    named = [SegmentName.parse(name.partition("/")[2]) for name in read.objects("log/")]
     assert [(row.first_index, row.last_index) for row in rows] == [
         (name.first_index, name.last_index) for name in named if name is not None
     ]

@@ -20,7 +20,7 @@ from streamd.group.committed_log import EntriesGone
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.objectstore.ends import ArchiveEnd, make_end
 from streamd.objectstore.errors import ColdError
-from streamd.objectstore.names import ENDS, group_folder, parse_end_name
+from streamd.objectstore.names import ENDS, EndName, group_folder
 from streamd.objectstore.segments import SegmentWriter
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.commands import Archived
@@ -172,7 +172,7 @@ class Archive:
         folder = target.folder + group_folder(ENDS, target.group_id)
         listed = [info.name for info in await target.cold.page(folder)]
         names = [name.removeprefix(target.folder) for name in listed]
-        await target.delete([name for name in names if parse_end_name(name)][:-_POINTERS_KEPT])
+        await target.delete([name for name in names if EndName.parse(name)][:-_POINTERS_KEPT])
 
     # -- what this node does not have ---------------------------------------------------------
 

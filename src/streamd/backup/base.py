@@ -58,7 +58,7 @@ async def choose_base(
     bases: list[tuple[int, StoredManifest | None]] = (
         [(0, None)] if catalog.begins_at_nothing else []
     )
-    bases += [(manifest.log_index, manifest) for manifest in catalog.manifests]
+    bases += [(manifest.parsed.log_index, manifest) for manifest in catalog.manifests]
     if not bases:
         raise RestoreRefused(f"cluster {source.cluster_id} has no restore point")
     for index, manifest in reversed(bases):
@@ -138,7 +138,7 @@ async def _times_of(
 ) -> tuple[int | None, int | None]:
     """The log times of a range's first and last state, None where what tells is damaged."""
     first_ms = last_ms = None
-    stored = next((one for one in catalog.manifests if one.log_index == found.first), None)
+    stored = next((one for one in catalog.manifests if one.parsed.log_index == found.first), None)
     path = catalog.path(found.first)
     with suppress(ObjectCorrupt, ObjectMissing):
         if stored is not None:
@@ -192,13 +192,13 @@ async def _refuse_gap(
     source: ArchivedObjects, catalog: Catalog, base: int, reach: int, at_ms: int
 ) -> None:
     """Raises `RestoreRefused` when entries older than `at_ms` may be missing after `reach`."""
-    later = [one for one in catalog.manifests if one.log_index > reach]
+    later = [one for one in catalog.manifests if one.parsed.log_index > reach]
     path = catalog.path(base)
     if not (later or reach < catalog.end_index):
         return
     if path and (await source.head(path[-1])).last.time_ms > at_ms:
         return
-    last = later[0].log_index if later else catalog.end_index
+    last = later[0].parsed.log_index if later else catalog.end_index
     raise RestoreRefused(
         f"the archive has a gap at that time: entries {reach + 1} to {last} are missing. "
         f"Restore to entry {reach}" + (f", or to {last} and later" if later else "")

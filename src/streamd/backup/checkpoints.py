@@ -319,9 +319,10 @@ class Checkpointer:
         kept = await self._oldest_kept(catalog)
         if kept is None:
             return False
-        manifests = [one.name for one in catalog.manifests if one.log_index < kept.log_index]
-        pieces = [one.name for one in catalog.pieces if one.parsed.log_index < kept.log_index]
-        segments = [one.name for one in catalog.segments if one.parsed.last_index <= kept.log_index]
+        first = kept.parsed.log_index
+        manifests = [one.name for one in catalog.manifests if one.parsed.log_index < first]
+        pieces = [one.name for one in catalog.pieces if one.parsed.log_index < first]
+        segments = [one.name for one in catalog.segments if one.parsed.last_index <= first]
         for names in (manifests, pieces, segments):
             if names:
                 await self._target.delete(names)
@@ -330,7 +331,7 @@ class Checkpointer:
                 "old restore points were removed",
                 snapshots=len(manifests),
                 segments=len(segments),
-                oldest_index=kept.log_index,
+                oldest_index=first,
             )
         return bool(manifests or pieces or segments)
 

@@ -124,7 +124,7 @@ async def _look(cold: AsyncObjectStore, source: ArchivedObjects) -> ClusterStatu
             continue
         size = sum(piece.size for piece in manifest.pieces)
         points.append(
-            RestorePoint(stored.log_index, manifest.of.time_ms, len(manifest.pieces), size)
+            RestorePoint(stored.parsed.log_index, manifest.of.time_ms, len(manifest.pieces), size)
         )
     ranges = await _ranges(source, catalog, points, damaged)
     fences = await list_all(cold, source.folder + FENCE)
@@ -216,7 +216,7 @@ class _Verification:
         found = self._found
         self._oldest_base = min(catalog.bases(), default=0)
         self._progress.stage("segments", sum(segment.size for segment in catalog.segments))
-        shared = {one.log_index for one in catalog.manifests}
+        shared = {one.parsed.log_index for one in catalog.manifests}
         shared |= {segment.parsed.first_index - 1 for segment in catalog.segments}
         shared |= {segment.parsed.last_index for segment in catalog.segments}
         shared |= {end.parsed.log_index for end in catalog.ends}

@@ -43,7 +43,7 @@ from streamd.config import Config
 from streamd.objectstore.catalog import Catalog
 from streamd.objectstore.checkpoints import Manifest
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
-from streamd.objectstore.names import cluster_folder, cluster_of, parse_pack_name
+from streamd.objectstore.names import PackName, cluster_folder, cluster_of
 from streamd.objectstore.segments import PositionFields, named_fields
 from streamd.raft.membership import encode_configuration
 from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
@@ -416,7 +416,7 @@ async def check_pack(cold: AsyncObjectStore, name: str) -> int:
     """Read a whole pack; returns its size. Raises `ObjectCorrupt` when it is another than the one
     that was put under that name, `ObjectMissing`, `ColdError`."""
     cluster_id = cluster_of(name)
-    if cluster_id is None or not parse_pack_name(name.removeprefix(cluster_folder(cluster_id))):
+    if cluster_id is None or not PackName.parse(name.removeprefix(cluster_folder(cluster_id))):
         raise ObjectCorrupt(f"{name!r} is referred to, which can be no pack")
     digest, size = await cold.digest(name)
     if not name.endswith(f"-{digest}.pack"):

@@ -10,56 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from streamd.objectstore.names import (
     EndName,
     ManifestName,
+    ObjectName,
     PieceName,
     SegmentName,
-    parse_end_name,
-    parse_manifest_name,
-    parse_piece_name,
-    parse_segment_name,
 )
 from streamd.objectstore.objects import ObjectInfo
 
-
-class StoredSegment(NamedTuple):
-    """A segment; `name` is the one below the cluster's folder, `size` is in bytes."""
-
-    name: str
-    parsed: SegmentName
-    size: int
+N = TypeVar("N", bound=ObjectName)
 
 
-class StoredManifest(NamedTuple):
-    """A manifest; `modified_ms` is when it was written, by the store's own clock."""
+class Stored(NamedTuple, Generic[N]):
+    """An object of the archive; `name` is the one below the cluster's folder, `size` is in bytes,
+    `modified_ms` is when it was written, by the store's own clock."""
 
     name: str
-    parsed: ManifestName
+    parsed: N
     size: int
     modified_ms: int
 
-    @property
-    def log_index(self) -> int:
-        return self.parsed.log_index
 
-
-class StoredPiece(NamedTuple):
-    """Part of a checkpoint's rows."""
-
-    name: str
-    parsed: PieceName
-    size: int
-
-
-class StoredEnd(NamedTuple):
-    """A pointer to where the archive ended once; the newest tells where it must reach."""
-
-    name: str
-    parsed: EndName
-    size: int
+StoredSegment = Stored[SegmentName]
+StoredManifest = Stored[ManifestName]
+StoredEnd = Stored[EndName]
 
 
 class Range(NamedTuple):
@@ -75,22 +52,14 @@ class Catalog:
     def __init__(self, group_id: int, objects: Iterable[ObjectInfo]) -> None:
         """`objects` have names below the cluster's folder; objects that are not the archive's
         are left out."""
-        self.segments: list[StoredSegment] = []
-        self.manifests: list[StoredManifest] = []
-        self.pieces: list[StoredPiece] = []
-        self.ends: list[StoredEnd] = []
+        objects = list(objects)
         # When the last of them was written, in milliseconds since the epoch by the store's clock.
-        self.newest_ms = 0
-        for name, size, modified_ms in objects:
-            self.newest_ms = max(self.newest_ms, modified_ms)
-            if (segment := parse_segment_name(name)) and segment.group_id == group_id:
-                self.segments.append(StoredSegment(name, segment, size))
-            elif (manifest := parse_manifest_name(name)) and manifest.group_id == group_id:
-                self.manifests.append(StoredManifest(name, manifest, size, modified_ms))
-            elif (piece := parse_piece_name(name)) and piece.group_id == group_id:
-                self.pieces.append(StoredPiece(name, piece, size))
-            elif (end := parse_end_name(name)) and end.group_id == group_id:
-                self.ends.append(StoredEnd(name, end, size))
+        self.newest_ms = max((info.modified_ms for info in objects), default=0)
+        self.segments = _of_kind(SegmentName, group_id, objects)
+        self.manifests = _of_kind(ManifestName, group_id, objects)
+        self.pieces = _of_kind(PieceName, group_id, objects)
+        # Pointers to where the archive ended once; the newest tells where it must reach.
+        self.ends = _of_kind(EndName, group_id, objects)
         self.segments.sort(key=lambda one: (one.parsed.first_index, one.parsed.last_index))
         self.manifests.sort(key=lambda one: (one.parsed.log_index, one.parsed.snapshot_id))
         self.ends.sort(key=lambda one: one.parsed.log_index)
@@ -109,7 +78,7 @@ class Catalog:
     def last_index(self) -> int:
         """The last entry of which anything here speaks."""
         segments = (one.parsed.last_index for one in self.segments)
-        checkpoints = (one.log_index for one in self.manifests)
+        checkpoints = (one.parsed.log_index for one in self.manifests)
         return max(self.end_index, *segments, *checkpoints, 0)
 
     @property
@@ -120,7 +89,10 @@ class Catalog:
     def bases(self) -> list[int]:
         """The entries, in order, as of which there is a state to begin with; 0 is the empty one."""
         return sorted(
-            {*([0] if self.begins_at_nothing else []), *(m.log_index for m in self.manifests)}
+            {
+                *([0] if self.begins_at_nothing else []),
+                *(one.parsed.log_index for one in self.manifests),
+            }
         )
 
     def path(self, after: int, until: int | None = None) -> list[StoredSegment]:
@@ -173,6 +145,14 @@ class Catalog:
         if ranges and ranges[-1].last < self.end_index:
             found.append((ranges[-1].last + 1, self.end_index))
         return found
+
+
+def _of_kind(kind: type[N], group_id: int, objects: Iterable[ObjectInfo]) -> list[Stored[N]]:
+    return [
+        Stored(name, parsed, size, modified_ms)
+        for name, size, modified_ms in objects
+        if (parsed := kind.parse(name)) is not None and parsed.group_id == group_id
+    ]
 
 
 def read_catalog(group_id: int, objects: Iterable[ObjectInfo], folder: str) -> Catalog:

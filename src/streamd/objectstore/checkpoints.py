@@ -22,11 +22,11 @@ from streamd.codec import UNDECODABLE
 from streamd.objectstore.errors import ObjectCorrupt
 from streamd.objectstore.framing import Head
 from streamd.objectstore.names import (
+    ManifestName,
     NamedObject,
+    PieceName,
     check_digest,
     digest_of,
-    manifest_name,
-    piece_name,
 )
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.streams.model import LogPosition
@@ -80,7 +80,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     def piece_name(self, number: int) -> str:
         of = self.of
         digest = self.pieces[number].digest
-        return piece_name(of.group_id, of.index, of.snapshot_id, number, digest)
+        return str(PieceName(of.group_id, of.index, of.snapshot_id, number, digest))
 
 
 _MANIFEST_DECODER = msgspec.msgpack.Decoder(Manifest)
@@ -106,17 +106,16 @@ class CheckpointWriter:
         digest = digest_of(content)
         self._pieces.append(PieceRef(digest, len(content), len(rows)))
         of = self._of
-        return NamedObject(
-            piece_name(of.group_id, of.index, of.snapshot_id, number, digest), content
-        )
+        name = PieceName(of.group_id, of.index, of.snapshot_id, number, digest)
+        return NamedObject(str(name), content)
 
     def manifest(self) -> NamedObject:
         """The manifest, to be put when all pieces are there."""
         of = self._of
         encoded = msgspec.msgpack.encode(Manifest(of, self._pieces))
         content = _MANIFEST.pack(len(encoded), crc32c(encoded)) + encoded
-        name = manifest_name(of.group_id, of.index, of.snapshot_id, digest_of(content))
-        return NamedObject(name, content)
+        name = ManifestName(of.group_id, of.index, of.snapshot_id, digest_of(content))
+        return NamedObject(str(name), content)
 
 
 def read_manifest(content: bytes) -> Manifest:

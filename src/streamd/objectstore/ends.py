@@ -17,7 +17,7 @@ from crc32c import crc32c
 from streamd.codec import UNDECODABLE
 from streamd.objectstore.errors import ObjectCorrupt
 from streamd.objectstore.framing import Head
-from streamd.objectstore.names import NamedObject, digest_of, end_name
+from streamd.objectstore.names import EndName, NamedObject, digest_of
 from streamd.objectstore.segments import PositionFields, named_fields
 from streamd.streams.model import LogPosition
 
@@ -41,8 +41,8 @@ def make_end(end: ArchiveEnd) -> NamedObject:
     at = end.position
     encoded = msgspec.msgpack.encode((end.cluster_id, end.group_id, named_fields(at)))
     content = _HEAD.pack(len(encoded), crc32c(encoded)) + encoded
-    name = end_name(end.group_id, at.index, at.term, at.chain, digest_of(content))
-    return NamedObject(name, content)
+    name = EndName(end.group_id, at.index, at.term, at.chain, digest_of(content))
+    return NamedObject(str(name), content)
 
 
 def read_end(content: bytes) -> ArchiveEnd:

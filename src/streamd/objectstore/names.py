@@ -17,8 +17,11 @@ SHA-256 of the whole object, so that an object by itself shows whether it is wha
 from __future__ import annotations
 
 import re
+from functools import cache
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
+
+import msgspec
 
 from streamd.objectstore.errors import ObjectCorrupt
 
@@ -31,18 +34,7 @@ FENCE = "fence/"
 CHECKS = "checks/"
 
 _CLUSTER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_DIGEST = r"(?P<digest>[0-9a-f]{64})"
-_PACK = re.compile(rf"packs/([0-9a-f]{{8}})/([0-9a-f]{{16}})-([0-9a-f]{{8}})-{_DIGEST}\.pack")
-_SEGMENT = re.compile(rf"log/([0-9a-f]{{8}})/([0-9a-f]{{16}})-([0-9a-f]{{16}})-{_DIGEST}\.segment")
-_PIECE = re.compile(
-    rf"pieces/([0-9a-f]{{8}})/([0-9a-f]{{16}})-([0-9a-f]{{16}})-([0-9a-f]{{8}})-{_DIGEST}\.piece"
-)
-_MANIFEST = re.compile(
-    rf"snapshots/([0-9a-f]{{8}})/([0-9a-f]{{16}})-([0-9a-f]{{16}})-{_DIGEST}\.manifest"
-)
-_END = re.compile(
-    rf"ends/([0-9a-f]{{8}})/([0-9a-f]{{16}})-([0-9a-f]{{16}})-([0-9a-f]{{8}})-{_DIGEST}\.end"
-)
+_NUMBER = re.compile(r"{(\w+):0(\d+)x}")
 
 
 class NamedObject(NamedTuple):
@@ -52,51 +44,84 @@ class NamedObject(NamedTuple):
     content: bytes
 
 
-class PackName(NamedTuple):
+class ObjectName(msgspec.Struct, frozen=True):
+    """A name whose parts are the fields, written as `FORM` says."""
+
+    FORM: ClassVar[str]
+
+    group_id: int
+
+    def __str__(self) -> str:
+        return self.FORM.format(**msgspec.structs.asdict(self))
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """The parts of a name; None when `name` is not one of this kind."""
+        match = _pattern(cls.FORM).fullmatch(name)
+        if match is None:
+            return None
+        parts: dict[str, Any] = match.groupdict()
+        for number in parts.keys() - {"digest"}:
+            parts[number] = int(parts[number], 16)
+        return cls(**parts)
+
+
+@cache
+def _pattern(form: str) -> re.Pattern[str]:
+    form = form.replace(".", r"\.").replace("{digest}", "(?P<digest>[0-9a-f]{64})")
+    return re.compile(_NUMBER.sub(r"(?P<\1>[0-9a-f]{\2})", form))
+
+
+class PackName(ObjectName, frozen=True):
     """The `number`-th pack that the leader of `term` has made."""
 
-    digest: str
-    group_id: int
+    FORM = PACKS + "{group_id:08x}/{term:016x}-{number:08x}-{digest}.pack"
+
     term: int
     number: int
+    digest: str
 
 
-class SegmentName(NamedTuple):
+class SegmentName(ObjectName, frozen=True):
     """A segment with the entries from `first_index` to `last_index`."""
 
-    digest: str
-    group_id: int
+    FORM = LOG + "{group_id:08x}/{first_index:016x}-{last_index:016x}-{digest}.segment"
+
     first_index: int
     last_index: int
+    digest: str
 
 
-class PieceName(NamedTuple):
+class PieceName(ObjectName, frozen=True):
     """The `number`-th piece of a checkpoint, whose state is as of entry `log_index`."""
 
-    digest: str
-    group_id: int
+    FORM = PIECES + "{group_id:08x}/{log_index:016x}-{snapshot_id:016x}-{number:08x}-{digest}.piece"
+
     log_index: int
     snapshot_id: int
     number: int
+    digest: str
 
 
-class ManifestName(NamedTuple):
+class ManifestName(ObjectName, frozen=True):
     """The manifest of a checkpoint, whose state is as of entry `log_index`."""
 
-    digest: str
-    group_id: int
+    FORM = CHECKPOINTS + "{group_id:08x}/{log_index:016x}-{snapshot_id:016x}-{digest}.manifest"
+
     log_index: int
     snapshot_id: int
+    digest: str
 
 
-class EndName(NamedTuple):
+class EndName(ObjectName, frozen=True):
     """A pointer to the archive's end: an entry's index, term and chain."""
 
-    digest: str
-    group_id: int
+    FORM = ENDS + "{group_id:08x}/{log_index:016x}-{term:016x}-{chain:08x}-{digest}.end"
+
     log_index: int
     term: int
     chain: int
+    digest: str
 
 
 def digest_of(content: bytes | bytearray) -> str:
@@ -125,69 +150,8 @@ def group_folder(kind: str, group_id: int) -> str:
     return f"{kind}{group_id:08x}/"
 
 
-def pack_name(group_id: int, term: int, number: int, digest: str) -> str:
-    """See `PackName`."""
-    return f"{group_folder(PACKS, group_id)}{term:016x}-{number:08x}-{digest}.pack"
-
-
-def segment_name(group_id: int, first_index: int, last_index: int, digest: str) -> str:
-    """See `SegmentName`."""
-    return f"{group_folder(LOG, group_id)}{first_index:016x}-{last_index:016x}-{digest}.segment"
-
-
-def piece_name(group_id: int, index: int, snapshot_id: int, number: int, digest: str) -> str:
-    """See `PieceName`."""
-    folder = group_folder(PIECES, group_id)
-    return f"{folder}{index:016x}-{snapshot_id:016x}-{number:08x}-{digest}.piece"
-
-
-def manifest_name(group_id: int, index: int, snapshot_id: int, digest: str) -> str:
-    """See `ManifestName`."""
-    folder = group_folder(CHECKPOINTS, group_id)
-    return f"{folder}{index:016x}-{snapshot_id:016x}-{digest}.manifest"
-
-
-def end_name(group_id: int, index: int, term: int, chain: int, digest: str) -> str:
-    """See `EndName`."""
-    return f"{group_folder(ENDS, group_id)}{index:016x}-{term:016x}-{chain:08x}-{digest}.end"
-
-
-def parse_pack_name(name: str) -> PackName | None:
-    """The parts of a pack's name; None when `name` is not one."""
-    match = _PACK.fullmatch(name)
-    return match and PackName(match["digest"], *_numbers(match))
-
-
-def parse_segment_name(name: str) -> SegmentName | None:
-    """The parts of a segment's name; None when `name` is not one."""
-    match = _SEGMENT.fullmatch(name)
-    return match and SegmentName(match["digest"], *_numbers(match))
-
-
-def parse_piece_name(name: str) -> PieceName | None:
-    """The parts of a piece's name; None when `name` is not one."""
-    match = _PIECE.fullmatch(name)
-    return match and PieceName(match["digest"], *_numbers(match))
-
-
-def parse_manifest_name(name: str) -> ManifestName | None:
-    """The parts of a manifest's name; None when `name` is not one."""
-    match = _MANIFEST.fullmatch(name)
-    return match and ManifestName(match["digest"], *_numbers(match))
-
-
-def parse_end_name(name: str) -> EndName | None:
-    """The parts of an end's name; None when `name` is not one."""
-    match = _END.fullmatch(name)
-    return match and EndName(match["digest"], *_numbers(match))
-
-
 def check_digest(name: str, content: bytes) -> None:
     """Raises `ObjectCorrupt` unless `content` is what the digest in `name` was made of."""
     digest = name.rpartition(".")[0].rpartition("-")[2]
     if digest != digest_of(content):
         raise ObjectCorrupt(f"{name} does not have the digest that it is named by")
-
-
-def _numbers(match: re.Match[str]) -> list[int]:
-    return [int(number, 16) for number in match.groups()[:-1]]

@@ -24,7 +24,7 @@ from crc32c import crc32c
 from streamd.codec import UNDECODABLE
 from streamd.objectstore.errors import ObjectCorrupt
 from streamd.objectstore.framing import Head
-from streamd.objectstore.names import pack_name
+from streamd.objectstore.names import PackName
 from streamd.objectstore.objects import ObjectStore
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import SliceRef
@@ -93,8 +93,8 @@ class PackWriter:
         footer = _ENCODER.encode(self._slices)
         self._add(footer)
         self._add(_END.pack(len(footer), crc32c(footer)))
-        name = pack_name(*self._place, self._digest.hexdigest())
-        return Pack(name, b"".join(self._parts), self._slices)
+        name = PackName(*self._place, self._digest.hexdigest())
+        return Pack(str(name), b"".join(self._parts), self._slices)
 
     def _add(self, part: bytes) -> None:
         self._parts.append(part)

@@ -28,7 +28,7 @@ from msgspec.structs import astuple
 from streamd.codec import UNDECODABLE, time_of_batch
 from streamd.objectstore.errors import ColdRefused, ObjectCorrupt
 from streamd.objectstore.framing import Head
-from streamd.objectstore.names import NamedObject, digest_of, segment_name
+from streamd.objectstore.names import NamedObject, SegmentName, digest_of
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.raft.chain import chain
 from streamd.raft.messages import Entry, EntryKind
@@ -161,8 +161,8 @@ class SegmentWriter:
             crc32c(body),
         )
         content = head + body
-        name = segment_name(self._group_id, self._first.index, self.last.index, digest_of(content))
-        return NamedObject(name, content)
+        name = SegmentName(self._group_id, self._first.index, self.last.index, digest_of(content))
+        return NamedObject(str(name), content)
 
 
 def read_segment_head(content: bytes) -> SegmentHead:

@@ -21,11 +21,11 @@ from streamd.objectstore.names import (
     CHECKPOINTS,
     LOG,
     PACKS,
+    ManifestName,
+    PackName,
+    SegmentName,
     cluster_folder,
     group_folder,
-    parse_manifest_name,
-    parse_pack_name,
-    parse_segment_name,
 )
 from streamd.objectstore.objects import MAX_PAGE
 from streamd.storage.state_store import StateStore
@@ -202,12 +202,12 @@ class ColdGc:
         """
         segments = group_folder(self._folder + LOG, self._group_id)
         for found in await self._cold.page(segments, limit=1):
-            segment = parse_segment_name(found.name.removeprefix(self._folder))
+            segment = SegmentName.parse(found.name.removeprefix(self._folder))
             if segment is None or segment.first_index == 1:
                 return 0
         manifests = group_folder(self._folder + CHECKPOINTS, self._group_id)
         for found in await self._cold.page(manifests, limit=1):
-            manifest = parse_manifest_name(found.name.removeprefix(self._folder))
+            manifest = ManifestName.parse(found.name.removeprefix(self._folder))
             return manifest.log_index if manifest is not None else 0
         return 0
 
@@ -287,7 +287,7 @@ def _orphans(
     store: StateStore, folder: str, names: Iterable[str], term: int, under_way: Set[int]
 ) -> list[str]:
     """Those of the packs that have no row, and will have none. Blocks."""
-    found = [(name, parse_pack_name(name.removeprefix(folder))) for name in names]
+    found = [(name, PackName.parse(name.removeprefix(folder))) for name in names]
     old = [
         (name, place)
         for name, place in found

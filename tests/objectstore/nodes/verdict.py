@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing
-from streamd.objectstore.names import PACKS, check_digest, parse_pack_name
+from streamd.objectstore.names import PACKS, PackName, check_digest
 from streamd.objectstore.objects import ObjectStore
 from streamd.objectstore.packs import decode_slice
 from streamd.storage.state_store import open_state_database
@@ -256,7 +256,7 @@ class Judge:
         while page := self._objects.page("", after=after):
             for found in page:
                 _folder, _, name = found.name.partition("/" + PACKS)
-                if name and parse_pack_name(PACKS + name) and found.name not in known:
+                if name and PackName.parse(PACKS + name) and found.name not in known:
                     self.counts["orphans"] += 1
                     yield found.name
             after = page[-1].name
