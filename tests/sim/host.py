@@ -278,7 +278,7 @@ class Host:
         """Take a message that was sent long ago, if the node is up."""
         if self.node is None or self.paused:
             return False
-        self.node.step([message])
+        self.node.group.step([message])
         return True
 
     def _freeze_ticks(self, node: Node) -> None:

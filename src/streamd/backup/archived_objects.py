@@ -14,7 +14,6 @@ from streamd.objectstore.catalog import (
     StoredEnd,
     StoredManifest,
     StoredSegment,
-    read_catalog,
 )
 from streamd.objectstore.checkpoints import Manifest, read_manifest, read_piece
 from streamd.objectstore.ends import ArchiveEnd, read_end
@@ -102,12 +101,12 @@ class ArchivedObjects:
         # cluster archives meanwhile, the listing has every entry that its ends name.
         for kind in (ENDS, LOG, PIECES, CHECKPOINTS):
             listed += await list_all(self._cold, self.folder + group_folder(kind, self.group_id))
-        return read_catalog(self.group_id, listed, self.folder)
+        return Catalog(self.group_id, listed, self.folder)
 
     async def ends(self) -> Catalog:
         """The pointers to the archive's end, and nothing else: a small list."""
         folder = self.folder + group_folder(ENDS, self.group_id)
-        return read_catalog(self.group_id, await list_all(self._cold, folder), self.folder)
+        return Catalog(self.group_id, await list_all(self._cold, folder), self.folder)
 
     async def end(self, stored: StoredEnd) -> ArchiveEnd:
         end, named = read_end(await self.whole(stored.name, stored.size)), stored.parsed

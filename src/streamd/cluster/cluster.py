@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from streamd.blocking import RunBlocking
 from streamd.codec import LOG_FORMAT, UNDECODABLE, decode_batch
 from streamd.config import ClusterConfig
+from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.checks import fault
 from streamd.raft.core import RaftViolation
@@ -59,16 +60,7 @@ class FormationError(Exception):
 class Member(Protocol):
     """What peers may use of this node."""
 
-    @property
-    def leader_id(self) -> int: ...
-
-    def step(self, messages: Sequence[Message]) -> None: ...
-
-    async def propose_forwarded(self, payload: bytes) -> bytes: ...
-
-    async def propose_package(self, peer_id: int, payload: bytes) -> bytes: ...
-
-    async def open_session(self, peer_id: int, payload: bytes) -> bytes: ...
+    group: Group
 
     async def administer(self, payload: bytes) -> bytes: ...
 
@@ -283,7 +275,7 @@ class Cluster:
             if wrong is not None:
                 raise transport_errors.ProtocolError(f"it sent an invalid message: {wrong}")
         if self.member is not None:
-            self.member.step(messages)
+            self.member.group.step(messages)
 
     async def on_request(self, peer_id: int, group_id: int, kind: int, payload: bytes) -> bytes:
         """Answer a peer. Raises `RequestRefused`, `OutcomeUnknown` of the transport."""
@@ -298,11 +290,11 @@ class Cluster:
         try:
             match kind:
                 case RequestKind.FORWARD:
-                    return await self.member.propose_forwarded(payload)
+                    return await self.member.group.admission.propose_forwarded(payload)
                 case RequestKind.PACKAGE:
-                    return await self.member.propose_package(peer_id, payload)
+                    return await self.member.group.admission.propose_package(peer_id, payload)
                 case RequestKind.OPEN_SESSION:
-                    return await self.member.open_session(peer_id, payload)
+                    return await self.member.group.admission.open_session(peer_id, payload)
                 case RequestKind.ADMIN:
                     return await self.member.administer(payload)
                 case RequestKind.SNAPSHOT:
@@ -319,7 +311,7 @@ class Cluster:
         """Raises `RequestRefused` for a node that is not a member. The leader is one, even if this
         node lags and does not know the configuration yet."""
         members = self._configuration.members()
-        if members and peer_id not in members and peer_id != member.leader_id:
+        if members and peer_id not in members and peer_id != member.group.leader_id:
             self.refused_requests += 1
             raise transport_errors.RequestRefused(
                 "NOT_A_MEMBER", f"node {peer_id} is not a member of the cluster"

@@ -27,7 +27,6 @@ from streamd.metrics import Metrics
 from streamd.node.blobs import Blobs
 from streamd.node.position_lookup import PositionLookup
 from streamd.node.reads import Reads
-from streamd.raft.messages import Message
 from streamd.storage.incoming import SnapshotSink
 from streamd.streams.machine import Machine
 from streamd.streams.state import State
@@ -194,22 +193,6 @@ class Node:
             nursery.cancel_scope.cancel()
 
     # -- what peers ask -----------------------------------------------------------------------
-
-    @property
-    def leader_id(self) -> int:
-        return self.group.leader_id
-
-    def step(self, messages: Sequence[Message]) -> None:
-        self.group.step(messages)
-
-    async def propose_forwarded(self, payload: bytes) -> bytes:
-        return await self.group.admission.propose_forwarded(payload)
-
-    async def propose_package(self, peer_id: int, payload: bytes) -> bytes:
-        return await self.group.admission.propose_package(peer_id, payload)
-
-    async def open_session(self, peer_id: int, payload: bytes) -> bytes:
-        return await self.group.admission.open_session(peer_id, payload)
 
     async def administer(self, payload: bytes) -> bytes:
         assert self.administration is not None

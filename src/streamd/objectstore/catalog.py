@@ -49,10 +49,10 @@ class Range(NamedTuple):
 class Catalog:
     """The archive of one group, each kind in the order of the log."""
 
-    def __init__(self, group_id: int, objects: Iterable[ObjectInfo]) -> None:
-        """`objects` have names below the cluster's folder; objects that are not the archive's
-        are left out."""
-        objects = list(objects)
+    def __init__(self, group_id: int, objects: Iterable[ObjectInfo], folder: str = "") -> None:
+        """`objects` have names that begin with the cluster's `folder`; objects that are not the
+        archive's are left out."""
+        objects = [info._replace(name=info.name.removeprefix(folder)) for info in objects]
         # When the last of them was written, in milliseconds since the epoch by the store's clock.
         self.newest_ms = max((info.modified_ms for info in objects), default=0)
         self.segments = _of_kind(SegmentName, group_id, objects)
@@ -153,14 +153,3 @@ def _of_kind(kind: type[N], group_id: int, objects: Iterable[ObjectInfo]) -> lis
         for name, size, modified_ms in objects
         if (parsed := kind.parse(name)) is not None and parsed.group_id == group_id
     ]
-
-
-def read_catalog(group_id: int, objects: Iterable[ObjectInfo], folder: str) -> Catalog:
-    """A catalog of objects that are listed with their full names; `folder` is the cluster's."""
-    return Catalog(
-        group_id,
-        (
-            ObjectInfo(info.name.removeprefix(folder), info.size, info.modified_ms)
-            for info in objects
-        ),
-    )
