@@ -1,4 +1,4 @@
-"""A bucket that is written for measurements is one that a cluster could have written."""
+"""A bucket generated for measurements is one that a cluster could have written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(directory: Path, shape: Shape) -> Written:
 
 
 async def said_by_restored(directory: Path, name: str) -> Said:
-    """What the state says that a restore makes of the objects; it has read every pack."""
+    """The content of the state that a restore makes of the objects; it has read every pack."""
     cold, _ = cold_in(directory / "cold")
     await restored(cold, directory / name, fencing=False)
     store = StateStore(directory / name / "state")
@@ -37,7 +37,7 @@ def streams_of(said: Said) -> dict[bytes, Stream]:
     return {key[1:]: _STREAM.decode(value) for key, value in rows if key[:1] == keys.STREAM}
 
 
-async def test_it_is_restored_from_its_snapshot_and_from_its_log_to_the_same_state(
+async def test_a_restore_from_its_checkpoint_or_from_its_log_has_the_same_state(
     tmp_path: Path,
 ) -> None:
     written = write(tmp_path, Shape(megabytes=20, entries=2_000))
@@ -51,7 +51,7 @@ async def test_it_is_restored_from_its_snapshot_and_from_its_log_to_the_same_sta
 
 
 @pytest.mark.parametrize(("skewed", "least", "most"), [(True, 0.45, 0.55), (False, 0, 0.1)])
-async def test_a_skewed_one_has_half_of_all_bytes_in_one_stream(
+async def test_a_skewed_bucket_has_half_of_all_bytes_in_one_stream(
     tmp_path: Path, skewed: bool, least: float, most: float
 ) -> None:
     written = write(tmp_path, Shape(megabytes=2, entries=4_000, skewed=skewed))

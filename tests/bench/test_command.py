@@ -35,7 +35,7 @@ def invoke(*arguments: str) -> str:
     return f"{result.exit_code} {result.output}"
 
 
-def test_by_default_everything_in_three_rounds(plans: list[Plan]) -> None:
+def test_the_default_is_everything_in_three_rounds(plans: list[Plan]) -> None:
     assert invoke().startswith("0")
     (plan,) = plans
     assert (plan.rounds, plan.duration_s, plan.idle_streams) == (3, 5.0, 100_000)
@@ -43,13 +43,13 @@ def test_by_default_everything_in_three_rounds(plans: list[Plan]) -> None:
     assert [each.name for each in plan.servers] == ["streamd", "node-memory", "node-file"]
 
 
-def test_what_is_given_overrides_quick(plans: list[Plan]) -> None:
+def test_given_values_override_quick(plans: list[Plan]) -> None:
     assert invoke("--quick", "--rounds", "2").startswith("0")
     (plan,) = plans
     assert (plan.rounds, plan.duration_s, plan.idle_streams) == (2, 2.0, 2_000)
 
 
-def test_only_and_servers_choose(plans: list[Plan]) -> None:
+def test_only_and_servers_select_measurements(plans: list[Plan]) -> None:
     arguments = ("--only", "create", "--only", "sse-100", "--servers", "node-file,streamd")
     assert invoke(*arguments).startswith("0")
     (plan,) = plans
@@ -66,19 +66,19 @@ def test_only_and_servers_choose(plans: list[Plan]) -> None:
         ("--duration-s", "0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(plans: list[Plan], arguments: tuple[str, ...]) -> None:
+def test_nonsensical_arguments_are_refused(plans: list[Plan], arguments: tuple[str, ...]) -> None:
     assert invoke(*arguments).startswith("2")
     assert not plans
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+def test_an_error_for_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(
         click.BadParameter, match="'x' is not one of streamd, node-memory, node-file"
     ):
         command.pick("--servers", SERVERS, ["x"])
 
 
-def test_a_missing_tool_is_said_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tool_is_reported_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise ToolMissing("the benchmark needs wrk")
 
@@ -93,7 +93,7 @@ def test_the_servers_take_turns_at_being_first() -> None:
     assert turns(SERVERS, 1) == [SERVERS[1], SERVERS[2], SERVERS[0]]
 
 
-def test_a_failing_trial_costs_its_own_figures_only(tmp_path: Path) -> None:
+def test_a_failing_trial_loses_only_its_own_figures(tmp_path: Path) -> None:
     def measure(trial: Trial) -> Values:
         assert list(trial.data_dir.iterdir()) == []
         if trial.server.name == "node-memory":

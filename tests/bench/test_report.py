@@ -1,4 +1,4 @@
-"""The tables and what stands under them."""
+"""The tables and the text under them."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_without_streamd_there_are_no_ratios(results: Results) -> None:
     assert head == "| measurement | unit | node-memory |"
 
 
-def test_a_failure_is_not_the_same_as_nothing(results: Results) -> None:
+def test_a_failure_differs_from_a_missing_figure(results: Results) -> None:
     results.fail("node-memory", (figures.CATCH_UP_RATE,), "no answer")
     row = report.figures_table(results, ["streamd", "node-memory"]).splitlines()[3]
     assert row.endswith("| MB/s | – | failed | – |")
 
 
-def test_the_bars_table_says_met_and_missed() -> None:
+def test_the_table_of_bars_shows_met_and_missed() -> None:
     append_64, *_, memory = BARS
     rows = report.bars_table(
         [Verdict(append_64, 3.5), Verdict(append_64, 0.5), Verdict(memory, None)]
@@ -71,7 +71,7 @@ def test_an_absolute_bar_shows_its_unit() -> None:
     assert "| 1.25 s | met |" in report.bars_table([Verdict(BARS[-2], 1.25)])
 
 
-def test_everything_needed_stands_under_the_tables(results: Results) -> None:
+def test_the_conditions_of_the_run_are_listed_under_the_tables(results: Results) -> None:
     results.remark("only 10 streams")
     results.fail("node-memory", (), "round 1: no answer")
     text = report.markdown(results, SETTING)
@@ -101,14 +101,14 @@ def test_json_keeps_the_single_rounds(results: Results) -> None:
     ("value", "text"),
     [(None, "–"), (0, "0"), (0.0456, "0.046"), (1.234, "1.23"), (45.67, "45.7"), (9876.5, "9,876")],
 )
-def test_numbers(value: float | None, text: str) -> None:
+def test_numbers_are_shown_with_three_digits(value: float | None, text: str) -> None:
     assert report.number(value) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "–"), (0.456, "0.46×"), (23.44, "23.4×"), (123.4, "123×")]
 )
-def test_ratios(value: float | None, text: str) -> None:
+def test_ratios_are_shown_with_a_factor(value: float | None, text: str) -> None:
     assert report.ratio(value) == text
 
 

@@ -24,14 +24,14 @@ def test_the_value_is_the_median_of_the_rounds() -> None:
     assert results.value(figures.CREATE_RATE, "streamd") == 7.0
 
 
-def test_what_was_not_measured_has_no_value_and_no_ratio() -> None:
+def test_a_missing_measurement_has_no_value_and_no_ratio() -> None:
     results = measured(streamd=1.0)
     assert results.value(figures.CREATE_RATE, "node-memory") is None
     assert results.value(figures.CATCH_UP_RATE, "streamd") is None
     assert results.ratio(figures.CREATE_RATE, "streamd", "node-memory") is None
 
 
-def test_a_ratio_is_ours_by_theirs() -> None:
+def test_a_ratio_is_ours_divided_by_theirs() -> None:
     results = measured(streamd=30.0, node_memory=40.0)
     assert results.ratio(figures.CREATE_RATE, "streamd", "node-memory") == 0.75
 
@@ -48,7 +48,7 @@ def test_a_count_is_not_compared() -> None:
     assert results.ratio(figures.IDLE_COUNT, "streamd", "node-memory") is None
 
 
-def test_a_failed_run_leaves_the_other_rounds() -> None:
+def test_a_failed_run_keeps_the_other_rounds() -> None:
     results = measured(streamd=30.0)
     results.fail("streamd", (figures.CREATE_RATE,), "round 2: no answer")
     results.fail("streamd", (figures.CATCH_UP_RATE,), "round 2: no answer")
@@ -115,7 +115,7 @@ def test_every_bar_is_evaluated_measured_or_not() -> None:
 
 
 @pytest.mark.parametrize(("count", "met"), [(99_999, None), (100_000, True)])
-def test_fewer_idle_streams_than_asked_prove_nothing(count: int, met: bool | None) -> None:
+def test_too_few_idle_streams_prove_nothing(count: int, met: bool | None) -> None:
     results = Results()
     results.add(
         "streamd",

@@ -12,7 +12,7 @@ from bench.errors import ToolMissing
 from bench.servers import Streamd, known
 
 
-def test_without_binaries_only_what_can_be_installed_is_measured() -> None:
+def test_without_binaries_only_installable_servers_are_measured() -> None:
     assert list(known({})) == ["streamd", "node-memory", "node-file"]
 
 
@@ -29,7 +29,7 @@ def test_binaries_in_the_environment_add_their_servers(tmp_path: Path) -> None:
     assert "http://127.0.0.1:4501 {" in Path(site).read_text()
 
 
-def test_a_binary_that_cannot_be_run_is_told_with_its_variable(tmp_path: Path) -> None:
+def test_an_error_for_a_binary_names_its_variable(tmp_path: Path) -> None:
     server = tmp_path / "server"
     server.write_text("")
     for path in (tmp_path / "absent", tmp_path, server):

@@ -35,7 +35,7 @@ def test_rate_count_and_latencies_in_ms() -> None:
     assert result.latency_ms == pytest.approx({50: 0.912, 75: 5.31, 90: 1250, 99: 120_000})
 
 
-def test_the_thread_statistics_are_not_taken_for_percentiles() -> None:
+def test_the_thread_statistics_are_not_mistaken_for_percentiles() -> None:
     assert sorted(wrk.parse(OUTPUT).latency_ms) == [50, 75, 90, 99]
 
 
@@ -66,7 +66,7 @@ def test_no_summary_is_an_error(output: str) -> None:
         wrk.parse(output)
 
 
-def test_a_missing_wrk_is_said_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_for_a_missing_wrk_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ToolMissing, match="apt-get install wrk"):
         wrk.require()

@@ -28,7 +28,7 @@ class Shell:
         self.environment = {**os.environ, "STREAMD_URL": url}
 
     def run(self, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        """Run to the end, whatever it is."""
+        """Run to the end, however it ends."""
         return subprocess.run(
             [sys.executable, "-m", "streamd", *arguments],
             input=given,
@@ -38,13 +38,14 @@ class Shell:
         )
 
     def __call__(self, *arguments: str, given: bytes = b"") -> bytes:
-        """Run what must succeed and be silent on standard error; returns what it printed."""
+        """Run a command that must succeed with nothing on standard error. Returns its output."""
         done = self.run(*arguments, given=given)
         assert (done.returncode, done.stderr) == (0, b""), arguments
         return done.stdout
 
     def fails(self, status: int, *arguments: str, given: bytes = b"") -> str:
-        """Run what must fail with one sentence on standard error; returns the sentence."""
+        """Run a command that must fail with one sentence on standard error. Returns the
+        sentence."""
         done = self.run(*arguments, given=given)
         assert done.returncode == status, done.stderr
         assert done.stderr.startswith(b"streamd: ")
@@ -71,7 +72,7 @@ class Shell:
 
     @contextmanager
     def started(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """One that runs until it ends, or the block does; pipes at both ends."""
+        """A command that runs until it or the block ends, with pipes at both ends."""
         with tether.start(
             [sys.executable, "-m", "streamd", *arguments],
             env=self.environment,
@@ -87,7 +88,7 @@ class Shell:
 
 
 def heard(process: subprocess.Popen[bytes], size: int) -> bytes:
-    """The next `size` bytes it prints. Raises `AssertionError` when they do not come."""
+    """The next `size` bytes of output. Raises `AssertionError` when they do not come."""
     assert process.stdout is not None
     got = b""
     deadline = time.monotonic() + _TIMEOUT_S

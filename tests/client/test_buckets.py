@@ -1,4 +1,4 @@
-"""`streamd list`, `snapshot` and `bootstrap`: what streams in buckets can do."""
+"""`streamd list`, `snapshot` and `bootstrap`: commands on buckets and their streams."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_listing_pages_by_itself(streamd: Shell, many: list[str]) -> None:
     assert streamd("list", "many", "--prefix", "none") == b""
 
 
-def test_a_listing_may_tell_more(streamd: Shell) -> None:
+def test_a_listing_may_show_metadata(streamd: Shell) -> None:
     streamd("create", "told/one", "-t", "json")
     streamd("append", "told/one", "--close", given=b"[1,2]")
     [line] = streamd("list", "told/", "--json").splitlines()
@@ -44,7 +44,7 @@ def test_a_listing_may_tell_more(streamd: Shell) -> None:
     assert line.endswith(b"application/json          told/one")
 
 
-def test_a_bucket_is_made_and_deleted_when_it_is_empty(streamd: Shell) -> None:
+def test_a_bucket_is_created_and_deleted_when_it_is_empty(streamd: Shell) -> None:
     assert streamd("create", "--bucket", "brief") == b"created bucket brief\n"
     assert streamd("list", "brief") == b""
     streamd("create", "/brief/one")
@@ -75,7 +75,7 @@ def test_a_snapshot_is_published_and_read_back(streamd: Shell, tmp_path: Path) -
     assert "'streamd bootstrap demo/doc'" in sentence
 
 
-def test_a_snapshot_that_is_refused_leaves_no_file(streamd: Shell, tmp_path: Path) -> None:
+def test_a_refused_snapshot_leaves_no_file(streamd: Shell, tmp_path: Path) -> None:
     streamd("create", "demo/none")
     assert "404" in streamd.fails(1, "snapshot", "read", "demo/none", "-o", str(tmp_path / "x"))
     assert list(tmp_path.iterdir()) == []
@@ -142,7 +142,7 @@ def test_a_bootstrap_without_a_snapshot_is_the_stream(streamd: Shell) -> None:
     assert [message["content_type"] for message in messages] == ["application/octet-stream"]
 
 
-def test_a_bootstrap_goes_on_as_a_tail(streamd: Shell) -> None:
+def test_a_bootstrap_continues_as_a_tail(streamd: Shell) -> None:
     streamd("create", "demo/live", "-t", "json")
     streamd("append", "demo/live", given=b"[1,2]")
     streamd("snapshot", "publish", "demo/live", "--at", "now", "-t", "json", given=b"[1,2]")

@@ -1,4 +1,4 @@
-"""Each command against a server process: what it prints, what it leaves, how it fails."""
+"""Each command against a server process: its output, its effect, its failures."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _hash(data: bytes) -> str:
 # --- create, append, read
 
 
-def test_a_newcomers_first_commands_simply_work(streamd: Shell) -> None:
+def test_the_first_commands_of_a_new_user_work(streamd: Shell) -> None:
     assert streamd("create", "demo/hello") == b"created demo/hello\n"
     assert streamd("append", "demo/hello", given=b"hi\n") == b""
     assert streamd("read", "demo/hello") == b"hi\n"
     assert streamd("tail", "demo/hello") == b"hi\n"
 
 
-def test_creating_again_is_fine_if_it_asks_for_the_same(streamd: Shell) -> None:
+def test_a_creation_may_be_repeated_with_the_same_settings(streamd: Shell) -> None:
     streamd("create", "again", "--ttl", "60")
     assert streamd("create", "again", "--ttl", "60") == b"again exists with these settings\n"
     told = json.loads(streamd("create", "again", "--ttl", "60", "--json"))
@@ -40,7 +40,7 @@ def test_creating_again_is_fine_if_it_asks_for_the_same(streamd: Shell) -> None:
     assert sentence == "again: the stream exists with another configuration (409 STREAM_EXISTS)"
 
 
-def test_a_stream_is_made_with_what_is_asked_for(streamd: Shell) -> None:
+def test_a_stream_is_created_with_the_requested_settings(streamd: Shell) -> None:
     streamd("create", "made", "-t", "json", "--expires-at", "2099-01-01T00:00:00Z", "--closed")
     told = json.loads(streamd("head", "made", "--json"))
     del told["etag"]
@@ -95,7 +95,7 @@ def test_lines_of_a_pipe_are_appended_as_they_come(streamd: Shell) -> None:
             assert heard(reader, len(line)) == line
 
 
-def test_reading_goes_on_from_an_offset(streamd: Shell) -> None:
+def test_a_read_continues_from_an_offset(streamd: Shell) -> None:
     streamd("create", "parts")
     told = json.loads(streamd("append", "parts", "--json", given=b"one"))
     streamd("append", "parts", given=b"two")
@@ -106,7 +106,7 @@ def test_reading_goes_on_from_an_offset(streamd: Shell) -> None:
     assert streamd("tail", "parts", "--from-start") == b"onetwo"
 
 
-def test_an_id_of_a_producer_is_taken_over_from_an_earlier_run(streamd: Shell) -> None:
+def test_a_producer_id_continues_from_an_earlier_run(streamd: Shell) -> None:
     streamd("create", "taken")
     for word in (b"one ", b"two ", b"three"):
         streamd("append", "taken", "--producer-id", "nightly", given=word)
@@ -159,7 +159,7 @@ def test_a_deleted_stream_is_gone(streamd: Shell) -> None:
         (["fork", "strict", "x", "--at", "ä"], b"", "cannot be sent in a request"),
     ],
 )
-def test_what_cannot_be_meant_ends_with_status_2(
+def test_contradictory_arguments_end_with_status_2(
     streamd: Shell, arguments: list[str], given: bytes, sentence: str
 ) -> None:
     streamd("create", "strict", "-t", "json")
@@ -172,13 +172,13 @@ def test_a_wrong_option_ends_with_status_2(streamd: Shell) -> None:
         assert streamd.run("read", "x", "--url", url).returncode == 2
 
 
-def test_no_server_ends_with_status_3_at_once_and_says_where_it_was_sought() -> None:
+def test_a_missing_server_ends_with_status_3_at_once_and_names_its_address() -> None:
     url = f"http://127.0.0.1:{unused_port()}"
     sentence = Shell(url).fails(3, "read", "anything")
     assert sentence.startswith(f"{url} cannot be reached:")
 
 
-def test_any_node_that_answers_will_do(streamd: Shell) -> None:
+def test_any_node_that_answers_is_used(streamd: Shell) -> None:
     streamd("create", "found")
     nobody = f"http://127.0.0.1:{unused_port()}"
     url = streamd.environment["STREAMD_URL"]
@@ -227,13 +227,13 @@ def test_a_standard_stream_that_is_closed_ends_with_status_4(
     assert done.stderr.count(b"\n") == (0 if "2>" in closed else 1), done.stderr
 
 
-def test_a_fork_of_nothing_is_told_what_is_missing(streamd: Shell) -> None:
+def test_a_fork_of_an_absent_stream_names_what_is_missing(streamd: Shell) -> None:
     said = streamd.fails(1, "fork", "nothing", "something")
     assert said.startswith("nothing: ")
     assert said.endswith("'streamd create nothing' creates it")
 
 
-def test_a_reader_that_leaves_the_pipe_ends_it_quietly(streamd: Shell) -> None:
+def test_a_closed_pipe_ends_a_command_quietly(streamd: Shell) -> None:
     streamd("create", "piped")
     streamd("append", "piped", given=b"line\n" * 100_000)
     for unbuffered in ("", "1"):
@@ -247,7 +247,7 @@ def test_a_reader_that_leaves_the_pipe_ends_it_quietly(streamd: Shell) -> None:
             assert process.stderr.read() == b""
 
 
-def test_ctrl_c_ends_it_quietly(streamd: Shell) -> None:
+def test_ctrl_c_ends_a_command_quietly(streamd: Shell) -> None:
     streamd("create", "interrupted")
     streamd("append", "interrupted", given=b"ready")
     with streamd.started("tail", "-f", "interrupted") as process:

@@ -1,4 +1,4 @@
-"""`streamd tail -f` and `append` over servers that go away and come back."""
+"""`streamd tail -f` and `append` over servers that stop and return."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def append(process: subprocess.Popen[bytes], line: bytes) -> None:
 @pytest.mark.parametrize(
     ("kind", "live"), [("json", "auto"), ("bytes", "sse"), ("text", "auto"), ("json", "long-poll")]
 )
-def test_a_tail_goes_on_over_restarts_without_loss_or_repetition(
+def test_a_tail_survives_restarts_without_loss_or_repetition(
     tmp_path: Path, kind: str, live: str
 ) -> None:
     with ServerProcess(tmp_path / "data") as server:
@@ -47,7 +47,7 @@ def test_a_tail_goes_on_over_restarts_without_loss_or_repetition(
             assert reader.stdout.read() == b""
 
 
-def test_an_append_of_lines_goes_on_over_restarts_and_stores_each_once(tmp_path: Path) -> None:
+def test_an_append_of_lines_survives_restarts_and_stores_each_once(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         streamd = Shell(server.url)
         streamd("create", "log", "-t", "json")
@@ -83,7 +83,7 @@ def test_an_append_whose_answer_is_lost_is_sent_again_and_stored_once(tmp_path: 
 
 @contextmanager
 def losing_answers(port: int) -> Iterator[tuple[str, list[str]]]:
-    """A proxy that passes on every POST, and the answer only to every other one."""
+    """A proxy that forwards every POST, but only every other answer."""
     lost: list[str] = []
     posts = itertools.count()
 
@@ -147,7 +147,7 @@ def test_a_tail_ends_when_its_stream_is_deleted(tmp_path: Path) -> None:
                 assert b"404 STREAM_NOT_FOUND" in reader.stderr.read()
 
 
-def test_an_append_gives_up_in_the_time_it_is_given(tmp_path: Path) -> None:
+def test_an_append_fails_after_its_time_limit(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         streamd = Shell(server.url)
         streamd("create", "log")
@@ -167,7 +167,7 @@ def test_large_streams_pass_through_little_memory(tmp_path: Path) -> None:
     peaks_kb: list[int] = []
     with ServerProcess(tmp_path / "data") as server:
         streamd = Shell(server.url)
-        # The first is what the command takes for itself, which differs between Pythons.
+        # The first is the command's own memory, which differs between Pythons.
         for name, size_mb in (("small", 8), ("large", 96)):
             with given.open("wb") as file:
                 file.truncate(size_mb << 20)

@@ -70,13 +70,13 @@ def test_a_section_lists_the_options_its_command_has(words: str) -> None:
     assert told - OF_ALL == options(words) - OF_ALL
 
 
-def test_the_options_of_all_commands_are_of_all_commands() -> None:
+def test_every_command_has_the_common_options() -> None:
     for words in COMMANDS:
         without = {"--json"} if words in ("delete", "snapshot publish", "snapshot read") else set()
         assert options(words) >= OF_ALL - without
 
 
-def test_each_exit_status_is_told() -> None:
+def test_each_exit_status_is_documented() -> None:
     text = MANUAL.read_text().partition(".SH EXIT STATUS")[2].partition(".SH ENVIRONMENT")[0]
     known = {value for name, value in vars(terminal).items() if name.startswith("EXIT_")}
     assert set(map(int, re.findall(r"^\.B (\d)$", text, re.MULTILINE))) == {0, *known}

@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.parametrize("words", ["cluster status --json", "cold status --json"])
-def test_of_several_nodes_the_next_is_asked_when_one_is_gone(
+def test_the_next_of_several_nodes_is_asked_when_one_is_down(
     server: ServerProcess, words: str
 ) -> None:
     streamd = Shell(f"http://127.0.0.1:{unused_port()},{server.url}")
@@ -39,15 +39,13 @@ def test_of_several_nodes_the_next_is_asked_when_one_is_gone(
     streamd("cluster", "wait-ready", "--timeout", "20")
 
 
-def test_work_for_the_cold_store_is_ordered_from_the_node_that_is_there(
-    server: ServerProcess,
-) -> None:
+def test_a_cold_command_goes_to_a_node_that_is_up(server: ServerProcess) -> None:
     streamd = Shell(f"http://127.0.0.1:{unused_port()},{server.url}")
     assert json.loads(streamd("cold", "flush", "--json"))["hot_bytes"] == 0
     assert b"the log begins at entry " in streamd("cluster", "snapshot")
 
 
-def test_a_ca_of_ones_own_is_trusted_for_operations_too(tmp_path: Path) -> None:
+def test_a_private_ca_is_trusted_for_operations_too(tmp_path: Path) -> None:
     authority = trustme.CA()
     ca = str(tmp_path / "ca.pem")
     authority.cert_pem.write_to_path(ca)
@@ -65,7 +63,7 @@ def test_a_ca_of_ones_own_is_trusted_for_operations_too(tmp_path: Path) -> None:
         assert b"leader 1" in streamd("cluster", "--cacert", ca, "status")
         streamd.environment["STREAMD_CACERT"] = ca
         assert json.loads(streamd("cold", "status", "--json"))["leads"]
-        # Only a follower asks the leader, over the same trust; here the node stands for both.
+        # A follower would ask the leader with the same trust; here one node is both.
         at_any = Server([server.url], cacert=ca)
         told = at_any.peek(f"127.0.0.1:{server.port}", "/cluster/status")
         assert told is not None
@@ -81,7 +79,7 @@ def test_a_url_without_a_scheme_is_a_usage_error_for_operations_too() -> None:
 
 @contextmanager
 def breaking_off(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that gives each request this answer and closes; its URL, and what it was asked."""
+    """A server that gives each request this answer and closes. Returns its URL and the requests."""
     asked: list[bytes] = []
 
     def serve(listener: socket.socket) -> None:
@@ -108,7 +106,7 @@ BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: cl
 
 
 @pytest.mark.parametrize(("answer", "status"), [(b"", 3), (BUSY, 1)])
-def test_a_change_of_the_members_is_never_sent_twice(answer: bytes, status: int) -> None:
+def test_a_membership_change_is_never_sent_twice(answer: bytes, status: int) -> None:
     """Sent again after it took effect, it would be refused, or transfer leadership once more."""
     with breaking_off(answer) as (first, asked), breaking_off(answer) as (second, asked_too):
         streamd = Shell(f"{first},{second}")

@@ -1,4 +1,4 @@
-"""What the client makes of bytes, however they are cut into pieces on their way."""
+"""The client's parsers, however the bytes are split in transit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cut(data: bytes, sizes: list[int]) -> Iterator[bytes]:
 
 
 def source(*pieces: bytes | None) -> lines.Read:
-    """Input that comes in these pieces; `None` is a pause."""
+    """Input that arrives in these pieces; `None` is a pause."""
     coming = iter([*pieces, b""])
 
     def read(timeout_s: float | None) -> bytes | None:
@@ -76,12 +76,12 @@ def test_a_name_is_a_path_below_v1_unless_it_is_a_path_itself(written: str, path
         "/%2e%2e/x",
     ],
 )
-def test_what_can_name_no_stream_is_refused(written: str) -> None:
+def test_a_name_that_no_stream_can_have_is_refused(written: str) -> None:
     with pytest.raises(BadName):
         parse_name(written)
 
 
-def test_snapshots_are_on_the_bucketed_surface_whichever_name_a_stream_is_given() -> None:
+def test_snapshots_use_the_bucketed_surface_for_every_form_of_a_name() -> None:
     for written in ("demo/hello", "/demo/hello", "/v1/stream/demo/hello"):
         assert parse_name(written).bucketed_path() == "/demo/hello"
     for written in ("hello", "demo/a/b"):
@@ -100,7 +100,7 @@ def test_a_bucket_may_be_written_with_a_slash() -> None:
 
 
 @given(cuts, st.sampled_from([b"\n", b"\r\n", b"\r"]))
-def test_events_are_the_same_however_the_bytes_are_cut(sizes: list[int], end: bytes) -> None:
+def test_events_do_not_depend_on_how_the_bytes_are_split(sizes: list[int], end: bytes) -> None:
     wire = (
         b":\n\nevent: data\ndata:one\ndata: two\ndata\n\nid: 7\ndata:{}\n\n"
         b"event: nothing\n\nevent: cut\ndata: off"
@@ -140,7 +140,9 @@ bodies = st.binary(max_size=40) | st.sampled_from([b"\r\n--", b"\r\n--a", b"\r\n
 
 
 @given(st.lists(bodies, max_size=5), cuts)
-def test_parts_are_the_same_however_the_bytes_are_cut(sent: list[bytes], sizes: list[int]) -> None:
+def test_parts_do_not_depend_on_how_the_bytes_are_split(
+    sent: list[bytes], sizes: list[int]
+) -> None:
     sent = [body for body in sent if b"\r\n--b" not in b"\r\n" + body + b"\r\n"]
     wire = b"skipped\r\n"
     for body in sent:
@@ -165,7 +167,7 @@ def test_a_part_may_be_without_headers_and_a_boundary_followed_by_blanks() -> No
         b"--b\r\n" + b"X: y\r\n" * 10_000,
     ],
 )
-def test_a_body_that_is_cut_off_or_no_multipart_is_an_error(wire: bytes) -> None:
+def test_a_truncated_or_malformed_multipart_body_is_an_error(wire: bytes) -> None:
     with pytest.raises(Malformed):
         received(wire, [])
 
@@ -180,7 +182,7 @@ def test_the_boundary_comes_from_the_content_type() -> None:
 # --- input
 
 
-def test_pieces_are_as_large_as_allowed() -> None:
+def test_pieces_fill_the_limit() -> None:
     pieces = lines.pieces(source(b"abc", b"defg", b"h"), 3, text=False)
     assert list(pieces) == [b"abc", b"def", b"gh"]
 
@@ -193,12 +195,12 @@ def test_pieces_of_text_end_with_whole_characters(text: str, sizes: list[int], m
     assert all(0 < len(piece) <= most for piece in pieces)
 
 
-def test_lines_come_in_batches_and_the_last_needs_no_end() -> None:
+def test_lines_are_batched_and_the_last_needs_no_newline() -> None:
     batches = lines.batches(source(b"one\ntw", b"o\n\nthree"), max_bytes=5)
     assert list(batches) == [[b"one\n"], [b"two\n", b"\n"], [b"three"]]
 
 
-def test_lines_that_have_come_are_not_held_back() -> None:
+def test_complete_lines_are_not_held_back() -> None:
     batches = lines.batches(source(b"one\ntw", None, b"o\n"))
     assert list(batches) == [[b"one\n"], [b"two\n"]]
 
@@ -216,7 +218,7 @@ def test_lines_of_json_become_arrays_and_other_lines_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("line", [b"1,2", b"1] , [2", b"nope", b'"open'])
-def test_a_line_that_is_no_json_value_is_named(line: bytes) -> None:
+def test_a_line_that_is_not_a_json_value_is_named(line: bytes) -> None:
     with pytest.raises(NotJson, match="line 2"):
         list(bodies_of_lines(iter([[b"1\n", line]]), "application/json"))
 
@@ -224,7 +226,7 @@ def test_a_line_that_is_no_json_value_is_named(line: bytes) -> None:
 # --- output
 
 
-def test_json_messages_come_one_a_line_digit_for_digit() -> None:
+def test_json_messages_are_printed_one_a_line_digit_for_digit() -> None:
     array = b'[{"n": 12345678901234567890.10},\r\n {"a":\n [1]}]'
     shown = plain("application/json", array)
     assert shown == b'{"n": 12345678901234567890.10}\n{"a":  [1]}\n'
@@ -263,7 +265,7 @@ def test_a_message_in_pieces_is_one_line_of_json(data: bytes, sizes: list[int]) 
     ("count", "kept"),
     [(0, b""), (1, b"three"), (2, b"two\nthree"), (3, b"\ntwo\nthree"), (9, b"one\n\ntwo\nthree")],
 )
-def test_the_last_lines_are_found_whatever_the_pieces(count: int, kept: bytes) -> None:
+def test_the_last_lines_do_not_depend_on_the_pieces(count: int, kept: bytes) -> None:
     for end in (b"", b"\n"):
         last = LastLines(count, 100)
         for piece in (b"one\n", b"\ntw", b"o\nthr", b"ee" + end):

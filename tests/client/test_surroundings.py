@@ -1,4 +1,4 @@
-"""The client among TLS, terminals, and clusters whose leader goes."""
+"""The client with TLS, terminals, and clusters that lose their leader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.jepsen_like.cluster_processes import ClusterProcesses
 from tests.support.server_process import ServerProcess
 
 
-def test_a_ca_of_ones_own_is_trusted_when_it_is_named(tmp_path: Path) -> None:
+def test_a_named_private_ca_is_trusted(tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     issued = authority.issue_cert("127.0.0.1")
@@ -36,7 +36,7 @@ def test_a_ca_of_ones_own_is_trusted_when_it_is_named(tmp_path: Path) -> None:
         server.kill()
 
 
-def test_a_tail_and_an_append_go_on_when_the_leader_they_talk_to_dies(tmp_path: Path) -> None:
+def test_a_tail_and_an_append_continue_when_their_leader_dies(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path, proxied=False) as cluster:
         leader = cluster.leader()
         nodes = [leader, *(node for node in cluster.alive if node is not leader)]
@@ -58,7 +58,7 @@ def test_a_tail_and_an_append_go_on_when_the_leader_they_talk_to_dies(tmp_path: 
 
 
 def test_a_long_upload_shows_a_bar_on_a_terminal_and_only_there(tmp_path: Path) -> None:
-    # Far more than any server takes before an upload counts as long; it is not sent to the end.
+    # Long enough to show the bar; it is not sent to the end.
     file = tmp_path / "file"
     with file.open("wb") as target:
         target.truncate(4_000_000_000)

@@ -157,7 +157,7 @@ def test_a_running_node_is_not_changed(survivor: Path) -> None:
     assert refused.exit_code == 1
 
 
-def test_a_directory_without_a_nodes_data_is_refused_and_left_empty(tmp_path: Path) -> None:
+def test_a_path_without_a_nodes_data_is_refused_and_not_created(tmp_path: Path) -> None:
     mistyped = tmp_path / "mistyped"
     config = Config(server=ServerConfig(data_dir=str(mistyped)), cluster=CLUSTER)
     with pytest.raises(NothingToRecover, match="mistyped"):

@@ -15,7 +15,7 @@ from tests.support.server_process import ServerProcess
 
 HERE = Path(__file__).parent
 BASE_SUITE = 332
-# Of one test, unless it says so itself: HTTP/2 takes several times as long.
+# The time limit of one test, unless it sets its own: HTTP/2 takes several times as long.
 TEST_TIMEOUT = "--testTimeout=60000"
 
 
@@ -54,7 +54,7 @@ def test_the_upstream_suite_passes(version: str, tmp_path: Path) -> None:
 
 
 def _reason(message: str) -> str:
-    """Why a case failed; of one that took too long vitest's report has but a placeholder."""
+    """Why a case failed; for a time-out vitest's report has only a placeholder."""
     if "STACK_TRACE_ERROR" in message:
         return f"time-out of the suite's own, not a wrong answer\n{message}"
     return message

@@ -1,4 +1,4 @@
-"""What peers forward is judged as the API judges it, and old logs may hold anything."""
+"""Forwarded commands are checked as the API checks them, and old logs may hold anything."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ FORGED: dict[str, Command] = {
 
 
 @pytest.mark.parametrize("command", HONEST, ids=lambda command: type(command).__name__)
-def test_what_clients_ask_for_has_no_fault(command: Command) -> None:
+def test_commands_of_clients_pass_the_checks(command: Command) -> None:
     assert fault(command) is None
 
 
@@ -140,7 +140,7 @@ def _encoded(*commands: Command) -> bytes:
     return msgspec.msgpack.encode([(command, 0) for command in commands])
 
 
-def test_forged_commands_are_not_proposed_and_those_beside_them_are(
+def test_forged_commands_are_refused_and_their_neighbours_proposed(
     play: Callable[[Scenario], None],
 ) -> None:
     async def scenario(machines: Machines) -> None:
@@ -183,9 +183,7 @@ def test_only_the_leader_makes_commands_of_its_own_state(play: Callable[[Scenari
 @pytest.mark.parametrize(
     "payload", [b"", b"\xc1", _encoded(_APPEND)[:-1], b"\x91\x92\x91\xa3new\x00", b"\x91" * 5000]
 )
-def test_commands_that_are_not_understood_are_refused(
-    payload: bytes, play: Callable[[Scenario], None]
-) -> None:
+def test_undecodable_commands_are_refused(payload: bytes, play: Callable[[Scenario], None]) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await all_ready(machines)
         with pytest.raises(Unavailable, match="cannot decode"):
@@ -194,8 +192,8 @@ def test_commands_that_are_not_understood_are_refused(
     play(scenario)
 
 
-async def test_a_log_that_holds_such_a_command_starts_again(tmp_path: Path) -> None:
-    """An earlier release proposed it, and then died of it, again and again."""
+async def test_a_node_starts_with_a_forged_command_in_its_log(tmp_path: Path) -> None:
+    """An earlier release proposed it, and then failed at each start."""
     async with running_node(tmp_path) as node:
         await node.group.propose(create("a"))
         await append_to(node, "a", b"before")

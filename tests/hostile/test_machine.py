@@ -1,4 +1,5 @@
-"""Commands in the log may be anything: the machine answers, and every replica alike."""
+"""Commands in the log may be anything: the machine has an outcome for each, the same on every
+replica."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def _driver() -> Driver:
 
 
 def _apply(driver: Driver, command: Command) -> Result:
-    """As from the log: loaded ahead, decoded, applied."""
+    """Apply commands as from the log: loaded ahead, decoded, applied."""
     [decoded] = decode_batch(encode_batch(Batch(driver.now_ms, [command]))).commands
     for row in driver.state.missing(decoded):
         driver.state.install(row, driver.store.get(row))
@@ -100,7 +101,7 @@ _ONCE_FATAL: dict[str, Command] = {
 
 
 @pytest.mark.parametrize("command", _ONCE_FATAL.values(), ids=_ONCE_FATAL.keys())
-def test_what_cannot_be_applied_is_an_outcome_and_changes_nothing(command: Command) -> None:
+def test_an_impossible_command_has_an_outcome_and_changes_nothing(command: Command) -> None:
     driver, other = _driver(), _driver()
     assert _apply(driver, command) is Result.INVALID
     other.entry()
@@ -120,7 +121,7 @@ def test_what_cannot_be_applied_is_an_outcome_and_changes_nothing(command: Comma
     ],
     ids=["window", "expiry", "touch", "upload", "fork"],
 )
-def test_numbers_that_no_clock_and_no_stream_reaches_do_no_harm(command: Command) -> None:
+def test_impossibly_large_numbers_do_no_harm(command: Command) -> None:
     driver = _driver()
     _apply(driver, command)
     driver.now_ms += 10_000
@@ -131,11 +132,11 @@ def test_numbers_that_no_clock_and_no_stream_reaches_do_no_harm(command: Command
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(hostile(Command), min_size=1, max_size=8), st.integers(0, 7))
-def test_no_command_ends_the_machine_and_those_without_effect_have_none(
+def test_no_command_stops_the_machine_and_invalid_ones_have_no_effect(
     commands: list[Command], flushed_after: int
 ) -> None:
-    """Nothing raises, in applying or in storing; a replica that skips what is `INVALID` ends up
-    with the same rows."""
+    """Nothing raises, in applying or in storing; a replica that skips `INVALID` commands ends with
+    the same rows."""
     driver, other = _driver(), _driver()
     for number, command in enumerate(commands):
         if _apply(driver, command) is Result.INVALID:
@@ -155,7 +156,7 @@ def test_no_command_ends_the_machine_and_those_without_effect_have_none(
 
 
 def test_a_command_of_an_earlier_release_is_applied_as_it_was() -> None:
-    """What is absurd but did no harm has the effect that it had, or replicas would differ."""
+    """An absurd but harmless command keeps its former effect, or replicas would differ."""
     driver = _driver()
     assert _apply(driver, Create(b"\0nameless", Settings(TEXT), implicit_bucket=True)) is (
         Result.CREATED

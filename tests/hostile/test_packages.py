@@ -1,4 +1,4 @@
-"""Packages of nodes are judged as what they forward without numbers is, and so are their stamps."""
+"""Packages of nodes, and their stamps, are checked as forwarded commands without numbers are."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def test_a_package_with_a_forged_command_does_nothing_at_all(forged: Command, pl
         {"sequence": 0, "lowest": 0, "session_id": 0},
     ],
 )
-def test_a_package_of_no_session_does_nothing_and_harms_no_node(
-    stamp: dict[str, int], play: Play
-) -> None:
+def test_a_package_without_a_session_does_nothing(stamp: dict[str, int], play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second = await begin(machines)
         told = await results(leader, second.node_id, package(_HONEST, **stamp))
@@ -94,7 +92,7 @@ def test_a_package_of_no_session_does_nothing_and_harms_no_node(
     ],
     ids=["empty", "without commands", "below nothing", "beyond all", "unknown"],
 )
-def test_what_is_no_package_is_refused(payload: bytes, play: Play) -> None:
+def test_malformed_packages_are_refused(payload: bytes, play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second = await begin(machines)
         with pytest.raises(Unavailable):

@@ -58,7 +58,7 @@ _packed = msgspec.msgpack.encode
 _commands = hostile(list[Command]).map(lambda made: _packed([(one, -1) for one in made]))
 _packages = hostile(SentPackage).map(_packed)
 
-# -- what is sent -------------------------------------------------------------------------------
+# -- the messages -------------------------------------------------------------------------------
 
 _payloads = st.one_of(
     st.binary(max_size=20),
@@ -90,7 +90,7 @@ _requests = st.one_of(
 
 
 class _Play:
-    """A hostile connection to one node, made again whenever the node has ended it."""
+    """A hostile connection to one node, opened again whenever the node has closed it."""
 
     def __init__(self, machines: Machines, target: Machine) -> None:
         self._port = Port(machines.network, _STRANGER)
@@ -98,7 +98,7 @@ class _Play:
         self._stranger: Stranger | None = None
 
     async def begin(self, hello: Hello) -> None:
-        """Introduce itself; whether it is let in is the node's to say."""
+        """Introduce itself; the node decides whether to accept it."""
         stream = await self._port.connect(address_of(self._target.node_id))
         self._stranger = Stranger(stream)
         await self.send(frame(FrameKind.HELLO, encode_hello(hello)))
@@ -111,7 +111,7 @@ class _Play:
                 replace(own, node_id=_STRANGER, peer_address=address_of(_STRANGER), instance=1)
             )
         if self._stranger is None:
-            return  # The node ended that connection as well.
+            return  # The node closed that connection as well.
         with trio.move_on_after(1), suppress(trio.BrokenResourceError):
             await self._stranger.stream.send_all(data)
             await trio.sleep(0.02)
@@ -120,7 +120,7 @@ class _Play:
         self._stranger = None
 
     async def _is_over(self) -> bool:
-        """Whether the node has ended the connection; what it says otherwise is let go."""
+        """Whether the node has closed the connection; everything else it sends is discarded."""
         assert self._stranger is not None
         with trio.move_on_after(0.001):
             while await self._stranger.stream.receive_some(65536):
@@ -177,7 +177,7 @@ _actions: st.SearchStrategy[Action] = st.one_of(
     _packages.map(lambda payload: partial(_send_package, payload)),
 )
 
-# -- what must be so ------------------------------------------------------------------------------
+# -- the checks -----------------------------------------------------------------------------------
 
 
 async def _works(machine: Machine, content: bytes) -> None:
@@ -190,7 +190,7 @@ async def _works(machine: Machine, content: bytes) -> None:
 
 
 def _look_for_faults(machine: Machine) -> None:
-    """Nothing that the API would refuse is in the log, or was made of it."""
+    """Nothing that the API would refuse is in the log or in the state."""
     log = machine.node.stores.log
     for entry in log.entries(log.first_index, log.last_index + 1, 1 << 30):
         if entry.kind == EntryKind.COMMANDS:
@@ -238,14 +238,14 @@ async def _scene(actions: list[Action], place: int, machines: Machines) -> None:
     print_blob=True,
 )
 @given(st.lists(_actions, min_size=_SCENE, max_size=_SCENE), st.integers(0, 2))
-def test_nodes_outlive_whatever_is_sent_to_them(actions: list[Action], place: int) -> None:
+def test_nodes_survive_every_message(actions: list[Action], place: int) -> None:
     with TemporaryDirectory() as directory:
         scenario = partial(_scene, actions, place)
         run_virtually(1, partial(play, scenario, Path(directory)))
 
 
 def test_entries_that_no_release_understands_are_not_stored() -> None:
-    """From a leader that is one: the node keeps what it has, and says why it goes no further."""
+    """From a real leader: the node keeps what it has, and reports why it does not continue."""
 
     async def scenario(machines: Machines) -> None:
         leader, member, _ = await all_ready(machines)
@@ -266,7 +266,7 @@ def test_entries_that_no_release_understands_are_not_stored() -> None:
         run_virtually(1, partial(play, scenario, Path(directory)))
 
 
-def test_what_is_for_another_group_reaches_no_group() -> None:
+def test_messages_for_another_group_reach_no_group() -> None:
     async def scenario(machines: Machines) -> None:
         leader, member, _ = await all_ready(machines)
         cluster, term = leader.node.cluster, member.node.group.term

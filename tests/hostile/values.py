@@ -1,4 +1,4 @@
-"""Hostile values of every type that nodes send each other, made from the types themselves.
+"""Hostile values of every type that nodes send each other, derived from the types.
 
 A struct that gets another field, or a union another member, is covered without a change here.
 """

@@ -22,15 +22,16 @@ _PLACES = ("HTTP/1.1", "HTTP/2", "cluster")
 
 @pytest.fixture(scope="session", params=_PLACES)
 def place(request: pytest.FixtureRequest) -> str:
-    """Where clients ask: a node by itself in either version of HTTP, or the nodes of a cluster."""
+    """The servers under test: a single node in either version of HTTP, or the nodes of a
+    cluster."""
     name: str = request.param
     return name
 
 
 @pytest.fixture(scope="session")
 def urls(place: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """All nodes that clients may ask, separated by commas. Tests share them, so each uses streams
-    of its own."""
+    """The URLs of all nodes, separated by commas. Tests share them, so each uses its own
+    streams."""
     directory = tmp_path_factory.mktemp("urls")
     if place == "cluster":
         with ClusterProcesses(directory, proxied=False) as cluster:
@@ -43,7 +44,7 @@ def urls(place: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def client(place: str) -> Iterator[httpx.Client]:
-    """A client of `urls` that speaks the version of HTTP meant."""
+    """A client of `urls` in the version of HTTP under test."""
     version = "HTTP/2" if place == "HTTP/2" else "HTTP/1.1"
 
     def was_spoken(response: httpx.Response) -> None:

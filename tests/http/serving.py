@@ -27,7 +27,7 @@ from tests.support.wire import EventStream, checked_async_client, chunk_size
 # How long anything here may take before the test fails: far more than it ever needs.
 PATIENCE_S = 15.0
 _POLL_S = 0.002
-# Made once: to load the system's certificates for each client would take most of the tests' time.
+# Made once: loading the system's certificates for each client would take most of the tests' time.
 _ANY_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -116,8 +116,8 @@ class RawClient:
         return data
 
     async def take_some(self, size: int) -> bool:
-        """Take up to `size` bytes from the connection, and forget them. Returns whether there were
-        any before it was closed."""
+        """Read up to `size` bytes from the connection and discard them. Returns whether any came
+        before it was closed."""
         with trio.fail_after(PATIENCE_S):
             try:
                 return bool(await self._sock.recv(size))
@@ -165,7 +165,7 @@ class RawClient:
 
 
 class Clock:
-    """The server's wall clock, which a test may put forward."""
+    """The server's wall clock, which a test may advance."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0
@@ -193,15 +193,15 @@ class Serving:
 
     @property
     def bodies(self) -> Shares:
-        """The limit of the bodies that are coming in, and how much of it they hold."""
+        """The limit of incoming bodies, and how much of it they hold."""
         return self.door.bodies
 
     @asynccontextmanager
     async def connect(
         self, *, receive_buffer: int | None = None, source: str | None = None
     ) -> AsyncIterator[RawClient]:
-        """A raw connection; a small `receive_buffer` makes a client that soon takes no more, and
-        `source` is the address it comes from."""
+        """A raw connection. With a small `receive_buffer` the client soon takes no more; `source`
+        is its address."""
         with trio.socket.socket() as sock:
             if source is not None:
                 await sock.bind((source, 0))
@@ -230,7 +230,7 @@ class Serving:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Return once `condition` holds; fail when it never does."""
+    """Wait until `condition` holds; fail when it never does."""
     with trio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - no event tells of it
             await trio.sleep(_POLL_S)

@@ -44,20 +44,20 @@ def assert_documented(path: str, method: str, answer: httpx.Response) -> None:
 @pytest.mark.parametrize(
     "address", ["", "here", "here:", "here:port", "here:99999", ":1", "a:1:2", "h\0st:1"]
 )
-def test_what_is_no_address_is_400_at_once(cluster: httpx.Client, address: str) -> None:
+def test_a_malformed_address_is_400_at_once(cluster: httpx.Client, address: str) -> None:
     answer = cluster.post("/cluster/add", json={"address": address}, timeout=2)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b"\xff", b'{"address":' + b"[" * 100_000])
-def test_what_is_no_json_object_is_400(cluster: httpx.Client, body: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_400(cluster: httpx.Client, body: bytes) -> None:
     answer = cluster.post("/cluster/add", content=body, headers=JSON)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
 
 
 @pytest.mark.parametrize("node_id", [0, -1, 2**63, 10**30, 1.5, "1", True])
 @pytest.mark.parametrize("operation", ["promote", "remove", "transfer"])
-def test_what_is_no_node_id_is_400(cluster: httpx.Client, operation: str, node_id: Any) -> None:
+def test_a_malformed_node_id_is_400(cluster: httpx.Client, operation: str, node_id: Any) -> None:
     answer = cluster.post(f"/cluster/{operation}", json={"node_id": node_id})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
 
@@ -73,7 +73,7 @@ def test_what_is_no_node_id_is_400(cluster: httpx.Client, operation: str, node_i
         ("snapshot", {}, 200),
     ],
 )
-def test_a_cluster_of_one_answers_as_documented(
+def test_a_cluster_of_one_node_answers_as_documented(
     cluster: httpx.Client, operation: str, command: dict[str, Any], status: int
 ) -> None:
     answer = cluster.post(f"/cluster/{operation}", json=command)
@@ -81,7 +81,7 @@ def test_a_cluster_of_one_answers_as_documented(
     assert_documented(f"/cluster/{operation}", "post", answer)
 
 
-def test_its_status_with_its_members_is_as_documented(cluster: httpx.Client) -> None:
+def test_the_status_of_a_cluster_of_one_node_is_as_documented(cluster: httpx.Client) -> None:
     answer = cluster.get("/cluster/status")
     assert answer.json()["members"]
     assert_documented("/cluster/status", "get", answer)

@@ -33,7 +33,7 @@ EVIL = "http://evil.example"
 def client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[httpx.Client]:
-    """A client of a cluster of one node. What it asks to be done is wrong or changes nothing."""
+    """A client of a cluster of one node. Its requests are wrong or change nothing."""
     stack, _, version = request.param.partition(", ")
     environment = {
         "STREAMD_CLUSTER_NAME": "alone",
@@ -58,7 +58,7 @@ class Ask(NamedTuple):
 
 
 def rules() -> list[Rule]:
-    """The routes of the operations app, whatever node it is of."""
+    """The routes of the operations app."""
     app = create_ops_app(Metrics(), cast("Node", None))
     return [rule for rule in app.url_map.iter_rules() if rule.endpoint != "static"]
 
@@ -91,7 +91,7 @@ def test_the_routes_that_change_a_node_are_guarded() -> None:
     assert {Ask("POST", f"/cluster/{change}") for change in changes} <= set(ADMIN)
 
 
-def test_what_is_asked_rightly_is_answered(client: httpx.Client) -> None:
+def test_a_proper_request_is_answered(client: httpx.Client) -> None:
     for asked in ADMIN:
         answer = ask(client, asked, JSON)
         assert answer.status_code not in (403, 415, 421, 500), asked
@@ -126,7 +126,7 @@ def test_a_page_of_the_node_itself_is_answered(client: httpx.Client) -> None:
         assert answer.status_code not in (403, 415, 421, 500), asked
 
 
-def test_a_name_that_is_not_the_nodes_is_misdirected(client: httpx.Client) -> None:
+def test_a_request_for_another_name_is_misdirected(client: httpx.Client) -> None:
     port = client.base_url.port
     foreign = ["evil.example", f"evil.example:{port}", f"localhost.evil.example:{port}"]
     foreign += ["203.0.113.7", f"[2001:db8::7]:{port}", "127.0.0.1.evil.example", "127.1"]
@@ -136,7 +136,7 @@ def test_a_name_that_is_not_the_nodes_is_misdirected(client: httpx.Client) -> No
             assert_refused(answer, 421, "HOST_NOT_ALLOWED", asked)
 
 
-def test_a_preflight_from_elsewhere_is_given_nothing(client: httpx.Client) -> None:
+def test_a_preflight_of_another_origin_gets_no_permission(client: httpx.Client) -> None:
     preflight = {
         "Origin": EVIL,
         "Access-Control-Request-Method": "POST",
@@ -170,13 +170,13 @@ def test_the_names_of_a_node_are_its_own(client: httpx.Client, host: str) -> Non
     assert answer.status_code == 200
 
 
-def test_a_route_that_is_not_there_is_guarded_too(client: httpx.Client) -> None:
+def test_an_unknown_route_is_guarded_too(client: httpx.Client) -> None:
     for path in ("/cluster/none", "/cluster", "/readyz/none", "/"):
         assert client.get(path).status_code == 404
         assert client.get(path, headers={"Origin": EVIL}).status_code == 403
 
 
-def test_public_routes_change_nothing_and_any_name_reaches_them(client: httpx.Client) -> None:
+def test_public_routes_change_nothing_and_take_any_name(client: httpx.Client) -> None:
     public = [rule for rule in rules() if rule.rule.encode() in PUBLIC_PATHS]
     assert {rule.rule.encode() for rule in public} == PUBLIC_PATHS
     for rule in public:
@@ -185,7 +185,7 @@ def test_public_routes_change_nothing_and_any_name_reaches_them(client: httpx.Cl
         assert client.get(rule.rule, headers=foreign).status_code == 200
 
 
-def test_streams_are_for_pages_of_any_origin_by_any_name(client: httpx.Client) -> None:
+def test_pages_of_any_origin_reach_streams_by_any_name(client: httpx.Client) -> None:
     foreign = {**TEXT, "Host": "evil.example", "Origin": EVIL}
     made = client.put("/v1/stream/shared", headers=foreign)
     assert made.status_code in (200, 201)
@@ -194,7 +194,7 @@ def test_streams_are_for_pages_of_any_origin_by_any_name(client: httpx.Client) -
 
 
 @pytest.mark.parametrize("wildcard", ["0.0.0.0:4437", "[::]:4437"])
-async def test_who_listens_everywhere_is_reached_by_any_address_and_by_no_other_name(
+async def test_a_node_that_listens_everywhere_takes_any_address_and_no_other_name(
     tmp_path: Path, wildcard: str
 ) -> None:
     async with serving(tmp_path, listen=wildcard) as server, server.client() as client:
@@ -208,13 +208,13 @@ async def test_who_listens_everywhere_is_reached_by_any_address_and_by_no_other_
             assert answer.status_code == status
 
 
-async def test_without_a_host_a_node_is_not_administered(tmp_path: Path) -> None:
+async def test_a_request_without_a_host_cannot_administer_a_node(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.connect() as client:
         await client.send(b"GET /cluster/status HTTP/1.0\r\n\r\n")
         assert (await client.read_response()).code == "HOST_NOT_ALLOWED"
 
 
-async def test_a_client_that_has_sent_all_and_says_so_is_answered(tmp_path: Path) -> None:
+async def test_a_client_that_half_closes_after_its_request_is_answered(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         for asked in ADMIN:
             if asked.method not in ("GET", "POST"):

@@ -1,4 +1,4 @@
-"""The page of the API says all that the OpenAPI document says, and its commands work as shown."""
+"""docs/api.md covers the OpenAPI document, and its commands work as shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.server_process import ServerProcess
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 DEFAULT_URL = "http://127.0.0.1:4437"
-# What the page elides.
+# Parts that the page elides.
 ELISION = "..."
 PATIENCE_S = 20
 
@@ -35,7 +35,7 @@ def shown() -> Iterator[Shown]:
 
 
 def as_pattern(lines: list[str]) -> str:
-    """What the output matches: each line as it is, but for what is elided."""
+    """A pattern of the output: each line as it is, except for elided parts."""
     escaped = [".*".join(map(re.escape, line.split(ELISION))) for line in lines]
     return ".*".join(f"(?m:^{line}$)" for line in escaped)
 
@@ -72,7 +72,7 @@ def test_the_page_has_every_path_and_method() -> None:
     assert told == documented
 
 
-def test_the_page_has_every_error_beside_its_status() -> None:
+def test_the_page_has_every_error_with_its_status() -> None:
     told = set()
     for row in PAGE.splitlines():
         if re.match(r"\| \d{3}", row):
@@ -107,7 +107,7 @@ def row(header: Header, document: Json) -> str:
     return f"| `{header}` | {asked} | {answered} | {header.source} |"
 
 
-def test_the_table_of_headers_is_that_of_the_code() -> None:
+def test_the_table_of_headers_matches_the_code() -> None:
     told = PAGE.partition("## Headers\n")[2].partition("\n## ")[0]
     document = build()
     expected = [row(header, document) for header in HEADERS]

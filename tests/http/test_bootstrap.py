@@ -127,7 +127,7 @@ async def test_3_2_any_mime_parser_understands_it(tmp_path: Path) -> None:
         assert found == [b"", b"one", b"two", b"six"]
 
 
-async def test_3_2_a_stream_without_messages_is_its_snapshot_alone(tmp_path: Path) -> None:
+async def test_3_2_a_stream_without_messages_is_only_its_snapshot(tmp_path: Path) -> None:
     async with prepared(tmp_path) as client:
         await client.publish(client.offsets[3])
         await client.http.post(STREAM, headers={"Stream-Closed": "true"})
@@ -173,7 +173,7 @@ async def test_3_2_many_messages_of_all_sizes_arrive_whole(tmp_path: Path) -> No
 # -- what happens meanwhile -------------------------------------------------------------------
 
 
-async def test_a_publish_in_mid_bootstrap_takes_nothing_away(tmp_path: Path) -> None:
+async def test_a_publish_during_a_bootstrap_removes_nothing_from_it(tmp_path: Path) -> None:
     size = 20_000_000
     async with prepared(tmp_path) as client, client.server.connect(receive_buffer=4096) as raw:
         node = client.server.node
@@ -186,7 +186,7 @@ async def test_a_publish_in_mid_bootstrap_takes_nothing_away(tmp_path: Path) -> 
         await client.publish(client.offsets[3], b"newer")
         await client.append(b"new")
         await node.group.flush()
-        # The removal has its turn, and must leave alone what is being sent.
+        # The removal runs, and must leave alone the records being sent.
         for letter in (b"g", b"t"):
             reclaim_some(node.stores.state, letter, node.group.pins.held())
         body = b""
@@ -204,7 +204,7 @@ async def test_a_publish_in_mid_bootstrap_takes_nothing_away(tmp_path: Path) -> 
 
 
 async def test_3_3_bootstrap_then_sse_shows_every_message_once(tmp_path: Path) -> None:
-    """Writers append and a publisher folds what it has read into snapshots, all the time."""
+    """Writers append while a publisher folds what it has read into snapshots."""
     total = 400
     async with prepared(tmp_path) as client:
         await client.http.put("/bucket/j", headers=JSON)
@@ -241,7 +241,7 @@ async def test_3_3_bootstrap_then_sse_shows_every_message_once(tmp_path: Path) -
 
 
 async def state_of(client: Client, path: str) -> list[int]:
-    """What a client knows that bootstraps, then tails to the stream's close."""
+    """The content that a client has after a bootstrap and a tail up to the close."""
     async with client.server.client() as http:
         answer = await http.get(f"{path}/bootstrap")
         snapshot, *messages = parts(answer)

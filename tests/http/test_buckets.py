@@ -73,7 +73,7 @@ async def test_1_2_201_when_a_bucket_is_created_409_when_it_exists(tmp_path: Pat
         assert code(await client.put("/bucket")) == (409, "BUCKET_EXISTS")
 
 
-async def test_1_2_a_stream_does_not_make_its_bucket(tmp_path: Path) -> None:
+async def test_1_2_a_stream_does_not_create_its_bucket(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         assert code(await client.put("/nowhere/s")) == (404, "BUCKET_NOT_FOUND")
         assert (await client.get("/nowhere")).status_code == 404
@@ -121,7 +121,7 @@ async def test_1_5_204_once_the_bucket_is_empty_409_before_404_after(tmp_path: P
         await make(client, "/bucket", "/bucket/s")
 
 
-async def test_1_5_streams_whose_time_is_over_keep_no_bucket(tmp_path: Path) -> None:
+async def test_1_5_expired_streams_do_not_keep_a_bucket(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await make(client, "/bucket")
         await make(client, *(f"/bucket/{n}" for n in range(5)), **{"Stream-TTL": "60"})
@@ -145,7 +145,7 @@ async def test_1_6_404_for_every_operation_where_there_is_no_bucket(tmp_path: Pa
 # -- 1.4 list -------------------------------------------------------------------------------------
 
 
-async def test_1_4_200_with_what_is_known_of_each_stream(tmp_path: Path) -> None:
+async def test_1_4_200_with_the_metadata_of_each_stream(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await make(client, "/bucket", "/bucket/user-1", "/bucket/other")
         tail = (await client.post("/bucket/user-1", content=b"hello", headers=TEXT)).headers
@@ -237,7 +237,7 @@ async def test_1_4_404_when_there_is_no_bucket(tmp_path: Path) -> None:
         assert code(await client.get("/nowhere/streams")) == (404, "BUCKET_NOT_FOUND")
 
 
-async def test_1_4_what_has_expired_is_not_listed_and_stays_gone(tmp_path: Path) -> None:
+async def test_1_4_an_expired_stream_is_not_listed_and_does_not_return(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await make(client, "/bucket", "/bucket/kept")
         await make(client, "/bucket/brief", "/bucket/read", **{"Stream-TTL": "60"})
@@ -262,7 +262,8 @@ async def test_1_4_odd_cursors_and_prefixes_find_nothing(tmp_path: Path) -> None
 async def test_listing_in_a_loop_forces_few_synced_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each listing waits for what is acknowledged to be stored; all of them share the flushes."""
+    """Each listing waits until acknowledged writes are stored; concurrent listings share the
+    flushes."""
     monkeypatch.setattr(state_flusher, "AWAITED_INTERVAL_S", 0.2)
     monkeypatch.setattr(state_flusher, "FLUSH_INTERVAL_S", 10.0)
     async with serving(tmp_path) as server, server.client() as client:
@@ -283,7 +284,7 @@ async def _write_and_list(server: Serving) -> None:
             assert await listed(client, "/bucket/streams") == ["s"]
 
 
-async def test_a_listing_of_what_is_stored_waits_for_no_flush(tmp_path: Path) -> None:
+async def test_a_listing_of_stored_streams_waits_for_no_flush(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await make(client, "/bucket", "/bucket/s")
         await until(lambda: not server.node.group.state.unstored)

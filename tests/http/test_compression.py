@@ -1,4 +1,4 @@
-"""Compression of answers: who gets it, and what it does to tags and caches."""
+"""Compression of answers: when it is used, and its effect on tags and caches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DECODERS: dict[str, Callable[[bytes], bytes]] = {
 async def fetch(
     server: Serving, path: str = STREAM, **headers: str
 ) -> tuple[httpx.Response, bytes]:
-    """A response and its body as it came; nothing is asked for that is not in `headers`."""
+    """A response and its body as received, requested with `headers` alone."""
     async with server.client(headers={"Accept-Encoding": ""}) as client:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         async with client.stream("GET", path, headers=named) as response:
@@ -44,12 +44,12 @@ async def put(server: Serving, body: bytes = LONG, path: str = STREAM, **headers
         assert made.status_code == 201
 
 
-# -- who gets what --------------------------------------------------------------------------------
+# -- which answers are compressed -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("coding", list(DECODERS))
 @pytest.mark.parametrize("size", [LEAST_BYTES + 1, 10_000, 300_000])
-async def test_who_asks_gets_the_same_bytes_in_fewer(
+async def test_a_client_that_accepts_compression_gets_the_same_content_in_fewer_bytes(
     coding: str, size: int, tmp_path: Path
 ) -> None:
     content = (LONG * (size // len(LONG) + 1))[:size]
@@ -63,7 +63,7 @@ async def test_who_asks_gets_the_same_bytes_in_fewer(
         assert DECODERS[coding](body) == content
 
 
-async def test_who_does_not_ask_gets_the_bytes_but_caches_are_told(tmp_path: Path) -> None:
+async def test_other_clients_get_plain_bytes_with_a_vary_header(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         await put(server)
         for accepted in ("", "identity", "br", "gzip;q=0", "*;q=0"):
@@ -82,7 +82,7 @@ async def test_small_answers_are_sent_as_they_are(tmp_path: Path) -> None:
         assert len(body) == LEAST_BYTES
 
 
-async def test_what_does_not_get_smaller_is_sent_as_it_is(tmp_path: Path) -> None:
+async def test_an_incompressible_body_is_sent_as_it_is(tmp_path: Path) -> None:
     noise = os.urandom(5000)
     async with serving(tmp_path) as server:
         await put(server, noise, Content_Type="application/octet-stream")
@@ -92,7 +92,7 @@ async def test_what_does_not_get_smaller_is_sent_as_it_is(tmp_path: Path) -> Non
         assert body == noise
 
 
-async def test_types_that_are_compressed_already_are_left_alone(tmp_path: Path) -> None:
+async def test_already_compressed_types_are_left_alone(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         async with server.client() as client:
             await client.put(STREAM, content=LONG, headers={"Content-Type": "image/png"})
@@ -151,7 +151,7 @@ async def test_errors_and_empty_answers_are_left_alone(tmp_path: Path) -> None:
             assert "content-encoding" not in response.headers
 
 
-async def test_when_too_many_wait_for_compression_the_next_go_without(
+async def test_answers_go_uncompressed_when_too_many_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compression, "_MOST_WAITING", 0)
@@ -162,7 +162,7 @@ async def test_when_too_many_wait_for_compression_the_next_go_without(
         assert body == LONG * 100
 
 
-async def test_many_at_once_each_get_the_whole(tmp_path: Path) -> None:
+async def test_many_concurrent_readers_each_get_the_whole_body(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         await put(server, LONG * 50)
 
@@ -180,7 +180,7 @@ async def test_many_at_once_each_get_the_whole(tmp_path: Path) -> None:
 # -- tags -----------------------------------------------------------------------------------------
 
 
-async def test_each_coding_has_its_tag_and_each_tag_finds_it_unchanged(tmp_path: Path) -> None:
+async def test_each_coding_has_its_own_tag_and_each_tag_revalidates(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         await put(server)
         tags = {}
@@ -243,13 +243,13 @@ async def test_a_compressed_tag_changes_with_the_stream(tmp_path: Path) -> None:
         (b",,gzip,,", b"gzip"),
     ],
 )
-def test_what_the_client_likes_best_and_else_what_we_do(
+def test_the_clients_preference_decides_and_then_ours(
     accepted: bytes, coding: bytes | None
 ) -> None:
     assert choose(accepted) == coding
 
 
-def test_types_that_may_get_smaller() -> None:
+def test_types_worth_compressing() -> None:
     for kind in (
         "text/plain", "application/json", "application/octet-stream", "image/svg+xml",
         "application/x-protobuf", "application/zipper+json",

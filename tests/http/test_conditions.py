@@ -19,7 +19,7 @@ async def state_tag(client: httpx.AsyncClient, path: str = STREAM) -> str:
     return (await client.head(path)).headers["etag"]
 
 
-async def test_every_write_answers_with_the_tag_that_head_has_then(tmp_path: Path) -> None:
+async def test_every_write_answers_with_the_tag_that_head_then_shows(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await client.put("/bucket")
         path = "/bucket/s"
@@ -41,7 +41,7 @@ async def test_every_write_answers_with_the_tag_that_head_has_then(tmp_path: Pat
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-async def test_a_write_with_a_tag_of_before_is_412_and_changes_nothing(
+async def test_a_write_with_an_earlier_tag_is_412_and_changes_nothing(
     method: str, tmp_path: Path
 ) -> None:
     async with serving(tmp_path) as server, server.client() as client:
@@ -96,7 +96,7 @@ async def test_if_match_compares_strongly(form: str, status: int, tmp_path: Path
         assert answer.status_code == status
 
 
-async def test_the_tag_of_a_read_up_to_the_tail_will_do(tmp_path: Path) -> None:
+async def test_the_tag_of_a_read_up_to_the_tail_satisfies_a_condition(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await client.put(STREAM, headers=TEXT, content=b"x" * 3000)
         middle = await server.tail(STREAM)
@@ -110,7 +110,7 @@ async def test_the_tag_of_a_read_up_to_the_tail_will_do(tmp_path: Path) -> None:
             assert answer.status_code == status
 
 
-async def test_a_condition_on_what_is_not_there_is_412(tmp_path: Path) -> None:
+async def test_a_condition_on_an_absent_stream_is_412(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await client.put("/bucket")
         for path in ("/v1/stream/none", "/v1/stream/no/ne", "/bucket/none"):
@@ -136,7 +136,7 @@ async def test_a_retry_of_a_producer_is_answered_as_the_first_try(tmp_path: Path
             assert retry.headers[name] == first.headers[name]
 
 
-async def test_more_tags_than_anybody_needs_are_400(tmp_path: Path) -> None:
+async def test_too_many_tags_are_400(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await client.put(STREAM, headers=TEXT)
         headers = {**TEXT, "If-Match": ", ".join(['"1"'] * 65)}

@@ -1,4 +1,4 @@
-"""Characters of text that appends cut in two: live readers see them whole, as all others do."""
+"""Characters that appends cut in two: live readers see them whole, like all other readers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shown(event: bytes) -> str:
 
 
 async def listen(server: Serving, reader: RawClient, offset: str = "-1") -> str:
-    """Begin to read live; returns what is shown at once."""
+    """Begin to read live. Returns the text shown at once."""
     await ask(reader, f"{STREAM}?offset={offset}&live=sse")
     assert (await reader.read_head()).status == 200
     first = shown(await reader.read_through(b"upToDate"))
@@ -47,7 +47,7 @@ PIECES = st.lists(
 
 
 @given(PIECES, st.lists(st.integers(1, 4)), st.data())
-def test_events_of_any_cuts_show_what_one_event_of_all_shows(
+def test_events_cut_anywhere_show_the_same_text_as_one_event(
     text: bytes, cuts: list[int], data: st.DataObject
 ) -> None:
     records = pieces(text, cuts)
@@ -96,7 +96,7 @@ async def test_a_character_of_four_appends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [1, 2, 3])
-async def test_a_reader_that_comes_back_between_the_halves_misses_nothing(
+async def test_a_reader_that_returns_between_the_halves_misses_nothing(
     place: int, tmp_path: Path
 ) -> None:
     async with serving(tmp_path) as server, server.client() as client:
@@ -111,7 +111,9 @@ async def test_a_reader_that_comes_back_between_the_halves_misses_nothing(
             assert shown(await reader.read_through(b"upToDate")) == "🎈"
 
 
-async def test_it_misses_nothing_when_the_server_restarts_meanwhile(tmp_path: Path) -> None:
+async def test_a_reader_misses_nothing_when_the_server_restarts_between_the_halves(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await client.put(STREAM, headers=TEXT, content=b"begun ")
         offset = await append(client, EMOJI[:2])
@@ -121,7 +123,7 @@ async def test_it_misses_nothing_when_the_server_restarts_meanwhile(tmp_path: Pa
         assert shown(await reader.read_through(b"upToDate")) == "🎈"
 
 
-async def test_a_fork_that_begins_inside_a_character_goes_on_with_it(tmp_path: Path) -> None:
+async def test_a_fork_that_begins_inside_a_character_continues_it(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client, server.connect() as reader:
         source = "/v1/stream/source"
         made = await client.put(source, headers=TEXT, content=b"begun ")
@@ -145,7 +147,7 @@ async def test_a_reader_that_catches_up_over_the_cut_sees_it_whole(tmp_path: Pat
 
 
 @pytest.mark.parametrize("end", [b"", b"!"])
-async def test_what_never_ends_is_shown_broken_with_what_follows(
+async def test_a_character_that_never_ends_is_shown_broken_with_the_next_text(
     end: bytes, tmp_path: Path
 ) -> None:
     async with serving(tmp_path) as server, server.client() as client, server.connect() as reader:
@@ -157,7 +159,7 @@ async def test_what_never_ends_is_shown_broken_with_what_follows(
         assert shown(await reader.read_through(b"streamClosed")) == "\ufffd" + end.decode()
 
 
-async def test_a_closed_end_is_told_with_nothing_before_it(tmp_path: Path) -> None:
+async def test_the_close_is_announced_without_earlier_text(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         made = await client.put(STREAM, headers=CLOSE, content=EMOJI[:2])
         for offset in ("now", made.headers["stream-next-offset"]):

@@ -20,7 +20,7 @@ CLOSE = {"Stream-Closed": "true"}
 
 @pytest.fixture
 def path() -> str:
-    """Of a stream that no other test has, on both surfaces."""
+    """The paths of a stream of this test alone, on both surfaces."""
     return f"/v1/stream/everywhere/{uuid4()}"
 
 
@@ -52,13 +52,13 @@ def test_the_closing_control_event_is_up_to_date(
             assert json.loads(told[-1][1]) == last
 
 
-# -- what is wrong first --------------------------------------------------------------------------
+# -- which error comes first ----------------------------------------------------------------------
 
 NO_JSON = [b"{", b"[1,]", b"[]", b'"\xff"']
 
 
 @pytest.mark.parametrize("body", NO_JSON)
-def test_what_is_wrong_with_the_stream_comes_before_what_is_wrong_with_the_body(
+def test_errors_of_the_stream_come_before_errors_of_the_body(
     urls: str, client: httpx.Client, path: str, body: bytes
 ) -> None:
     here, *_ = places = urls.split(",")
@@ -91,7 +91,9 @@ def test_what_is_wrong_with_the_stream_comes_before_what_is_wrong_with_the_body(
         assert client.get(url + numbers).json() == [1]
 
 
-def test_a_batch_is_looked_at_after_its_stream(urls: str, client: httpx.Client, path: str) -> None:
+def test_a_batch_is_parsed_after_its_stream_was_found(
+    urls: str, client: httpx.Client, path: str
+) -> None:
     here, *_ = places = urls.split(",")
     batch = path.removeprefix("/v1/stream") + "/append-batch"
     make(client, here + path, {**TEXT, **CLOSE})
@@ -106,7 +108,7 @@ def test_a_batch_is_looked_at_after_its_stream(urls: str, client: httpx.Client, 
 # -- JSON -----------------------------------------------------------------------------------------
 
 
-def test_what_json_stringify_makes_of_half_a_character_is_kept(
+def test_half_characters_of_json_stringify_are_kept(
     urls: str, client: httpx.Client, path: str
 ) -> None:
     here, *_ = places = urls.split(",")
@@ -120,7 +122,7 @@ def test_what_json_stringify_makes_of_half_a_character_is_kept(
 
 
 @pytest.mark.parametrize("coding", ["gzip", "GZIP", "br", "identity, gzip", "zstd"])
-def test_a_coded_body_is_refused_wherever_there_is_a_body(
+def test_an_encoded_body_is_refused_by_every_route_with_a_body(
     urls: str, client: httpx.Client, path: str, coding: str
 ) -> None:
     here, *_ = places = urls.split(",")
@@ -146,7 +148,7 @@ def test_a_coded_body_is_refused_wherever_there_is_a_body(
         assert client.post(url + path + "-plain", headers=plain, content=b"x").status_code == 404
 
 
-def test_a_put_with_if_none_match_makes_a_stream_or_changes_nothing(
+def test_a_put_with_if_none_match_creates_a_stream_or_changes_nothing(
     urls: str, client: httpx.Client, path: str
 ) -> None:
     places = urls.split(",")
@@ -163,7 +165,7 @@ def test_a_put_with_if_none_match_makes_a_stream_or_changes_nothing(
 
 
 @pytest.mark.parametrize("digits", [1, 15, 16, 17, 40, 256])
-def test_no_cursor_is_answered_with_a_smaller_one(
+def test_a_cursor_is_never_answered_with_a_smaller_one(
     urls: str, client: httpx.Client, path: str, digits: int
 ) -> None:
     here, *_ = places = urls.split(",")
@@ -199,7 +201,7 @@ def test_a_cursor_has_a_limit(urls: str, client: httpx.Client, path: str) -> Non
 # -- forks ----------------------------------------------------------------------------------------
 
 
-def test_a_fork_is_of_a_stream_of_this_host(urls: str, client: httpx.Client, path: str) -> None:
+def test_a_fork_names_a_stream_of_this_host(urls: str, client: httpx.Client, path: str) -> None:
     here, *_ = places = urls.split(",")
     make(client, here + path, TEXT, b"one")
     for turn, url in enumerate(places):
@@ -231,7 +233,9 @@ def test_a_fork_is_of_a_stream_of_this_host(urls: str, client: httpx.Client, pat
 # -- names ----------------------------------------------------------------------------------------
 
 
-def test_what_is_listed_can_be_reached_whatever_its_name(urls: str, client: httpx.Client) -> None:
+def test_every_listed_stream_can_be_reached_whatever_its_name(
+    urls: str, client: httpx.Client
+) -> None:
     here, *_ = places = urls.split(",")
     bucket = f"names-{uuid4()}"
     names = ("a/b", "a..b", "streams", "n" * 900, "é%2F?#[]", "!$&'()*+,;=:@-._~", ".", "a/./b")

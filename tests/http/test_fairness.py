@@ -1,4 +1,4 @@
-"""One client's traffic, however slow, tiny or much, costs others next to nothing.
+"""One client's traffic, however slow, fragmented or large, costs others next to nothing.
 
 What only HTTP/2 can do is in `test_http2_clients` and `test_http2_frames`.
 """
@@ -34,7 +34,7 @@ async def test_many_connections_are_accepted_in_few_turns_of_the_loop(tmp_path: 
                 await trio.lowlevel.checkpoint()
                 accepted.append(server.connections)
     in_each = [after - before for before, after in pairwise(accepted)]
-    # Between two looks the accepting task may have had its turn twice.
+    # Between two checks the accepting task may have run twice.
     assert max(in_each) <= 2 * ACCEPTS_PER_TURN, "connected clients wait for new ones"
     assert len(in_each) < many / 4, f"{many} connections waited for {len(in_each)} turns"
 
@@ -54,7 +54,7 @@ STREAM = "/bucket/s"
 async def slow_clients(
     server: Serving, count: int, request: bytes, *, source: str = STRANGER
 ) -> AsyncIterator[list[RawClient]]:
-    """So many connections of a stranger who takes little, `request` said on each."""
+    """`count` connections of a client that reads little, with `request` sent on each."""
     async with AsyncExitStack() as stack:
         clients = []
         for _ in range(count):
@@ -64,7 +64,7 @@ async def slow_clients(
         yield clients
 
 
-async def test_bodies_that_are_announced_and_do_not_come_cost_nothing(tmp_path: Path) -> None:
+async def test_announced_bodies_that_never_come_cost_nothing(tmp_path: Path) -> None:
     limits: dict[str, Any] = {"max_body_bytes": 100_000, "max_buffered_bytes": 1_000_000}
     async with serving(tmp_path, **limits) as server, server.client() as client:
         await client.put("/v1/stream/s", headers=BINARY)
@@ -75,7 +75,7 @@ async def test_bodies_that_are_announced_and_do_not_come_cost_nothing(tmp_path: 
                 assert answer.status_code == 204
 
 
-async def test_bodies_that_lack_their_end_leave_room_for_those_of_others(tmp_path: Path) -> None:
+async def test_unfinished_bodies_leave_room_for_other_clients(tmp_path: Path) -> None:
     limits: dict[str, Any] = {"max_body_bytes": 100_000, "max_buffered_bytes": 1_000_000}
     most = limits["max_buffered_bytes"] // 2
     async with serving(tmp_path, **limits) as server, server.client() as client:
@@ -106,7 +106,7 @@ async def test_bodies_that_lack_their_end_leave_room_for_those_of_others(tmp_pat
         assert max(seen) <= limits["max_buffered_bytes"]
 
 
-async def test_slow_uploads_leave_slots_to_others(tmp_path: Path) -> None:
+async def test_slow_uploads_leave_slots_to_other_clients(tmp_path: Path) -> None:
     async with (
         serving(tmp_path, max_snapshot_uploads=8) as server,
         server.client() as client,
@@ -140,7 +140,7 @@ async def prepare_snapshots(client: httpx.AsyncClient) -> str:
     return str(appended.headers["stream-next-offset"])
 
 
-async def test_slow_downloads_leave_slots_to_others(tmp_path: Path) -> None:
+async def test_slow_downloads_leave_slots_to_other_clients(tmp_path: Path) -> None:
     content = bytes(range(256)) * 40_000
     async with (
         serving(tmp_path, max_snapshot_downloads=8) as server,
@@ -158,8 +158,8 @@ async def test_slow_downloads_leave_slots_to_others(tmp_path: Path) -> None:
         await until(lambda: server.service.downloads.held == 0)
 
 
-async def test_reads_that_nobody_takes_leave_room_for_those_of_others(tmp_path: Path) -> None:
-    record = b"r" * 8 * MIB  # More than the system's buffers take.
+async def test_untaken_reads_leave_room_for_other_clients(tmp_path: Path) -> None:
+    record = b"r" * 8 * MIB  # More than the system's buffers hold.
     limits: dict[str, Any] = {"max_body_bytes": 8 * MIB, "max_buffered_bytes": 32 * MIB}
     async with serving(tmp_path, **limits) as server, server.client() as client:
         for number in range(7):
@@ -179,8 +179,8 @@ async def test_reads_that_nobody_takes_leave_room_for_those_of_others(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["append", "chunked append", "snapshot"])
-async def test_a_fast_beginning_does_not_pay_for_silence(kind: str, tmp_path: Path) -> None:
-    """At the rate asked for, what came at first would pay for longer than this test may take."""
+async def test_a_fast_start_does_not_pay_for_silence(kind: str, tmp_path: Path) -> None:
+    """At the required rate, the first bytes would pay for longer than this test may take."""
     limits: dict[str, Any] = {"body_timeout_ms": 1000, "body_min_bytes_per_s": 1024}
     body = b"x" * 200_000
     async with serving(tmp_path, **limits) as server, server.client() as client:
@@ -199,7 +199,7 @@ async def test_a_fast_beginning_does_not_pay_for_silence(kind: str, tmp_path: Pa
             assert (answer.status, answer.code) == (408, "BODY_TIMEOUT")
 
 
-async def test_a_reader_that_takes_nothing_is_given_up(tmp_path: Path) -> None:
+async def test_a_reader_that_takes_nothing_is_disconnected(tmp_path: Path) -> None:
     async with (
         serving(tmp_path, write_timeout_ms=300) as server,
         server.client() as client,
@@ -212,7 +212,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(tmp_path: Path) -> None:
             await until(lambda: server.connections == 1)
 
 
-async def test_a_client_that_has_gone_counts_no_longer(tmp_path: Path) -> None:
+async def test_a_client_that_left_no_longer_counts(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         for request in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"):
             async with server.connect() as client:
@@ -244,7 +244,7 @@ class MostInATurn(trio.abc.Instrument):
         self.most = max(self.most, self._count() - self._before)
 
 
-async def test_a_body_of_tiny_chunks_is_taken_in_many_turns(tmp_path: Path) -> None:
+async def test_a_body_of_tiny_chunks_is_read_in_many_turns(tmp_path: Path) -> None:
     size = 10_000
     async with serving(tmp_path) as server, server.connect() as client:
         async with server.client() as other:
@@ -262,7 +262,7 @@ async def test_a_body_of_tiny_chunks_is_taken_in_many_turns(tmp_path: Path) -> N
         assert await server.content("/v1/stream/s") == b"x" * size
 
 
-async def test_a_snapshot_of_tiny_chunks_is_taken_in_many_turns(tmp_path: Path) -> None:
+async def test_a_snapshot_of_tiny_chunks_is_read_in_many_turns(tmp_path: Path) -> None:
     size = 100_000
     async with serving(tmp_path) as server, server.client() as client:
         path = f"{STREAM}/snapshot/{await prepare_snapshots(client)}"

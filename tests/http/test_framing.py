@@ -37,7 +37,7 @@ SIZES = [1, 3, 49_151, 49_152, 49_153, 65_535, 65_536, 65_537, 65_538, 98_304, 9
 async def stack(
     name: str, tmp_path: Path, pki: Pki
 ) -> AsyncIterator[Callable[[], httpx.AsyncClient]]:
-    """A server of the kind `name`, and what makes clients that speak its newest HTTP."""
+    """A server of the kind `name`, and a factory of clients that speak its newest HTTP."""
     settings: dict[str, Any] = {} if name == STACKS[0] else {"http": "hypercorn"}
     if "HTTP/2" in name:
         settings |= {"tls_cert": str(pki.certificate), "tls_key": str(pki.key)}
@@ -162,7 +162,7 @@ async def test_an_empty_piece_does_not_end_a_response(http2: bool) -> None:
         nursery.cancel_scope.cancel()
 
 
-# -- the check that all tests' clients make --------------------------------------------------------
+# -- the check that every test's client makes ------------------------------------------------------
 
 _LIVE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _DATA, _CONTROL = b"event: data\ndata:x\n\n", b"event: control\ndata:{}\n\n"
@@ -181,7 +181,7 @@ def received(wire: bytes, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 10_000])
-def test_the_check_passes_what_is_well_framed(size: int) -> None:
+def test_the_check_accepts_well_framed_responses(size: int) -> None:
     received(_LIVE + chunk(_DATA) + chunk(_CONTROL + b":\n\n") + _END, size)
     received(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", size)
 
@@ -201,6 +201,6 @@ def test_the_check_passes_what_is_well_framed(size: int) -> None:
     ],
 )
 @pytest.mark.parametrize("size", [1, 10_000])
-def test_the_check_finds_what_is_not(wire: bytes, size: int) -> None:
+def test_the_check_finds_badly_framed_responses(wire: bytes, size: int) -> None:
     with pytest.raises(AssertionError):
         received(wire, size)

@@ -1,4 +1,4 @@
-"""The HTTP/1.1 server itself: connections, framing, time limits, pressure and the way out."""
+"""The HTTP/1.1 server: connections, framing, time limits, pressure and draining."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
         assert await server.content(STREAM) == b"".join(b"%d," % number for number in range(20))
 
 
-async def test_what_follows_a_refused_request_is_never_looked_at(tmp_path: Path) -> None:
+async def test_bytes_after_a_refused_request_are_never_parsed(tmp_path: Path) -> None:
     async with with_stream(tmp_path) as server, server.connect() as client:
         await client.send(append(b"one") + b"GET / HTTP/1.1\r\n\r\n" + append(b"two"))
         assert (await client.read_response()).status == 204
@@ -118,20 +118,20 @@ async def test_100_continue_is_sent_before_the_body_is(tmp_path: Path) -> None:
         assert await server.content(STREAM) == b"hihi"
 
 
-async def test_100_continue_is_saved_when_the_body_is_there(tmp_path: Path) -> None:
+async def test_100_continue_is_not_sent_when_the_body_has_arrived(tmp_path: Path) -> None:
     async with with_stream(tmp_path) as server, server.connect() as client:
         await client.send(append(b"hi", b"Expect: 100-continue"))
         assert (await client.read_response()).status == 204
 
 
-async def test_white_space_around_a_value_is_no_part_of_it(tmp_path: Path) -> None:
+async def test_white_space_around_a_header_value_is_ignored(tmp_path: Path) -> None:
     async with with_stream(tmp_path) as server, server.connect() as client:
         await client.send(post(b"Content-Length:\t2 \t", b"Stream-Closed: \ttrue\t ") + b"hi")
         answer = await client.read_response()
         assert (answer.status, answer.headers["stream-closed"]) == (204, "true")
 
 
-async def test_an_expectation_of_http_1_0_is_overlooked(tmp_path: Path) -> None:
+async def test_an_expectation_of_http_1_0_is_ignored(tmp_path: Path) -> None:
     async with with_stream(tmp_path) as server, server.connect() as client:
         head = post(b"Content-Length: 2", b"Expect: 100-continue")
         await client.send(head.replace(b"HTTP/1.1", b"HTTP/1.0"))
@@ -194,7 +194,7 @@ async def test_a_live_response_leaves_the_connection_usable(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("sent", [b"G", HEALTH[:-2]], ids=["its first byte", "all but its end"])
-async def test_a_head_that_comes_too_slowly_is_given_up(sent: bytes, tmp_path: Path) -> None:
+async def test_a_head_that_comes_too_slowly_is_408(sent: bytes, tmp_path: Path) -> None:
     async with serving(tmp_path, header_timeout_ms=300) as server, server.connect() as client:
         await client.send(sent)
         answer = await client.read_response()
@@ -204,7 +204,7 @@ async def test_a_head_that_comes_too_slowly_is_given_up(sent: bytes, tmp_path: P
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 9", b"Transfer-Encoding: chunked"])
-async def test_a_body_that_comes_too_slowly_is_given_up(framing: bytes, tmp_path: Path) -> None:
+async def test_a_body_that_comes_too_slowly_is_408(framing: bytes, tmp_path: Path) -> None:
     async with with_stream(tmp_path, body_timeout_ms=300) as server:
         async with server.connect() as client:
             await client.send(post(framing) + b"4")
@@ -215,7 +215,7 @@ async def test_a_body_that_comes_too_slowly_is_given_up(framing: bytes, tmp_path
         assert await server.content(STREAM) == b""
 
 
-async def test_a_long_body_may_take_its_time_if_it_keeps_coming(tmp_path: Path) -> None:
+async def test_a_long_body_may_take_long_if_it_keeps_coming(tmp_path: Path) -> None:
     limits = {"body_timeout_ms": 300, "body_min_bytes_per_s": 1}
     async with with_stream(tmp_path, **limits) as server, server.connect() as client:
         sent = post(b"Content-Length: 31")
@@ -228,7 +228,7 @@ async def test_a_long_body_may_take_its_time_if_it_keeps_coming(tmp_path: Path) 
         assert (await client.read_response()).status == 204
 
 
-async def test_an_idle_connection_is_closed_without_a_word(tmp_path: Path) -> None:
+async def test_an_idle_connection_is_closed_silently(tmp_path: Path) -> None:
     async with (
         serving(tmp_path, idle_timeout_ms=300) as server,
         server.connect() as fresh,
@@ -252,7 +252,7 @@ async def test_a_waiting_reader_is_not_idle(tmp_path: Path) -> None:
         assert (await client.read_response()).body == b"hi"
 
 
-async def test_a_reader_that_takes_nothing_is_given_up(tmp_path: Path) -> None:
+async def test_a_reader_that_takes_nothing_is_disconnected(tmp_path: Path) -> None:
     async with with_stream(tmp_path, write_timeout_ms=200) as server:
         async with server.client() as writer:
             for _ in range(8):
@@ -267,7 +267,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(tmp_path: Path) -> None:
             assert len(await client.read_to_end()) < 8 * 1024 * 1024
 
 
-async def test_a_live_reader_that_takes_nothing_is_given_up(tmp_path: Path) -> None:
+async def test_a_live_reader_that_takes_nothing_is_disconnected(tmp_path: Path) -> None:
     async with (
         with_stream(tmp_path, write_timeout_ms=200) as server,
         server.connect(receive_buffer=4096) as client,
@@ -284,7 +284,7 @@ async def test_a_live_reader_that_takes_nothing_is_given_up(tmp_path: Path) -> N
 # -- pressure -------------------------------------------------------------------------------------
 
 
-async def test_one_connection_too_many_is_turned_away(tmp_path: Path) -> None:
+async def test_a_connection_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     async with (
         serving(tmp_path, max_connections=2) as server,
         server.connect(),
@@ -305,7 +305,7 @@ async def test_one_connection_too_many_is_turned_away(tmp_path: Path) -> None:
             assert (await fourth.read_response()).status == 200
 
 
-async def test_bodies_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
+async def test_bodies_beyond_the_memory_limit_are_refused(tmp_path: Path) -> None:
     limits = {"max_body_bytes": 1000, "max_buffered_bytes": 1500}
     begun = post(b"Content-Length: 1000") + b"x" * 999
     async with with_stream(tmp_path, **limits) as server:
@@ -323,7 +323,7 @@ async def test_bodies_that_would_fill_the_memory_are_refused(tmp_path: Path) -> 
         assert await server.content(STREAM) == b"x" * 1000
 
 
-async def test_a_refused_body_leaves_its_room_to_the_others_at_once(tmp_path: Path) -> None:
+async def test_a_refused_body_releases_its_room_at_once(tmp_path: Path) -> None:
     limits = {"max_body_bytes": 1000, "max_buffered_bytes": 1500}
     begun = post(b"Transfer-Encoding: chunked") + b"3e8\r\n" + b"x" * 999
     async with (
@@ -352,7 +352,7 @@ async def test_a_refused_body_leaves_its_room_to_the_others_at_once(tmp_path: Pa
     ],
     ids=["before a request", "mid-head", "mid-body", "mid-chunk"],
 )
-async def test_a_client_that_leaves_takes_its_task_along(sent: bytes, tmp_path: Path) -> None:
+async def test_a_client_that_leaves_ends_its_task(sent: bytes, tmp_path: Path) -> None:
     async with with_stream(tmp_path) as server:
         await until(lambda: not server.door.connections)
         read = server.node.metrics
@@ -365,7 +365,7 @@ async def test_a_client_that_leaves_takes_its_task_along(sent: bytes, tmp_path: 
         assert await server.content(STREAM) == b""
 
 
-async def test_a_body_cut_short_is_not_appended(tmp_path: Path) -> None:
+async def test_a_truncated_body_is_not_appended(tmp_path: Path) -> None:
     async with with_stream(tmp_path) as server, server.connect() as client:
         await client.send(post(b"Content-Length: 9") + b"hi")
         client.finish_sending()
@@ -411,7 +411,7 @@ async def test_draining_lets_a_request_in_flight_finish(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "status"), [(b"long-poll", 204), (b"sse", 200)])
-async def test_draining_ends_live_responses_in_good_order(
+async def test_draining_ends_live_responses_cleanly(
     mode: bytes, status: int, tmp_path: Path
 ) -> None:
     async with with_stream(tmp_path) as server, server.connect() as client:
@@ -422,7 +422,7 @@ async def test_draining_ends_live_responses_in_good_order(
         assert await client.closed()
 
 
-async def test_draining_gives_up_on_those_who_never_finish(tmp_path: Path) -> None:
+async def test_draining_cancels_requests_that_never_finish(tmp_path: Path) -> None:
     async with with_stream(tmp_path, drain_timeout_ms=100) as server, server.connect() as client:
         await client.send(post(b"Content-Length: 2") + b"h")
         await until(lambda: server.door.bodies.held == 1)

@@ -1,5 +1,5 @@
-"""With Hypercorn for HTTP/2, HTTP/1.1 is the front door's all the same: nothing is repaired, and
-nothing is upgraded."""
+"""With Hypercorn for HTTP/2, the front door still serves HTTP/1.1: nothing is repaired, and nothing
+is upgraded."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_an_upgrade_is_declined_by_silence(lines: tuple[bytes, ...], tmp_p
             assert (answer.status, "upgrade" in answer.headers) == (200, False)
 
 
-async def test_a_head_that_trickles_is_given_up(tmp_path: Path) -> None:
+async def test_a_head_that_trickles_in_is_refused(tmp_path: Path) -> None:
     async def trickle(client: RawClient) -> None:
         await client.send(b"GET /healthz HTTP/1.1\r\nX-A: ")
         while True:
@@ -82,7 +82,7 @@ async def test_a_head_that_trickles_is_given_up(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_more_than_a_thousand_requests_may_be_sent_ahead(tmp_path: Path) -> None:
+async def test_more_than_a_thousand_requests_may_be_pipelined(tmp_path: Path) -> None:
     async with (
         hypercorn(tmp_path) as server,
         server.connect() as client,
@@ -93,7 +93,7 @@ async def test_more_than_a_thousand_requests_may_be_sent_ahead(tmp_path: Path) -
             assert (await client.read_response()).status == 200
 
 
-async def test_a_body_of_two_lengths_ends_the_connection(tmp_path: Path) -> None:
+async def test_a_body_with_two_lengths_closes_the_connection(tmp_path: Path) -> None:
     async with hypercorn(tmp_path) as server, server.connect() as client:
         both = post(b"Content-Length: 5", b"Transfer-Encoding: chunked", body=b"0\r\n\r\n")
         await client.send(both + HEALTH)
@@ -101,7 +101,7 @@ async def test_a_body_of_two_lengths_ends_the_connection(tmp_path: Path) -> None
         assert await client.closed()
 
 
-# -- who speaks HTTP/2 beforehand -----------------------------------------------------------------
+# -- HTTP/2 by prior knowledge --------------------------------------------------------------------
 
 
 async def test_the_preface_may_come_byte_by_byte(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ async def test_the_preface_may_come_byte_by_byte(tmp_path: Path) -> None:
         assert (await client.receive_some())[3] == 4, "a SETTINGS frame"
 
 
-async def test_only_the_beginning_of_a_connection_is_a_preface(tmp_path: Path) -> None:
+async def test_only_the_start_of_a_connection_is_a_preface(tmp_path: Path) -> None:
     async with hypercorn(tmp_path) as server, server.connect() as client:
         await client.send(HEALTH + PREFACE + SETTINGS)
         assert (await client.read_response()).status == 200
@@ -121,7 +121,7 @@ async def test_only_the_beginning_of_a_connection_is_a_preface(tmp_path: Path) -
         assert await client.closed()
 
 
-async def test_a_preface_is_no_request_of_the_front_door_alone(tmp_path: Path) -> None:
+async def test_the_front_door_alone_refuses_a_preface(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.connect() as client:
         await client.send(PREFACE + SETTINGS)
         assert (await client.read_response()).code == "METHOD_UNKNOWN"
@@ -129,7 +129,9 @@ async def test_a_preface_is_no_request_of_the_front_door_alone(tmp_path: Path) -
 
 # Hypercorn takes a CONNECT without a protocol for an error of the connection.
 @pytest.mark.parametrize(("protocol", "status"), [(None, None), ("websocket", "405")])
-async def test_no_tunnel_is_made(protocol: str | None, status: str | None, tmp_path: Path) -> None:
+async def test_a_connect_request_opens_no_tunnel(
+    protocol: str | None, status: str | None, tmp_path: Path
+) -> None:
     connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="ascii"))
     connection.initiate_connection()
     headers = [(":method", "CONNECT"), (":authority", "x")]
@@ -161,7 +163,7 @@ async def test_one_connection_serves_more_than_a_thousand_requests(tmp_path: Pat
         assert len(used) == 1
 
 
-async def test_who_speaks_http_2_counts_as_a_connection_until_it_goes(tmp_path: Path) -> None:
+async def test_an_http_2_client_counts_as_a_connection_until_it_leaves(tmp_path: Path) -> None:
     async with hypercorn(tmp_path) as server:
         async with server.client(http1=False, http2=True) as client:
             assert (await client.get("/healthz")).http_version == "HTTP/2"

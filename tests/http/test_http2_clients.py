@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 
 
 class Http2Client:
-    """A client that grants each response no more than `window_bytes` for ever."""
+    """A client that never grants a response more than `window_bytes`."""
 
     def __init__(self, raw: RawClient, window_bytes: int = 65_535) -> None:
         self._raw = raw
@@ -64,7 +64,7 @@ def buffers() -> list[StreamBuffer]:
 
 
 @pytest.mark.parametrize("what", ["snapshot", "bootstrap", "tail"])
-async def test_a_response_that_is_not_taken_is_not_gathered(what: str, tmp_path: Path) -> None:
+async def test_an_untaken_response_is_not_buffered(what: str, tmp_path: Path) -> None:
     content = bytes(range(256)) * 40_000
     settings: dict[str, Any] = {"http": "hypercorn", "write_timeout_ms": 1000}
     async with (
@@ -98,7 +98,7 @@ async def test_a_response_that_is_not_taken_is_not_gathered(what: str, tmp_path:
         assert 0 < most <= 256 * 1024
 
 
-async def test_bodies_that_lack_their_end_leave_room_for_those_of_others(tmp_path: Path) -> None:
+async def test_unfinished_bodies_leave_room_for_other_clients(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "http": "hypercorn",
         "max_body_bytes": 10_000,
@@ -120,7 +120,7 @@ async def test_bodies_that_lack_their_end_leave_room_for_those_of_others(tmp_pat
         assert server.door.bodies.held <= settings["max_buffered_bytes"]
 
 
-async def test_reads_that_nobody_takes_leave_room_for_those_of_others(tmp_path: Path) -> None:
+async def test_untaken_reads_leave_room_for_other_clients(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "http": "hypercorn",
         "max_body_bytes": MIB,

@@ -49,7 +49,7 @@ def random_frames(random: Random) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_cut_is_the_same_but_for_what_a_server_may_ignore(seed: int) -> None:
+def test_split_frames_are_the_same_except_for_ignorable_ones(seed: int) -> None:
     random = Random(seed)
     frames = random_frames(random)
     kept = [each for each in frames if each[3] not in (PRIORITY, UNKNOWN)]
@@ -72,15 +72,15 @@ def test_a_turn_has_few_frames(kind: int) -> None:
     assert len(frames_of(first.removeprefix(PREFACE))) <= FRAMES_PER_TURN
 
 
-def test_no_frame_is_left_out_amid_a_block_of_headers() -> None:
-    """The library has to see it, for it is an error there."""
+def test_no_frame_is_dropped_inside_a_header_block() -> None:
+    """The library must see it, because it is an error there."""
     sent = PREFACE + frame(HEADERS, b"x", stream=1) + frame(UNKNOWN, b"y")
     assert b"".join(FrameMeter(0.0).turns(sent, 0.0)) == sent
     sent = PREFACE + frame(UNKNOWN, bytes(16_385))
     assert b"".join(FrameMeter(0.0).turns(sent, 0.0)) == sent
 
 
-def test_what_is_not_http_2_is_passed_on_as_it_is() -> None:
+def test_bytes_that_are_not_http_2_pass_unchanged() -> None:
     meter = FrameMeter(0.0)
     sent = [b"P", b"OST / HTTP/1.1\r\n", PREFACE, frame(PING, bytes(8)) * 2000]
     for data in sent:
@@ -89,7 +89,7 @@ def test_what_is_not_http_2_is_passed_on_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("kind", [PRIORITY, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, UNKNOWN])
-def test_control_frames_by_themselves_are_a_flood(kind: int) -> None:
+def test_control_frames_alone_are_a_flood(kind: int) -> None:
     meter = FrameMeter(0.0)
     list(meter.turns(PREFACE + frame(kind) * BURST_FRAMES, 0.0))
     with pytest.raises(Flood):
@@ -100,7 +100,7 @@ def test_control_frames_by_themselves_are_a_flood(kind: int) -> None:
         list(meter.turns(frame(kind) * 50, float(second)))
 
 
-def test_empty_pieces_of_a_body_are_a_flood() -> None:
+def test_empty_data_frames_are_a_flood() -> None:
     meter = FrameMeter(0.0)
     with pytest.raises(Flood):
         list(meter.turns(PREFACE + frame(DATA, stream=1) * (BURST_FRAMES + 1), 0.0))
@@ -123,7 +123,7 @@ def test_bodies_pay_for_the_frames_that_they_need() -> None:
 
 
 @pytest.mark.parametrize("kind", [PRIORITY, SETTINGS, PING, WINDOW_UPDATE, UNKNOWN])
-async def test_a_client_that_floods_is_disconnected_and_told_why(kind: int, tmp_path: Path) -> None:
+async def test_a_flooding_client_is_disconnected_with_a_reason(kind: int, tmp_path: Path) -> None:
     payload = {PRIORITY: b"\0\0\0\0\1", PING: bytes(8), WINDOW_UPDATE: b"\0\0\0\1"}.get(kind, b"")
     stream = 3 if kind == PRIORITY else 0
     async with (
@@ -139,7 +139,7 @@ async def test_a_client_that_floods_is_disconnected_and_told_why(kind: int, tmp_
         assert (await other.get("/healthz")).status_code == 200
 
 
-async def test_large_bodies_are_no_flood(tmp_path: Path, pki: Pki) -> None:
+async def test_large_bodies_are_not_a_flood(tmp_path: Path, pki: Pki) -> None:
     body = bytes(range(256)) * 32 * 1024
     tls: dict[str, Any] = {"tls_cert": str(pki.certificate), "tls_key": str(pki.key)}
     async with (

@@ -1,4 +1,4 @@
-"""Live reads over HTTP, and what operators see of all traffic."""
+"""Live reads over HTTP, and the metrics of all traffic."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def events(body: bytes) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("timeout", ["0", "0.05", "00000.050"])
-async def test_a_long_poll_waits_as_long_as_it_asks(timeout: str, tmp_path: Path) -> None:
+async def test_a_long_poll_waits_as_long_as_requested(timeout: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await make(server, b"x")
         started = trio.current_time()
@@ -155,7 +155,7 @@ async def test_a_cursor_always_moves_beyond_the_one_echoed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("echoed", ["", "soon", "-1", "1.5"])
-async def test_a_cursor_that_is_none_of_ours_is_overlooked(echoed: str, tmp_path: Path) -> None:
+async def test_a_foreign_cursor_is_ignored(echoed: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await make(server)
         answer = await client.get(LONG_POLL + f"&timeout=0&cursor={echoed}")
@@ -166,7 +166,7 @@ async def test_a_cursor_that_is_none_of_ours_is_overlooked(echoed: str, tmp_path
 # -- server-sent events ---------------------------------------------------------------------------
 
 
-async def test_sse_tells_what_was_what_comes_and_the_end(tmp_path: Path) -> None:
+async def test_sse_sends_old_records_new_records_and_the_close(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.connect() as reader, server.client() as client:
         await make(server, b"old\nlines")
         await ask(reader, SSE)
@@ -187,7 +187,7 @@ async def test_sse_tells_what_was_what_comes_and_the_end(tmp_path: Path) -> None
         }
 
 
-async def test_sse_carries_binary_as_base64_and_says_so(tmp_path: Path) -> None:
+async def test_sse_carries_binary_as_base64_and_names_the_encoding(tmp_path: Path) -> None:
     body = bytes(range(256))
     async with serving(tmp_path) as server, server.client() as client:
         await make(server, body, {"Content-Type": "image/png", "Stream-Closed": "true"})
@@ -213,7 +213,7 @@ async def test_sse_keeps_the_space_at_the_beginning_of_a_line(tmp_path: Path) ->
         assert next(parse_events([answer.content])) == ("data", text)
 
 
-async def test_sse_beats_while_there_is_no_news(tmp_path: Path) -> None:
+async def test_sse_sends_heartbeats_while_nothing_is_appended(tmp_path: Path) -> None:
     async with serving(tmp_path, sse_heartbeat_ms=20) as server, server.connect() as reader:
         await make(server)
         await ask(reader, SSE)
@@ -222,7 +222,7 @@ async def test_sse_beats_while_there_is_no_news(tmp_path: Path) -> None:
         assert [await reader.read_chunk() for _ in range(3)] == [b":\n\n"] * 3
 
 
-async def test_sse_ends_in_good_order_when_it_is_old(tmp_path: Path) -> None:
+async def test_sse_ends_cleanly_at_its_maximum_age(tmp_path: Path) -> None:
     async with serving(tmp_path, sse_lifetime_ms=50) as server, server.client() as client:
         await make(server, b"x")
         answer = await client.get(SSE)
@@ -239,7 +239,7 @@ async def test_sse_ends_when_the_stream_is_deleted(tmp_path: Path) -> None:
         assert "streamClosed" not in (await reader.read_response()).body.decode()
 
 
-async def test_sse_brings_a_late_reader_up_to_date_piece_by_piece(tmp_path: Path) -> None:
+async def test_sse_sends_old_records_in_pieces(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await make(server)
         for number in range(10):
@@ -251,8 +251,8 @@ async def test_sse_brings_a_late_reader_up_to_date_piece_by_piece(tmp_path: Path
         assert all(len(data) <= 128 * 1024 for _, data in told)
 
 
-async def test_a_reader_whose_socket_was_full_gets_the_rest_as_it_takes_it(tmp_path: Path) -> None:
-    # More than the system holds for a socket; none too large for the fan-out.
+async def test_a_slow_reader_gets_the_rest_as_it_reads(tmp_path: Path) -> None:
+    # More than the system buffers for a socket, with no record too large for the fan-out.
     appends = [b"%03d" % number * 20_000 for number in range(200)]
     async with (
         serving(tmp_path, sse_heartbeat_ms=3_600_000) as server,
@@ -272,7 +272,7 @@ async def test_a_reader_whose_socket_was_full_gets_the_rest_as_it_takes_it(tmp_p
 
 
 @pytest.mark.parametrize("target", [LONG_POLL, SSE])
-async def test_one_live_reader_too_many_is_turned_away(target: str, tmp_path: Path) -> None:
+async def test_a_live_reader_beyond_the_limit_is_refused(target: str, tmp_path: Path) -> None:
     async with (
         serving(tmp_path, max_live_readers=1) as server,
         server.connect() as reader,
@@ -313,7 +313,7 @@ async def test_unknown_operations_are_404_in_json(tmp_path: Path) -> None:
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NOT_FOUND"), path
 
 
-async def test_metrics_count_what_happened(tmp_path: Path) -> None:
+async def test_metrics_count_requests_and_live_readers(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.connect() as reader, server.client() as client:
         await make(server)
         for _ in range(3):

@@ -29,7 +29,7 @@ class Vector(NamedTuple):
 def post(
     *lines: bytes, body: bytes = b"", target: bytes = WITNESS, version: bytes = b"HTTP/1.1"
 ) -> bytes:
-    """An append to the witness, sound but for what the test puts into it."""
+    """An append to the witness, valid except for what the test puts into it."""
     start = b"POST %b %b" % (target, version)
     head = b"\r\n".join((start, b"Host: x", b"Content-Type: text/plain", *lines))
     return head + b"\r\n\r\n" + body
@@ -291,7 +291,9 @@ async def make_witness(server: Serving) -> str | None:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[vector.name for vector in VECTORS])
-async def test_is_refused_and_changes_nothing(vector: Vector, tmp_path: Path) -> None:
+async def test_a_malformed_request_is_refused_and_changes_nothing(
+    vector: Vector, tmp_path: Path
+) -> None:
     async with serving(tmp_path, **LIMITS) as server:
         tail = await make_witness(server)
         async with server.connect() as client:
@@ -304,7 +306,7 @@ async def test_is_refused_and_changes_nothing(vector: Vector, tmp_path: Path) ->
         assert server.node.group.state.header.streams == 1
 
 
-async def test_the_vectors_are_refused_for_nothing_but_their_fault(tmp_path: Path) -> None:
+async def test_the_repaired_vectors_are_accepted(tmp_path: Path) -> None:
     async with serving(tmp_path, **LIMITS) as server:
         await make_witness(server)
         async with server.connect() as client:
@@ -346,7 +348,7 @@ async def test_the_vectors_are_refused_for_nothing_but_their_fault(tmp_path: Pat
         "a body just within the limit",
     ],
 )
-async def test_is_unusual_but_answered(request_: bytes, tmp_path: Path) -> None:
+async def test_an_unusual_but_valid_request_is_answered(request_: bytes, tmp_path: Path) -> None:
     async with serving(tmp_path, **LIMITS) as server:
         await make_witness(server)
         async with server.connect() as client:
@@ -364,7 +366,7 @@ async def test_a_body_announced_too_large_is_refused_before_it_is_sent(tmp_path:
             assert server.door.bodies.held == 0
 
 
-async def test_a_refusal_reaches_a_client_that_goes_on_sending(tmp_path: Path) -> None:
+async def test_a_refusal_reaches_a_client_that_keeps_sending(tmp_path: Path) -> None:
     async with serving(tmp_path, **LIMITS) as server, server.connect() as client:
         await client.send(post(b"Content-Length: 500000", body=b"x" * 500_000))
         assert (await client.read_response()).status == 413

@@ -1,4 +1,4 @@
-"""Offsets that the server did not give out as they are: past the tail, or inside a record.
+"""Offsets that the server did not issue: past the tail, or inside a record.
 
 Existing clients rely on the answers of the reference server: see decision 005 in docs/decisions.
 """
@@ -30,7 +30,7 @@ PAST_THE_TAIL = [offset(1, 4), offset(2, 3), offset(7, 7), offset(10**16 - 1, 10
 
 
 class Told(NamedTuple):
-    """What an answer says of where the reader stands."""
+    """An answer's headers about the reader's position."""
 
     status: int
     body: bytes
@@ -51,7 +51,7 @@ def told(response: httpx.Response) -> Told:
 
 
 @pytest.mark.parametrize("given", PAST_THE_TAIL)
-def test_past_the_tail_is_the_tail_at_every_place(
+def test_an_offset_past_the_tail_is_treated_as_the_tail(
     urls: str, client: httpx.Client, given: str
 ) -> None:
     here, *_ = places = urls.split(",")
@@ -131,7 +131,7 @@ def test_a_fork_ends_its_records_where_it_was_cut(urls: str, client: httpx.Clien
 
 
 @pytest.mark.parametrize("given", PAST_THE_TAIL)
-async def test_a_long_poll_past_the_tail_brings_the_next_append_whole(
+async def test_a_long_poll_past_the_tail_returns_the_next_append_whole(
     given: str, tmp_path: Path
 ) -> None:
     async with serving(tmp_path) as server, server.connect() as reader, server.client() as client:
@@ -145,7 +145,7 @@ async def test_a_long_poll_past_the_tail_brings_the_next_append_whole(
 
 
 @pytest.mark.parametrize("given", PAST_THE_TAIL)
-async def test_sse_past_the_tail_says_where_the_tail_is_and_goes_on_from_there(
+async def test_sse_past_the_tail_names_the_tail_and_continues_from_there(
     given: str, tmp_path: Path
 ) -> None:
     async with serving(tmp_path) as server, server.connect() as reader, server.client() as client:
@@ -168,7 +168,9 @@ async def test_sse_from_inside_a_record_begins_with_it(tmp_path: Path) -> None:
         assert events(await reader.read_through(b"upToDate"))[0] == ("data", "three")
 
 
-def test_a_local_read_at_a_node_cut_off_is_not_sent_back_to_an_older_tail(tmp_path: Path) -> None:
+def test_a_local_read_at_a_partitioned_node_does_not_go_back_to_an_older_tail(
+    tmp_path: Path,
+) -> None:
     with ClusterProcesses(tmp_path) as cluster, httpx.Client(timeout=20.0) as client:
         leader = cluster.leader()
         lagging = cluster.followers(leader)[0]

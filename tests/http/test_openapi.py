@@ -1,4 +1,4 @@
-"""The OpenAPI document tells what the code does: no more, no less.
+"""The OpenAPI document describes exactly what the code does.
 
 Nothing is listed here a second time: routes, methods, codes, headers and parameters are taken
 from the code that serves them, and looked for in the document; then the other way round.
@@ -158,7 +158,7 @@ def sent_headers() -> set[str]:
     return found - FRAMING - {"date", "event"}
 
 
-# -- the two beside each other --------------------------------------------------------------------
+# -- the comparison -------------------------------------------------------------------------------
 
 
 def test_every_kind_of_route_is_a_path_and_has_the_methods_that_are_answered() -> None:
@@ -187,17 +187,17 @@ async def test_every_route_of_the_operations_app_is_a_path(tmp_path: Path) -> No
 
 
 def test_every_error_is_documented_with_its_status() -> None:
-    # Those of Quart's own errors are made from a table.
+    # The codes of Quart's own errors come from a table.
     assert documented_errors() == raised_errors() | {(404, "NOT_FOUND")}
 
 
-def test_every_request_header_that_is_looked_at_is_documented() -> None:
-    # Content-Encoding is of no operation: whatever has a body refuses it alike.
+def test_every_request_header_that_is_read_is_documented() -> None:
+    # Content-Encoding belongs to no operation: every route with a body refuses it alike.
     looked_at = byte_keys_of("headers") - FRAMING - {"content-encoding"}
     assert {name.lower() for name in documented_parameters("header")} == looked_at
 
 
-async def test_browsers_may_send_every_header_that_is_looked_at(tmp_path: Path) -> None:
+async def test_browsers_may_send_every_header_that_is_read(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         allowed = (await client.options("/v1/stream/s")).headers["access-control-allow-headers"]
     # Accept-Encoding is the browser's own business.
@@ -206,7 +206,7 @@ async def test_browsers_may_send_every_header_that_is_looked_at(tmp_path: Path) 
     )
 
 
-def test_every_query_parameter_that_is_looked_at_is_documented() -> None:
+def test_every_query_parameter_that_is_read_is_documented() -> None:
     assert documented_parameters("query") == byte_keys_of("given")
 
 
@@ -221,11 +221,11 @@ def test_no_component_is_left_over_or_missing() -> None:
     there = {f"{kind}/{name}" for kind, group in DOCUMENT["components"].items() for name in group}
     assert used <= there
     unused = {name for name in there - used if not name.startswith("headers/")}
-    # They answer methods that a path does not have, so none refers to them.
+    # They answer methods that a path does not have, so no operation refers to them.
     assert unused == {"responses/Error405", "responses/Error501"}
 
 
-def test_the_operations_have_names_of_their_own() -> None:
+def test_every_operation_has_a_unique_name() -> None:
     names = [operation["operationId"] for operation in operations()]
     assert len(set(names)) == len(names)
 
@@ -246,7 +246,7 @@ async def test_the_status_is_as_documented(tmp_path: Path) -> None:
     jsonschema_rs.validate(schema, status)
 
 
-async def test_options_tells_the_methods_of_each_path(tmp_path: Path) -> None:
+async def test_options_lists_the_methods_of_each_path(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         for template in DOCUMENT["paths"]:
             answer = await client.options(sample(template).decode())

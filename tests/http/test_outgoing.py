@@ -1,4 +1,4 @@
-"""What slow readers may hold in memory, together and each."""
+"""How much slow readers may hold in memory, together and each."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def test_a_large_event_in_pieces_is_the_same_event(content_type: str, alphabet: 
 
 
 @pytest.mark.parametrize("query", ["offset=-1&max_bytes=1", "offset=-1&live=sse"])
-async def test_readers_who_take_nothing_hold_no_more_than_allowed(
-    query: str, tmp_path: Path
-) -> None:
+async def test_stalled_readers_hold_at_most_the_allowed_memory(query: str, tmp_path: Path) -> None:
     limits: dict[str, Any] = {"max_body_bytes": RECORD, "max_buffered_bytes": RECORD}
     async with (
         serving(tmp_path, **limits) as server,
@@ -67,7 +65,7 @@ async def test_readers_who_take_nothing_hold_no_more_than_allowed(
         assert (await client.get("/v1/stream/b?offset=-1")).content == b"x" * RECORD
 
 
-def test_what_readers_share_counts_once() -> None:
+def test_shared_bytes_count_once() -> None:
     shared, other = b"x" * 600_000, b"y" * 600_000
     outgoing = Outgoing(1_000_000)
     parts = [memoryview(shared)[:400_000], memoryview(shared)[400_000:]]
@@ -79,7 +77,7 @@ def test_what_readers_share_counts_once() -> None:
     assert outgoing.held_bytes == 0
 
 
-def test_one_reader_leaves_room_for_the_others() -> None:
+def test_one_reader_leaves_room_for_others() -> None:
     answers = [bytes([number]) * 300_000 for number in range(4)]
     outgoing = Outgoing(1_000_000)
     with outgoing.holding(answers[:1], 300_000, "a"):

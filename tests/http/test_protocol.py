@@ -1,4 +1,4 @@
-"""Rules of the protocol as seen over HTTP, where the upstream conformance suite is silent."""
+"""Rules of the protocol over HTTP that the upstream conformance suite does not test."""
 
 from __future__ import annotations
 
@@ -191,14 +191,14 @@ async def test_every_error_has_its_status_its_code_and_one_shape(tmp_path: Path)
         assert await server.content(STREAM) == b"one"
 
 
-async def test_errors_of_the_protocol_are_kept_by_no_cache(tmp_path: Path) -> None:
+async def test_protocol_errors_are_not_cacheable(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         await prepare(client)
         for path in ("/v1/stream/none", STREAM + "?offset=x", "/nowhere"):
             assert (await client.get(path)).headers["cache-control"] == "no-store"
 
 
-async def test_405_says_what_is_allowed(tmp_path: Path) -> None:
+async def test_405_lists_the_allowed_methods(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         for path, allowed in (
             (STREAM, "GET, HEAD, POST, PUT, DELETE, OPTIONS"),
@@ -337,7 +337,7 @@ async def test_no_cache_keeps_bytes_past_their_expiry(tmp_path: Path) -> None:
 # -- expiry ---------------------------------------------------------------------------------------
 
 
-async def test_a_stream_whose_end_was_before_1970_is_made_and_over(tmp_path: Path) -> None:
+async def test_a_stream_that_expires_before_1970_is_created_and_expired(tmp_path: Path) -> None:
     for _ in range(2):  # the second time from the log of the first
         async with serving(tmp_path) as server, server.client() as client:
             end = {"Stream-Expires-At": "1969-12-31T23:59:59Z"}
@@ -374,7 +374,7 @@ async def test_an_expired_stream_is_not_found(tmp_path: Path) -> None:
 # -- addresses ------------------------------------------------------------------------------------
 
 
-async def test_a_bucket_is_made_once_and_then_holds_streams(tmp_path: Path) -> None:
+async def test_a_bucket_is_created_once_and_then_holds_streams(tmp_path: Path) -> None:
     longest = "/bucket/" + "a" * 115
     async with serving(tmp_path) as server, server.client() as client:
         made = await client.put("/bucket")
@@ -397,10 +397,10 @@ async def test_both_addresses_of_a_stream_lead_to_it(tmp_path: Path) -> None:
         assert (await client.get("/v1/stream/s")).status_code == 404
 
 
-async def test_a_large_body_of_json_is_cut_beside_the_loop(
+async def test_a_large_json_body_is_split_outside_of_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Millions of messages take seconds to tell apart, and a leader has to be heard meanwhile."""
+    """Splitting millions of messages takes seconds, and a leader must be heard meanwhile."""
     cut_in: list[int] = []
 
     def split_and_tell(content_type: str, body: bytes) -> Records:

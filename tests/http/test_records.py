@@ -36,7 +36,7 @@ def token(record: int, byte: int) -> str:
 
 
 async def records_from(http: httpx.AsyncClient, path: str, start: str, most: int) -> list[bytes]:
-    """All records from an offset on, in framed answers, which say where they begin and end."""
+    """All records from an offset on, read in framed answers."""
     found: list[bytes] = []
     while True:
         query = {"offset": start, "framing": "lengths", "max_bytes": str(most)}
@@ -90,8 +90,8 @@ async def check_streams(http: httpx.AsyncClient, contents: list[bytes]) -> None:
 CONTENTS = [Random(n).randbytes(200 + 37 * n) for n in range(12)]
 
 
-async def test_records_of_bytes_are_told_apart_wherever_they_are(tmp_path: Path) -> None:
-    """In memory; in the store, after a restart; and, of the last one, both."""
+async def test_byte_records_keep_their_lengths_wherever_they_are(tmp_path: Path) -> None:
+    """In memory; in the store after a restart; and partly in each."""
     async with serving(tmp_path) as server, server.client() as http:
         await make_streams(http, CONTENTS)
         await check_streams(http, CONTENTS)
@@ -101,7 +101,7 @@ async def test_records_of_bytes_are_told_apart_wherever_they_are(tmp_path: Path)
         await check_streams(http, [*CONTENTS, b"later"])
 
 
-async def test_records_in_the_cold_store_are_told_apart(tmp_path: Path) -> None:
+async def test_records_in_the_cold_store_keep_their_lengths(tmp_path: Path) -> None:
     cold = ColdConfig(backend="fs", fs_path=str(tmp_path / "cold"), **SMALL)
     async with serving(tmp_path, cold=cold) as server, server.client() as http:
         await make_streams(http, CONTENTS)
@@ -126,7 +126,7 @@ async def test_json_messages_come_with_the_comma_that_offsets_count(tmp_path: Pa
         assert inside.headers["stream-first-offset"] == token(1, 9)
 
 
-async def test_what_a_snapshot_stands_for_is_gone_by_number_too(tmp_path: Path) -> None:
+async def test_trimmed_records_are_gone_by_number_too(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as http:
         await make_streams(http, CONTENTS)
         earliest = token(4, sum(map(len, CONTENTS[:4])))
@@ -150,9 +150,7 @@ async def test_what_a_snapshot_stands_for_is_gone_by_number_too(tmp_path: Path) 
         ("framing=lengths&live=sse&offset=-1", "framing and live"),
     ],
 )
-async def test_a_wrong_question_is_400_and_says_what_is_wrong(
-    tmp_path: Path, query: str, fault: str
-) -> None:
+async def test_a_wrong_query_is_400_with_the_reason(tmp_path: Path, query: str, fault: str) -> None:
     async with serving(tmp_path) as server, server.client() as http:
         await http.put("/v1/stream/s", headers=BYTES)
         answer = await http.get(f"/v1/stream/s?{query}")
@@ -160,7 +158,7 @@ async def test_a_wrong_question_is_400_and_says_what_is_wrong(
         assert fault in answer.json()["error"]["message"]
 
 
-async def test_a_framed_answer_has_about_a_mebibyte_whatever_is_asked_for(tmp_path: Path) -> None:
+async def test_a_framed_answer_has_about_a_mebibyte_whatever_is_requested(tmp_path: Path) -> None:
     message = json.dumps("x" * 97).encode()
     async with serving(tmp_path) as server, server.client() as http:
         await http.put("/v1/stream/s", headers=JSON)
@@ -171,7 +169,7 @@ async def test_a_framed_answer_has_about_a_mebibyte_whatever_is_asked_for(tmp_pa
         assert len(parts_of(answer.content)) == (1 << 20) // 100
 
 
-async def test_the_tag_in_a_listing_is_that_of_head_and_changes_with_the_stream_of_a_name(
+async def test_the_tag_in_a_listing_is_that_of_head_and_differs_for_a_recreated_stream(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as server, server.client() as http:

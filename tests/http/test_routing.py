@@ -1,4 +1,4 @@
-"""A path means one thing: what names a stream, split at its slashes and then decoded."""
+"""A path has one meaning: it is split at its slashes, and then its parts are decoded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATHS = st.lists(PIECES, min_size=1, max_size=6).map("".join)
 
 
 def named(path: str) -> list[str] | None:
-    """What a path names by the rule: its parts, decoded after it was split; None for nothing."""
+    """The parts that a path names: split first, then decoded. None if it names nothing."""
     parts = [unquote(part) for part in path.split("/")]
     return None if "" in parts or ".." in parts or "/" in "".join(parts) else parts
 
@@ -39,7 +39,7 @@ def test_two_paths_name_one_stream_if_their_decoded_parts_are_the_same(one: str,
 @ESCAPES
 @given(PATHS)
 @example("privat%2Fdoc")
-def test_the_client_asks_for_the_path_that_was_written(path: str) -> None:
+def test_the_client_requests_the_path_as_written(path: str) -> None:
     written = "/v1/stream/" + path
     here = resolve(quote(written, safe="/%").encode())
     try:

@@ -47,7 +47,7 @@ SHORT_MS = "20"
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
 
-# What is there, by the content type it may get more of.
+# The existing streams by content type.
 STREAMS = {
     "text/plain": ("text", "large", "short", "closed", "fork", "source"),
     "application/json": ("json",),
@@ -66,7 +66,7 @@ schema = schemathesis.openapi.from_dict(build())
 
 
 class Place:
-    """A server with something in it for every operation to meet."""
+    """A server with data for every operation."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -74,7 +74,7 @@ class Place:
         self._random = Random(1)
 
     def fill(self) -> None:
-        """Put there what an earlier test has taken away."""
+        """Restore what an earlier test has removed."""
         client = self._client
         client.put("/agents")
         client.put("/agents/text", headers=TEXT, content=b"some text")
@@ -91,8 +91,8 @@ class Place:
         client.delete("/agents/source")
 
     def aim(self, case: schemathesis.Case[Any]) -> None:
-        """Aim two requests of three at something that exists, half of them with a chance
-        to be granted."""
+        """Aim two requests of three at something that exists, half of them with a chance of
+        success."""
         draw = self._random
         if draw.random() < 1 / 3:
             return

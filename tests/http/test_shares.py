@@ -12,7 +12,7 @@ from streamd.http.shares import LimitReached, Share, Shares, client_of
 
 
 def take_all(shares: Shares, client: str) -> list[Share]:
-    """As many requests of one each as `client` is granted."""
+    """The number of single-unit requests that `client` is granted."""
     taken = []
     for _ in range(shares.limit + 1):
         share = shares.share(client)
@@ -25,7 +25,7 @@ def take_all(shares: Shares, client: str) -> list[Share]:
 
 
 @pytest.mark.parametrize("limit", [4, 16, 64, 1000])
-def test_greedy_addresses_leave_some_for_the_next(limit: int) -> None:
+def test_greedy_addresses_leave_a_share_for_the_next(limit: int) -> None:
     shares = Shares(limit)
     first = take_all(shares, "a")
     assert len(first) == limit // 2
@@ -39,7 +39,7 @@ def test_greedy_addresses_leave_some_for_the_next(limit: int) -> None:
     assert len(take_all(Shares(limit), "b")) == limit // 2
 
 
-def test_many_greedy_addresses_are_given_alike_if_they_come_together() -> None:
+def test_greedy_addresses_that_come_together_get_equal_shares() -> None:
     shares = Shares(100)
     clients = dict.fromkeys("abcd", 0)
     for _ in range(100):
@@ -64,7 +64,7 @@ def test_a_single_request_has_the_whole_limit() -> None:
         shares.share("b").hold(1)
 
 
-def test_what_is_released_is_there_again() -> None:
+def test_released_shares_can_be_granted_again() -> None:
     random = Random(1)
     shares = Shares(50)
     held = {(client, number): shares.share(client) for client in "abc" for number in range(5)}
@@ -81,7 +81,7 @@ def test_what_is_released_is_there_again() -> None:
     assert (shares.held, shares.clients) == (0, {})
 
 
-def test_an_ipv6_client_is_its_network() -> None:
+def test_ipv6_clients_are_counted_by_network() -> None:
     assert client_of("2001:db8:1:2::1") == client_of("2001:db8:1:2:ffff::2")
     assert client_of("2001:db8:1:2::1") != client_of("2001:db8:1:3::1")
     assert client_of("fe80::1%eth0") == client_of("fe80::2%eth1")
@@ -97,7 +97,7 @@ def pace() -> Pace:
 
 
 def given_up_after(pieces: list[tuple[float, int]]) -> float | None:
-    """The time at which a body is given up whose `pieces` come after so many seconds each."""
+    """The time at which a body is refused whose `pieces` come after so many seconds each."""
     body, time_s = pace(), 0.0
     for waited_s, size in pieces:
         time_s += waited_s
@@ -106,7 +106,7 @@ def given_up_after(pieces: list[tuple[float, int]]) -> float | None:
     return None
 
 
-def test_a_fast_beginning_does_not_pay_for_a_slow_end() -> None:
+def test_a_fast_start_does_not_pay_for_a_slow_end() -> None:
     burst = [(0.01, 200_000)]
     assert 10 <= (given_up_after(burst + [(1.0, 1)] * 100) or 0) <= 12.5
     assert 10 <= (given_up_after(burst + [(0.001, 0)] * 100_000) or 0) <= 12.5
@@ -120,7 +120,7 @@ def test_a_steady_body_may_be_as_slow_as_the_rate() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_window_of_a_body_is_much_slower_than_the_rate(seed: int) -> None:
-    """Whatever comes before it is given up had the rate in every window but for its granularity."""
+    """Until it is refused, the body had the rate in every window, up to its granularity."""
     random = Random(seed)
     body, arrivals, time_s = pace(), [(0.0, 0)], 0.0
     for _ in range(2000):

@@ -63,7 +63,7 @@ def refused(answer: httpx.Response) -> tuple[int, str]:
 
 
 async def pieces(total: int, size: int = 100_000) -> AsyncIterator[bytes]:
-    """A body of so many bytes whose length is not told; each piece differs from the others."""
+    """A body of so many bytes without a declared length; each piece differs from the others."""
     for number, start in enumerate(range(0, total, size)):
         yield (b"%08d" % number * size)[: min(size, total - start)]
 
@@ -108,16 +108,14 @@ async def test_2_2_another_snapshot_at_the_same_offset_is_409(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "offset", ["-1", "now", "", "x", "0000000000000001_0000000000000001", "1_3", "%00"]
 )
-async def test_2_2_an_offset_that_is_no_message_boundary_is_400(
-    tmp_path: Path, offset: str
-) -> None:
+async def test_2_2_an_offset_inside_a_message_is_400(tmp_path: Path, offset: str) -> None:
     async with prepared(tmp_path) as client:
         answer = await client.publish(offset)
         assert answer.status_code == 400
         assert code(answer) in ("INVALID_OFFSET", "INVALID_PATH")
 
 
-async def test_2_2_a_boundary_is_one_in_the_store_as_well(tmp_path: Path) -> None:
+async def test_2_2_a_boundary_of_stored_records_is_accepted(tmp_path: Path) -> None:
     async with prepared(tmp_path) as client:
         await client.server.node.group.flush()
         client.server.node.group.state.load()
@@ -126,7 +124,7 @@ async def test_2_2_a_boundary_is_one_in_the_store_as_well(tmp_path: Path) -> Non
         assert (await client.publish(client.offsets[1])).status_code == 204
 
 
-async def test_2_2_a_content_type_that_is_none_is_400(tmp_path: Path) -> None:
+async def test_2_2_a_malformed_content_type_is_400(tmp_path: Path) -> None:
     async with prepared(tmp_path) as client:
         path = f"{STREAM}/snapshot/{client.offsets[1]}"
         answer = await client.http.put(path, content=b"x", headers={"Content-Type": "text"})
@@ -170,7 +168,7 @@ async def test_2_2_a_snapshot_over_the_limit_is_413_before_it_is_read(tmp_path: 
         assert answer.headers["connection"] == "close"
 
 
-async def test_2_2_a_snapshot_that_turns_out_too_large_is_413(tmp_path: Path) -> None:
+async def test_2_2_a_snapshot_that_grows_over_the_limit_is_413(tmp_path: Path) -> None:
     async with prepared(tmp_path, max_snapshot_bytes=MIB) as client:
         answer = await client.publish(client.offsets[1], pieces(MIB + 1))
         assert refused(answer) == (413, "SNAPSHOT_TOO_LARGE")
@@ -179,7 +177,7 @@ async def test_2_2_a_snapshot_that_turns_out_too_large_is_413(tmp_path: Path) ->
 
 @pytest.mark.parametrize("size", [0, 1, 256 * 1024, 256 * 1024 + 1, 3 * MIB])
 @pytest.mark.parametrize("told", [True, False])
-async def test_2_2_snapshots_of_all_sizes_come_back_as_they_were(
+async def test_2_2_snapshots_of_all_sizes_are_read_back_unchanged(
     tmp_path: Path, size: int, told: bool
 ) -> None:
     async with prepared(tmp_path) as client:
@@ -193,7 +191,7 @@ async def test_2_2_snapshots_of_all_sizes_come_back_as_they_were(
             await client.server.node.group.flush()
 
 
-async def test_2_2_the_content_type_is_octet_stream_unless_told(tmp_path: Path) -> None:
+async def test_2_2_the_default_content_type_is_octet_stream(tmp_path: Path) -> None:
     async with prepared(tmp_path) as client:
         path = f"{STREAM}/snapshot/{client.offsets[1]}"
         assert (await client.http.put(path, content=b"x")).status_code == 204
@@ -231,7 +229,9 @@ async def test_2_2_each_message_of_a_json_append_is_a_boundary(tmp_path: Path) -
         "?offset={one}&live=sse",
     ],
 )
-async def test_2_2_what_lies_below_is_410_for_all_readers(tmp_path: Path, query: str) -> None:
+async def test_2_2_offsets_before_the_snapshot_are_410_for_all_readers(
+    tmp_path: Path, query: str
+) -> None:
     async with prepared(tmp_path) as client:
         await client.publish(client.offsets[2])
         answer = await client.http.get(STREAM + query.format(one=client.offsets[1]))
@@ -258,7 +258,7 @@ async def test_2_2_a_new_snapshot_replaces_the_old_one_at_once(tmp_path: Path) -
         assert latest.content == b"new"
 
 
-async def test_2_2_appends_go_on_while_a_snapshot_comes_in(tmp_path: Path) -> None:
+async def test_2_2_appends_continue_during_an_upload(tmp_path: Path) -> None:
     async with prepared(tmp_path) as client:
 
         async def body() -> AsyncIterator[bytes]:
@@ -271,7 +271,7 @@ async def test_2_2_appends_go_on_while_a_snapshot_comes_in(tmp_path: Path) -> No
         assert rest.content == b"new"
 
 
-async def test_2_2_the_address_is_no_stream_on_the_bucketed_surface(tmp_path: Path) -> None:
+async def test_2_2_the_address_of_a_snapshot_is_not_a_stream(tmp_path: Path) -> None:
     async with prepared(tmp_path) as client:
         for method, path, allow in (
             ("POST", f"{STREAM}/snapshot/{START}", "GET, HEAD, PUT, DELETE, OPTIONS"),
@@ -336,7 +336,7 @@ async def test_2_5_reading_a_snapshot_is_200_with_its_type_and_offsets(tmp_path:
 
 
 @pytest.mark.parametrize("offset", [START, "0000000000000002_0000000000000007", "-1", "x"])
-async def test_2_5_reading_what_is_not_there_is_404(tmp_path: Path, offset: str) -> None:
+async def test_2_5_reading_an_absent_snapshot_is_404(tmp_path: Path, offset: str) -> None:
     async with prepared(tmp_path) as client:
         for _ in ("without one", "with another"):
             answer = await client.http.get(f"{STREAM}/snapshot/{offset}")
@@ -403,7 +403,7 @@ async def test_a_fork_cannot_begin_below_the_snapshot(tmp_path: Path) -> None:
         assert answer.headers["stream-earliest-offset"] == client.offsets[2]
 
 
-async def test_a_fork_made_before_reads_on_what_its_source_trimmed(tmp_path: Path) -> None:
+async def test_an_earlier_fork_still_reads_records_that_its_source_trimmed(tmp_path: Path) -> None:
     async with prepared(tmp_path) as client:
         await fork(client, "/bucket/f", client.offsets[2])
         await client.publish(client.offsets[3])
@@ -416,7 +416,7 @@ async def test_a_fork_made_before_reads_on_what_its_source_trimmed(tmp_path: Pat
 # -- uploads ----------------------------------------------------------------------------------
 
 
-async def test_an_upload_whose_client_left_is_forgotten(tmp_path: Path) -> None:
+async def test_an_upload_whose_client_left_is_removed(tmp_path: Path) -> None:
     async with prepared(tmp_path) as client:
         group = client.server.node.group
         async with client.server.connect() as raw:
@@ -438,7 +438,7 @@ async def test_a_body_that_stops_coming_is_408(tmp_path: Path) -> None:
         await until(lambda: group.state.uploads.get(keys.number(2)) is None)
 
 
-async def test_one_upload_too_many_is_503(tmp_path: Path) -> None:
+async def test_an_upload_beyond_the_limit_is_503(tmp_path: Path) -> None:
     async with prepared(tmp_path, max_snapshot_uploads=1) as client:
         begun, go_on = trio.Event(), trio.Event()
 

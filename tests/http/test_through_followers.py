@@ -13,7 +13,7 @@ TEXT = {"Content-Type": "text/plain"}
 BATCH = b"".join(struct.pack(">I", len(part)) + part for part in (b"one", b"two"))
 
 
-def test_every_node_lists_decides_and_takes_batches_alike(tmp_path: Path) -> None:
+def test_every_node_answers_listings_conditions_and_batches_alike(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path, proxied=False) as cluster:
         urls = [node.url for node in cluster.nodes.values()]
         with checked_client(timeout=20.0) as client:

@@ -17,7 +17,7 @@ from tests.support.server_process import ServerProcess
 from tests.support.wire import checked_async_client
 
 TEXT = {"Content-Type": "text/plain"}
-# A heartbeat brings along what should not have waited for it: there is none as long as tests run.
+# A heartbeat would hide appends that wait for it, so none is sent while the tests run.
 LIMITS: dict[str, Any] = {
     "max_body_bytes": 1000,
     "long_poll_timeout_ms": 5000,
@@ -86,7 +86,7 @@ async def tail(client: httpx.AsyncClient, path: str, told: trio.Event) -> str:
 
 
 async def a_stream_works(client: httpx.AsyncClient, path: str, version: str) -> None:
-    """The life of a stream, every kind of request once."""
+    """The life of a stream, with every kind of request once."""
     made = await client.put(path, headers=TEXT)
     assert (made.status_code, made.http_version) == (201, version)
     assert made.headers["location"] == str(client.base_url.join(path))
@@ -153,7 +153,7 @@ async def test_large_bodies_pass_through_tls(pki: Pki, tmp_path: Path) -> None:
         assert (await client.get("/v1/stream/s?max_bytes=4194304")).content == body
 
 
-async def test_a_client_that_speaks_no_tls_is_let_go(pki: Pki, tmp_path: Path) -> None:
+async def test_a_client_without_tls_is_disconnected(pki: Pki, tmp_path: Path) -> None:
     async with serving(tmp_path, ssl_context=pki.server) as server, server.connect() as client:
         await client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"HTTP/" not in await client.read_to_end()
@@ -180,7 +180,7 @@ async def test_hypercorn_serves_http_1_1_without_tls(plain_url: str, pki: Pki) -
 
 
 async def news_comes_at_once(client: httpx.AsyncClient, path: str) -> None:
-    """An append is told to who tails, by a server that cannot write without waiting."""
+    """A tailing reader hears an append from a server that cannot write without waiting."""
     await client.put(path, headers=TEXT)
     async with client.stream("GET", f"{path}?offset=-1&live=sse") as response:
         lines = response.aiter_lines()
@@ -193,7 +193,7 @@ async def news_comes_at_once(client: httpx.AsyncClient, path: str) -> None:
                     pass
 
 
-async def test_who_tails_through_tls_is_told_at_once(pki: Pki, tmp_path: Path) -> None:
+async def test_a_tail_over_tls_hears_an_append_at_once(pki: Pki, tmp_path: Path) -> None:
     async with (
         serving(tmp_path, ssl_context=pki.server, sse_heartbeat_ms=3_600_000) as server,
         over(server.url, pki, http2=False) as client,
@@ -202,7 +202,7 @@ async def test_who_tails_through_tls_is_told_at_once(pki: Pki, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("http2", [True, False])
-async def test_who_tails_through_hypercorn_is_told_at_once(
+async def test_a_tail_over_hypercorn_hears_an_append_at_once(
     secure_url: str, pki: Pki, http2: bool
 ) -> None:
     async with over(secure_url, pki, http2=http2) as client:
@@ -213,7 +213,7 @@ async def test_who_tails_through_hypercorn_is_told_at_once(
 
 
 @pytest.mark.parametrize("http2", [True, False])
-async def test_hypercorn_takes_snapshots_in_and_gives_them_out_in_pieces(
+async def test_hypercorn_streams_snapshots_in_and_out(
     secure_url: str, pki: Pki, http2: bool
 ) -> None:
     content = b"0123456789" * 300_000
@@ -233,7 +233,7 @@ async def test_hypercorn_takes_snapshots_in_and_gives_them_out_in_pieces(
         start = "0000000000000000_0000000000000000"
         refused = await client.put(f"{bucket}/s/snapshot/{start}", content=content, headers=TEXT)
         assert refused.status_code == 410
-        # The connection goes on, though that body was of no use.
+        # The connection stays usable after the refused body.
         assert (await client.get(path)).status_code == 200
 
 
@@ -284,7 +284,7 @@ PROBES = [
 
 
 async def answer(client: httpx.AsyncClient, probe: Probe) -> tuple[int, str, dict[str, str]]:
-    """What matters of the answer: its status, its code, and headers a client may go by."""
+    """The relevant parts of the answer: status, code, and the headers that clients use."""
     response = await client.request(
         probe.method,
         "/",
@@ -332,7 +332,7 @@ async def test_hypercorn_refuses_a_body_over_the_limit_alike(
         assert await answer(secure, probe) == expected
 
 
-async def test_hypercorn_limits_bodies_in_time_and_together(tmp_path: Path) -> None:
+async def test_hypercorn_limits_the_time_and_the_total_size_of_bodies(tmp_path: Path) -> None:
     limits = {"MAX_BODY_BYTES": "1000", "MAX_BUFFERED_BYTES": "1500", "BODY_TIMEOUT_MS": "3000"}
     environment = {f"STREAMD_SERVER_{name}": value for name, value in limits.items()}
     begun = (

@@ -17,9 +17,7 @@ BODY = b"x" * 2**21
 TIMEOUT_S = 30.0
 
 
-async def test_a_slow_reader_of_a_large_body_is_no_reader_that_takes_nothing(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_slow_reader_of_a_large_body_is_not_disconnected(autojump_clock: MockClock) -> None:
     server, client = lockstep_stream_pair()
     transport = StreamTransport(server, TIMEOUT_S)
     got = bytearray()
@@ -31,7 +29,7 @@ async def test_a_slow_reader_of_a_large_body_is_no_reader_that_takes_nothing(
     assert got == b"head" + BODY
 
 
-async def test_a_reader_that_takes_nothing_more_is_gone(autojump_clock: MockClock) -> None:
+async def test_a_reader_that_stops_reading_is_disconnected(autojump_clock: MockClock) -> None:
     server, client = lockstep_stream_pair()
     transport = StreamTransport(server, TIMEOUT_S)
     async with trio.open_nursery() as nursery:
@@ -65,8 +63,8 @@ SENDERS = [socket_sender, stream_sender, hypercorn_sender]
 async def sip(
     sender: Callable[[socket.socket], Send], sip_bytes: int, interval_s: float
 ) -> tuple[bool, float]:
-    """Send `BODY` to a client that takes so little at a time; returns whether all of it went, and
-    how long that took."""
+    """Send `BODY` to a client that takes so little at a time. Returns whether everything was sent,
+    and how long that took."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
@@ -91,7 +89,7 @@ async def sip(
 
 
 @pytest.mark.parametrize("sender", SENDERS)
-async def test_a_reader_that_sips_is_given_up(
+async def test_a_reader_below_the_rate_is_disconnected(
     sender: Callable[[socket.socket], Send], autojump_clock: MockClock
 ) -> None:
     went, lasted_s = await sip(sender, 4096, TIMEOUT_S / 10)

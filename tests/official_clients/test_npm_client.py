@@ -67,7 +67,7 @@ def running(script: str, *arguments: str) -> Iterator[Script]:
 
 
 def restarted(server: ServerProcess, end: Callable[[], object]) -> None:
-    """The same data and port again, after an `end` of one kind or the other."""
+    """Restart with the same data and port, after an `end` of either kind."""
     end()
     server.start()
     server.wait_ready()
@@ -75,7 +75,7 @@ def restarted(server: ServerProcess, end: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
 @pytest.mark.parametrize("ended_by", ["stop", "kill"])
-def test_a_producer_and_a_tail_go_on_over_a_restart_until_the_stream_is_closed(
+def test_a_producer_and_a_tail_continue_after_a_restart_until_the_close(
     tmp_path: Path, live: str, ended_by: str
 ) -> None:
     with ServerProcess(tmp_path / "data") as server:

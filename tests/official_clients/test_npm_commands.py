@@ -1,4 +1,4 @@
-"""Commands on streams, one process each, as command line tools on the npm client are."""
+"""Commands on streams, one process each, as command-line tools on the npm client run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRAMES = [
 
 
 def command(name: str, url: str, *arguments: str, given: bytes = b"") -> tuple[int, bytes, str]:
-    """Runs a command; returns its exit status and what it printed."""
+    """Run a command. Returns its exit status and its output."""
     done = subprocess.run(
         ["node", "command.mjs", name, url, *arguments],
         cwd=HERE,
@@ -34,7 +34,7 @@ def command(name: str, url: str, *arguments: str, given: bytes = b"") -> tuple[i
 DONE = (0, b"", "")
 
 
-def test_what_is_written_is_read_to_the_end_live(tmp_path: Path) -> None:
+def test_live_reads_get_everything_that_was_written(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         url = f"{server.url}/v1/stream/proxied/answer"
         assert command("create", url) == DONE
@@ -47,7 +47,7 @@ def test_what_is_written_is_read_to_the_end_live(tmp_path: Path) -> None:
         assert (status, "404" in told) == (1, True)
 
 
-def test_a_reader_follows_what_is_written_until_the_close(tmp_path: Path) -> None:
+def test_a_reader_follows_writes_until_the_close(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         url = f"{server.url}/v1/stream/followed"
         assert command("create", url, "application/json") == DONE

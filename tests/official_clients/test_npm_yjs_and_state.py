@@ -46,7 +46,7 @@ def change(operation: str, key: str, name: str = "") -> str:
 
 
 def offset_of(rows: str, collection: Script) -> str:
-    """Wait until the collection has these rows; returns the offset they were read with."""
+    """Wait until the collection has these rows. Returns the offset they were read with."""
     while True:
         told, _, offset = collection.says().partition(" @")
         if told == rows:
@@ -55,7 +55,7 @@ def offset_of(rows: str, collection: Script) -> str:
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
 def test_a_collection_follows_the_changes_of_its_stream(tmp_path: Path, live: str) -> None:
-    """Offsets are the batches': messages come back as they were sent (decision 010)."""
+    """Offsets are those of batches: messages come back as they were sent (decision 010)."""
     with ServerProcess(tmp_path / "data") as server:
         url = server.url + USERS
         before = f"[{change('insert', '1', 'Ann')},{change('insert', '2', 'Bob')}]"

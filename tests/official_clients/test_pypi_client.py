@@ -40,7 +40,7 @@ def tail(url: str, live: str, wait_for_server: Callable[[], object], heard: Queu
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
 @pytest.mark.parametrize("ended_by", ["stop", "kill"])
-def test_a_tail_hears_each_message_once_over_a_restart(
+def test_a_tail_gets_each_message_once_over_a_restart(
     tmp_path: Path, live: str, ended_by: str
 ) -> None:
     heard: Queue[object] = Queue()

@@ -45,7 +45,7 @@ _DEADLINE_S = 60.0
 
 
 def content_of(client: httpx.Client, stream: str) -> dict[str, Any]:
-    """What a server says of a stream, read from its earliest offset to its tail."""
+    """A stream's metadata and content, read from its earliest offset to its tail."""
     digest = sha256()
     offset, size = "-1", 0
     while True:
@@ -133,18 +133,18 @@ def _history(client: httpx.Client) -> None:
 def _archived(client: httpx.Client) -> None:
     """Wait until everything written so far is in the cold store, the log and a state too."""
     deadline = time.monotonic() + 180
-    with_packs = 0  # an entry by which there were packs, so that a later state refers to them
+    with_packs = 0  # an entry after packs exist, so that a later state refers to them
     client.post("/cluster/cold/flush", json={}).raise_for_status()
     while time.monotonic() < deadline:
         cold = client.get("/cluster/cold").json()
         archive = cold["archive"]
-        # That the archive has grown is an entry too, which it never has itself.
+        # The entry that records the archive's growth is never archived itself.
         if cold["packs"] and not with_packs:
             with_packs = client.get("/cluster/status").json()["commit_index"]
         state = archive["last_snapshot"] or {"index": 0}
         if archive["lag_entries"] <= 2 and with_packs and state["index"] >= with_packs:
             return
-        time.sleep(0.5)  # an operator's program, not a test
+        time.sleep(0.5)  # run by an operator, not by tests
     raise SystemExit(f"not archived in time: {cold}")
 
 
@@ -190,7 +190,7 @@ def record_cluster(name: str) -> None:
 
 
 def recorded_cluster(directory: Path) -> ClusterProcesses:
-    """Nodes at the addresses of peers that stand in the recorded logs; nothing else uses these."""
+    """Nodes at the peer addresses of the recorded logs; nothing else uses these."""
     cluster = ClusterProcesses(directory, proxied=False)
     addresses = {node_id: f"127.94.19.{node_id}:4447" for node_id in cluster.nodes}
     for node_id, node in cluster.nodes.items():

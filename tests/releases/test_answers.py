@@ -1,4 +1,4 @@
-"""What operators' programs read keeps its names: the keys of answers, and the metrics."""
+"""Names that operators' programs read stay: the keys of answers, and the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What earlier releases wrote opens, and goes on."""
+"""Data of earlier releases opens, and the node continues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def data(tmp_path: Path, release: str) -> Path:
 
 @pytest.fixture
 def told(release: str) -> dict[str, dict[str, Any]]:
-    """What that server said its streams hold."""
+    """The content of the streams as that server answered it."""
     content: dict[str, dict[str, Any]] = json.loads((HERE / f"{release}.json").read_text())
     return content
 
@@ -63,13 +63,13 @@ def streamd(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def test_there_are_releases_to_open() -> None:
+def test_recorded_releases_exist() -> None:
     assert RELEASES
     assert CLUSTERS
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_a_cluster_finds_itself_again_and_goes_on(tmp_path: Path, name: str) -> None:
+def test_a_recorded_cluster_starts_and_continues(tmp_path: Path, name: str) -> None:
     """Its logs hold packages of followers, its states the sessions they were sent in."""
     with tarfile.open(HERE / f"{name}.cluster.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
@@ -88,13 +88,13 @@ def test_a_cluster_finds_itself_again_and_goes_on(tmp_path: Path, name: str) -> 
             told = now
 
 
-def test_every_stream_holds_what_it_held(
+def test_every_stream_has_its_recorded_content(
     client: httpx.Client, told: dict[str, dict[str, Any]]
 ) -> None:
     assert {stream: content_of(client, stream) for stream in told} == told
 
 
-def test_every_stream_goes_on_where_it_was(
+def test_every_stream_continues_at_its_tail(
     client: httpx.Client, told: dict[str, dict[str, Any]]
 ) -> None:
     for stream in ("demo/text", "demo/fork", "other/window"):
@@ -114,7 +114,7 @@ def test_a_producers_retry_is_still_recognised(
     assert content_of(client, "demo/producer")["size"] == told["demo/producer"]["size"] + 3
 
 
-def test_its_cold_store_is_whole_and_restores(
+def test_its_cold_store_is_whole_and_can_be_restored(
     tmp_path: Path, data: Path, config: Path, told: dict[str, dict[str, Any]]
 ) -> None:
     """The rounds that the server wrote after its last archived entry may be missing."""

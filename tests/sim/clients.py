@@ -1,5 +1,5 @@
-"""Clients: they create, append, read, follow, close and delete through any node, and remember
-what they were told."""
+"""Clients: they create, append, read, follow, close and delete through any node, and record the
+answers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Answer:
 
 
 class _Silence:
-    """The channel of a client that stays as long as it has an answer to wait for."""
+    """The channel of a client that stays until its answer."""
 
     async def wait_disconnected(self) -> None:
         await trio.sleep_forever()
@@ -169,7 +169,7 @@ class Client:
         return f"{self._name}.{self._lives}"
 
     async def run(self, pause_s: float) -> None:
-        """Do one thing after the other until the workload ends."""
+        """Carry out one operation after the other until the workload ends."""
         is_producer = self.random.random() < 0.5
         follows = self.random.random() < 0.3
         while self.workload.running:
@@ -217,7 +217,7 @@ class Client:
             self._appended(path, pending, answer)
 
     async def produce(self, path: Path) -> None:
-        """Append as an idempotent producer, and try again until it is known what became of it."""
+        """Append as an idempotent producer, and retry until the outcome is known."""
         life = path.name, path.incarnation
         last = self._producer.get(life)
         if last is None or self.random.random() < 0.05:
@@ -251,7 +251,8 @@ class Client:
         self._producer.pop(life, None)
 
     def _new_epoch(self) -> Stamp:
-        """Begin one, sometimes of another client's producer, who is a zombie from then on."""
+        """Begin an epoch, sometimes of another client's producer, which is a zombie from then
+        on."""
         epochs = self.workload.epochs
         may_take_over = bool(epochs) and not self.workload.may_delete
         taken_over = may_take_over and self.random.random() < 0.2
@@ -269,7 +270,7 @@ class Client:
             self._refused(pending, answer)
 
     async def delete(self, path: Path) -> None:
-        """Delete the stream and create it again, unless it is uncertain whether it is gone."""
+        """Delete the stream and create it again, unless the outcome of the deletion is unknown."""
         if path.given_up or not path.exists:
             return
         path.given_up = True
@@ -284,7 +285,7 @@ class Client:
         pending.ok()
         path.incarnation, path.exists, path.offsets = incarnation + 1, False, [_START]
         for attempt in range(20):
-            # A client that was never answered makes no further request, on any path.
+            # A client without an answer makes no further request, on any path.
             name = f"{self.name}/creator.{path.name}.{incarnation}.{attempt}"
             await Client(self.workload, name).create(path)
             if path.exists:
@@ -307,7 +308,7 @@ class Client:
         await self._read("read", path, self.random.choice(path.offsets), b"")
 
     async def follow(self, path: Path) -> None:
-        """Go on where this client was, waiting for news if there are none."""
+        """Continue where this client was, waiting at the tail."""
         at = self._positions.get((path.name, path.incarnation), _START)
         live = b"&live=long-poll&timeout=1" if self.random.random() < 0.7 else b""
         await self._read("deliver", path, at, live)
@@ -333,7 +334,7 @@ class Client:
         if kind == "deliver":
             self._positions[life] = answer.next_offset
 
-    # -- what all of them do ------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
     def _payload(self) -> bytes:
         self._payloads += 1
@@ -372,7 +373,7 @@ class Client:
         headers: dict[bytes, bytes] | None = None,
         body: bytes = b"",
     ) -> Answer | None:
-        """The answer, or None once it is recorded that there was none."""
+        """The answer, or None once its absence is recorded."""
         host = self.workload.any_host()
         pending.operation.node = f"n{host.node_id}"
         timeout_s = self.random.choice((2.0, 5.0, 20.0))

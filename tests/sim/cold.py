@@ -1,5 +1,5 @@
-"""The object store of a simulated cluster: what goes wrong with it, and whether in the end it has
-what the states refer to, and nothing else."""
+"""The object store of a simulated cluster: its faults, and the check that it has exactly what the
+states refer to in the end."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
-# How long a request takes when the store is well, from and to.
+# The range of a request's duration while the store is healthy.
 LATENCY_S = (0.002, 0.02)
-# From healing until everything is in the store, and nothing is there that nobody needs.
+# From healing until everything is in the store, and orphans are removed.
 DRAINED_BOUND_S = 40.0
 
 
@@ -44,11 +44,11 @@ class ColdStore:
             s3_bucket="simulated",
             pack_bytes=64 * 1024,
             flush_after_ms=self._random.choice((100, 500, 2000)),
-            # All that may go from the disk goes, so that reads are cold.
+            # Everything evictable is evicted, so that reads are cold.
             hot_keep_bytes=1,
             hot_limit_bytes=self._random.choice((3_000, 20_000, 1 << 30)),
             cache_bytes=self._random.choice((1, 1 << 20)),
-            # A restore point may go as soon as there is a newer one, which is soon.
+            # A restore point may be removed as soon as there is a newer one, which is soon.
             archive_retention_hours=0.001,
             snapshot_interval_minutes=self._random.choice((0.05, 0.2)),
             gc_interval_ms=1_000,
@@ -144,7 +144,7 @@ class ColdStore:
                 self._counted[f"cold: {what} in the end"] += verdict.counts[what]
 
     def count(self, host: Host) -> None:
-        """Take down what a node did that is going to end."""
+        """Record what a node did before it ends."""
         node = host.node
         if node is None or node.cold_tier is None:
             return
@@ -154,7 +154,7 @@ class ColdStore:
             self._counted[f"cold: {name.replace('_', ' ')}"] += getattr(node.cold_gc.total, name)
 
     def summed_up(self) -> None:
-        """Add what the store itself saw."""
+        """Add the counts of the store itself."""
         for what, count in self.objects.counts.items():
             self._counted[f"store: {what}"] += count
 

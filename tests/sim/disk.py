@@ -1,4 +1,4 @@
-"""A node's directory: what is left of it when its process or its power is gone."""
+"""A node's directory: what is left of it after a kill or a loss of power."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECTOR_BYTES = 512
 
 
 class Trap(Enum):
-    """What happens at a point at which something is written."""
+    """What happens at a write."""
 
     CRASH_BEFORE = "crashes before a write"
     CRASH_AFTER = "crashes after a write"
@@ -54,7 +54,7 @@ class Disk:
         self.is_damaged = False
         # How much of LevelDB's log files is known to be on disk, by their paths.
         self._synced_bytes: dict[Path, int] = {}
-        # The same as of when the log's floor was last written.
+        # The same at the last write of the log's floor.
         self._floored_bytes: dict[Path, int] = {}
         self._trap: tuple[Trap, bool] | None = None
         # The only database whose writes count on the way to it, or None.
@@ -77,8 +77,8 @@ class Disk:
     def set_trap(
         self, trap: Trap, writes: int, *, powerless: bool, database: str | None = None
     ) -> None:
-        """Make something happen at the write that is so many away, of all or of a database; to
-        the power as well, or only to the process."""
+        """Make something happen after so many writes, of all or of one database; to the power as
+        well, or only to the process."""
         self._trap, self._writes_to_trap = (trap, powerless), writes
         self._trapped = self.path / database if database is not None else None
 
@@ -114,7 +114,7 @@ class Disk:
         if kind in _ERRNO:
             self._failed.add(where)
             if unsynced is not None and self._random.random() < 0.5:
-                unsynced()  # It got as far as the kernel.
+                unsynced()  # The write reached the kernel.
             text = os.strerror(_ERRNO[kind])
             if unsynced is not None:
                 raise plyvel.IOError(f"IO error: {where}: {text}")
@@ -136,7 +136,7 @@ class Disk:
         return trap
 
     def renamed(self, source: Path, target: Path) -> None:
-        """What was synced there is synced here."""
+        """Bytes synced in the original count as synced in the copy."""
         if self.path not in source.parents:
             return  # It was left; see `_mark_synced`.
         old, new = source.relative_to(self.path), target.relative_to(self.path)
@@ -149,14 +149,14 @@ class Disk:
 
     def _mark_synced(self, database: Path) -> None:
         if self.path not in database.parents:
-            return  # It was left, by a process that is being killed: nobody comes back to it.
+            return  # A process that is being killed left it; nothing returns to it.
         for file, size in sizes(database, "*.log").items():
             self._synced_bytes[file.relative_to(self.path)] = size
 
     # -- afterwards ---------------------------------------------------------------------------
 
     def leave(self, *, powerless: bool) -> None:
-        """Go on in a copy as a kill, or the loss of power, leaves it."""
+        """Continue in a copy of what a kill or a loss of power leaves."""
         old = self.path
         self._generation += 1
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ class Disk:
         return False
 
     def _lose_unsynced(self) -> None:
-        """Leave of what was not synced any pages, or none of them."""
+        """Leave any of the unsynced pages, or none."""
         size = _SECTOR_BYTES
         blocks = [block for file in self._logs() for block in pages(file.read_bytes(), size)[1:]]
         for file in self._logs():

@@ -1,4 +1,4 @@
-"""What goes wrong: to the network, to machines, to all of them at once."""
+"""Faults: of the network, of machines, of all of them at once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Link = tuple[int, int]
 
 
 class Faults:
-    """Each seed has a mix of its own, what is rare everywhere is never combined; or `focus` has
-    one for it."""
+    """Each seed has its own mix, since faults that are rare everywhere would never be combined; or
+    `focus` gives one."""
 
     def __init__(self, simulation: Simulation, random: Random, focus: Focus | None = None) -> None:
         self._simulation = simulation
@@ -77,7 +77,7 @@ class Faults:
                 nursery.start_soon(self._random.choices(faults, weights)[0])
 
     async def heal(self) -> None:
-        """Everything works from now on, and every machine is up."""
+        """End all faults and start every machine."""
         self._network.cut(())
         self._network.slow.clear()
         self._simulation.post.heal()
@@ -90,7 +90,7 @@ class Faults:
             self._simulation.start(host)
 
     async def break_for_good(self) -> Host | None:
-        """Take one voter from the others until all is healed; None if they need them all."""
+        """Cut one voter off until all is healed; None if the others need it."""
         leader = next((host.node for host in self._hosts() if host.leads), None)
         if leader is None:
             return None
@@ -114,13 +114,13 @@ class Faults:
             self._network.cut(self._links(kind, ids, victim.node_id))
         return victim
 
-    # -- whom it meets ------------------------------------------------------------------------
+    # -- targets ------------------------------------------------------------------------------
 
     def _hosts(self) -> list[Host]:
         return [host for host in self._simulation.hosts.values() if not host.retired]
 
     def _victim(self) -> Host:
-        """Often the leader: that is where faults are felt."""
+        """Often the leader, where faults have the most effect."""
         leaders = [host for host in self._hosts() if host.leads]
         return self._random.choice(
             leaders if leaders and self._random.random() < self._at_leaders else self._hosts()
@@ -138,7 +138,7 @@ class Faults:
         await self._cut("isolated")
 
     async def deafen(self) -> None:
-        """Its messages arrive, and it never hears of it."""
+        """Its messages arrive, and it hears no answer."""
         await self._cut("deaf")
 
     async def _cut(self, kind: str) -> None:
@@ -193,7 +193,7 @@ class Faults:
         await self._crash_for(self._victim(), self._some_time_s())
 
     async def crash_leader_while_it_writes(self) -> None:
-        """At a moment when something of it is on its way to the disk."""
+        """While it is writing to the disk."""
         leaders = [host for host in self._hosts() if host.leads]
         if leaders:
             leader = self._random.choice(leaders)
@@ -210,11 +210,11 @@ class Faults:
         self._simulation.start(host)
 
     async def crash_at_a_write(self) -> None:
-        """Right before or right after something gets to the disk, whatever it is."""
+        """Right before or right after any write."""
         await self._trap(self._victim(), self._random.choice((1, 2, 5, 20)))
 
     async def crash_at_a_flush(self) -> None:
-        """As well, while the state is stored: the log is written so much more often."""
+        """The same while the state is stored, since the log is written far more often."""
         host = self._victim()
         self._set_trap(host, self._random.choice((1, 2, 3)), database="state")
         await self._trap(host)
@@ -229,7 +229,7 @@ class Faults:
         await self._trap(host)
 
     async def tear_write(self) -> None:
-        """Power goes in the middle of a write, to log or state."""
+        """Power fails in the middle of a write to log or state."""
         host = self._victim()
         self._set_trap(host, self._random.choice((1, 2, 5)), Trap.CRASH_DURING)
         await self._trap(host)
@@ -260,7 +260,7 @@ class Faults:
         host.disk.set_trap(kind, writes, powerless=powerless, database=database)
 
     async def damage_log(self) -> None:
-        """Of one node, while all the others have all of theirs."""
+        """Of one node, while all others have their whole logs."""
         hosts = self._hosts()
         if len(hosts) < 3 or not all(host.is_whole for host in hosts):
             return
@@ -271,8 +271,8 @@ class Faults:
         self._simulation.start(host)
 
     async def keep_the_only_copy_damaged(self) -> None:
-        """What two of three have is damaged at one of them while the other is down; the third,
-        which has never seen it, must not lead with the vote of the first."""
+        """Entries that two of three nodes have are damaged at one of them while the other is down;
+        the third, which has never seen them, must not lead with the vote of the first."""
         hosts = self._hosts()
         leaders = [host for host in hosts if host.leads]
         if len(hosts) != 3 or not leaders or not all(host.is_whole for host in hosts):
@@ -347,7 +347,7 @@ class Faults:
             await self._compact_at(self._victim())
 
     async def compact_and_crash(self) -> None:
-        """Right after the cut, which must not come before its time."""
+        """Right after the compaction, which must not come too early."""
         host = self._victim()
         await self._compact_at(host)
         await self._crash_for(host, self._random.random())
@@ -358,15 +358,16 @@ class Faults:
             self._counted["compactions asked for"] += 1
 
     async def let_one_lag(self) -> None:
-        """A node is down or cut off while the others cut their logs: it will need a snapshot."""
+        """A node is down or cut off while the others compact their logs: it will need a Raft
+        snapshot."""
         host = self._random.choice(self._hosts())
         host.crash_in_install = self._random.random() < 0.4
         await self._have_need_of_a_snapshot(host)
-        # And again, perhaps in the middle of it.
+        # And again, perhaps in the middle of the transfer.
         await self._trap(host, self._random.choice((0, 5, 10, 20, 40)))
 
     async def interrupt_install(self) -> None:
-        """The same, and nothing but the install is interrupted, at a node whose log is cut."""
+        """The same, and only the installation is interrupted, at a node whose log is compacted."""
         host = self._random.choice(self._hosts())
         await self._compact_at(host)
         host.crash_in_install = True
@@ -374,7 +375,7 @@ class Faults:
         await self._trap(host)
 
     async def crash_after_install(self) -> None:
-        """The same, and the node that has just installed it ends at once."""
+        """The same, and the node ends right after the installation."""
         host = self._random.choice(self._hosts())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._have_need_of_a_snapshot, host)

@@ -1,4 +1,4 @@
-"""Schedules that are made to bring something about: faults chosen for it, the rest drawn."""
+"""Schedules with a focus: chosen faults, and the rest drawn at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine with a node on it: its processes, one after the other, its disk and its clock."""
+"""A machine with a node: its processes, one after the other, its disk and its clock."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from tests.sim.watch import Watch
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
-# How long a blocking call takes when the disk is well, from and to.
+# The range of a blocking call's duration while the disk is healthy.
 DISK_S = (0.0002, 0.002)
 
 _EPOCH_MS = 1_700_000_000_000
 
 
 class NotThere(Exception):
-    """Nobody listens: the request certainly had no effect."""
+    """No process listens: the request had no effect."""
 
 
 class ConnectionLost(Exception):
-    """The node went away with the request."""
+    """The node ended with the request."""
 
 
 class _CountingHub(Hub):
@@ -77,7 +77,7 @@ class Life:
         self.requests: dict[int, trio.CancelScope] = {}
 
     def end_requests(self) -> None:
-        """Nobody is served any more, and no thread goes on."""
+        """Nothing is served from now on, and no thread continues."""
         self.node = self.application = None
         for scope in (*self.calls.values(), *self.requests.values()):
             scope.cancel()
@@ -148,13 +148,13 @@ class Host:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the node is up and has all that it ever promised to keep."""
+        """Whether the node is up and has everything that it ever confirmed."""
         node = self.node
         return node is not None and node.group.may_vote and node.stores.log.lost_below is None
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a process that goes on: not told to stop, and not stopping by itself."""
+        """Whether a process is up that is not stopping."""
         life = self.life
         return life is not None and not (life.stop.is_set() or life.has_failed_disk)
 
@@ -195,7 +195,7 @@ class Host:
                 self._network.end_of(self.node_id, powerless=False)
                 self.life = None
             if stores is not None:
-                # Only to let go of what the dead process holds in ours.
+                # Only to release what the dead process holds in ours.
                 with suppress(StorageError):
                     stores.close()
             if self.disk.path == life.path:
@@ -204,7 +204,7 @@ class Host:
             life.ended.set()
 
     def _now(self, life: Life, call: Callable[[*Args], T], *args: *Args) -> T | None:
-        """Make a call in the process at once; None when it ended inside it."""
+        """Make a call in the process at once; None if the process ended inside the call."""
         try:
             with self._points.of(self.disk):
                 return call(*args)
@@ -237,7 +237,7 @@ class Host:
         finally:
             self._counted["packages resent"] += app.metrics.packages_resent
             self._counted["sessions opened"] += app.metrics.sessions_opened
-            # As a server does before it lets go of the stores.
+            # As a server does before it closes the stores.
             life.end_requests()
 
     def _cold(self, life: Life) -> AsyncObjectStore | None:
@@ -292,7 +292,7 @@ class Host:
         node.group._core.tick = tick_unless_paused  # type: ignore[method-assign]
 
     async def kill(self, *, powerless: bool) -> None:
-        """End the process at this moment; the disk keeps what it has by now, or what it must."""
+        """End the process now; the disk keeps what it has by now, or only what was synced."""
         life = self.life
         if life is not None:
             self._counted["crashes during calls"] += bool(life.calls)
@@ -302,7 +302,7 @@ class Host:
             await life.ended.wait()
 
     def pull_plug(self) -> None:
-        """End the process at this moment; nobody comes to look at the disk."""
+        """End the process now, without restarting it."""
         if self.life is not None:
             self._end(self.life, powerless=True)
 
@@ -322,7 +322,7 @@ class Host:
             await life.ended.wait()
 
     async def retire(self) -> None:
-        """The node was removed from the cluster, and goes for good."""
+        """The node was removed from the cluster, and ends permanently."""
         self.retired = True
         await self.kill(powerless=False)
         self.disk.wipe()
@@ -337,15 +337,15 @@ class Host:
             self._resumed.unpark_all()
 
     async def next_write(self) -> None:
-        """Return when something has just been put on the disk, and nobody knows it yet."""
+        """Return right after a write to the disk that nothing knows of yet."""
         await self._written.park()
 
     async def next_install(self) -> None:
-        """Return when a snapshot has just been installed, and nobody knows it yet."""
+        """Return right after the installation of a Raft snapshot that nothing knows of yet."""
         await self._installed.park()
 
     async def call(self, life: Life, call: Callable[[*Args], T], *args: *Args) -> T:
-        """Do what a thread of the process does, unless the process ends with it."""
+        """Run a thread's call, unless the process ends during it."""
         if call is install and self.crash_in_install:
             self.crash_in_install = False
             self._counted["crashes in the midst of an install"] += 1
@@ -394,7 +394,7 @@ class Host:
         return await self._within(handle)
 
     async def ask(self, what: Callable[[Node], Awaitable[T]]) -> T:
-        """Do something at the node. Raises `NotThere`, `ConnectionLost`."""
+        """Call something at the node. Raises `NotThere`, `ConnectionLost`."""
 
         async def do(life: Life) -> T:
             assert life.node is not None
@@ -403,7 +403,7 @@ class Host:
         return await self._within(do)
 
     async def _within(self, what: Callable[[Life], Awaitable[T]]) -> T:
-        """Do something that ends with the process."""
+        """Run something that ends with the process."""
         life = self.life
         if life is None or life.node is None:
             raise NotThere
@@ -453,7 +453,7 @@ class _RunBlocking:
         return await self._after_death(call, *args)
 
     async def _after_death(self, call: Callable[[*Args], T], *args: *Args) -> T:
-        """A dead process only lets go of what it holds in ours."""
+        """A dead process only releases what it holds in ours."""
         if getattr(call, "__name__", "") == "close":
             return call(*args)
         await trio.lowlevel.checkpoint()
@@ -465,7 +465,7 @@ class _RunBlocking:
 
 
 class _Requests(_RunBlocking):
-    """Requests to the object store, which take the time that it takes."""
+    """Requests to the object store, which take its time."""
 
     def __init__(self, host: Host, life: Life, store: ColdStore) -> None:
         super().__init__(host, life, Random(host.node_id))

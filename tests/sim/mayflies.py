@@ -1,7 +1,7 @@
-"""Streams that live for seconds, by the clocks of machines whose clocks are wrong.
+"""Streams that live for seconds, on machines whose clocks are wrong.
 
-Nobody can say which of them should still be there; that all nodes agree on it, at every entry of
-the log and in the end, is what is watched.
+Nobody can say which of them should still exist; the watch checks that all nodes agree, at every
+entry of the log and at the end.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class _Pipe:
         self.changed.unpark_all()
 
     def break_now(self) -> None:
-        """The receiver is told, and what was on the way is lost."""
+        """The receiver learns of it, and bytes in transit are lost."""
         if not self.reset:
             self.pieces.clear()
             self.reset = True
@@ -140,7 +140,7 @@ class Network:
         self.slow: dict[tuple[int, int], float] = {}
         self.digest = 0
 
-    # -- what holds between two nodes ---------------------------------------------------------
+    # -- the state between two nodes ----------------------------------------------------------
 
     def passes(self, source: int, target: int) -> bool:
         return (
@@ -173,7 +173,7 @@ class Network:
         self._stir()
 
     def break_connection(self) -> None:
-        """One connection ends for both, at the moment; what is on the way is lost."""
+        """One connection ends for both ends at once; bytes in transit are lost."""
         if self._streams:
             stream, _ = self._random.choice(list(self._streams.values()))
             stream.incoming.break_now()
@@ -187,7 +187,8 @@ class Network:
     # -- nodes --------------------------------------------------------------------------------
 
     def end_of(self, node_id: int, *, powerless: bool) -> None:
-        """A node's process has ended; without power its peers are told when it is back."""
+        """A node's process has ended; after a loss of power its peers learn it when the node
+        returns."""
         self._listening.pop(node_id, None)
         for stream, owner in list(self._streams.values()):
             if owner == node_id:

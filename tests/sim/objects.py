@@ -1,4 +1,4 @@
-"""An object store that is memory, and fails as a real one over a network does."""
+"""An object store in memory that fails as a real one over a network does."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class SimulatedObjects:
         self.objects: dict[str, tuple[bytes, int]] = {}
         # Nothing is answered at all.
         self.is_away = False
-        # Of each call, that it fails: before it took effect, or after it.
+        # The probability that a call fails: before it took effect, or after it.
         self.refusal_probability = 0.0
         self.lost_reply_probability = 0.0
-        # Of each read, that a bit of it is another.
+        # The probability that a read has a flipped bit.
         self.flip_probability = 0.0
         self.counts: Counter[str] = Counter()
 

@@ -1,4 +1,4 @@
-"""Operators change the members and transfer leadership while things go wrong."""
+"""Operators change the members and transfer leadership during faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PATIENCE_S = 12.0
 
 
 class Operator:
-    """Does one thing at a time, at whichever node is at hand. Ids are never used again."""
+    """Carries out one operation at a time, at any reachable node. Ids are never reused."""
 
     def __init__(self, simulation: Simulation, random: Random) -> None:
         self._simulation = simulation
@@ -70,7 +70,7 @@ class Operator:
             self._counted["members added"] += 1
 
     async def _promote(self, node_id: int, voters: tuple[int, ...]) -> None:
-        """A newcomer takes the place of a voter, or stands beside them."""
+        """A new node replaces a voter, or becomes one more."""
         others = [voter for voter in voters if voter != node_id]
         replacing = self._random.choice(others) if self._random.random() < 0.4 else None
         if await self._have(Promote(node_id, replacing)):
@@ -92,7 +92,7 @@ class Operator:
             self._counted["leads handed over"] += 1
 
     async def _have(self, command: AdminCommand) -> bool:
-        """Ask any node; False when it was refused, or nobody knows."""
+        """Ask any node; False if it refused, or the outcome is unknown."""
         host = self._any_host()
         if host.paused:
             return False

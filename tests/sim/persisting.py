@@ -1,6 +1,6 @@
-"""Every point at which something gets to a disk, made to pass by the simulated one.
+"""Every write to a disk, led through the simulated one.
 
-There it may be the last thing a process does, or be answered with an error.
+There it may be the last act of a process, or fail with an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Writing(Protocol):
         """Write a batch to LevelDB's own log."""
 
     def renamed(self, source: Path, target: Path) -> None:
-        """A file or directory has another name."""
+        """Rename a file or directory."""
 
 
 class PersistPoints:
@@ -48,7 +48,7 @@ class PersistPoints:
 
     @contextmanager
     def of(self, disk: Writing) -> Iterator[None]:
-        """Code that runs inside writes to `disk`."""
+        """Code inside this block writes to `disk`."""
         before, self._disk = self._disk, disk
         try:
             yield
@@ -100,7 +100,7 @@ class PersistPoints:
 
 
 class _Database:
-    """An open LevelDB whose writes are looked at."""
+    """An open LevelDB whose writes are observed."""
 
     def __init__(self, db: plyvel.DB, points: PersistPoints) -> None:
         self._db = db

@@ -1,6 +1,6 @@
 """Deliberate mistakes around the core, each a small change to one of the node's own parts.
 
-What is wrong with the core itself is planted in `tests/raft/planted_bugs.py`.
+Mistakes in the core itself are planted in `tests/raft/planted_bugs.py`.
 """
 
 # mypy: disable-error-code="attr-defined,assignment"
@@ -42,7 +42,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True)
 class Planted:
-    """A mistake, and what has to happen for it to show."""
+    """A mistake, and the faults that reveal it."""
 
     plant: Plant
     focus: Focus
@@ -72,7 +72,7 @@ class _Unsynced:
         return self._db.write_batch(sync=False)
 
 
-# -- the order in which things get to the disk ------------------------------------------------
+# -- the order of writes ----------------------------------------------------------------------
 
 
 @bug(Focus({Faults.lose_power: 1}))
@@ -190,7 +190,7 @@ def torn_write_is_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
 
 @bug(Focus({Faults.keep_the_only_copy_damaged: 1}, limits=_RARE_FLUSHES))
 def damage_is_taken_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
-    """And what had been confirmed is cut off."""
+    """Confirmed entries are cut off."""
 
     def whole_size(content: bytes, records: Any) -> int:
         try:
@@ -204,7 +204,7 @@ def damage_is_taken_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
 
 @bug(Focus({Faults.damage_log: 1, Faults.keep_the_only_copy_damaged: 1}))
 def log_that_was_cut_is_held_against_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Neither the floor nor the state tells that there had been more."""
+    """Neither the floor nor the state shows that there were more entries."""
     patch.setattr(LogEvidence, "floor", lambda _: ChainPosition())
     patch.setattr(LogEvidence, "note_lost", lambda *_: None)
 
@@ -303,7 +303,7 @@ def package_takes_effect_as_often_as_it_comes(patch: pytest.MonkeyPatch) -> None
 
 @bug(_LEADERS_CHANGE)
 def packages_of_the_leader_itself_have_no_number_in_the_log(patch: pytest.MonkeyPatch) -> None:
-    """It sends them again all the same when another leads."""
+    """It still sends them again when another node leads."""
     real = Draft.__init__
 
     def init(self: Draft, *given: Any) -> None:
@@ -362,7 +362,7 @@ def write_of_a_deposed_leader_is_called_unknown(patch: pytest.MonkeyPatch) -> No
 
 @bug(_LEADERS_CHANGE)
 def package_of_another_node_answers_for_the_own(patch: pytest.MonkeyPatch) -> None:
-    """Nobody compares whose package an entry has, only which."""
+    """Only the package's number is compared, not its node."""
     real = OwnPackages.decided
 
     def decided(
@@ -384,7 +384,7 @@ def package_of_another_node_answers_for_the_own(patch: pytest.MonkeyPatch) -> No
 
 @bug(Focus({Faults.crash: 1, Faults.partition: 1}, at_leaders=1.0))
 def forwarded_write_is_answered_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
-    """The leader applies what it has just proposed, to answer as soon as it can."""
+    """The leader applies a proposal before it is committed, to answer sooner."""
     real = Group._propose_pending
 
     def propose_pending(self: Group) -> None:

@@ -1,4 +1,4 @@
-"""Raft's messages on their last steps: lost, doubled, or kept until others have overtaken them.
+"""Raft messages that are lost, doubled, or kept until others have overtaken them.
 
 Connections of TCP do not do that to bytes, but Raft must not rely on it; and what is kept may
 arrive in a later life of the node it was meant for.
@@ -56,7 +56,8 @@ class Post:
             self._counted["messages lost"] += 1
 
     async def deliver_late(self, deliver: Callable[[Message], bool]) -> None:
-        """Deliver what was kept when its time has come; `deliver` says whether anyone took it."""
+        """Deliver a kept message when its time has come; `deliver` says whether a node accepted
+        it."""
 
         async def deliver_at(at: float, message: Message) -> None:
             await trio.sleep_until(at)

@@ -1,4 +1,4 @@
-"""After the faults: the cluster gets going again within bounds, and all nodes are the same."""
+"""After the faults: the cluster recovers within bounds, and all nodes have the same state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CHUNKS = msgspec.msgpack.Decoder(Chunk)
 
 
 class Recovery:
-    """Healed, the cluster takes writes again, brings its members to one state, and shows it."""
+    """After healing, the cluster accepts writes, brings its members to one state, and shows it."""
 
     def __init__(self, simulation: Simulation, workload: Workload) -> None:
         self._simulation = simulation
@@ -57,7 +57,7 @@ class Recovery:
     # -- progress -----------------------------------------------------------------------------
 
     async def until_writable(self) -> None:
-        """One of the writes that are begun now, one each second, succeeds within the bound.
+        """One of the writes begun from now on, one each second, succeeds within the bound.
 
         Raises `InvariantBroken`.
         """
@@ -82,7 +82,7 @@ class Recovery:
         counted["slowest recovery, ms"] = max(counted["slowest recovery, ms"], took_ms)
 
     async def _until_equal(self) -> list[Host]:
-        """Wait until all members have applied the same, and nothing waits."""
+        """Wait until all members have applied the same entries, and nothing waits."""
         with trio.move_on_after(CONVERGENCE_BOUND_S):
             while (members := self._equal_members()) is None:
                 await self._grow()
@@ -166,8 +166,8 @@ class Recovery:
 
 
 def state_digest(host: Host, *, chunks_too: bool = True) -> int:
-    """Of all that is in the store, but for how records are cut into chunks; where there is a cold
-    store, which chunks a node has dropped is its own business."""
+    """Everything in the store, except for the borders of chunks; with a cold store, each node
+    decides which chunks it evicts."""
     assert host.node is not None
     digest = 0
     content: dict[int, tuple[int, int]] = {}

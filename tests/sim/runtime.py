@@ -19,13 +19,13 @@ from trio._core import _run
 T = TypeVar("T")
 
 _BEGIN_S = 1000.0
-# Many times what a run takes.
+# Many times the length of a run.
 MAX_S = 500.0
-# How often the clock may be asked while it stands still.
+# How often the clock may be read while it stands still.
 _MAX_LOOKS = 20_000_000
 # How often Trio may find nothing to wait for: its own last steps are announced on a socket.
 _MAX_IDLE = 100
-# How often a run may get stuck again while it ends.
+# How often a run may get stuck while it ends.
 _MAX_ENDS = 1000
 
 
@@ -72,8 +72,8 @@ class VirtualClock(trio.abc.Clock):
 
 
 class _Guard:
-    """Ends a run that is stuck as an orderly failure: the next one must find Trio, and what was
-    patched, as if nothing had happened."""
+    """Ends a stuck run as an orderly failure: the next one must find Trio, and everything patched,
+    as before."""
 
     def __init__(self) -> None:
         self._scope = trio.CancelScope()
@@ -87,7 +87,7 @@ class _Guard:
         raise Stuck(self._why)
 
     def end(self, why: str) -> None:
-        """Cancel everything, also what is shielded from that."""
+        """Cancel everything, including shielded scopes."""
         self._why = self._why or why
         self._calls += 1
         if self._calls > _MAX_ENDS:

@@ -1,4 +1,4 @@
-"""Limits made so small that a run of seconds reaches them."""
+"""Limits so small that a run of seconds reaches them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _CHOICES = {
 
 @contextmanager
 def small_limits(random: Random, given: Mapping[str, float]) -> Iterator[None]:
-    """Logs are cut, snapshots have pieces, batches split; how much of it differs by seed;
-    `given` has the last word."""
+    """Logs are compacted, Raft snapshots have several pieces, batches split. The limits differ by
+    seed; `given` overrides them."""
     with pytest.MonkeyPatch.context() as patch:
         for name, choices in _CHOICES.items():
             patch.setattr(f"streamd.{name}", random.choice(choices))

@@ -65,7 +65,7 @@ class Simulation:
         self.points = PersistPoints()
         self.hosts: dict[int, Host] = {}
         self.supervisor: trio.Nursery | None = None
-        # Whom no client asks because it is not to recover.
+        # A node that no client asks because it is not to recover.
         self.given_up: Host | None = None
 
     def _own_random(self) -> Random:
@@ -88,7 +88,7 @@ class Simulation:
                 nursery.cancel_scope.cancel()
 
     async def _pull_plugs_in_the_end(self) -> None:
-        """However the run ends: a paused machine would make everyone wait for its threads."""
+        """Also if the run fails: a paused machine would make everything wait for its threads."""
         try:
             await trio.sleep_forever()
         finally:
@@ -96,13 +96,13 @@ class Simulation:
                 host.pull_plug()
 
     async def _sessions_are_open(self) -> None:
-        """From here on no write may end without anyone knowing what became of it, unless nothing
-        is decided for long."""
+        """From here on no write may end with an unknown outcome, unless nothing is decided for
+        long."""
         while not all(host.has_session for host in self.hosts.values()):  # noqa: ASYNC110
             await trio.sleep(0.1)
 
     def serving(self) -> list[Host]:
-        """Where clients may turn to, whether it is up or not."""
+        """The nodes that clients may ask, up or down."""
         hosts = self.hosts.values()
         return [host for host in hosts if not host.retired and host is not self.given_up]
 
@@ -154,7 +154,7 @@ class Simulation:
                     meddling.start_soon(self.store.break_now_and_then)
                 await trio.sleep(self.seconds)
                 for host in self.hosts.values():
-                    host.pause(False)  # Else who has asked it for something could not leave.
+                    host.pause(False)  # Otherwise a client waiting for its answer could not leave.
                 meddling.cancel_scope.cancel()
             if self.store is not None:
                 self.store.heal()
@@ -163,7 +163,8 @@ class Simulation:
             workload.running = False
 
     async def _end(self, faults: Faults, workload: Workload) -> None:
-        """Of the faults: healed, all but one, or crowned by the loss of everything in memory."""
+        """End the faults: heal all, all but one, or finish with the loss of everything in
+        memory."""
         ending = self.random.choice(("healed", "all but one", "power lost"))
         self.counted[f"endings: {ending}"] += 1
         if ending == "all but one":

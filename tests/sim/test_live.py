@@ -1,4 +1,4 @@
-"""Live readers that stay with their node, whatever becomes of it, are told everything once."""
+"""Live readers that stay with their node, whatever happens to it, get everything once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.nodes import append, create, read_all
 
 Play = Callable[[Scenario], None]
 
-# Only news may bring news: no heartbeat and no end of a response helps.
+# Only appends may wake readers: no heartbeat and no end of a response helps.
 _SERVER = ServerConfig(sse_heartbeat_ms=3_600_000, sse_lifetime_ms=7_200_000)
 # How long a socket may be full, and how long writers pause at most.
 _FULL_S, _PAUSE_S = 0.05, 0.1
@@ -37,8 +37,8 @@ def _play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 
 
 class Tail:
-    """A client that follows a stream at one node; its socket takes an event whole or in part, as
-    chance has it."""
+    """A client that follows a stream at one node; its socket takes an event whole or in part, at
+    random."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -116,7 +116,7 @@ async def assert_all_told(tails: list[Tail], numbers: range) -> None:
         assert tail.partial_writes, "hollow: its socket took everything"
 
 
-def test_readers_stay_with_a_node_that_gets_a_snapshot(play: Play) -> None:
+def test_live_readers_continue_at_a_node_that_gets_a_raft_snapshot(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         async with trio.open_nursery() as nursery:
             tails = await followed_everywhere(machines, nursery)
@@ -139,7 +139,7 @@ def test_readers_stay_with_a_node_that_gets_a_snapshot(play: Play) -> None:
     play(scenario)
 
 
-def test_readers_stay_with_a_leader_that_is_deposed(play: Play) -> None:
+def test_live_readers_continue_at_a_deposed_leader(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         async with trio.open_nursery() as nursery:
             tails = await followed_everywhere(machines, nursery)

@@ -1,6 +1,6 @@
 """The simulation of whole nodes is checked itself: each deliberate mistake is found.
 
-Each by a handful of schedules that are made for it, so that none hangs on a lucky seed.
+Each is found by a handful of schedules with a focus on it, so that none depends on a lucky seed.
 `SEED=100 pytest tests/sim/test_planted_bugs.py` begins with others.
 """
 
@@ -18,12 +18,12 @@ from tests.sim.simulation import innermost, run_seed
 from tests.sim.watch import InvariantBroken
 
 MAX_SEEDS = 8
-# Of the test's own code: a setting that is no more, say. They are no finding.
+# Errors of the test's own code, such as a removed setting. They do not count as findings.
 MISTAKES = (ImportError, NameError, AttributeError, TypeError)
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.plant.__name__)
-def test_faults_made_for_it_find(
+def test_focused_schedules_find_the_mistake(
     planted: Planted, monkeypatch: pytest.MonkeyPatch, summary: Callable[[str], None]
 ) -> None:
     planted.plant(monkeypatch)

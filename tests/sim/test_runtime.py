@@ -46,7 +46,7 @@ def test_a_stuck_run_is_cancelled_though_it_is_shielded(main: object) -> None:
         run_virtually(1, main)  # type: ignore[arg-type]
 
 
-def test_a_stuck_run_is_told_with_its_seed_and_does_not_touch_the_next(
+def test_a_stuck_run_names_its_seed_and_does_not_affect_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = run_seed(3, seconds=2)

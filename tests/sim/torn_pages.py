@@ -10,7 +10,7 @@ PAGE_BYTES = 4096
 
 
 class Tear(Enum):
-    """What is there of the pages that were not synced."""
+    """What is left of the unsynced pages."""
 
     NOTHING = "none of them"
     ALL = "all of them"

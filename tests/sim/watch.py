@@ -1,4 +1,4 @@
-"""What is watched while a simulation runs, and what must hold at each moment of it.
+"""The watch of a simulation: what must hold at each moment of it.
 
 The invariants are those of the Raft core's own simulations; here they look at real logs on
 simulated disks, and at what the nodes answer.
@@ -24,7 +24,7 @@ from tests.raft.invariants import Checker, InvariantBroken
 
 __all__ = ["InvariantBroken", "Watch"]
 
-# All that changes a core; each is an event after which everything is checked.
+# The calls that change a core; everything is checked after each.
 _EVENTS = (
     "step",
     "stored",
@@ -38,7 +38,7 @@ _EVENTS = (
 
 
 class _Held:
-    """What a node's disk holds, as its log knows it: nothing before it was synced."""
+    """What a node's disk holds, as its log knows it: nothing that was not synced."""
 
     def __init__(self) -> None:
         self.log: LogStorage | None = None
@@ -52,7 +52,7 @@ class _Held:
         return 0 if self.log is None else self.log.last_index
 
     def holds(self, index: int, term: int) -> bool:
-        """Also what was here and is known to be lost: until it is back the node does not vote."""
+        """Including entries known to be lost: the node does not vote until they are back."""
         if self.log is None:
             return False
         lost = self.log.lost_below
@@ -85,7 +85,7 @@ class Watch:
         self._disks[node_id] = _Held()
 
     def follow(self, node: Node, *, is_damaged: bool) -> None:
-        """Look at a node that has just been made whenever something has happened to it.
+        """Check a new node after each of its events.
 
         Raises `InvariantBroken` when it misses entries though its disk was never damaged.
         """
@@ -110,7 +110,7 @@ class Watch:
         self._checker.after_store(node_id)
 
     def _check(self, core: Core) -> None:
-        """But not while a snapshot has replaced the log and the core is yet to be told."""
+        """But not while a Raft snapshot has replaced the log and the core does not know yet."""
         is_replaced = core.first_index - 1 > core.commit_index
         if core._state.restoring is None or not is_replaced:
             self._checker.after_event(core)

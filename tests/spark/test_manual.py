@@ -28,12 +28,12 @@ def test_each_option_is_described() -> None:
     assert told == known
 
 
-def test_each_variable_of_the_environment_is_told() -> None:
+def test_each_environment_variable_is_documented() -> None:
     of_help = re.findall(r"AWS_\w+", options.parser("").format_help())
     assert of_help
     assert set(of_help) == set(re.findall(r"AWS_\w+", section("ENVIRONMENT")))
 
 
-def test_each_exit_status_is_told() -> None:
+def test_each_exit_status_is_documented() -> None:
     told = re.findall(r"^\.B (\d)$", section("EXIT STATUS"), re.MULTILINE)
     assert set(map(int, told)) == {options.CLEAN, options.FINDINGS, options.NOT_RUN}

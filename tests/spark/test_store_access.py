@@ -130,7 +130,7 @@ def test_streams_are_read_from_it(vault: Vault) -> None:
     assert ask(store=vault.url, stream=STREAM, **vault.options)
 
 
-def test_a_ca_file_that_is_none_is_told_at_once(vault: Vault, tmp_path: Path) -> None:
+def test_a_malformed_ca_file_is_reported_at_once(vault: Vault, tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("")
     for file in ("absent.pem", "empty.pem"):
         with pytest.raises(StoreFailed, match=f"the CA file .*{file} cannot be used"):

@@ -59,8 +59,8 @@ def key(name: str, bucket: str = "b") -> bytes:
 
 
 class Driver:
-    """Keeps the log time `now_ms`, which stands still unless a test moves it, and the cold store's
-    objects by their names."""
+    """Keeps the log time `now_ms`, which only tests advance, and the cold store's objects by their
+    names."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Driver:
         self.reopen()
 
     def reopen(self) -> None:
-        """Start over from what the store has."""
+        """Start again from what the store has."""
         self.state = State(self.store, group_id=self._group_id)
         self.machine = Machine(self.state)
 
@@ -156,14 +156,14 @@ class Driver:
     def publish(
         self, body: bytes, at: Position, name: str = "s", *, upload_id: int = 0, kind: str = TEXT
     ) -> Outcome:
-        """Publish a body, or what was uploaded of it; the digest is a simple one."""
+        """Publish a body, or the upload with it; the body serves as its digest."""
         data = b"" if upload_id else body
         finding = self.find_boundary(key(name), at)
         command = PublishSnapshot(key(name), at, kind, len(body), body, upload_id, data, finding)
         return self.do(command)
 
     def upload(self, at: Position, *parts: bytes, name: str = "s") -> int:
-        """Bring parts in; returns the upload's id."""
+        """Upload parts. Returns the upload's id."""
         begun = self.do(BeginUpload(key(name), at, self.find_boundary(key(name), at)))
         assert begun.result is Result.UPLOADING
         for number, part in enumerate(parts):
@@ -189,7 +189,7 @@ class Driver:
         return found
 
     def reclaim(self) -> None:
-        """Remove what the notes in the store speak of, and the notes."""
+        """Remove the rows that the notes in the store name, and the notes."""
         notes = [row for row in self.store.rows if row[:1] in (keys.GARBAGE, keys.TRIM)]
         doomed = []
         for note in notes:
@@ -205,7 +205,7 @@ class Driver:
         self.store.write([(row, None) for row in doomed])
 
     def slices_noted(self, note: bytes) -> list[tuple[int, int]]:
-        """The slices, by id and end record, that a note speaks of."""
+        """The slices, by id and end record, that a note names."""
         if note[:1] == keys.TRIM:
             start, stop = keys.trimmed_slices(note)
         else:
@@ -216,14 +216,14 @@ class Driver:
     # -- the cold store -----------------------------------------------------------------------
 
     def gather(self, pack_bytes: int = EVERYTHING) -> FlushCold:
-        """Put a pack of what is stored and hot; returns the command that makes it known."""
+        """Put a pack of the hot stored bytes. Returns the command that records it."""
         self.packs += 1
         found = gather_pack(self.store, self.now_ms, pack_bytes, 1, self.packs)
         self.objects[found.name] = found.content
         return FlushCold(1, self.packs, found.name, len(found.content), found.slices)
 
     def flush_cold(self) -> None:
-        """Move everything to the cold store, and drop it here."""
+        """Flush everything to the cold store, and evict it here."""
         self.flush()
         assert self.do(self.gather()).result is Result.DONE
         self.flush()
@@ -231,7 +231,7 @@ class Driver:
         self.reopen()
 
     def evict_hot(self) -> int:
-        """Drop all that is in the cold store as well; returns how many slices differ."""
+        """Evict everything that the cold store has. Returns how many slices differ."""
         place: Place | None = Place()
         differing = 0
         while place is not None:
@@ -247,7 +247,7 @@ class Driver:
         return [decode_slice(ref, content[ref.offset : ref.offset + ref.length])]
 
     def find_anchor(self, request: ForkRequest) -> VerifiedPosition:
-        """As the node that takes the request does."""
+        """Find the position as the node that takes the request does."""
         source = self.state.streams.get(request.source)
         if request.offset is None or source is None:
             return VerifiedPosition()
@@ -325,7 +325,7 @@ class Driver:
 
 
 def logical(store: MemoryStore) -> dict[bytes, object]:
-    """What the rows mean: chunks joined, and without what waits for removal."""
+    """What the rows mean: chunks joined, without rows that wait for removal."""
     garbage = {keys.parse_id(row) for row in store.rows if row[:1] == keys.GARBAGE}
     meaning: dict[bytes, object] = {}
     chunks: dict[int, Chunk] = {}

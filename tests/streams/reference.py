@@ -1,4 +1,4 @@
-"""Streams as plain lists: what the machine has to agree with, whatever happens underneath."""
+"""Streams as plain lists, with which the machine must agree whatever happens underneath."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Remembered:
 
 
 class Published(NamedTuple):
-    """A snapshot: where it stands, its bytes and its type."""
+    """A snapshot: its position, bytes and type."""
 
     at: Position
     body: bytes
@@ -62,7 +62,7 @@ class ReferenceStream:
 
     @property
     def readable(self) -> list[bytes]:
-        """The records that are still to be read."""
+        """The records that can still be read."""
         return self.records[self.earliest.record :]
 
     def refusal(self, at: Position) -> Result | None:

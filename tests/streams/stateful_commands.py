@@ -1,4 +1,4 @@
-"""Random commands of clients, given to the machine and to plain lists."""
+"""Random commands of clients, applied by the machine and by plain lists."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ def records_of(kind: str, body: bytes) -> list[bytes]:
 
 
 class CommandRules(RuleBasedStateMachine):
-    """What clients ask for, told to the machine and to the lists."""
+    """Commands of clients, applied by the machine and by the lists."""
 
     def __init__(self) -> None:
         super().__init__()
         self.driver = Driver()
         self.reference = Reference(self.driver.now_ms)
-        # What the log holds after the store's end: time, command and what became of it.
+        # The log after the stored state: time, command and result.
         self.log: list[tuple[int, Command, Result]] = []
         self.flushing: list[Item] | None = None
         self.flushing_entries = 0
-        # A pack that is in the cold store while the log does not know of it yet.
+        # A pack that is in the cold store but not yet recorded in the log.
         self.pack: FlushCold | None = None
-        # What was found of positions before, perhaps of streams that are no more.
+        # Positions verified earlier, perhaps of deleted streams.
         self.findings: dict[tuple[bytes, Position, int], VerifiedPosition] = {}
-        # Versions of streams as clients have seen them, most of them no more.
+        # Versions of streams that clients have seen, most of them out of date.
         self.seen: list[Version] = []
 
     def apply(self, command: Command, expected: Result) -> Outcome:
@@ -97,12 +97,12 @@ class CommandRules(RuleBasedStateMachine):
         self.apply(Append(key(name), kind, *split_body(kind, body)), expected)
 
     def some_name(self, data: st.DataObject) -> str:
-        """Mostly the name of a stream that is there."""
+        """Usually the name of an existing stream."""
         there = sorted(self.reference.streams)
         return data.draw(st.sampled_from(there * 3 + ["a", "d"]))
 
     def some_condition(self, data: st.DataObject, name: str) -> IfMatch | None:
-        """Mostly none, else one that the stream meets or one that it may have met once."""
+        """Usually no condition, else one that the stream meets or one that it may have met once."""
         kind = data.draw(st.sampled_from(["none", "none", "none", "any", "now", "before"]))
         if kind == "none":
             return None
@@ -166,7 +166,7 @@ class CommandRules(RuleBasedStateMachine):
     @precondition(lambda self: self.findings)
     @rule(name=NAMES, data=st.data())
     def fork_by_an_old_finding(self, name: str, data: st.DataObject) -> None:
-        """It serves as long as the stream is the same; else the command must be made again."""
+        """It is valid as long as the stream is the same; else the command must be made again."""
         asked = data.draw(st.sampled_from(sorted(self.findings)))
         source, offset, sub_offset = asked
         request = ForkRequest(source, offset, sub_offset)
@@ -179,7 +179,7 @@ class CommandRules(RuleBasedStateMachine):
         outcome = self.driver.do(command)
         self.log.append((self.driver.now_ms, command, outcome.result))
         if outcome.result is Result.STALE:
-            # Looking at streams ends those that have expired.
+            # Looking streams up ends those that have expired.
             self.reference.look(name)
             finding = self.findings[asked] = self.driver.find_anchor(request)
             outcome = self.driver.do(replace(command, finding=finding))
@@ -257,7 +257,7 @@ class CommandRules(RuleBasedStateMachine):
     @precondition(lambda self: self.reference.streams)
     @rule(data=st.data(), parts=st.lists(st.binary(min_size=1, max_size=2), max_size=3))
     def upload(self, data: st.DataObject, parts: list[bytes]) -> None:
-        """An upload is published, dropped, or left to lie."""
+        """An upload is published, removed, or abandoned."""
         name = self.some_name(data)
         at = self.some_place(data, name)
         expected = self.reference.begin_upload(name, at)
@@ -285,7 +285,7 @@ class CommandRules(RuleBasedStateMachine):
 
     @rule(data=st.data(), ms=st.integers(0, 60), swept=st.booleans())
     def time_passes(self, data: st.DataObject, ms: int, swept: bool) -> None:
-        """Some stream is read before and what has expired may be swept up after."""
+        """A stream is read before, and expired streams may be swept up after."""
         name = self.some_name(data)
         stream = self.driver.find(name)
         if stream is not None:

@@ -39,7 +39,7 @@ class StoreRules(CommandRules):
     @precondition(lambda self: self.flushing is None)
     @rule(pack_bytes=PACK_BYTES)
     def gather_a_pack(self, pack_bytes: int) -> None:
-        """The log hears of it later, or never."""
+        """The log records it later, or never."""
         self.begin_flush()
         self.end_flush()
         self.pack = self.driver.gather(pack_bytes)
@@ -92,7 +92,7 @@ class StoreRules(CommandRules):
     @precondition(lambda self: self.flushing is None)
     @rule(data=st.data())
     def move_slices(self, data: st.DataObject) -> None:
-        """What is alive in some packs goes into a new one."""
+        """Live slices of some packs move into a new one."""
         self.begin_flush()
         self.end_flush()
         slices = self.slices()
@@ -141,8 +141,8 @@ class StoreRules(CommandRules):
     @precondition(lambda self: self.flushing is None)
     @rule()
     def check_the_manifest(self) -> None:
-        """Slices are end to end and reach to where the cold store's records end, but for what was
-        trimmed; packs count those that refer to them."""
+        """Slices follow each other without a gap up to the end of the cold records, except for
+        trimmed ones; packs count the slices that refer to them."""
         self.begin_flush()
         self.end_flush()
         live: Counter[tuple[int, int]] = Counter()
@@ -185,7 +185,8 @@ class StoreRules(CommandRules):
 
     @rule(written=st.booleans())
     def crash(self, written: bool) -> None:
-        """Start over from the store and the log; a flush under way is all there or not at all."""
+        """Start again from the store and the log; a flush under way is stored whole or not at
+        all."""
         if self.flushing is not None and written:
             self.driver.store.write(self.flushing)
             del self.log[: self.flushing_entries]

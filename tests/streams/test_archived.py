@@ -1,4 +1,4 @@
-"""How far the log is archived: agreed on in the log itself."""
+"""The log itself records how far it is archived."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TERM = 1
 
 @pytest.fixture
 def driver() -> Driver:
-    """With ten entries applied."""
+    """A machine that has applied ten entries."""
     driver = Driver()
     for _ in range(10):
         driver.entry()
@@ -25,7 +25,7 @@ def _place(index: int) -> LogPosition:
     return LogPosition(index, TERM, 7 * index, 1_000)
 
 
-def test_the_archive_goes_on_from_where_it_ended(driver: Driver) -> None:
+def test_the_archive_continues_where_it_ended(driver: Driver) -> None:
     driver.do(Archived(TERM, NOTHING, _place(4)))
     assert driver.do(Archived(TERM, _place(4), _place(9))).result is Result.DONE
     driver.flush()
@@ -46,7 +46,7 @@ def test_the_archive_goes_on_from_where_it_ended(driver: Driver) -> None:
     ],
     ids=["later term", "deposed", "from the start", "another chain", "again", "back", "itself"],
 )
-def test_what_does_not_continue_the_archive_changes_nothing(
+def test_a_segment_that_does_not_continue_the_archive_changes_nothing(
     driver: Driver, refused: Archived
 ) -> None:
     driver.do(Archived(TERM, NOTHING, _place(4)))

@@ -1,4 +1,4 @@
-"""Commands that no client's request can have led to are found before they are proposed."""
+"""Commands that no client's request can cause are found before they are proposed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ RIGHT: list[Command] = [
 
 
 @pytest.mark.parametrize("command", RIGHT, ids=lambda command: type(command).__name__)
-def test_what_the_api_proposes_is_not_at_fault(command: Command) -> None:
+def test_commands_that_the_api_proposes_pass_the_checks(command: Command) -> None:
     assert fault(command) is None
     assert are_of_clients([command])
 
@@ -142,14 +142,12 @@ def test_what_the_api_proposes_is_not_at_fault(command: Command) -> None:
         (OpenSession(1, 1), "type"),
     ],
 )
-def test_a_command_that_no_request_leads_to_is_at_fault_by_its_field(
-    command: Command, field: str
-) -> None:
+def test_the_faulty_field_of_an_impossible_command_is_named(command: Command, field: str) -> None:
     assert fault(command) == field
     assert not are_of_clients([CREATE, command])
 
 
-def test_what_only_a_leader_makes_is_of_no_client() -> None:
+def test_a_leaders_own_commands_are_refused_from_clients() -> None:
     assert is_of_leader(RenewIncarnations(1))
     assert not is_of_leader(CREATE)
 
@@ -158,9 +156,7 @@ def test_what_only_a_leader_makes_is_of_no_client() -> None:
     ("command", "size"),
     [(APPEND, 6), (CREATE, 0), (StorePart(1, 0, b"part"), 4), (PUBLISH, 5), (Delete(KEY), 0)],
 )
-def test_the_bytes_of_a_command_are_those_a_client_wants_to_have_kept(
-    command: Command, size: int
-) -> None:
+def test_the_bytes_of_a_command_are_a_clients_payload(command: Command, size: int) -> None:
     assert payload_bytes(command) == size
     assert brings_bytes(command) == (size > 0)
 

@@ -63,11 +63,11 @@ def test_a_chunk_knows_where_it_ends(chunk: AnyChunk) -> None:
     assert (chunk.end_record, chunk.end_byte, chunk.size) == (14, 1007, 7)
 
 
-def test_reading_all_of_it(chunk: AnyChunk) -> None:
+def test_a_read_of_the_whole_chunk(chunk: AnyChunk) -> None:
     assert read(chunk, BASE) == (b"abcdefg", Position(14, 1007))
 
 
-def test_reading_from_within(chunk: AnyChunk) -> None:
+def test_a_read_from_the_middle_of_a_chunk(chunk: AnyChunk) -> None:
     assert read(chunk, Position(11, 1001)) == (b"bcdefg", Position(14, 1007))
     assert read(chunk, Position(13, 1006)) == (b"g", Position(14, 1007))
 
@@ -93,7 +93,7 @@ def test_the_first_record_is_read_whatever_its_size(chunk: AnyChunk) -> None:
     assert read(chunk, Position(11, 1001), max_bytes=1) == (b"bcd", Position(12, 1004))
 
 
-def test_a_record_that_does_not_fit_can_be_left(chunk: AnyChunk) -> None:
+def test_a_record_that_does_not_fit_can_be_left_out(chunk: AnyChunk) -> None:
     at = Position(11, 1001)
     assert read(chunk, at, max_bytes=2, at_least_one=False) == (b"", at)
 
@@ -107,11 +107,11 @@ def test_a_record_that_does_not_fit_can_be_left(chunk: AnyChunk) -> None:
         (Limit(14, 1007), b"abcdefg"),
     ],
 )
-def test_a_limit_may_lie_within_a_record(chunk: AnyChunk, limit: Limit, data: bytes) -> None:
+def test_a_limit_may_be_inside_a_record(chunk: AnyChunk, limit: Limit, data: bytes) -> None:
     assert read(chunk, BASE, limit=limit) == (data, Position(*limit))
 
 
-def test_a_limit_within_a_record_makes_it_shorter_for_the_reader(chunk: AnyChunk) -> None:
+def test_a_limit_inside_a_record_shortens_it_for_the_reader(chunk: AnyChunk) -> None:
     assert read(chunk, BASE, max_bytes=3, limit=Limit(12, 1003)) == (b"abc", Position(12, 1003))
     assert read(chunk, BASE, max_bytes=2, limit=Limit(12, 1003)) == (b"a", Position(11, 1001))
 
@@ -134,7 +134,7 @@ def test_a_read_from_inside_a_record_begins_with_it(chunk: AnyChunk, byte: int) 
 
 
 @pytest.mark.parametrize("byte", [1002, 1003])
-def test_inside_a_record_that_a_fork_cut_short(chunk: AnyChunk, byte: int) -> None:
+def test_a_read_from_inside_a_record_that_a_fork_cut(chunk: AnyChunk, byte: int) -> None:
     found = read_chunk(chunk, Position(11, byte), Limit(12, 1003), PLENTY, at_least_one=True)
     assert (b"".join(found.parts), found.end, found.size) == (b"bc", (12, 1003), 2)
     assert lengths_between(chunk, Position(11, byte), found) == [2]
@@ -148,13 +148,13 @@ def test_no_append_begins_inside_a_record(chunk: AnyChunk, at: tuple[int, int]) 
         append_at(chunk, Position(*at))
 
 
-def test_the_append_that_begins_somewhere(chunk: AnyChunk) -> None:
+def test_the_append_that_begins_at_a_record(chunk: AnyChunk) -> None:
     assert append_at(chunk, BASE) == [1, 3]
     assert append_at(chunk, Position(12, 1004)) == [2]
     assert append_at(chunk, Position(13, 1006)) == [1]
 
 
-def test_within_an_append_it_is_the_rest_of_it(chunk: AnyChunk) -> None:
+def test_from_inside_an_append_the_rest_of_it_is_found(chunk: AnyChunk) -> None:
     assert append_at(chunk, Position(11, 1001)) == [3]
 
 
@@ -179,15 +179,13 @@ def test_a_whole_sealed_chunk_is_not_copied() -> None:
 
 
 @given(APPENDS)
-def test_what_is_stored_comes_back(appends: list[list[int]]) -> None:
+def test_a_stored_chunk_is_decoded_unchanged(appends: list[list[int]]) -> None:
     chunk = opened(appends).sealed()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(chunk), type=Chunk) == chunk
 
 
 @given(APPENDS, st.data())
-def test_merging_two_chunks_is_having_gathered_one(
-    appends: list[list[int]], data: st.DataObject
-) -> None:
+def test_two_merged_chunks_equal_one_chunk(appends: list[list[int]], data: st.DataObject) -> None:
     whole = opened(appends).sealed()
     cut = data.draw(st.integers(1, len(appends)))
     first = opened(appends[:cut])
@@ -206,7 +204,7 @@ def test_merging_two_chunks_is_having_gathered_one(
 
 
 @given(APPENDS, st.integers(1, 12))
-def test_slices_end_to_end_are_the_whole(appends: list[list[int]], max_bytes: int) -> None:
+def test_consecutive_reads_make_the_whole(appends: list[list[int]], max_bytes: int) -> None:
     chunk = opened(appends)
     for source in (chunk, chunk.sealed()):
         at, found = BASE, b""
@@ -219,7 +217,7 @@ def test_slices_end_to_end_are_the_whole(appends: list[list[int]], max_bytes: in
 
 
 @given(APPENDS, st.data())
-def test_any_stretch_of_an_open_chunk_is_that_of_the_sealed_one(
+def test_any_range_of_an_open_chunk_equals_that_of_the_sealed_one(
     appends: list[list[int]], data: st.DataObject
 ) -> None:
     chunk = opened(appends)
@@ -254,7 +252,7 @@ def cut_twice(draw: st.DrawFn) -> tuple[list[Chunk], list[Chunk]]:
 
 
 @given(cut_twice())
-def test_a_digest_is_of_the_records_and_not_of_how_they_are_cut(
+def test_a_digest_does_not_depend_on_the_borders_of_chunks(
     cuts: tuple[list[Chunk], list[Chunk]],
 ) -> None:
     one, other = cuts
@@ -266,7 +264,7 @@ def test_a_digest_is_of_the_records_and_not_of_how_they_are_cut(
 
 
 @given(cut_twice())
-def test_records_are_gathered_from_wherever_they_lie(cuts: tuple[list[Chunk], list[Chunk]]) -> None:
+def test_records_are_gathered_from_several_chunks(cuts: tuple[list[Chunk], list[Chunk]]) -> None:
     chunks, _ = cuts
     first, last = chunks[0], chunks[-1]
     whole = gathered(chunks, first.start_record, last.end_record)
@@ -278,7 +276,7 @@ def test_records_are_gathered_from_wherever_they_lie(cuts: tuple[list[Chunk], li
         assert again.digest() == chunk.digest()
 
 
-def test_what_is_not_all_there_is_not_gathered() -> None:
+def test_records_with_a_gap_are_not_gathered() -> None:
     chunks = [opened([[1], [2]]).sealed(), opened([[3]], Position(13, 1005)).sealed()]
     assert gathered(chunks, 10, 14) is None, "a gap"
     assert gathered(chunks, 9, 12) is None
@@ -297,9 +295,9 @@ def test_what_is_not_all_there_is_not_gathered() -> None:
         Chunk(10, 1000, [1, 3], [2], b"abce"),
     ],
 )
-def test_a_digest_tells_places_borders_and_bytes_apart(other: Chunk) -> None:
+def test_a_digest_depends_on_positions_borders_and_bytes(other: Chunk) -> None:
     assert Chunk(10, 1000, [1, 3], [2], b"abcd").digest() != other.digest()
 
 
-def test_appends_of_one_record_each_need_not_be_said() -> None:
+def test_appends_of_one_record_each_may_be_left_out() -> None:
     assert Chunk(0, 0, [1, 1], [1, 1], b"ab").digest() == Chunk(0, 0, [1, 1], [], b"ab").digest()

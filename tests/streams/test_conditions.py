@@ -25,7 +25,7 @@ def now(driver: Driver, name: str = "s") -> IfMatch:
     return IfMatch((driver.stream(name).version(),))
 
 
-def test_a_write_goes_through_while_the_stream_is_as_it_was(driver: Driver) -> None:
+def test_a_write_succeeds_while_the_stream_is_unchanged(driver: Driver) -> None:
     before = now(driver)
     assert driver.append(b"two", if_match=before).result is Result.APPENDED
     refused = driver.append(b"three", if_match=before)
@@ -34,12 +34,12 @@ def test_a_write_goes_through_while_the_stream_is_as_it_was(driver: Driver) -> N
     assert driver.content() == b"onetwothree"
 
 
-def test_any_of_several_versions_will_do(driver: Driver) -> None:
+def test_one_of_several_versions_is_enough(driver: Driver) -> None:
     versions = (Version(9, 0, 0, False), driver.stream().version())
     assert driver.append(b"two", if_match=IfMatch(versions)).result is Result.APPENDED
 
 
-def test_a_star_asks_only_that_there_is_a_stream(driver: Driver) -> None:
+def test_a_star_requires_only_an_existing_stream(driver: Driver) -> None:
     assert driver.append(b"two", if_match=ANY).result is Result.APPENDED
     assert driver.append(b"x", "absent", if_match=ANY).result is Result.PRECONDITION_FAILED
 
@@ -65,7 +65,7 @@ def test_closing_is_a_change(driver: Driver) -> None:
     assert again.result is Result.CLOSED
 
 
-def test_what_refuses_the_write_anyway_is_said_first(driver: Driver) -> None:
+def test_other_refusals_come_before_the_condition(driver: Driver) -> None:
     driver.append(b"x", seq="5", producer=("p", 1, 0))
     assert driver.append(b"1", content_type=JSON, if_match=NONE).result is (
         Result.CONTENT_TYPE_DIFFERS
@@ -89,7 +89,7 @@ def test_a_producers_retry_gets_its_first_answer_though_its_condition_fails_now(
     assert driver.content() == b"onetwoother"
 
 
-def test_a_condition_on_an_absent_stream_fails_before_anything_is_made(driver: Driver) -> None:
+def test_a_condition_on_an_absent_stream_fails_before_anything_is_created(driver: Driver) -> None:
     create = Create(key("new"), Settings(TEXT), if_match=ANY)
     assert driver.do(create).result is Result.PRECONDITION_FAILED
     assert driver.do(Delete(key("new"), ANY)).result is Result.PRECONDITION_FAILED
@@ -99,7 +99,7 @@ def test_a_condition_on_an_absent_stream_fails_before_anything_is_made(driver: D
     assert driver.state.buckets.get(b"new") is None
 
 
-def test_where_there_is_no_bucket_that_is_the_answer(driver: Driver) -> None:
+def test_an_absent_bucket_is_refused_before_the_condition(driver: Driver) -> None:
     elsewhere = key("s", "nowhere")
     for command in (
         Append(elsewhere, TEXT, b"x", [1], if_match=ANY),
@@ -128,13 +128,13 @@ def test_a_forks_version_is_not_its_sources(driver: Driver) -> None:
     assert driver.append(b"x", "f", if_match=now(driver, "f")).result is Result.APPENDED
 
 
-def test_a_refused_fork_keeps_no_hold_on_its_source(driver: Driver) -> None:
+def test_a_refused_fork_keeps_no_reference_to_its_source(driver: Driver) -> None:
     fork = Settings(fork=ForkRequest(key("s")))
     assert driver.do(Create(key("f"), fork, if_match=ANY)).result is Result.PRECONDITION_FAILED
     assert driver.stream().forks == 0
 
 
-def test_a_stream_created_again_is_another(driver: Driver) -> None:
+def test_a_recreated_stream_has_another_version(driver: Driver) -> None:
     before = now(driver)
     driver.delete()
     driver.create(body=b"one")
@@ -157,7 +157,7 @@ def a_stream(driver: Driver) -> Stream:
     return driver.stream()
 
 
-def test_the_tag_of_a_read_of_everything_is_that_of_the_state(driver: Driver) -> None:
+def test_the_tag_of_a_read_of_everything_is_the_streams_tag(driver: Driver) -> None:
     stream = a_stream(driver)
     read = range_tag(stream.stream_id, Position(0, 0), stream.tail, stream.closed)
     assert read == state_tag(stream.stream_id, stream.tail.token(), stream.closed)

@@ -110,7 +110,7 @@ def test_numbers_keep_their_digits(number: bytes) -> None:
     ]
 
 
-def test_white_space_around_messages_goes_and_within_them_stays() -> None:
+def test_white_space_around_messages_is_removed_and_inside_them_kept() -> None:
     assert messages(split_json(b' \r\n[ {"a" :  1}\t,\n2 ] \n')) == [b'{"a" :  1}', b"2"]
     assert messages(split_json(b' \n{"a" :  1} \n')) == [b'{"a" :  1}']
 
@@ -147,7 +147,7 @@ def test_text_beyond_ascii_is_kept_as_it_is() -> None:
         b"[1]\0",
     ],
 )
-def test_what_is_not_json_is_refused(body: bytes) -> None:
+def test_malformed_json_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidJson):
         split_json(body)
 
@@ -159,7 +159,7 @@ def test_json_must_be_utf_8(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("unit", [(b"[", b"]"), (b'{"a":', b"}")], ids=["arrays", "objects"])
-def test_what_is_nested_too_deeply_is_refused(unit: tuple[bytes, bytes]) -> None:
+def test_deeply_nested_json_is_refused(unit: tuple[bytes, bytes]) -> None:
     opening, closing = unit
     with pytest.raises(InvalidJson):
         split_json(opening * 100_000 + b"1" + closing * 100_000)
@@ -219,7 +219,7 @@ def test_a_large_array_is_cut_as_a_small_one_is(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 @pytest.mark.parametrize("small_bytes", [2, 3, 4, 5, 8])
-def test_a_large_array_that_is_none_is_refused(
+def test_a_malformed_large_array_is_refused(
     body: bytes, small_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(content, "SMALL_BYTES", small_bytes)
@@ -236,7 +236,7 @@ def test_an_array_has_a_limit_of_messages(monkeypatch: pytest.MonkeyPatch) -> No
         split_json(body[:-1] + b",1]")
 
 
-def test_a_large_array_without_messages_gives_none() -> None:
+def test_a_large_empty_array_has_no_messages() -> None:
     assert split_json(b"[" + b" " * 2 * content.SMALL_BYTES + b"]") == NO_RECORDS
 
 
@@ -247,9 +247,7 @@ HALVES = st.lists(
 
 
 @given(HALVES, st.sampled_from(["", " ", " \n\t"]))
-def test_what_json_stringify_makes_of_halved_characters_is_json(
-    texts: list[str], space: str
-) -> None:
+def test_halved_characters_of_json_stringify_are_json(texts: list[str], space: str) -> None:
     sent = [json.dumps(text).encode() for text in texts]
     array = f"{space}[{space}{f'{space},{space}'.join(map(json.dumps, texts))}{space}]".encode()
     records = split_json(array)
@@ -259,7 +257,7 @@ def test_what_json_stringify_makes_of_halved_characters_is_json(
     assert messages(split_json(sent[0])) == sent[:1]
 
 
-def test_halved_characters_in_a_body_that_is_cut_in_runs() -> None:
+def test_halved_characters_in_a_body_that_is_split_in_steps() -> None:
     random = Random(17)
     texts = ["".join(random.choices("\ud83d\ude00a\\,[", k=20)) for _ in range(4000)]
     sent = [json.dumps(text).encode() for text in texts]

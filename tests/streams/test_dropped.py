@@ -1,4 +1,4 @@
-"""What a node has evicted, since the cold store has it: no reader searches for it here."""
+"""Evicted records: no reader searches for them on this node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.streams.memory_store import MemoryStore
 
 
 class Watched(MemoryStore):
-    """Notes below which letters there was a search."""
+    """Records below which key letters a search happened."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Watched(MemoryStore):
         return super().scan(start, stop, limit=limit, max_bytes=max_bytes)
 
 
-def test_a_reader_of_evicted_records_does_not_go_over_what_is_left_of_them() -> None:
+def test_a_reader_of_evicted_records_skips_their_remaining_rows() -> None:
     driver = Driver(store := Watched())
     driver.create()
     driver.append(b"one")
@@ -32,7 +32,7 @@ def test_a_reader_of_evicted_records_does_not_go_over_what_is_left_of_them() -> 
     assert store.searched == {keys.SLICE}
 
 
-def test_what_follows_the_evicted_records_is_found_where_it_is() -> None:
+def test_records_after_the_evicted_ones_are_found() -> None:
     driver = Driver()
     driver.create()
     driver.append(b"one")
@@ -43,7 +43,7 @@ def test_what_follows_the_evicted_records_is_found_where_it_is() -> None:
     assert driver.content() == b"onetwo"
 
 
-def test_nothing_of_it_is_noted_any_more_once_the_stream_is_gone() -> None:
+def test_the_notes_about_a_deleted_streams_evicted_records_are_removed() -> None:
     driver = Driver(store := MemoryStore())
     driver.create()
     driver.append(b"one")

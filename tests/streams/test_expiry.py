@@ -1,4 +1,4 @@
-"""Time: sliding windows, fixed ends, and what sweeps them up."""
+"""Expiry: sliding windows, fixed ends, and sweeps."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_read_of_a_former_stream_of_that_name_renews_nothing(driver: Driver) -
     assert driver.stream().expiry_ms() == driver.now_ms + WINDOW_MS
 
 
-def test_a_read_not_yet_in_the_log_can_be_counted_in(driver: Driver) -> None:
+def test_a_read_not_yet_in_the_log_can_be_taken_into_account(driver: Driver) -> None:
     driver.create(ttl_ms=WINDOW_MS)
     stream = driver.stream()
     end = driver.now_ms + WINDOW_MS
@@ -138,7 +138,7 @@ def test_a_fixed_end_is_not_renewed(driver: Driver) -> None:
     assert driver.append(b"x").result is Result.NOT_FOUND
 
 
-def test_a_stream_without_either_stays(driver: Driver) -> None:
+def test_a_stream_without_window_or_end_stays(driver: Driver) -> None:
     driver.create()
     driver.now_ms += 10**12
     assert driver.append(b"x").result is Result.APPENDED
@@ -165,7 +165,7 @@ def test_an_expired_stream_makes_room_for_a_new_one(driver: Driver) -> None:
     assert driver.state.header.streams == 1
 
 
-def test_an_expired_stream_makes_room_even_for_a_fork_that_is_refused(driver: Driver) -> None:
+def test_an_expired_stream_ends_even_for_a_refused_fork(driver: Driver) -> None:
     driver.create(ttl_ms=WINDOW_MS)
     driver.now_ms += WINDOW_MS
     assert driver.fork("s", "s").result is Result.SOURCE_NOT_FOUND
@@ -173,7 +173,7 @@ def test_an_expired_stream_makes_room_even_for_a_fork_that_is_refused(driver: Dr
     assert driver.state.header.streams == 0
 
 
-def test_live_readers_are_told_of_the_end(driver: Driver) -> None:
+def test_live_readers_hear_of_the_expiry(driver: Driver) -> None:
     driver.create(ttl_ms=WINDOW_MS)
     stream_id = driver.stream().stream_id
     driver.now_ms += WINDOW_MS
@@ -208,7 +208,7 @@ def test_a_sweep_removes_what_has_expired(driver: Driver) -> None:
     assert due(driver) == []
 
 
-def test_what_was_renewed_is_looked_at_again_later(driver: Driver) -> None:
+def test_a_renewed_stream_is_checked_again_later(driver: Driver) -> None:
     driver.create(ttl_ms=WINDOW_MS)
     driver.now_ms += WINDOW_MS - 1
     driver.append(b"x")
@@ -229,7 +229,7 @@ def test_a_sweep_ahead_of_time_changes_nothing(driver: Driver) -> None:
     assert due(driver) == [key("s")]
 
 
-def test_a_deleted_stream_is_not_looked_at_again(driver: Driver) -> None:
+def test_a_deleted_stream_is_not_checked_again(driver: Driver) -> None:
     driver.create(ttl_ms=WINDOW_MS)
     driver.flush()
     driver.delete()
@@ -237,7 +237,7 @@ def test_a_deleted_stream_is_not_looked_at_again(driver: Driver) -> None:
     assert due(driver) == []
 
 
-def test_due_streams_come_in_the_order_of_their_ends_and_only_so_many(driver: Driver) -> None:
+def test_due_streams_are_returned_in_order_and_limited_in_number(driver: Driver) -> None:
     for name, ttl_ms in (("late", 3000), ("early", 1000), ("middle", 2000)):
         driver.create(name, ttl_ms=ttl_ms)
     driver.now_ms += 3000

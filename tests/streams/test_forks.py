@@ -47,7 +47,7 @@ def test_a_fork_without_an_offset_begins_at_the_tail(driver: Driver) -> None:
     assert driver.content("f") == b"helloworld"
 
 
-def test_a_fork_at_an_offset_has_what_lies_before_it(driver: Driver) -> None:
+def test_a_fork_at_an_offset_has_the_records_before_it(driver: Driver) -> None:
     assert driver.fork("f", "text", Position(1, 5)).tail == Position(1, 5)
     assert driver.content("f") == b"hello"
 
@@ -124,7 +124,7 @@ def test_a_sub_offset_stays_within_one_append(
         ("text", "application/octet-stream", Result.CREATED),
     ],
 )
-def test_a_body_cut_for_another_kind_of_source_has_to_be_cut_again(
+def test_a_body_split_for_another_kind_of_source_must_be_split_again(
     driver: Driver, source: str, cut_as: str, result: Result
 ) -> None:
     assert driver.fork("f", source, body=b"[5]", cut_as=cut_as).result is result
@@ -135,7 +135,7 @@ def test_a_body_cut_for_another_kind_of_source_has_to_be_cut_again(
 
 
 @pytest.mark.parametrize("offset", [(0, 1), (1, 4), (1, 6), (2, 9), (2, 11), (3, 10), (3, 15)])
-def test_an_offset_that_is_none_of_the_source_is_refused(
+def test_an_offset_that_is_not_of_the_source_is_refused(
     driver: Driver, offset: tuple[int, int]
 ) -> None:
     assert driver.fork("f", "text", Position(*offset)).result is Result.FORK_OFFSET_INVALID
@@ -221,7 +221,7 @@ def test_a_fork_knows_no_producers_and_no_stream_seq_of_its_source(driver: Drive
     assert outcome.result is Result.APPENDED
 
 
-def test_a_fork_asked_for_again_is_found_though_the_source_has_grown(driver: Driver) -> None:
+def test_a_repeated_fork_request_finds_the_fork_after_the_source_has_grown(driver: Driver) -> None:
     driver.fork("f", "text")
     driver.append(b"more", "text")
     assert driver.fork("f", "text").result is Result.EXISTS
@@ -242,7 +242,7 @@ def test_a_deleted_source_is_gone_but_kept_for_its_forks(driver: Driver) -> None
     assert driver.content("f") == b"hellowo"
 
 
-def test_the_last_fork_takes_a_deleted_source_with_it(driver: Driver) -> None:
+def test_the_last_fork_removes_a_deleted_source_with_it(driver: Driver) -> None:
     driver.fork("f", "text")
     driver.fork("g", "text")
     driver.delete("text")
@@ -286,7 +286,7 @@ def test_a_fork_of_a_fork_reads_through_both(driver: Driver) -> None:
         assert driver.content("c", at) == b"hello-b-c"[at.byte :]
 
 
-def test_a_fork_of_a_fork_may_leave_in_the_inherited_part(driver: Driver) -> None:
+def test_a_fork_of_a_fork_may_begin_in_the_inherited_part(driver: Driver) -> None:
     driver.fork("b", "text", Position(2, 10))
     driver.append(b"-b", "b")
     driver.fork("c", "b", Position(1, 5))
@@ -318,7 +318,7 @@ def test_the_border_of_a_fork_cuts_an_append_of_json(driver: Driver) -> None:
     assert driver.content("d") == b"1,22,7,"
 
 
-def test_ancestors_go_with_the_last_that_read_them(driver: Driver) -> None:
+def test_ancestors_are_removed_with_their_last_reader(driver: Driver) -> None:
     driver.fork("b", "text")
     driver.fork("c", "b")
     driver.fork("d", "c")
@@ -374,7 +374,7 @@ class _CountedLooks(tuple[Extent, ...]):
             yield extent
 
 
-def test_a_long_ancestry_is_not_gone_through_for_each_record() -> None:
+def test_a_long_ancestry_is_not_searched_for_each_record() -> None:
     depth = 1000
     driver = Driver()
     driver.create("0")

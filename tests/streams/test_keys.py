@@ -1,4 +1,4 @@
-"""The key space: the order of the keys is the order of what they mean."""
+"""The key space: keys sort as the values they encode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_kind_of_row_has_its_letter() -> None:
 
 
 @given(st.binary(min_size=1).filter(lambda name: b"\0" not in name), st.binary())
-def test_a_stream_key_tells_its_bucket_whatever_the_name(bucket: bytes, name: bytes) -> None:
+def test_the_bucket_can_be_parsed_from_any_stream_key(bucket: bytes, name: bytes) -> None:
     assert keys.bucket_of(keys.stream_key(bucket, name)) == bucket
 
 
@@ -62,11 +62,11 @@ def test_the_range_of_a_stream_id_holds_its_rows_and_no_others(
 
 
 @given(NUMBERS, NUMBERS, NAMES)
-def test_the_range_of_expiries_holds_what_is_due(until_ms: int, at_ms: int, key: bytes) -> None:
+def test_the_range_of_expiries_holds_the_due_streams(until_ms: int, at_ms: int, key: bytes) -> None:
     assert within(keys.expiry_key(at_ms, key), keys.expiry_range(until_ms)) == (at_ms <= until_ms)
 
 
 @given(NUMBERS, NAMES)
-def test_notes_tell_what_they_are_about(number: int, key: bytes) -> None:
+def test_notes_name_their_subject(number: int, key: bytes) -> None:
     assert keys.key_in_expiry(keys.expiry_key(number, key)) == key
     assert keys.parse_id(keys.garbage_key(number)) == number

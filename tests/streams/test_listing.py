@@ -41,7 +41,7 @@ def test_names_are_in_the_order_of_their_bytes(driver: Driver) -> None:
     assert names(page(driver)) == sorted(unordered, key=str.encode)
 
 
-def test_a_page_shows_what_is_known_of_a_stream(driver: Driver) -> None:
+def test_a_page_shows_the_metadata_of_a_stream(driver: Driver) -> None:
     driver.create("s", "text/plain; charset=utf-8")
     driver.now_ms += 5
     driver.append(b"four", "s", close=True)
@@ -98,7 +98,7 @@ def test_streams_that_clients_cannot_see_are_not_listed(driver: Driver) -> None:
     assert not page(driver, limit=2).has_more, "what cannot be seen is not more"
 
 
-def test_a_page_passes_over_a_bounded_number_of_rows(
+def test_a_page_skips_a_bounded_number_of_rows(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "MAX_ROWS", 20)

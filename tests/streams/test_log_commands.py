@@ -1,4 +1,5 @@
-"""Commands as the log may hold them: of an earlier release without findings, late, or made up.
+"""Commands as the log may hold them: of an earlier release without verified positions, late, or
+invented.
 
 What a client cannot cause must still have one outcome on every replica, and change nothing.
 """
@@ -64,7 +65,7 @@ def publish_at(record: int, byte: int, finding: VerifiedPosition | None = None) 
     return PublishSnapshot(key("s"), (record, byte), TEXT, 1, b"digest", 0, b"x", finding)
 
 
-# -- without a finding -----------------------------------------------------------------------------
+# -- without a verified position -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -77,20 +78,20 @@ def publish_at(record: int, byte: int, finding: VerifiedPosition | None = None) 
         ((-1, 5), Result.OFFSET_GONE, Result.OFFSET_INVALID),
     ],
 )
-def test_a_place_without_a_finding_is_looked_up_by_each_replica(
+def test_each_replica_looks_up_a_position_that_was_not_verified(
     driver: Driver, at: tuple[int, int], fork: Result, snapshot: Result
 ) -> None:
     assert driver.do(fork_at(*at)).result is fork
     assert driver.do(publish_at(*at)).result is snapshot
 
 
-def test_a_place_whose_chunk_is_not_at_hand_is_no_boundary(driver: Driver) -> None:
+def test_a_position_in_an_absent_chunk_is_not_a_boundary(driver: Driver) -> None:
     driver.flush_cold()
     assert driver.do(fork_at(1, 5)).result is Result.FORK_OFFSET_INVALID
     assert driver.do(publish_at(1, 5)).result is Result.OFFSET_INVALID
 
 
-# -- with a finding --------------------------------------------------------------------------------
+# -- with a verified position ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -105,14 +106,14 @@ def test_a_place_whose_chunk_is_not_at_hand_is_no_boundary(driver: Driver) -> No
         (VerifiedPosition(1, Verdict.BOUNDARY, 1, -5), Result.INVALID),
     ],
 )
-def test_a_fork_is_judged_by_its_finding(
+def test_a_fork_is_decided_by_its_verified_position(
     driver: Driver, finding: VerifiedPosition, expected: Result
 ) -> None:
     assert driver.do(fork_at(1, 5, finding)).result is expected
     assert driver.find("f") is None
 
 
-def test_a_made_up_finding_before_the_beginning_is_invalid(driver: Driver) -> None:
+def test_an_invented_verified_position_before_the_start_is_invalid(driver: Driver) -> None:
     made_up = VerifiedPosition(driver.stream().stream_id, Verdict.BOUNDARY, -1, 0)
     assert driver.do(publish_at(-1, 0, made_up)).result is Result.INVALID
     assert driver.stream().snapshot is None
@@ -132,14 +133,14 @@ def test_a_made_up_finding_before_the_beginning_is_invalid(driver: Driver) -> No
         PublishSnapshot(key("s"), (0, 0), TEXT, 0, b"", upload_id=-1),
     ],
 )
-def test_what_no_row_can_be_named_by_is_invalid(driver: Driver, command: Command) -> None:
+def test_keys_and_ids_that_no_row_can_have_are_invalid(driver: Driver, command: Command) -> None:
     assert driver.do(command).result is Result.INVALID
 
 
 # -- the leader's own ------------------------------------------------------------------------------
 
 
-def test_renewed_incarnations_go_into_outcomes_from_then_on(driver: Driver) -> None:
+def test_outcomes_carry_renewed_incarnations_from_then_on(driver: Driver) -> None:
     before = driver.append(b"more")
     assert driver.do(RenewIncarnations(1 << 62)).result is Result.DONE
     after = driver.append(b"more")
@@ -167,7 +168,7 @@ def test_a_scrub_is_noted_for_the_leader_of_the_entrys_term_alone(driver: Driver
     assert driver.state.header.scrub.damaged_count == 2
 
 
-def test_a_slice_is_taken_only_where_its_owners_cold_records_end(driver: Driver) -> None:
+def test_a_slice_is_accepted_only_where_its_owners_cold_records_end(driver: Driver) -> None:
     driver.flush()
     command = driver.gather()
     [new] = command.slices
@@ -191,7 +192,7 @@ def test_a_slice_is_taken_only_where_its_owners_cold_records_end(driver: Driver)
     assert [pack.name for pack in living_packs(driver.store)] == [command.name]
 
 
-def test_a_slice_moves_only_from_where_it_was_read(driver: Driver) -> None:
+def test_a_slice_moves_only_from_the_pack_it_was_read_from(driver: Driver) -> None:
     driver.flush()
     command = driver.gather()
     assert driver.do(command).result is Result.DONE
@@ -225,7 +226,7 @@ def test_a_slice_of_a_pack_that_was_never_known_may_be_dropped() -> None:
     assert driver.state.header.cold_bytes == 0
 
 
-def test_all_living_packs_are_found_however_many_there_are(driver: Driver) -> None:
+def test_all_live_packs_are_found(driver: Driver) -> None:
     store = MemoryStore()
     driver.flush()
     command = driver.gather()
@@ -297,12 +298,12 @@ def test_a_change_counts_the_bytes_appended(driver: Driver) -> None:
 # -- snapshots --------------------------------------------------------------------------------
 
 
-def test_a_snapshot_of_a_stream_that_is_gone_is_not_published(driver: Driver) -> None:
+def test_a_snapshot_of_a_deleted_stream_is_not_published(driver: Driver) -> None:
     gone = replace(publish_at(0, 0), key=key("gone"))
     assert driver.do(gone).result is Result.NOT_FOUND
 
 
-def test_a_snapshot_is_refused_for_what_its_offset_is(driver: Driver) -> None:
+def test_a_snapshot_is_refused_by_its_offset(driver: Driver) -> None:
     assert driver.publish(b"state", Position(2, 10)).result is Result.PUBLISHED
     assert driver.publish(b"state", Position(2, 10)).result is Result.PUBLISHED, "again"
     assert driver.publish(b"other", Position(2, 10)).result is Result.SNAPSHOT_DIFFERS
@@ -344,7 +345,7 @@ def test_a_pack_is_forgotten_once_nothing_refers_to_it(driver: Driver) -> None:
         assert len([*living_packs(driver.store)]) == live
 
 
-def test_a_snapshots_parts_are_taken_as_a_slice_of_their_blob(driver: Driver) -> None:
+def test_the_parts_of_a_snapshot_are_flushed_as_a_slice_of_their_blob(driver: Driver) -> None:
     upload = driver.upload(Position(2, 10), b"parts of ", b"the state")
     assert driver.publish(b"parts of the state", Position(2, 10), upload_id=upload).result is (
         Result.PUBLISHED

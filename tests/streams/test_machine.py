@@ -1,4 +1,4 @@
-"""Creating, appending, closing and deleting: every command and what becomes of it."""
+"""Creating, appending, closing and deleting: the outcome of every command."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_stream_may_be_born_closed(driver: Driver) -> None:
     assert driver.content() == b"all"
 
 
-def test_creating_again_with_the_same_settings_finds_the_stream_as_it_is(driver: Driver) -> None:
+def test_a_repeated_creation_leaves_the_stream_unchanged(driver: Driver) -> None:
     driver.create(body=b"first", ttl_ms=5000)
     driver.append(b"second")
     again = driver.create(body=b"ignored", ttl_ms=5000)
@@ -103,7 +103,7 @@ def test_case_and_parameters_of_the_content_type_are_not_compared(
     assert outcome.content_type == TEXT
 
 
-def test_naming_the_default_content_type_is_naming_none(driver: Driver) -> None:
+def test_the_default_content_type_may_be_left_out(driver: Driver) -> None:
     driver.create(content_type=None)
     assert driver.create(content_type="application/octet-stream").result is Result.EXISTS
 
@@ -126,7 +126,7 @@ def test_creating_again_with_other_settings_is_refused(driver: Driver, asked: Cr
     assert driver.do(asked).result is Result.SETTINGS_DIFFER
 
 
-def test_whether_it_is_closed_is_compared_as_it_is_now(driver: Driver) -> None:
+def test_a_repeated_creation_is_compared_with_the_present_closed_state(driver: Driver) -> None:
     driver.create()
     driver.close()
     assert driver.create().result is Result.SETTINGS_DIFFER
@@ -136,7 +136,7 @@ def test_whether_it_is_closed_is_compared_as_it_is_now(driver: Driver) -> None:
 # -- appending --------------------------------------------------------------------------------
 
 
-def test_appends_follow_each_other(driver: Driver) -> None:
+def test_each_append_begins_at_the_tail(driver: Driver) -> None:
     driver.create()
     first = driver.append(b"one")
     second = driver.append(b"three")
@@ -152,7 +152,7 @@ def test_every_message_of_a_json_append_is_a_record(driver: Driver) -> None:
     assert driver.boundaries() == [START, Position(1, 4), Position(2, 15)]
 
 
-def test_appending_to_what_is_not_there(driver: Driver) -> None:
+def test_an_append_to_an_absent_stream_is_refused(driver: Driver) -> None:
     assert driver.append(b"x").result is Result.NOT_FOUND
 
 
@@ -164,7 +164,7 @@ def test_an_append_of_another_content_type_is_refused(driver: Driver) -> None:
     assert driver.append(b"1", content_type="Text/Plain; charset=x").result is Result.APPENDED
 
 
-def test_the_last_write_is_remembered_and_a_close_is_no_write(driver: Driver) -> None:
+def test_the_time_of_the_last_write_is_stored_and_a_close_is_not_a_write(driver: Driver) -> None:
     driver.create()
     driver.now_ms += 10
     driver.append(b"x")
@@ -201,7 +201,7 @@ def test_a_close_ends_the_appends(driver: Driver) -> None:
     assert refused.tail == Position(1, 1)
 
 
-def test_closing_twice_is_closing_once(driver: Driver) -> None:
+def test_a_close_may_be_repeated(driver: Driver) -> None:
     driver.create()
     driver.close()
     assert driver.close().result is Result.CLOSED
@@ -222,14 +222,14 @@ def test_a_refused_append_does_not_close(driver: Driver) -> None:
     assert not driver.stream().closed
 
 
-def test_closing_what_is_not_there(driver: Driver) -> None:
+def test_a_close_of_an_absent_stream_is_refused(driver: Driver) -> None:
     assert driver.close().result is Result.NOT_FOUND
 
 
 # -- Stream-Seq -------------------------------------------------------------------------------
 
 
-def test_stream_seq_must_grow_in_the_order_of_texts(driver: Driver) -> None:
+def test_stream_seq_must_grow_in_lexicographic_order(driver: Driver) -> None:
     driver.create()
     assert driver.append(b"a", seq="10").result is Result.APPENDED
     assert driver.append(b"b", seq="10").result is Result.SEQ_REGRESSION
@@ -249,7 +249,7 @@ def test_appends_without_stream_seq_are_not_compared(driver: Driver) -> None:
 # -- deleting ---------------------------------------------------------------------------------
 
 
-def test_a_deleted_stream_is_not_there_any_more(driver: Driver) -> None:
+def test_a_deleted_stream_is_not_found(driver: Driver) -> None:
     driver.create(body=b"x")
     assert driver.delete() is Result.DELETED
     assert driver.find() is None
@@ -257,7 +257,7 @@ def test_a_deleted_stream_is_not_there_any_more(driver: Driver) -> None:
     assert driver.append(b"y").result is Result.NOT_FOUND
 
 
-def test_a_stream_created_again_shows_nothing_of_its_former_life(driver: Driver) -> None:
+def test_a_recreated_stream_has_no_trace_of_the_old_one(driver: Driver) -> None:
     driver.create(body=b"old", ttl_ms=9000)
     driver.append(b"x", seq="9", producer=("p", 7, 0))
     old_id = driver.stream().stream_id
@@ -268,7 +268,7 @@ def test_a_stream_created_again_shows_nothing_of_its_former_life(driver: Driver)
     assert driver.content() == b"1,"
 
 
-def test_what_a_deleted_stream_leaves_is_noted_for_removal(driver: Driver) -> None:
+def test_the_rows_of_a_deleted_stream_are_noted_for_removal(driver: Driver) -> None:
     driver.create(body=b"x")
     stream_id = driver.stream().stream_id
     driver.delete()
@@ -276,7 +276,7 @@ def test_what_a_deleted_stream_leaves_is_noted_for_removal(driver: Driver) -> No
     assert keys.garbage_key(stream_id) in driver.store.rows
 
 
-# -- all that is refused ----------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------
 
 REFUSED: list[tuple[Command, Result]] = [
     (CreateBucket(b"b"), Result.BUCKET_EXISTS),
@@ -305,7 +305,7 @@ REFUSED: list[tuple[Command, Result]] = [
 
 
 @pytest.mark.parametrize(("command", "result"), REFUSED, ids=lambda case: getattr(case, "name", ""))
-def test_what_is_refused_or_repeated_changes_nothing(
+def test_refused_and_repeated_commands_change_nothing(
     driver: Driver, command: Command, result: Result
 ) -> None:
     driver.create("s", body=b"x")
@@ -333,10 +333,10 @@ def test_what_is_refused_or_repeated_changes_nothing(
     assert driver.store.rows == before
 
 
-# -- what live readers are told -------------------------------------------------------------------
+# -- changes for live readers ---------------------------------------------------------------------
 
 
-def test_a_change_ends_at_the_tail_also_where_the_stream_left_memory_in_between(
+def test_a_change_ends_at_the_tail_even_if_the_stream_left_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(state, "_STREAM_LIMIT", 0)

@@ -59,7 +59,7 @@ class MachineAgainstLists(StoreRules):
         assert counts == (len(self.reference.streams), hidden)
 
     def teardown(self) -> None:
-        """What no stream owns any more is noted for removal."""
+        """Rows that no stream owns are noted for removal."""
         if self.flushing is not None:
             self.end_flush()
         self.driver.flush()

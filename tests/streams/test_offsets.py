@@ -17,7 +17,7 @@ def test_a_token_is_two_numbers_of_sixteen_digits() -> None:
 
 
 @given(POSITIONS)
-def test_a_token_names_the_position_it_came_from(position: Position) -> None:
+def test_a_token_is_parsed_into_its_position(position: Position) -> None:
     assert parse_offset(position.token()) == position
 
 
@@ -45,5 +45,5 @@ def test_tokens_are_in_the_order_of_their_positions(one: Position, other: Positi
         b"-000000000000001_0000000000000000",
     ],
 )
-def test_what_does_not_look_like_a_token_is_none(token: bytes) -> None:
+def test_malformed_tokens_are_not_parsed(token: bytes) -> None:
     assert parse_offset(token) is None

@@ -32,7 +32,7 @@ def test_a_gap_names_the_number_expected(driver: Driver) -> None:
     assert driver.content() == b"x"
 
 
-def test_the_last_request_repeated_gets_its_own_tail(driver: Driver) -> None:
+def test_a_repeated_last_request_gets_its_own_tail(driver: Driver) -> None:
     driver.append(b"x", producer=("p", 0, 0))
     driver.append(b"others")
     again = driver.append(b"x", producer=("p", 0, 0))
@@ -41,9 +41,7 @@ def test_the_last_request_repeated_gets_its_own_tail(driver: Driver) -> None:
     assert driver.content() == b"xothers"
 
 
-def test_an_older_request_repeated_gets_the_streams_tail_and_the_last_number(
-    driver: Driver,
-) -> None:
+def test_a_repeated_older_request_gets_the_streams_tail_and_the_last_number(driver: Driver) -> None:
     driver.append(b"x", producer=("p", 0, 0))
     driver.append(b"y", producer=("p", 0, 1))
     driver.append(b"z", producer=("p", 0, 2))
@@ -73,7 +71,7 @@ def test_epochs_may_be_skipped(driver: Driver) -> None:
     assert driver.append(b"y", producer=("p", 9, 0)).result is Result.APPENDED
 
 
-def test_producers_are_told_apart_by_id_and_stream(driver: Driver) -> None:
+def test_producers_are_distinguished_by_id_and_stream(driver: Driver) -> None:
     driver.create("other")
     for name in ("s", "other"):
         for producer in ("p", "q", ""):
@@ -82,7 +80,7 @@ def test_producers_are_told_apart_by_id_and_stream(driver: Driver) -> None:
     assert driver.content("s") == driver.content("other") == b"xxx"
 
 
-def test_a_refused_append_does_not_use_up_its_number(driver: Driver) -> None:
+def test_a_refused_append_does_not_consume_its_number(driver: Driver) -> None:
     driver.append(b"x", producer=("p", 0, 0))
     refused = driver.append(b"1", content_type="application/json", producer=("p", 0, 1))
     assert refused.result is Result.CONTENT_TYPE_DIFFERS
@@ -112,7 +110,7 @@ def test_a_close_without_records_can_be_repeated_by_its_producer(driver: Driver)
     assert (again.result, again.closed) == (Result.DUPLICATE, True)
 
 
-def test_to_another_producer_a_closed_stream_is_just_closed(driver: Driver) -> None:
+def test_another_producer_gets_stream_closed(driver: Driver) -> None:
     driver.close(producer=("p", 0, 0))
     assert driver.close(producer=("q", 0, 0)).result is Result.STREAM_CLOSED
     assert driver.close(producer=("p", 1, 0)).result is Result.STREAM_CLOSED

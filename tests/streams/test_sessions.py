@@ -1,4 +1,4 @@
-"""Packages of nodes take effect once, whatever copies of them the log has."""
+"""Packages of nodes take effect once, however many copies the log has."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_packages_may_come_in_any_order() -> None:
     assert driver.content() == b"312"
 
 
-def test_what_stands_before_the_packages_belongs_to_none() -> None:
+def test_commands_before_the_packages_belong_to_no_package() -> None:
     driver = with_stream()
     node = Node(driver)
     commands = (append(b"x"), append(b"1"))
@@ -97,7 +97,7 @@ def test_what_stands_before_the_packages_belongs_to_none() -> None:
     assert driver.content() == b"x1x"
 
 
-def test_a_copy_is_known_after_a_restart() -> None:
+def test_a_copy_is_recognized_after_a_restart() -> None:
     driver = with_stream()
     node = Node(driver)
     first = node.send(1, append(b"a"))
@@ -107,10 +107,10 @@ def test_a_copy_is_known_after_a_restart() -> None:
     assert driver.content() == b"a"
 
 
-# -- what the node has done with is forgotten -----------------------------------------------------
+# -- acknowledged outcomes are forgotten ----------------------------------------------------------
 
 
-def test_outcomes_are_kept_until_the_node_says_that_it_has_done_with_them() -> None:
+def test_outcomes_are_kept_until_the_node_acknowledges_them() -> None:
     driver = with_stream()
     node = Node(driver)
     for sequence in (1, 2, 3):
@@ -120,7 +120,7 @@ def test_outcomes_are_kept_until_the_node_says_that_it_has_done_with_them() -> N
     assert node.remembered == {3, 4}
 
 
-def test_a_late_copy_of_what_was_forgotten_does_nothing_and_says_so() -> None:
+def test_a_late_copy_of_a_forgotten_package_does_nothing() -> None:
     driver = with_stream()
     node = Node(driver)
     node.send(1, append(b"1"))
@@ -129,7 +129,7 @@ def test_a_late_copy_of_what_was_forgotten_does_nothing_and_says_so() -> None:
     assert driver.content() == b"12"
 
 
-def test_a_late_copy_that_knows_less_brings_nothing_back() -> None:
+def test_a_late_copy_with_older_acknowledgements_restores_nothing() -> None:
     driver = with_stream()
     node = Node(driver)
     node.send(2, append(b"2"), lowest=2)
@@ -137,7 +137,7 @@ def test_a_late_copy_that_knows_less_brings_nothing_back() -> None:
     assert results(node.send(1, append(b"1"), lowest=1)) == [Result.SESSION_LOST]
 
 
-def test_a_node_is_remembered_only_so_much() -> None:
+def test_the_outcomes_kept_for_a_node_are_limited() -> None:
     driver = with_stream()
     node = Node(driver)
     last = sessions.MAX_REMEMBERED
@@ -172,7 +172,7 @@ def test_without_a_session_a_package_does_nothing() -> None:
     assert results(entry(driver, (append(b"a"),), stamp)) == [Result.SESSION_LOST]
 
 
-def test_the_same_process_asks_twice_and_has_one_session() -> None:
+def test_a_process_that_opens_a_session_twice_has_one() -> None:
     driver = with_stream()
     node = Node(driver)
     node.send(1, append(b"a"))
@@ -193,7 +193,7 @@ def test_a_new_process_ends_the_session_of_the_one_before() -> None:
 
 def test_a_late_command_of_a_process_that_has_ended_does_not_end_the_session_of_the_next() -> None:
     """Two copies of the first process's command are in two leaders' logs; the second commits only
-    after the next process has opened its session. It must not take that away again."""
+    after the next process has opened its session, and must not end that."""
     driver = with_stream()
     old = Node(driver, nonce=7)
     new = Node(driver, nonce=8, replaces=old.session_id)
@@ -202,7 +202,7 @@ def test_a_late_command_of_a_process_that_has_ended_does_not_end_the_session_of_
     assert results(new.send(1, append(b"new"))) == [Result.APPENDED]
 
 
-def test_the_session_of_a_member_that_is_removed_ends() -> None:
+def test_the_session_of_a_removed_member_ends() -> None:
     driver = with_stream()
     node = Node(driver)
     header = driver.state.header
@@ -215,7 +215,7 @@ def test_the_session_of_a_member_that_is_removed_ends() -> None:
 # -- formats --------------------------------------------------------------------------------------
 
 
-def test_packages_of_an_entry_come_back() -> None:
+def test_packages_of_an_entry_are_decoded_unchanged() -> None:
     stamp = PackageStamp(1, 2, 3, 3, 1)
     batch = Batch(1, [append(b"x"), OpenSession(1, 2**62, 3)], [stamp])
     assert decode_batch(encode_batch(batch)) == batch
@@ -226,13 +226,13 @@ def test_an_entry_of_a_release_without_sessions_has_no_packages() -> None:
     assert decode_batch(payload).packages == []
 
 
-def test_more_commands_than_an_entry_has_are_no_reason_to_stop() -> None:
+def test_a_package_that_claims_too_many_commands_stops_no_node() -> None:
     driver = with_stream()
     node = Node(driver)
     assert results(entry(driver, (append(b"a"),), node.stamp(1, 1, 5))) == [Result.APPENDED]
 
 
-def test_a_session_is_stored_with_what_it_remembers() -> None:
+def test_a_session_is_stored_with_its_outcomes() -> None:
     driver = with_stream()
     node = Node(driver)
     outcomes = node.send(1, append(b"a"))

@@ -34,7 +34,7 @@ def rows(driver: Driver, letter: bytes) -> int:
     return sum(row[:1] == letter for row in driver.store.rows)
 
 
-def test_a_snapshot_makes_what_lies_before_it_unreadable(driver: Driver) -> None:
+def test_a_snapshot_makes_earlier_records_unreadable(driver: Driver) -> None:
     outcome = driver.publish(b"state", TWO)
     assert (outcome.result, outcome.tail, outcome.earliest) == (Result.PUBLISHED, TAIL, TWO)
     assert (driver.stream().earliest, driver.blob(), driver.content()) == (TWO, b"state", b"six")
@@ -88,7 +88,7 @@ def test_an_upload_leaves_nothing_whatever_its_outcome(driver: Driver, end: str)
     assert rows(driver, keys.BLOB_PART) == (0 if end == "deleted" else 1)
 
 
-def test_uploads_left_lying_go_by_log_time(driver: Driver) -> None:
+def test_abandoned_uploads_expire_by_log_time(driver: Driver) -> None:
     old = driver.upload(TWO, b"st")
     driver.now_ms += 60
     new = driver.upload(TWO, b"st")
@@ -115,7 +115,7 @@ def test_trimmed_chunks_and_superseded_blobs_leave_the_store(driver: Driver) -> 
     assert (driver.content(), driver.blob()) == (b"more", b"new")
 
 
-def test_what_a_fork_reads_stays_until_the_fork_is_gone(driver: Driver) -> None:
+def test_records_that_a_fork_reads_stay_until_the_fork_is_deleted(driver: Driver) -> None:
     driver.fork("f", "s", TWO)
     driver.publish(b"state", TAIL)
     driver.flush()
@@ -152,7 +152,7 @@ def test_a_fork_below_the_snapshot_is_refused_and_leaves_no_reference(driver: Dr
 
 
 @pytest.mark.parametrize("end", ["deleted", "expired"])
-def test_a_stream_that_ends_frees_its_blob_and_one_created_again_has_none(end: str) -> None:
+def test_a_deleted_stream_frees_its_blob_and_a_recreated_one_has_none(end: str) -> None:
     driver = Driver()
     driver.create(ttl_ms=50)
     driver.append(b"one")
@@ -184,7 +184,7 @@ def test_json_records_come_with_their_lengths(driver: Driver) -> None:
     assert found.lengths == [3, 4]
 
 
-def test_what_was_written_before_there_were_snapshots_is_still_read() -> None:
+def test_rows_written_before_snapshots_existed_are_still_read() -> None:
     row = msgspec.msgpack.encode([7, [None, None, None, None, None], "text/plain", 1, 2, 3])
     stream = msgspec.msgpack.decode(row, type=Stream)
     assert (stream.stream_id, stream.settings, stream.snapshot) == (7, Settings(), None)

@@ -47,7 +47,7 @@ def test_an_empty_store_is_an_empty_state() -> None:
     assert (header.applied_index, header.streams) == (0, 0)
 
 
-def test_what_is_only_stored_is_not_recent(driver: Driver) -> None:
+def test_stored_records_are_not_recent(driver: Driver) -> None:
     driver.create(body=b"x")
     assert driver.state.read_recent(driver.stream(), START, 100) is not None
     driver.flush()
@@ -66,7 +66,7 @@ def test_at_the_tail_there_is_nothing_to_wait_for(driver: Driver) -> None:
     assert (found.parts, found.end, found.size) == ([], stream.tail, 0)
 
 
-def test_a_read_goes_from_the_store_over_into_memory(driver: Driver) -> None:
+def test_a_read_continues_from_the_store_into_memory(driver: Driver) -> None:
     driver.create()
     driver.append(b"stored")
     driver.flush()
@@ -172,7 +172,7 @@ def test_many_small_flushes_leave_one_small_chunk(driver: Driver) -> None:
 # -- storing ----------------------------------------------------------------------------------
 
 
-def test_what_waits_to_be_stored_is_known(driver: Driver) -> None:
+def test_the_bytes_that_wait_to_be_stored_are_counted(driver: Driver) -> None:
     assert not driver.state.unstored
     driver.create()
     driver.append(b"x" * 1000)
@@ -184,7 +184,7 @@ def test_what_waits_to_be_stored_is_known(driver: Driver) -> None:
     assert driver.state.stored_index == 2
 
 
-def test_what_happens_during_a_flush_waits_for_the_next(driver: Driver) -> None:
+def test_changes_during_a_flush_wait_for_the_next(driver: Driver) -> None:
     driver.create(body=b"a")
     items = driver.state.begin_flush()
     driver.append(b"b")
@@ -225,7 +225,7 @@ def test_a_stream_deleted_before_a_flush_is_never_stored(driver: Driver) -> None
     assert not [row for row in driver.store.rows if row[:1] in b"ds"]
 
 
-def test_rows_are_loaded_ahead_for_what_a_command_looks_at(driver: Driver) -> None:
+def test_the_rows_that_a_command_reads_are_loaded_ahead(driver: Driver) -> None:
     fork = Create(key("f"), Settings(fork=ForkRequest(key("s"))))
     wanted = {
         key("s"): stream_keys(append("s", b"x")),
@@ -250,7 +250,7 @@ def test_rows_are_loaded_ahead_for_what_a_command_looks_at(driver: Driver) -> No
 
 
 def story() -> list[Batch]:
-    """Entries that meet in the same few streams; time passes by 100 ms each."""
+    """Entries about the same few streams, 100 ms apart."""
     brief = Settings(TEXT, ttl_ms=450)
     commands: list[list[Command]] = [
         [CreateBucket(b"b")],
@@ -337,7 +337,7 @@ def crash_after_every_entry(driver: Driver, entries: list[Batch], at: int) -> No
         crash_after_every_entry,
     ],
 )
-def test_whenever_it_is_stored_the_state_becomes_the_same(
+def test_the_state_does_not_depend_on_when_it_is_stored(
     course: Callable[[Driver, list[Batch], int], None], at: int
 ) -> None:
     expected, driver = Driver(MemoryStore()), Driver(MemoryStore())
@@ -353,7 +353,7 @@ def test_whenever_it_is_stored_the_state_becomes_the_same(
     assert logical(driver.store) == logical(expected.store)
 
 
-def test_a_state_that_nobody_reads_keeps_little_of_what_is_stored() -> None:
+def test_a_state_without_readers_keeps_few_stored_rows_in_memory() -> None:
     store = MemoryStore()
     state = State(store, tail_limit_bytes=10_000)
     machine = Machine(state)

@@ -38,7 +38,7 @@ def test_a_row_is_read_once() -> None:
     assert store.gets == 1
 
 
-def test_an_absent_row_is_looked_for_once() -> None:
+def test_an_absent_row_is_looked_up_once() -> None:
     store = stored()
     table = table_over(store)
     assert table.get(b"a") is None
@@ -47,7 +47,7 @@ def test_an_absent_row_is_looked_for_once() -> None:
     assert store.gets == 1
 
 
-def test_what_is_put_or_deleted_is_seen_at_once_and_stored_by_a_flush() -> None:
+def test_changed_rows_are_visible_at_once_and_stored_by_a_flush() -> None:
     store = stored(a=1, b=2)
     table = table_over(store)
     table.put(b"c", Bucket(3))
@@ -95,7 +95,7 @@ def test_a_row_loaded_ahead_does_not_displace_a_newer_value() -> None:
     assert table.install(b"a", encoded(1)) is None
 
 
-def test_a_row_loaded_ahead_spares_the_read() -> None:
+def test_a_row_loaded_ahead_is_not_read_again() -> None:
     store = stored(a=1)
     table = table_over(store)
     assert table.install(b"a", store.rows[b"ba"]) == Bucket(1)
@@ -111,7 +111,7 @@ def test_the_cache_is_bounded() -> None:
         assert len(table) <= LIMIT + 1
 
 
-def test_what_is_not_stored_is_not_dropped() -> None:
+def test_rows_that_are_not_stored_stay_in_the_cache() -> None:
     store = stored()
     table = table_over(store)
     for number in range(LIMIT * 4):
@@ -127,7 +127,7 @@ def test_what_is_not_stored_is_not_dropped() -> None:
         assert table.get(b"%d" % number) == Bucket(number)
 
 
-def test_what_is_being_stored_is_not_dropped() -> None:
+def test_rows_that_are_being_stored_stay_in_the_cache() -> None:
     store = stored()
     table = table_over(store)
     for number in range(LIMIT):

@@ -44,7 +44,7 @@ def test_records_are_found_before_and_after_they_are_stored() -> None:
     assert tails.find(2, 0) is None
 
 
-def test_a_flush_gives_each_append_once() -> None:
+def test_a_flush_stores_each_append_once() -> None:
     tails = Tails(1 << 20)
     writers = [Writer(tails, 1), Writer(tails, 2)]
     for writer in writers:
@@ -83,7 +83,7 @@ def test_a_chunk_that_is_large_enough_is_stored_once() -> None:
     assert data_at(tails, 1, 1) == b"B"
 
 
-def test_a_large_tail_is_sealed_on_the_way() -> None:
+def test_a_large_tail_is_sealed_as_it_grows() -> None:
     tails = Tails(1 << 30)
     writer = Writer(tails)
     for _ in range(5):
@@ -110,7 +110,7 @@ def test_appends_during_a_flush_belong_to_the_next() -> None:
     assert replaced is not None
 
 
-def test_what_is_stored_makes_room_longest_without_a_write_first() -> None:
+def test_stored_tails_leave_memory_in_order_of_their_last_write() -> None:
     tails = Tails(100)
     for stream_id in (1, 2, 3):
         Writer(tails, stream_id).append(50)
@@ -121,7 +121,7 @@ def test_what_is_stored_makes_room_longest_without_a_write_first() -> None:
     assert data_at(tails, 2, 0) == data_at(tails, 3, 0) == b"A" * 50
 
 
-def test_a_write_makes_a_stream_the_last_to_go() -> None:
+def test_a_write_makes_a_stream_the_last_to_leave_memory() -> None:
     tails = Tails(100)
     writers = [Writer(tails, stream_id) for stream_id in (1, 2)]
     for writer in writers:
@@ -134,7 +134,7 @@ def test_a_write_makes_a_stream_the_last_to_go() -> None:
     assert tails.size == 60
 
 
-def test_while_a_flush_is_under_way_nothing_goes() -> None:
+def test_nothing_leaves_memory_during_a_flush() -> None:
     tails = Tails(10)
     Writer(tails, 1).append(50)
     tails.begin_flush()
@@ -171,7 +171,7 @@ def test_an_open_tail_outlives_its_stored_chunks() -> None:
     assert (chunk.start_record, chunk.start_byte, replaced) == (1, 50, None)
 
 
-def test_chunks_from_the_store_can_be_written_on() -> None:
+def test_chunks_from_the_store_can_be_appended_to() -> None:
     tails = Tails(1 << 20)
     loaded = Chunk(3, 30, [10], [], b"x" * 10)
     tails.install(1, [loaded])
@@ -192,7 +192,7 @@ def test_chunks_from_the_store_do_not_displace_what_is_in_memory() -> None:
     assert 2 not in tails
 
 
-def test_a_dropped_stream_leaves_nothing_to_store() -> None:
+def test_a_removed_stream_leaves_nothing_to_store() -> None:
     tails = Tails(1 << 30)
     writer = Writer(tails)
     writer.append(SEAL_BYTES)
