@@ -1,4 +1,4 @@
-"""The tables of docs/audit.md, made of what the audit knows and of what its tests damage.
+"""The tables of docs/audit.md, generated from the audit's kinds and the tests' damages.
 
 ``AUDIT_PAGE=write python -m pytest tests/spark/test_damages.py`` writes them into the page.
 """
@@ -20,7 +20,8 @@ CATALOGUES = (PACKS, LOG, STATES, LIVE)
 
 
 def damages_table(kinds_of: dict[str, list[str]]) -> str:
-    """One line for each damage; `kinds_of` says as what each must be told, by its name."""
+    """One line for each damage; `kinds_of` gives the kinds that must be reported for it, by its
+    name."""
     lines = []
     for catalogue in CATALOGUES:
         lines += [*_header(catalogue), *(_row(one.title, kinds_of[one.name]) for one in
@@ -56,7 +57,7 @@ def kinds_table() -> str:
 
 
 def marked(page: str, name: str) -> str:
-    """What stands in the page between the marks of a table."""
+    """The text of the page between the marks of a table."""
     begin, end = _marks(name)
     return page.partition(begin)[2].partition(end)[0]
 

@@ -14,7 +14,7 @@ from tests.spark.damages import Expected
 
 
 class Audited(NamedTuple):
-    """What an audit said: its exit status, faults, and what it listed that is not a fault."""
+    """The result of an audit: exit status, faults, and listed objects that are not faults."""
 
     status: int
     faults: list[dict[str, Any]]
@@ -25,7 +25,7 @@ class Audited(NamedTuple):
         return [*self.faults, *self.listed]
 
     def of_group(self, group_id: int) -> list[dict[str, Any]]:
-        """All that was said of one group."""
+        """Everything reported of one group."""
         return [one for one in self.found if _group_of(one) == group_id]
 
 
@@ -46,7 +46,7 @@ def told(findings: Sequence[dict[str, Any]]) -> str:
 
 
 def audited(place: Place, out: Path, *more: str) -> Audited:
-    """The whole audit of what lies at a place."""
+    """The whole audit of a place."""
     minio = place.minio
     status = audit.main(
         [
@@ -61,7 +61,7 @@ def audited(place: Place, out: Path, *more: str) -> Audited:
 
 
 def check(found: Sequence[dict[str, Any]], expected: Sequence[Expected]) -> None:
-    """Each fault is found as what it is, at its place, once; and nothing else is."""
+    """Each fault is found once, by its kind and place, and nothing else is found."""
     kinds = sorted(one["kind"] for one in found)
     assert kinds == sorted(one.kind for one in expected), told(found)
     left = [*found]

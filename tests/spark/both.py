@@ -41,7 +41,7 @@ CLUSTER = "1f0c4a57-6b1e-4f6e-9d0a-3c2b1a000001"
 
 
 class Format(NamedTuple):
-    """One of the formats: what each of the two makes of an object's bytes, as plain values."""
+    """One of the formats, with the server's and the audit's decoder to plain values."""
 
     example: Callable[[], NamedObject]
     server: Callable[[bytes], Any]

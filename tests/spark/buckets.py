@@ -55,7 +55,7 @@ class Place(NamedTuple):
         )
 
     def objects(self) -> dict[str, bytes]:
-        """All there is, by the names below the prefix."""
+        """All objects, by the names below the prefix."""
         client = self.minio.client()
         prefix = f"{self.prefix}/"
         found = {}
@@ -82,7 +82,7 @@ class Place(NamedTuple):
 
 
 class Clean(NamedTuple):
-    """The objects of one cluster, which nobody writes to any more."""
+    """The objects of one cluster that has stopped writing."""
 
     place: Place
     cluster_id: str
@@ -135,7 +135,7 @@ class Author:
         return str(answer.headers.get("stream-next-offset", ""))
 
     async def lines(self, path: str, count: int, size: int = 700) -> list[str]:
-        """Append so many records of about `size` bytes each; returns the offsets after them."""
+        """Append so many records of about `size` bytes each. Returns the offsets after them."""
         found = []
         for _ in range(count):
             self._lines += 1
@@ -174,7 +174,7 @@ class Author:
     # -- the cold store ------------------------------------------------------------------------
 
     async def flushed(self) -> None:
-        """Wait until all that is hot now is in packs."""
+        """Wait until all bytes hot now are in packs."""
         await self.ask("POST", "/cluster/cold/flush", b"{}", JSON, (200, 202))
         await until(lambda: self.node.group.state.header.hot_bytes == 0)
 
@@ -194,8 +194,8 @@ class Author:
 
 
 async def write_rich(directory: Path, place: Place) -> None:
-    """All that streams can do, in one node's life: several packs, segments, and two states, the
-    newer one with bytes that are in no pack yet and a log that goes on after it."""
+    """Everything that streams can do, in one node's life: several packs, segments, and two states,
+    the newer one with bytes in no pack yet and a log that continues after it."""
     async with serving(directory, cold=place.cold()) as server, server.client() as http:
         author = Author(server, http)
         await write_up_to_newest_state(author)
@@ -315,7 +315,7 @@ async def _third_day(author: Author) -> None:
 
 
 async def _fourth_day(author: Author) -> None:
-    """What the newest state has in its own rows."""
+    """Streams with records in the newest state's own rows."""
     await author.lines("/agents/chat", 6)
     await author.messages("/agents/events", 4)
     await author.produced("/agents/orders", "van", 0, range(4, 8))
@@ -329,7 +329,7 @@ async def _fourth_day(author: Author) -> None:
 
 
 async def _fifth_day(author: Author) -> None:
-    """What only the log has."""
+    """Records that only the log has."""
     await author.lines("/agents/chat", 4)
     await author.produced("/agents/orders", "van", 0, range(8, 10))
     await author.create("/tools/new", JSON)
@@ -338,7 +338,7 @@ async def _fifth_day(author: Author) -> None:
 
 
 async def write_little(directory: Path, place: Place) -> None:
-    """Another cluster's few objects, which lie at the same places of its log."""
+    """Another cluster's few objects, at the same positions of its log."""
     async with serving(directory, cold=place.cold()) as server, server.client() as http:
         author = Author(server, http)
         await author.create("/v1/stream/other/one")

@@ -43,7 +43,7 @@ def _rich(minio: MinioServer, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 @pytest.fixture(scope="session")
 def rich(_rich: tuple[Clean, Path]) -> Clean:
-    """What one node wrote that did all that streams can do."""
+    """The objects of one node that did everything that streams can do."""
     return _rich[0]
 
 
@@ -63,5 +63,5 @@ def little(minio: MinioServer, tmp_path_factory: pytest.TempPathFactory) -> Clea
 
 @pytest.fixture
 def scene(rich: Clean, little: Clean) -> Scene:
-    """A copy of the rich cluster's objects, in memory, to be damaged."""
+    """A copy of the rich cluster's objects, in memory, to damage."""
     return Scene.of(rich, little)

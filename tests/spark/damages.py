@@ -1,4 +1,4 @@
-"""Ways to damage a bucket, each with what an audit has to say of it: once, and at its place.
+"""Ways to damage a bucket, each with the finding that an audit must report, once and at its place.
 
 The ways themselves are in `damages_packs`, `damages_log`, `damages_states` and `damages_live`.
 """
@@ -15,7 +15,8 @@ from tests.spark.forging import Folder, regrouped
 
 @dataclass(frozen=True)
 class Expected:
-    """A finding that there must be. What is None may be anything; `record` is that of `offset`."""
+    """A finding that must be reported. A field of None may be anything; `record` is that of
+    `offset`."""
 
     kind: str
     object: str | None = None
@@ -24,7 +25,7 @@ class Expected:
     index: int | None = None
 
     def place(self) -> dict[str, Any]:
-        """The fields that tell where the fault is."""
+        """The fields that locate the fault."""
         named = {
             "object": self.object,
             "stream": self.stream,
@@ -56,8 +57,8 @@ Apply = Callable[[Any], "Expected | list[Expected]"]
 
 @dataclass(frozen=True)
 class Damage:
-    """`title` is what was done, in words. With `is_whole` every object by itself is what its
-    checksums and its name say: only a comparison can tell."""
+    """`title` describes the damage. With `is_whole` every object by itself matches its checksums
+    and its name: only a comparison reveals the damage."""
 
     name: str
     title: str
@@ -65,7 +66,7 @@ class Damage:
     is_whole: bool
 
     def on(self, scene: Any) -> list[Expected]:
-        """Damage a scene; returns what must be found."""
+        """Damage a scene. Returns what must be found."""
         found = self.apply(scene)
         return found if isinstance(found, list) else [found]
 

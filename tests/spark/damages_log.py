@@ -32,7 +32,7 @@ def an_append(folder: Folder) -> Said:
 
 
 def _with_other_bytes(folder: Folder, said: Said) -> Entry:
-    """An entry with a bit of what an append brings flipped; its chain is not made good."""
+    """An entry with a bit of what an append brings flipped; its chain is not recomputed."""
     entry = folder.log()[said.index - 1]
     at = entry.payload.index(said.command.data) + len(said.command.data) // 2
     return replace(entry, payload=flipped(entry.payload, at))
@@ -49,7 +49,7 @@ def _forged_alone(folder: Folder) -> tuple[int, str, bytes]:
 
 
 def _in_order(folder: Folder, name: str, entries: list[Entry]) -> NamedObject:
-    """A segment that goes on from where another does, with its chain made good."""
+    """A segment that goes on from where another does, with its chain recomputed."""
     head = read_segment_head(folder.objects[name])
     writer = SegmentWriter(head.group_id, head.previous, folder.cluster_id)
     for entry in entries:
@@ -81,7 +81,7 @@ def byte_of_a_segments_head(scene: Scene) -> Expected:
 
 @LOG.add()
 def byte_of_a_segment_made_good(scene: Scene) -> Expected:
-    """A byte in a segment's body changes, and its CRC-32C is made good."""
+    """A byte in a segment's body changes, and its CRC-32C is recomputed."""
     folder = scene.folder
     _, name, content = _forged_alone(folder)
     folder.objects[name] = content
@@ -168,7 +168,7 @@ def segments_that_disagree(scene: Scene) -> Expected:
 
 @LOG.add()
 def entry_forged(scene: Scene) -> Expected:
-    """An entry changes; the segment's checksums and its name are made good, the chain is not."""
+    """An entry changes; the segment's checksums and its name are recomputed, the chain is not."""
     folder = scene.folder
     index, name, content = _forged_alone(folder)
     folder.replace(name, named_segment(folder, name, content), content)
@@ -220,7 +220,7 @@ def _record_of(folder: Folder, said: Said) -> int:
 
 @LOG.add()
 def entries_too_few(scene: Scene) -> Expected:
-    """A segment holds an entry less than it says, all checksums made good."""
+    """A segment holds an entry less than it says, all checksums recomputed."""
     folder = scene.folder
     name = folder.segment_of(an_append(folder).index)
     content = raw_segment(folder, name, folder.entries(name)[:-1])
@@ -386,7 +386,7 @@ def end_of_another_time(scene: Scene) -> Expected:
 
 @LOG.add(is_whole=True)
 def end_of_another_log(scene: Scene) -> Expected:
-    """The newest pointer names another chain, its name and checksums made good."""
+    """The newest pointer names another chain, its name and checksums recomputed."""
     folder = scene.folder
     name = folder.names("ends")[-1]
     end = ends.read_end(folder.objects[name])

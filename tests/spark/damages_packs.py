@@ -76,7 +76,7 @@ def byte_of_a_slice(scene: Scene) -> Expected:
 
 @PACKS.add()
 def byte_of_a_slice_made_good(scene: Scene) -> Expected:
-    """A record in a slice changes, and the checksums of slice and footer are made good."""
+    """A record in a slice changes, and the checksums of slice and footer are recomputed."""
     folder = scene.folder
     found = a_slice(folder)
     slices, _ = with_changed_record(folder, found)
@@ -86,7 +86,7 @@ def byte_of_a_slice_made_good(scene: Scene) -> Expected:
 
 @PACKS.add(is_whole=True)
 def slice_forged_everywhere(scene: Scene) -> Expected:
-    """A record in a slice changes, and pack, name, log, chain and states are made good."""
+    """A record in a slice changes, and pack, name, log, chain and states are recomputed."""
     folder = scene.folder
     found = a_slice(folder)
     slices, record = with_changed_record(folder, found)
@@ -96,7 +96,7 @@ def slice_forged_everywhere(scene: Scene) -> Expected:
 
 @PACKS.add(is_whole=True)
 def slice_groups_other_appends(scene: Scene) -> Expected:
-    """A slice says that its records came in other appends, and everything is made good."""
+    """A slice says that its records came in other appends, and everything is recomputed."""
     folder = scene.folder
     found = a_slice(folder)
     slices = folder.chunks(found.pack)
@@ -123,7 +123,7 @@ def slices_swapped(scene: Scene) -> Expected:
 
 @PACKS.add()
 def slice_at_another_place(scene: Scene) -> Expected:
-    """A slice with the right bytes says to begin a record later, its checksums made good."""
+    """A slice with the right bytes says to begin a record later, its checksums recomputed."""
     folder = scene.folder
     found = a_slice(folder)
     slices = folder.chunks(found.pack)
@@ -143,7 +143,7 @@ def slice_at_another_place(scene: Scene) -> Expected:
 
 @PACKS.add(is_whole=True)
 def slice_no_state_knows(scene: Scene) -> Expected:
-    """The newest state has lost a slice, its totals made good."""
+    """The newest state has lost a slice, its totals recomputed."""
     folder = scene.folder
     found = a_slice(folder)
 
@@ -160,7 +160,7 @@ def slice_no_state_knows(scene: Scene) -> Expected:
 
 @PACKS.add(is_whole=True)
 def slices_that_overlap(scene: Scene) -> Expected:
-    """A slice begins a record too early, with the right bytes, and everything is made good."""
+    """A slice begins a record too early, with the right bytes, and everything is recomputed."""
     folder = scene.folder
     found = a_slice(folder)
     before = folder.slices(found.stream_id)[0]
@@ -178,7 +178,7 @@ def slices_that_overlap(scene: Scene) -> Expected:
 
 @PACKS.add(is_whole=True)
 def slice_with_a_record_too_many(scene: Scene) -> Expected:
-    """A slice has a record that nobody appended, and everything is made good but the tail."""
+    """A slice has a record that nobody appended, and everything is recomputed but the tail."""
     folder = scene.folder
     stream = "agents/done"
     [found] = folder.slices(folder.stream(stream).stream_id)
@@ -213,7 +213,7 @@ def byte_of_a_footer(scene: Scene) -> Expected:
 
 @PACKS.add()
 def footer_made_good(scene: Scene) -> Expected:
-    """A pack's footer gives a slice another digest, and the footer's checksum is made good."""
+    """A pack's footer gives a slice another digest, and the footer's checksum is recomputed."""
     folder = scene.folder
     found = a_slice(folder)
     content = folder.objects[found.pack]

@@ -44,7 +44,7 @@ def byte_of_a_manifest(scene: Scene) -> Expected:
 
 @STATES.add()
 def manifest_made_good(scene: Scene) -> Expected:
-    """The newest manifest tells another log time, and its CRC-32C is made good."""
+    """The newest manifest tells another log time, and its CRC-32C is recomputed."""
     folder = scene.folder
     name = _newest(folder)
     manifest = folder.manifest(name)
@@ -64,7 +64,7 @@ def stale_manifest(scene: Scene) -> Expected:
 
 @STATES.add(is_whole=True)
 def manifest_of_another_log(scene: Scene) -> Expected:
-    """The newest manifest names another chain, its name and checksums made good."""
+    """The newest manifest names another chain, its name and checksums recomputed."""
     folder = scene.folder
     name = _newest(folder)
     manifest = folder.manifest(name)
@@ -132,7 +132,7 @@ def piece_truncated(scene: Scene) -> Expected:
 
 @STATES.add()
 def piece_made_good(scene: Scene) -> Expected:
-    """A piece holds other rows, and its checksums are made good."""
+    """A piece holds other rows, and its checksums are recomputed."""
     folder = scene.folder
     name = _newest(folder)
     [piece] = folder.pieces(name)
@@ -168,7 +168,7 @@ def stray_object(scene: Scene) -> Expected:
 
 @STATES.add(is_whole=True)
 def undecodable_row(scene: Scene) -> Expected:
-    """A stream's row is garbage, all checksums made good."""
+    """A stream's row is garbage, all checksums recomputed."""
 
     def spoil(rows: Rows) -> None:
         rows[stream_row("agents/late")] = b"\x93\xc0\xc0"
@@ -179,7 +179,7 @@ def undecodable_row(scene: Scene) -> Expected:
 
 @STATES.add(is_whole=True)
 def lost_stream(scene: Scene) -> Expected:
-    """The newest state has lost a stream, its totals made good."""
+    """The newest state has lost a stream, its totals recomputed."""
     folder = scene.folder
     stream = folder.stream("agents/late")
 
@@ -208,7 +208,7 @@ def _drop_chunks(rows: Rows, stream_id: int) -> None:
 
 @STATES.add(is_whole=True)
 def invented_stream(scene: Scene) -> Expected:
-    """The newest state has a stream that nobody made, its totals made good."""
+    """The newest state has a stream that nobody made, its totals recomputed."""
     folder = scene.folder
     like = folder.stream("agents/born-closed")
 
@@ -258,7 +258,7 @@ def _last_chunk(rows: Rows, stream_id: int) -> tuple[bytes, Chunk]:
 
 @STATES.add(is_whole=True)
 def other_bytes(scene: Scene) -> Expected:
-    """A record in the newest state has another byte, all checksums made good."""
+    """A record in the newest state has another byte, all checksums recomputed."""
     folder = scene.folder
     stream = folder.stream("agents/late")
 

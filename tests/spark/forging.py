@@ -1,6 +1,6 @@
-"""A cluster's folder taken apart, changed, and put together again with every checksum right.
+"""A cluster's folder taken apart, changed, and reassembled with every checksum right.
 
-Uses the server's own writers: it is to make what the server could have written.
+It uses the server's own writers, to make what the server could have written.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class Folder:
         raise AssertionError(f"no segment holds entry {index}")
 
     def forge_log(self, changes: Mapping[int, Entry]) -> None:
-        """Put other entries in the place of some, and make everything good again that speaks of
-        the chain: segments, `Archived` commands, pointers to the end, manifests and states."""
+        """Replace some entries, and recompute everything that depends on the chain: segments,
+        `Archived` commands, pointers to the end, manifests and states."""
         places = {0: LogPosition()}
         for name in self.segments():
             head = read_segment_head(self.objects[name])
@@ -145,7 +145,7 @@ class Folder:
             self._forge_state(name, lambda of, rows: _move_state(of, rows, places))
 
     def forge_command(self, index: int, position: int, command: Command) -> None:
-        """Put another command in the place of one, as `forge_log` does."""
+        """Replace a command, as `forge_log` does."""
         entry = self.log()[index - 1]
         batch = decode_batch(entry.payload)
         commands = [*batch.commands]
@@ -215,7 +215,7 @@ class Folder:
         return self.rows(self.manifests()[-1])
 
     def forge_state(self, edit: Callable[[Rows], None]) -> str:
-        """Edit the rows of the newest state, all checksums made good; returns its manifest."""
+        """Edit the rows of the newest state, all checksums recomputed. Returns its manifest."""
 
         def change(of: CheckpointOf, rows: Rows) -> CheckpointOf:
             edit(rows)
@@ -224,7 +224,7 @@ class Folder:
         return self._forge_state(self.manifests()[-1], change)
 
     def forge_states(self, edit: Callable[[Rows], None]) -> None:
-        """Edit the rows of all states, all checksums made good."""
+        """Edit the rows of all states, all checksums recomputed."""
 
         def change(of: CheckpointOf, rows: Rows) -> CheckpointOf:
             edit(rows)
@@ -339,8 +339,7 @@ def named_segment(folder: Folder, like: str, content: bytes) -> str:
 
 
 def flaw(folder: Folder) -> str | None:
-    """The first thing that the server's own decoders find wrong with any one object; None when
-    all of them are whole."""
+    """The first fault that the server's own decoders find in any object; None if all are whole."""
     for name, content in sorted(folder.objects.items()):
         local = folder.local(name)
         try:

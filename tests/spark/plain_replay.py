@@ -33,7 +33,7 @@ class LogEntry:
 
 @dataclass
 class StateRows:
-    """What a state says as of entry `index`: rows by their whole keys."""
+    """A state as of entry `index`: rows by their whole keys."""
 
     index: int
     rows: dict[bytes, bytes]
@@ -107,7 +107,7 @@ def plain_replay(
 
 
 def _settle(table, results, events, initial, bases, first_number, compared_at) -> Replayed:
-    """Replay until ids and buckets are what was assumed."""
+    """Replay until ids and buckets are as assumed."""
     known: dict[Place, int] = {}
     missing: set[Place] = set()
     for rounds in range(1, MAX_ROUNDS):
@@ -216,7 +216,7 @@ def _scopes(keys, edges) -> dict[bytes, int]:
 
 
 def log_frame(spark: SparkSession, log: Iterable[LogEntry]) -> DataFrame:
-    """The log as the scan of it gives it, in batches of five entries."""
+    """The log as its scan returns it, in batches of five entries."""
     entries = []
     for entry in log:
         payload = encode_batch(Batch(entry.now_ms, list(entry.commands), list(entry.packages)))

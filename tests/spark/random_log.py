@@ -1,4 +1,4 @@
-"""A log of everything that commands can do, made at random, and what the server made of it."""
+"""A random log of everything that commands can do, and the server's outcomes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BUCKETS = (b"one", b"two", b"three")
 
 
 class RandomLog:
-    """`log` has entries; `outcomes` what became of each entry's commands, by its index."""
+    """`log` has entries; `outcomes` those of each entry's commands, by its index."""
 
     def __init__(
         self, seed: int, entries: int, *, streams: int = 12, names: str = "s", wild: bool = True
@@ -53,7 +53,7 @@ class RandomLog:
         self.lives(entries)
 
     def lives(self, entries: int) -> None:
-        """Go on for some entries."""
+        """Append some entries."""
         for _ in range(entries):
             self.driver.now_ms += self.random.randrange(40)
             if self.random.random() < 0.02:
@@ -201,7 +201,7 @@ class RandomLog:
         return IfMatch((stream.version(),))
 
     def place(self, key: bytes) -> Position:
-        """The beginning of some record of a stream, or a place that is not one."""
+        """The start of some record of a stream, or a position that is not one."""
         stream = self.driver.state.streams.get(key)
         if stream is None or self.random.random() < 0.1:
             return Position(self.random.randrange(3), self.random.randrange(9))

@@ -1,4 +1,4 @@
-"""Data sources read in this process, through a proxy that counts what is fetched."""
+"""Data sources read in this process, through a proxy that counts the fetched bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fetched(NamedTuple):
 
 
 class CountingProxy(S3Proxy):
-    """Notes what is fetched, in the order of the answers."""
+    """Records what is fetched, in the order of the answers."""
 
     def __init__(self, upstream_port: int) -> None:
         super().__init__(upstream_port)
@@ -44,7 +44,7 @@ class CountingProxy(S3Proxy):
 
 
 def access(place: Place, endpoint: str | None = None) -> dict[str, str]:
-    """The options of a source, or of a job, that reads what lies at a place."""
+    """The options of a source, or of a job, that reads a place."""
     minio = place.minio
     return {
         "store": place.url,

@@ -19,7 +19,7 @@ Change = Callable[[bytes], bytes]
 
 
 def at(offset: int, layout: str, *values: int) -> Change:
-    """Put numbers in the place of others."""
+    """Replace numbers."""
 
     def change(content: bytes) -> bytes:
         changed = bytearray(content)
@@ -38,7 +38,7 @@ def first(before: bytes, after: bytes) -> Change:
 
 
 def good_head(content: bytes, size: int) -> bytes:
-    """With the checksum of its head, of `size` bytes, made good."""
+    """Recompute the checksum of the head, which has `size` bytes."""
     return content[: size - 4] + pack(">I", crc32c(content[: size - 4])) + content[size:]
 
 
@@ -59,7 +59,7 @@ def open_frame(entries: bytes) -> bytes:
 
 
 def parts_of_segment() -> tuple[bytes, bytes, bytes]:
-    """Head, entries as they were before compression, what names the cluster."""
+    """Head, uncompressed entries, and the name of the cluster."""
     content = FORMATS["segment"].example().content
     body = content[SEGMENT_HEAD:]
     entries = zstandard.ZstdDecompressor().decompressobj().decompress(body)
@@ -92,7 +92,7 @@ def pack_of(slices: list[bytes], footer: bytes) -> bytes:
 
 
 def parts_of_pack() -> tuple[list[bytes], list[list[object]]]:
-    """The slices, and what the footer says of each."""
+    """The slices, and the footer's reference to each."""
     content = FORMATS["pack"].example().content
     refs = packs.read_pack(content)[1]
     slices = [content[ref.offset : ref.offset + ref.length] for ref in refs]
@@ -100,8 +100,8 @@ def parts_of_pack() -> tuple[list[bytes], list[list[object]]]:
 
 
 def chunk(change: Change, *, is_referred_to: bool = True) -> bytes:
-    """The pack with another chunk in its first slice, the slice's checksum made good, and the
-    footer's."""
+    """The pack with another chunk in its first slice, the checksums of slice and footer
+    recomputed."""
     slices, refs = parts_of_pack()
     inside = change(slices[0][16:])
     rest = slices[0][4:12] + pack(">I", len(inside)) + inside

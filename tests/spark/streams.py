@@ -1,4 +1,4 @@
-"""A server for tests of the formats, and what they put into it."""
+"""A server for tests of the formats, and a writer of their streams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Writer:
         assert made.is_success, made.text
 
     def append(self, name: str, *messages: Any) -> str:
-        """Append messages of JSON; returns the offset after them."""
+        """Append JSON messages. Returns the offset after them."""
         return self.send(name, json.dumps(messages).encode(), JSON)
 
     def send(self, name: str, body: bytes, content_type: str) -> str:

@@ -1,4 +1,5 @@
-"""The audit as it is run: of a released version's store, of one that grows, and of none."""
+"""The audit as users run it: of a released version's store, of a growing one, and of an absent
+one."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def test_the_cold_store_of_a_released_version_is_clean(
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_pack_that_is_gone_is_one_finding(
+def test_a_missing_pack_is_one_finding(
     rich: Clean, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = next(name for name in sorted(rich.objects) if "/packs/" in name)
@@ -66,8 +67,8 @@ def test_a_pack_that_is_gone_is_one_finding(
 
 @pytest.mark.skipif(not ALL, reason="long; make audit-test runs it")
 @pytest.mark.usefixtures("spark")
-def test_an_audit_goes_on_from_the_one_before(rich: Clean, tmp_path: Path) -> None:
-    """A store as it was when its second state was new, and then as it became."""
+def test_an_audit_continues_from_the_previous_one(rich: Clean, tmp_path: Path) -> None:
+    """A store as it was at its second state, and as it was later."""
     names = sorted(name for name in rich.objects if "/snapshots/" in name)
     assert len(names) >= 2
     store, out = tmp_path / "store", tmp_path / "out"
@@ -124,7 +125,7 @@ def is_as_old(name: str, index: int) -> bool:
     ],
     ids=["no directory", "no cluster", "no answer"],
 )  # fmt: skip
-def test_a_store_that_cannot_be_read_is_told_in_a_line(
+def test_a_store_that_cannot_be_read_is_reported_in_one_line(
     arguments: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [argument.format(empty=tmp_path) for argument in arguments]

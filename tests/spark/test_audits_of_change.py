@@ -1,4 +1,4 @@
-"""A cluster that goes on while it is audited is not a finding: it flushes, merges and removes."""
+"""A cluster may flush, merge and remove while it is audited, without a finding."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def later(
 
 
 def _go_on(place: Place, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> None:
-    """Do to a copy of the bucket what the cluster did: put what is new, then remove."""
+    """Apply the cluster's changes to a copy of the bucket: put new objects, then remove old
+    ones."""
     place.put({name: content for name, content in after.items() if name not in before})
     client = place.minio.client()
     for name in before.keys() - after.keys():
@@ -54,7 +55,7 @@ def test_the_cluster_has_flushed_merged_and_removed(rich: Clean, later: dict[str
 
 
 @pytest.mark.parametrize(("about", "number"), MOMENTS)
-def test_a_cluster_that_goes_on_meanwhile_is_clean(
+def test_a_cluster_that_works_during_the_audit_is_clean(
     rich: Clean, later: dict[str, bytes], tmp_path: Path, about: str, number: int
 ) -> None:
     place = Place(rich.place.minio, BUCKET, f"meanwhile/{about.strip('/')}-{number}")

@@ -1,4 +1,4 @@
-"""Every way to damage a bucket is found as what it is, at its place, once.
+"""Every way to damage a bucket is found once, by its kind and place.
 
 A start of Spark's jobs costs more than what they do here. So each damage is done to a group of its
 own, all groups lie in one bucket, and one audit judges them; no group knows of another. A handful
@@ -42,7 +42,7 @@ every_one = pytest.mark.skipif(not IS_ALL, reason="takes long: make audit-test")
 
 
 class Batch(NamedTuple):
-    """An audit of many groups, and what must be told of each, by its number."""
+    """An audit of many groups, and the expected findings of each, by its number."""
 
     audited: Audited
     expected: dict[int, list[Expected]]
@@ -67,7 +67,7 @@ def batch(
     return _batch(rich, little, DAMAGES, place, tmp_path_factory.mktemp("batch"))
 
 
-def test_an_audit_of_damaged_groups_tells_of_them(batch: Batch) -> None:
+def test_an_audit_of_damaged_groups_reports_them(batch: Batch) -> None:
     assert {one.name for one in ALL} >= set(QUICK)
     assert batch.audited.status == 1
     of_groups = sum(len(batch.audited.of_group(group_id)) for group_id in batch.expected)
@@ -81,12 +81,12 @@ def test_nothing_is_found_in_the_untouched_group(batch: Batch) -> None:
 @pytest.mark.parametrize(
     ("number", "damage"), enumerate(DAMAGES, start=1), ids=[damage.name for damage in DAMAGES]
 )
-def test_a_damage_is_found_as_what_it_is_once(batch: Batch, number: int, damage: Damage) -> None:
+def test_each_damage_is_found_once_by_its_kind(batch: Batch, number: int, damage: Damage) -> None:
     check(batch.audited.of_group(number), batch.expected[number])
 
 
 @every_one
-def test_what_is_harmless_is_listed_and_leaves_the_bucket_clean(
+def test_harmless_objects_are_listed_and_leave_the_bucket_clean(
     spark: object, rich: Clean, little: Clean, tmp_path: Path
 ) -> None:
     scene = Scene.of(rich, little)
@@ -108,7 +108,7 @@ def test_what_is_harmless_is_listed_and_leaves_the_bucket_clean(
 
 @contextmanager
 def _serving(data: Path, place: Place) -> Iterator[str]:
-    """A node over a copy of the rich one's data, which goes on in the bucket at a place."""
+    """A node over a copy of the rich one's data that continues in the bucket at a place."""
     cold = place.cold()
     environment = {
         "STREAMD_COLD_BACKEND": "s3",

@@ -25,7 +25,7 @@ every_one = pytest.mark.skipif(
 
 
 def check_clean(found: Audited) -> None:
-    """Nothing but what clusters may leave in their way: orphans are told, and are no fault."""
+    """Nothing but objects that clusters may leave: orphans are listed and are not a fault."""
     assert found.status == 0, told(found.found)
     assert not found.faults, told(found.found)
     assert {one["kind"] for one in found.listed} <= {"pack_orphan", "piece_orphan"}
@@ -51,7 +51,7 @@ def _cut(scene: Scene, keep: int) -> None:
 
 @every_one
 @pytest.mark.parametrize("keep", [2, 1])
-def test_a_log_whose_beginning_retention_cut_is_clean(
+def test_a_log_whose_start_retention_removed_is_clean(
     rich: Clean, scene: Scene, tmp_path: Path, keep: int
 ) -> None:
     before = len(scene.folder.objects)
@@ -66,7 +66,7 @@ def test_a_log_whose_beginning_retention_cut_is_clean(
 def test_segments_that_overlap_and_agree_are_clean(
     rich: Clean, scene: Scene, tmp_path: Path
 ) -> None:
-    """As two leaders leave them: one began where the other did, and got less far."""
+    """As two leaders leave them: both began at the same entry, and one wrote less."""
     folder = scene.folder
     for name in folder.segments()[1:6:2]:
         head = read_segment_head(folder.objects[name])
@@ -90,7 +90,7 @@ def test_a_cluster_under_faults_leaves_a_clean_bucket(minio: MinioServer, tmp_pa
 
 
 @every_one
-def test_removal_merges_a_restore_and_changed_leaders_leave_a_clean_bucket(
+def test_removals_merges_a_restore_and_changes_of_leader_leave_a_clean_bucket(
     minio: MinioServer, tmp_path: Path
 ) -> None:
     place = Place(minio, BUCKET, "clean/worn")

@@ -35,7 +35,7 @@ def digests(first: int, end: int, **changed: bytes) -> bytes:
 
 
 def appended(first: int, end: int, size: int = RECORD_BYTES) -> bytes:
-    """Records of one append, by the entry that the first one tells."""
+    """Records of one append, by the entry that the first one names."""
     return encode_counts(Appended([100 + first], [end - first], [(end - first) * size]))
 
 
@@ -82,12 +82,12 @@ def test_slices_and_a_states_own_records_cover_a_stream() -> None:
     assert kinds(WHOLE) == []
 
 
-def test_a_slice_that_is_not_there_leaves_a_gap() -> None:
+def test_a_missing_slice_leaves_a_gap() -> None:
     [found] = judged([one for one in WHOLE if one.object != "pack 4"])
     assert (found.kind, found.offset, found.stream) == ("slice_gap", "4", "agents/chat")
 
 
-def test_records_at_the_tail_that_nothing_holds_are_a_gap() -> None:
+def test_missing_records_at_the_tail_are_a_gap() -> None:
     [found] = judged([one for one in WHOLE if one.what != HOT])
     assert (found.kind, found.offset) == ("slice_gap", "7")
 
@@ -100,7 +100,7 @@ def test_a_states_own_records_may_be_in_slices_as_well() -> None:
     assert kinds([*WHOLE, row(HOT, 5, 7)]) == []
 
 
-def test_what_lies_before_a_trim_need_not_be_there() -> None:
+def test_trimmed_records_may_be_absent() -> None:
     assert kinds([stream(10, first=5), *appends(10), row(SLICE, 4, 7), row(HOT, 7, 10)]) == []
 
 
@@ -110,7 +110,7 @@ def test_slices_of_older_states_do_not_overlap_with_the_newest() -> None:
 
 
 @pytest.mark.parametrize("is_newest", [True, False])
-def test_a_record_of_other_bytes_is_told_by_its_entry(is_newest: bool) -> None:
+def test_a_record_with_other_bytes_is_named_by_its_entry(is_newest: bool) -> None:
     forged = digests(4, 7, r5=b"x" * 16)
     rows = [one for one in WHOLE if one.object != "pack 4"]
     if not is_newest:
@@ -120,24 +120,24 @@ def test_a_record_of_other_bytes_is_told_by_its_entry(is_newest: bool) -> None:
     assert found.offset == f"{5:016d}_{50:016d}"
 
 
-def test_a_record_of_other_bytes_in_the_state_differs() -> None:
+def test_a_record_with_other_bytes_in_the_state_differs() -> None:
     rows = [one for one in WHOLE if one.what != HOT]
     [found] = judged([*rows, row(HOT, 7, 10, digests=digests(7, 10, r9=b"x" * 16))])
     assert (found.kind, found.offset) == ("bytes_differ", f"{9:016d}_{90:016d}")
 
 
-def test_a_slice_that_cannot_be_read_leaves_no_gap_of_its_own() -> None:
+def test_an_unreadable_slice_is_not_also_a_gap() -> None:
     rows = [one for one in WHOLE if one.object != "pack 4"]
     assert kinds([*rows, row(SLICE, 4, 7, digests=None)]) == []
 
 
-def test_records_that_the_log_never_appended() -> None:
+def test_records_that_the_log_never_appended_are_found() -> None:
     [found] = judged([stream(12), *appends(10), row(SLICE, 0, 8), row(SLICE, 8, 12)])
     assert (found.kind, found.offset) == ("slice_not_in_log", "10")
 
 
-def test_records_of_before_the_archive_begins_are_not_missed_in_it() -> None:
-    """Retention has removed the log before record 6; slices reach back further."""
+def test_records_older_than_the_archive_are_not_missed_in_it() -> None:
+    """Retention has removed the log before record 6; slices begin earlier."""
     rows = [stream(10, before_log=6), *appends(10, first=6), row(SLICE, 0, 4), row(SLICE, 4, 10)]
     assert kinds(rows) == []
     rows[-1] = row(SLICE, 4, 10, digests=digests(4, 10, r8=b"x" * 16))
@@ -150,11 +150,11 @@ def test_a_deleted_streams_slices_are_compared_as_far_as_the_log_goes() -> None:
     assert kinds([*appends(10), row(SLICE, 0, 10, digests=forged)]) == ["slice_contradicts_log"]
 
 
-def test_the_parts_of_a_blob_are_no_stream() -> None:
+def test_the_parts_of_a_blob_are_not_a_stream() -> None:
     assert kinds([row(SLICE, 0, 3, stream_id=9, name=None)]) == []
 
 
-def test_records_grouped_into_other_appends_are_told() -> None:
+def test_records_grouped_into_other_appends_are_found() -> None:
     logged = [row(APPEND, 0, 3), row(APPEND, 3, 4)]
     same, other = encode_counts([3, 1]), encode_counts([1, 3])
     assert kinds([stream(4), *logged, row(SLICE, 0, 4, appends=same)]) == []
@@ -180,7 +180,7 @@ def test_each_stream_is_judged_by_itself() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_long_streams_in_slices_of_any_size_are_whole_until_one_record_changes(seed: int) -> None:
-    """More digests than the window keeps; slices of older states lie across those of the newest."""
+    """More digests than the window keeps; slices of older states overlap those of the newest."""
     random = Random(seed)
     total = 150_000
     rows = [stream(total)]

@@ -1,4 +1,4 @@
-"""The ways to damage a bucket: each does what it says, before any audit looks at it."""
+"""The ways to damage a bucket do what they say, independently of any audit."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_the_clean_bucket_is_whole(scene: Scene) -> None:
     assert flaw(scene.folder) is None
 
 
-def test_a_folder_put_together_again_is_the_same(scene: Scene) -> None:
+def test_a_reassembled_folder_is_unchanged(scene: Scene) -> None:
     before = dict(scene.folder.objects)
     scene.folder.forge_log({})
     scene.folder.forge_state(lambda _: None)
     assert scene.folder.objects == before
 
 
-def test_a_folder_of_another_group_is_whole_and_says_the_same(rich: Clean, little: Clean) -> None:
+def test_a_folder_moved_to_another_group_is_whole_and_equal(rich: Clean, little: Clean) -> None:
     of, other = Scene.of(rich, little).folder, Scene.of(rich, little, 7).folder
     assert flaw(other) is None
     assert not of.objects.keys() & other.objects.keys()
@@ -44,7 +44,7 @@ def test_a_folder_of_another_group_is_whole_and_says_the_same(rich: Clean, littl
 
 
 @each_damage
-def test_a_damage_changes_the_bucket_in_the_way_that_it_says(scene: Scene, damage: Damage) -> None:
+def test_a_damage_changes_the_bucket_as_its_title_says(scene: Scene, damage: Damage) -> None:
     before = dict(scene.folder.objects)
     expected = damage.on(scene)
     assert scene.folder.objects != before
@@ -63,7 +63,7 @@ def test_a_damage_to_a_live_node_changes_its_rows(scene: Scene, damage: Damage) 
     assert expected.kind in KINDS
 
 
-def test_the_page_tells_of_every_damage_and_kind(rich: Clean, little: Clean) -> None:
+def test_the_page_lists_every_damage_and_kind(rich: Clean, little: Clean) -> None:
     kinds: dict[str, list[str]] = {}
     for catalogue in CATALOGUES:
         for damage in catalogue.damages:

@@ -62,7 +62,7 @@ def test_a_small_segment_of_many_zeros_is_read_in_little_memory() -> None:
         lambda: segment_of(open_frame(parts_of_segment()[1]), 2**62),
     ],
 )
-def test_an_entry_that_is_said_to_be_large_takes_no_memory(hostile: Callable[[], bytes]) -> None:
+def test_an_entry_with_a_large_declared_size_takes_no_memory(hostile: Callable[[], bytes]) -> None:
     content = hostile()
 
     def read() -> None:
@@ -72,7 +72,7 @@ def test_an_entry_that_is_said_to_be_large_takes_no_memory(hostile: Callable[[],
     assert peak_of(read) < 8 * 1024 * 1024
 
 
-def test_a_piece_of_more_rows_than_it_says_takes_no_memory() -> None:
+def test_a_piece_with_more_rows_than_declared_takes_no_memory() -> None:
     bomb = piece_of(frame(bytes(256 * 1024 * 1024)), b"rows")
 
     def read() -> None:

@@ -70,7 +70,7 @@ def both_judge(objects: dict[str, bytes]) -> Iterator[tuple[str, Any, Any]]:
         yield full_name, judged(server_object, name, content), judged(audit_object, name, content)
 
 
-def test_both_read_all_that_a_server_wrote(scene: Scene) -> None:
+def test_both_read_everything_that_a_server_wrote(scene: Scene) -> None:
     kinds = set()
     for name, by_server, by_audit in both_judge(scene.folder.objects):
         assert by_server is not None
@@ -80,7 +80,7 @@ def test_both_read_all_that_a_server_wrote(scene: Scene) -> None:
 
 
 @each_damage
-def test_both_judge_what_was_damaged_alike(scene: Scene, damage: Damage) -> None:
+def test_both_judge_damaged_objects_alike(scene: Scene, damage: Damage) -> None:
     before = dict(scene.folder.objects)
     damage.on(scene)
     after = scene.folder.objects
@@ -218,13 +218,14 @@ def test_rows_damaged_by_chance_are_judged_alike(scene: Scene) -> None:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 expected = None
             found = judged(lambda key, raw: plain(rows.read_row(key, raw).value), key, damaged)
-            # Whose lengths do not fit a chunk's data, the server finds as it reads the records.
+            # The server finds lengths that do not fit a chunk's data only when it reads the
+            # records.
             assert found == expected or (found is None and key[:1] == b"d"), (key, damaged.hex())
             accepted += found is not None
     assert accepted > 50
 
 
-def test_rows_go_over_from_one_piece_into_the_next() -> None:
+def test_rows_may_continue_in_the_next_piece() -> None:
     whole = b"".join(
         pack(">II", len(key), len(value)) + key + value
         for key, value in ((b"a", b"1" * 40), (b"bb", b""), (b"c", b"3" * 7))

@@ -1,4 +1,4 @@
-"""Findings: their kinds, and their way through Spark and back."""
+"""Findings: their kinds, and their transport through Spark and back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from streamd_audit.options import NOT_RUN, Options, parse, parser, start
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_says_what_is_wrong_and_why_that_may_be(kind: str) -> None:
+def test_every_kind_explains_the_fault_and_its_causes(kind: str) -> None:
     known = KINDS[kind]
     assert re.fullmatch(r"[a-z]+(_[a-z]+)+", kind)
     assert known.severity in SEVERITIES
@@ -38,7 +38,7 @@ def test_the_schemas_have_the_fields_of_a_finding() -> None:
     assert [part.split()[0].strip("`") for part in FINDINGS_DDL.split(",")] == FINDINGS_ARROW.names
 
 
-def test_a_position_is_told_as_the_offset_that_readers_know() -> None:
+def test_a_position_is_reported_as_a_readers_offset() -> None:
     found = finding("slice_gap", offset=(7, 1200))
     assert found.offset == "0000000000000007_0000000000001200"
     assert found.severity == KINDS["slice_gap"].severity
@@ -68,16 +68,14 @@ def test_command_lines_have_every_option() -> None:
 
 
 @pytest.mark.parametrize("since", ["-1", "first", ""])
-def test_a_wrong_index_is_a_wrong_command_line(
-    since: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_malformed_index_is_a_usage_error(since: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse(parser("a job"), ["--store", "x", "--since", since])
     assert caught.value.code == NOT_RUN
     assert "--since" in capsys.readouterr().err
 
 
-def test_a_fault_of_the_audit_itself_is_not_taken_for_findings(
+def test_an_error_of_the_audit_itself_is_not_reported_as_findings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert start("names") == NOT_RUN

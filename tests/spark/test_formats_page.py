@@ -42,7 +42,7 @@ def test_examples_have_the_names_that_the_page_gives_them(kind: str) -> None:
     check_digest(name, example(kind))
 
 
-def test_the_pack_is_the_one_described() -> None:
+def test_the_example_pack_matches_the_page() -> None:
     content = example("pack")
     head, (ref,) = packs.read_pack(content)
     assert (head.group, head.term, head.number) == (0, 2, 0)
@@ -54,7 +54,7 @@ def test_the_pack_is_the_one_described() -> None:
     assert chunk.data == b"one-two"
 
 
-def test_the_segment_is_the_one_described() -> None:
+def test_the_example_segment_matches_the_page() -> None:
     content = example("segment")
     entries = list(segments.read_entries(content))
     assert [entry.chain for entry in entries] == [0xB2EB69A0, 0xDA02E841, 0xAAEE2615, 0xE1201B05]
@@ -78,7 +78,7 @@ def test_the_segment_is_the_one_described() -> None:
     assert bytes(last.payload) == example("batch")
 
 
-def test_the_state_is_the_one_described() -> None:
+def test_the_example_state_matches_the_page() -> None:
     manifest = snapshots.read_manifest(example("manifest"))
     assert (manifest.of.cluster, manifest.of.index, manifest.of.chain) == (CLUSTER, 4, 0xE1201B05)
     check_digest(manifest.piece_name(0), example("piece"))
@@ -92,7 +92,7 @@ def test_the_state_is_the_one_described() -> None:
     assert (bucket.rest, bucket.value.streams) == (b"b", 1)
 
 
-def test_the_pointer_and_the_fence_are_the_ones_described() -> None:
+def test_the_example_pointer_and_fence_match_the_page() -> None:
     end = ends.read_end(example("end"))
     assert end == ends.ArchiveEnd(CLUSTER, 0, segments.Place(4, 2, 0xE1201B05, NOW_MS + 5))
     assert read_end(example("end")).position.index == 4
@@ -103,7 +103,7 @@ def test_the_pointer_and_the_fence_are_the_ones_described() -> None:
 def test_every_kind_of_command_and_of_row_is_on_the_page() -> None:
     kinds = {kind.__struct_config__.tag for kind in get_args(commands.Command)}
     assert kinds == set(re.findall(r"^\| `([a-z-]{2,})` \|", PAGE, re.MULTILINE))
-    letters = set(rows.KINDS) - {"o"}  # a node's own: no snapshot has it
+    letters = set(rows.KINDS) - {"o"}  # a node's own: no Raft snapshot and no checkpoint has it
     assert letters == set(re.findall(r"^\| `(.)` \|", PAGE, re.MULTILINE))
 
 
@@ -132,7 +132,7 @@ def table(*firsts: str) -> dict[str, str]:
 
 
 def width(*words: str) -> int:
-    """How many bytes the table takes whose last cells have these words."""
+    """The size in bytes of the fields in the table whose last cells have these words."""
     (rows,) = [one for one in tables() if all(any(w in row[-1] for row in one) for w in words)]
     return sum(sum(map(int, row[0].split(", "))) for row in rows if row[0][0].isdigit())
 

@@ -1,5 +1,5 @@
-"""A cluster that runs is compared with the log: what it lost or changed is found, what it did since
-is not."""
+"""A running cluster is compared with the log: losses and changes are found, later commands are
+not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def told(
     content_type: str = "text/plain",
     ttl_ms: int | None = None,
 ) -> list[dict[str, Any]]:
-    """What the log says of a stream: each append's records."""
+    """A stream as the log has it: each append's records."""
     every = [record for append in contents for record in append]
     detail = StreamDetail(
         content_type, 0, 0, 0, ttl_ms, None, closed, None, False, 0, (), (0, 0), b"", 0, {}
@@ -92,7 +92,7 @@ async def test_a_cluster_that_answers_as_the_log_says_is_clean(tmp_path: Path) -
         assert await cluster.judge(told([RECORDS[:1], RECORDS[1:]])) == []
 
 
-async def test_the_first_record_that_is_another_is_named(tmp_path: Path) -> None:
+async def test_the_first_record_that_differs_is_named(tmp_path: Path) -> None:
     async with live(tmp_path) as cluster:
         other = told(each(lambda records: records.__setitem__(2, b"thr3e")))
         assert await cluster.judge(other) == [("live_differs", "2")]
@@ -118,14 +118,14 @@ async def test_an_open_stream_that_the_log_closed_is_found(tmp_path: Path) -> No
         assert await cluster.judge(told(each(), closed=True)) == []
 
 
-async def test_another_content_type_is_found(tmp_path: Path) -> None:
+async def test_a_different_content_type_is_found(tmp_path: Path) -> None:
     async with live(tmp_path) as cluster:
         found = await cluster.judge(told(each(), content_type="application/json"))
         assert [kind for kind, _ in found] == ["live_state_differs"]
 
 
-async def test_what_a_cluster_did_since_the_archive_ends_is_no_fault(tmp_path: Path) -> None:
-    """It appended, closed and trimmed, and a stream's time came."""
+async def test_changes_after_the_archives_end_are_not_faults(tmp_path: Path) -> None:
+    """It appended, closed and trimmed, and a stream expired."""
     async with live(tmp_path) as cluster:
         answer = await cluster.http.post(PATH, headers=TEXT, content=b"later")
         tail = answer.headers["Stream-Next-Offset"]
@@ -138,7 +138,7 @@ async def test_what_a_cluster_did_since_the_archive_ends_is_no_fault(tmp_path: P
         assert await cluster.judge(told(each(), stream_id=2, name="over", ttl_ms=1)) == []
 
 
-async def test_records_that_were_trimmed_since_are_passed_over(tmp_path: Path) -> None:
+async def test_records_trimmed_since_are_skipped(tmp_path: Path) -> None:
     async with live(tmp_path) as cluster:
         path = "/agents/plain"
         await cluster.http.put(path, headers=TEXT)

@@ -11,7 +11,7 @@ Entry = tuple[int, int, int | None]
 
 
 def told_of(task: list[list[Entry]]) -> list[Told]:
-    """What is told of the entries that a task reads, in batches."""
+    """The rows of the entries that a task reads, in batches."""
     runs = Runs()
     told: list[Told] = []
     for part in task:
@@ -42,7 +42,7 @@ def test_a_log_read_by_many_tasks_in_any_order_is_one_run() -> None:
     assert judge([entries(20, 30)], first, [entries(13, 19)]) == ([], [(1, 30)])
 
 
-def test_entries_that_are_missing_part_the_log() -> None:
+def test_missing_entries_divide_the_log() -> None:
     assert judge([entries(1, 9), entries(12, 14)], [entries(17, 18)]) == (
         [],
         [(1, 9), (12, 14), (17, 18)],
@@ -50,20 +50,20 @@ def test_entries_that_are_missing_part_the_log() -> None:
 
 
 @pytest.mark.parametrize("parted", [False, True])
-def test_a_term_that_goes_back_is_wrong_where_it_does(parted: bool) -> None:
+def test_a_decreasing_term_is_reported_at_its_entry(parted: bool) -> None:
     later, back = entries(1, 5, term=3), entries(6, 9, term=2)
     tasks = [[later], [back]] if parted else [[later, back]]
     assert judge(*tasks) == ([("term_wrong", 6)], [(1, 9)])
 
 
 @pytest.mark.parametrize("parted", [False, True])
-def test_a_stamp_that_goes_back_is_wrong_and_those_after_it_are_not(parted: bool) -> None:
+def test_a_decreasing_stamp_is_reported_and_later_ones_are_not(parted: bool) -> None:
     back = [(6, 1, 7), *entries(7, 9)]
     tasks = [[entries(1, 5)], [back]] if parted else [[entries(1, 5), back]]
     assert judge(*tasks) == ([("stamp_back", 6)], [(1, 9)])
 
 
-def test_entries_without_a_stamp_leave_the_time_as_it_is() -> None:
+def test_entries_without_a_stamp_keep_the_time() -> None:
     assert judge([[(1, 1, None), (2, 1, 50), (3, 2, None), (4, 2, 50)]]) == ([], [(1, 4)])
 
 

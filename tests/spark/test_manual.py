@@ -15,7 +15,7 @@ def section(name: str) -> str:
     return MANUAL.partition(f".SH {name}\n")[2].partition("\n.SH ")[0]
 
 
-def test_each_job_is_named_and_described() -> None:
+def test_each_job_has_a_name_and_a_description() -> None:
     jobs = {path.name for path in (ROOT / "spark").glob("*.py")}
     assert set(re.findall(r"spark/(\w+\.py)", section("SYNOPSIS"))) == jobs
     assert set(re.findall(r"^\.B (\w+\.py)$", section("DESCRIPTION"), re.MULTILINE)) == jobs

@@ -62,7 +62,7 @@ def gone(kind: str, key: str) -> dict[str, Any]:
 RESET = {"headers": {"control": "reset"}}
 
 
-def test_a_stream_is_the_table_that_it_stands_for(
+def test_a_stream_is_read_as_its_table(
     spark: SparkSession, server: ServerProcess, writer: Writer
 ) -> None:
     writer.create("state/users")
@@ -85,7 +85,7 @@ def test_a_stream_is_the_table_that_it_stands_for(
     assert [(row.key, row.value.age) for row in earlier.collect()] == [("1", 7), ("2", None)]
 
 
-def test_any_history_comes_to_what_its_last_events_say(
+def test_the_last_event_of_each_key_decides_for_any_history(
     table: Callable[..., Table], writer: Writer
 ) -> None:
     """More keys than one request has, at each of some offsets; seed 5."""
@@ -135,7 +135,7 @@ def test_values_are_kept_digit_for_digit_and_null_is_a_value(
         {"type": "t", "key": "k", "value": 1, "headers": {"operation": "upsert"}},
     ],
 )
-def test_what_is_no_event_changes_nothing_or_by_mode_ends_the_query(
+def test_a_malformed_event_is_skipped_or_ends_the_query_by_mode(
     table: Callable[..., Table], writer: Writer, wrong: Any
 ) -> None:
     writer.create("state/wrong")
@@ -167,7 +167,7 @@ def test_a_trimmed_table_begins_with_a_snapshot_of_events(
         table("state/trimmed", on_trimmed="snapshot", ending_offset=early)
 
 
-def test_a_snapshot_that_is_no_list_of_events_cannot_begin_a_table(
+def test_a_snapshot_that_is_not_a_list_of_events_cannot_begin_a_table(
     table: Callable[..., Table], writer: Writer
 ) -> None:
     writer.create("state/opaque")
@@ -178,7 +178,9 @@ def test_a_snapshot_that_is_no_list_of_events_cannot_begin_a_table(
         table("state/opaque", on_trimmed="snapshot")
 
 
-def test_what_cannot_be_a_table_is_named(table: Callable[..., Table], writer: Writer) -> None:
+def test_a_stream_that_cannot_be_a_table_is_named(
+    table: Callable[..., Table], writer: Writer
+) -> None:
     writer.create("state/bytes", BYTES)
     with pytest.raises(BadRecord, match="state/bytes is application/octet-stream, and a table's"):
         table("state/bytes")

@@ -1,4 +1,4 @@
-"""What a job says when this machine lacks what it needs: one line, and that it could not be run."""
+"""The errors of a job that lacks something on this machine: one line, and the exit status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHUNKS = [str(ROOT / "spark" / "audit_chunks.py")]
 
 
 def run(arguments: list[str], tmp_path: Path, **environment: str) -> str:
-    """What a job that could not be run said; the last line of it is all."""
+    """The last line printed by a job that could not run."""
     ended = subprocess.run(
         [sys.executable, *arguments, "--store", str(tmp_path), "--out", str(tmp_path / "out")],
         env={**os.environ, **environment},
@@ -27,7 +27,7 @@ def run(arguments: list[str], tmp_path: Path, **environment: str) -> str:
     return ended.stderr
 
 
-def test_without_java_a_job_says_so(tmp_path: Path) -> None:
+def test_a_job_without_java_says_so(tmp_path: Path) -> None:
     told = run(CHUNKS, tmp_path, PATH=str(tmp_path), JAVA_HOME="")
     assert told == (
         "could not be run: Spark needs Java 17 or newer: install it, or set JAVA_HOME\n"
@@ -41,7 +41,7 @@ def test_a_wrong_java_home_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_java_that_cannot_run_spark_tells_its_version(tmp_path: Path) -> None:
+def test_a_java_too_old_for_spark_is_named_with_its_version(tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\nexit 1\n")
@@ -54,7 +54,7 @@ def test_a_java_that_cannot_run_spark_tells_its_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
-def test_without_the_extra_a_job_says_how_to_install_it(missing: str, tmp_path: Path) -> None:
+def test_a_job_without_the_extra_says_how_to_install_it(missing: str, tmp_path: Path) -> None:
     script = (
         f"import runpy, sys; sys.modules[{missing!r}] = None; sys.argv[0] = {CHUNKS[0]!r}; "
         "runpy.run_path(sys.argv[0], run_name='__main__')"

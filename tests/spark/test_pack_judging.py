@@ -1,4 +1,4 @@
-"""What the audit says of one pack, by its bytes and the references of the newest state."""
+"""The audit's findings about one pack, by its bytes and the references of the newest state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.spark.damages import Scene
 from tests.spark.damages_packs import PACKS, a_slice
 from tests.spark.forging import Folder
 
-# What a pack by itself shows.
+# The kinds that a pack by itself reveals.
 BY_ITSELF = (
     "byte_of_a_slice", "byte_of_a_slice_made_good", "slices_swapped", "slice_at_another_place",
     "byte_of_a_footer", "footer_made_good", "byte_of_a_packs_head", "pack_truncated", "pack_grown",
@@ -24,7 +24,7 @@ BY_ITSELF = (
 
 
 def references(folder: Folder, pack: str) -> tuple[int, list[SliceRef], dict[int, str]]:
-    """What the newest state says of a pack: its size, slices in it, and the streams they are of."""
+    """A pack in the newest state: its size, its slices, and their streams."""
     rows = [read_row(key, value) for key, value in folder.state().items()]
     [(place, size)] = [
         (row.numbers, row.value.size)
@@ -67,7 +67,7 @@ def test_whole_packs_are_clean(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("name", BY_ITSELF)
-def test_a_damaged_pack_is_told_as_what_it_is(scene: Scene, name: str) -> None:
+def test_a_damaged_pack_is_reported_by_its_kind(scene: Scene, name: str) -> None:
     folder = scene.folder
     said = {pack: references(folder, pack) for pack in folder.packs()}
     [damage] = [damage for damage in PACKS.damages if damage.name == name]

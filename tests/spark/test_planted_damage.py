@@ -60,11 +60,11 @@ from tests.spark.resealing import (
 )
 from tests.spark.test_decoders import spoiled
 
-# What there may be in an object that the server does not look at.
+# Kinds of damage that the server does not check for.
 STRICTER = {CONTRADICTION, TOO_LONG, TOO_SHORT, BAD_ZSTD, WRONG_SLICE, BAD_MSGPACK}
 
 
-# -- what is planted -----------------------------------------------------------------------------
+# -- planted damage ------------------------------------------------------------------------------
 
 
 class Planted(NamedTuple):
@@ -260,7 +260,7 @@ def _upper_digest(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("title", PLANTED)
-def test_what_is_planted_is_named(title: str) -> None:
+def test_planted_damage_is_named(title: str) -> None:
     kind, expected, make = PLANTED[title]
     content = make()
     with pytest.raises(Damaged) as raised:
@@ -269,7 +269,7 @@ def test_what_is_planted_is_named(title: str) -> None:
     assert judged(FORMATS[kind].server, content) is None or expected in STRICTER
 
 
-# -- what chance plants --------------------------------------------------------------------------
+# -- random damage -------------------------------------------------------------------------------
 
 REMAKES: dict[str, list[Callable[[Change], bytes]]] = {
     "segment": [
@@ -294,8 +294,8 @@ REMAKES: dict[str, list[Callable[[Change], bytes]]] = {
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_what_chance_plants_the_audit_finds_if_the_server_does(kind: str) -> None:
-    """And both read the same of what both take for whole."""
+def test_the_audit_finds_random_damage_that_the_server_finds(kind: str) -> None:
+    """Both read the same from objects that both consider whole."""
     random = Random(13)
     for _ in range(300):
         content = random.choice(REMAKES[kind])(lambda raw: _same_size(raw, random))
@@ -308,7 +308,7 @@ def test_what_chance_plants_the_audit_finds_if_the_server_does(kind: str) -> Non
 
 
 def audited(kind: str, content: bytes) -> tuple[Any, str]:
-    """What the audit reads, or what it calls the damage."""
+    """What the audit reads, or its name of the damage."""
     try:
         return FORMATS[kind].audit(content), ""
     except Damaged as damaged:
@@ -316,12 +316,12 @@ def audited(kind: str, content: bytes) -> tuple[Any, str]:
 
 
 def _same_size(content: bytes, random: Random) -> bytes:
-    """Spoiled, and as long as before: heads have a size."""
+    """Damaged without a change of size, since heads have a fixed one."""
     return spoiled(content, random).ljust(len(content), b"\0")[: len(content)]
 
 
 @pytest.mark.parametrize("rows", [b"", b"a", b"ab" * 100_000, bytes(400_000)])
-def test_a_frames_size_is_told_without_decompressing_it(rows: bytes) -> None:
+def test_a_frames_size_is_found_without_decompressing_it(rows: bytes) -> None:
     for level in (1, 3, 19):
         for checked in (False, True):
             compressor = zstandard.ZstdCompressor(level=level, write_checksum=checked)

@@ -93,9 +93,7 @@ def ask(server: ServerProcess) -> Ask:
 # -- what is read -----------------------------------------------------------------------------
 
 
-def test_messages_of_json_have_the_columns_that_their_fields_ask_for(
-    load: Load, runs: list[str]
-) -> None:
+def test_json_messages_get_a_column_for_each_field(load: Load, runs: list[str]) -> None:
     frame = load(stream="runs/all")
     assert frame.schema.simpleString() == (
         "struct<stream:string,offset:string,record:struct<agent:string,cost:double,n:bigint>>"
@@ -110,14 +108,14 @@ def test_messages_of_json_have_the_columns_that_their_fields_ask_for(
 def test_a_large_stream_is_read_by_many_tasks_each_record_once(
     load: Load, server: ServerProcess, runs: list[str]
 ) -> None:
-    """And a node that is gone is passed over by each of them."""
+    """Each of them skips a node that is down."""
     several = f"http://127.0.0.1:{unused_port()},{server.url}"
     frame = load("record struct<n: int>", stream="runs/all", partition_bytes=20_000, url=several)
     assert frame.rdd.getNumPartitions() == 8
     assert sorted(row.record.n for row in frame.collect()) == list(range(3000))
 
 
-def test_offsets_say_where_to_begin_and_to_end(ask: Ask, runs: list[str]) -> None:
+def test_offsets_limit_a_read_at_both_ends(ask: Ask, runs: list[str]) -> None:
     found = ask(
         N,
         stream="runs/all",
@@ -127,7 +125,7 @@ def test_offsets_say_where_to_begin_and_to_end(ask: Ask, runs: list[str]) -> Non
     assert [row["record"]["n"] for row in found] == list(range(500, 1500))
 
 
-def test_records_of_bytes_are_told_apart(ask: Ask, writer: Writer) -> None:
+def test_byte_records_are_separate_rows(ask: Ask, writer: Writer) -> None:
     contents = [bytes([n]) * (n % 7 + 1) for n in range(40)]
     writer.create("files/bytes", BYTES)
     offsets = [writer.send("files/bytes", content, BYTES) for content in contents]
@@ -136,9 +134,7 @@ def test_records_of_bytes_are_told_apart(ask: Ask, writer: Writer) -> None:
     assert [row["offset"] for row in found[1:]] == offsets[:-1]
 
 
-def test_a_bucket_is_read_by_prefix_and_several_streams_by_their_names(
-    ask: Ask, writer: Writer
-) -> None:
+def test_streams_are_selected_by_prefix_or_by_names(ask: Ask, writer: Writer) -> None:
     names = ["parts/run-1", "parts/run-2", "parts/run-2/deep", "parts/other"]
     for name in names:
         writer.create(name)
@@ -155,7 +151,7 @@ def test_a_bucket_is_read_by_prefix_and_several_streams_by_their_names(
     assert found(streams=chosen) == ["alone", "parts/other", "parts/other"]
 
 
-def test_the_schema_that_is_given_is_the_one_that_is_read(ask: Ask, runs: list[str]) -> None:
+def test_a_given_schema_is_used(ask: Ask, runs: list[str]) -> None:
     raw = T.StructType().add("record", "binary").add("offset", "string")
     first, *_ = ask(raw, stream="runs/all")
     begin = "0000000000000000_0000000000000000"
@@ -194,7 +190,7 @@ def test_json_becomes_the_types_of_the_schema(load: Load, writer: Writer) -> Non
     assert none["record"] is None
 
 
-# -- what is gone, or not there -----------------------------------------------------------------
+# -- trimmed and absent streams -----------------------------------------------------------------
 
 
 def test_a_trimmed_stream_is_an_error_or_by_option_read_from_its_snapshot(
@@ -212,7 +208,7 @@ def test_a_trimmed_stream_is_an_error_or_by_option_read_from_its_snapshot(
     assert found(on_trimmed="snapshot") == list(range(40, 100))
 
 
-def test_what_is_not_there_is_named(ask: Ask) -> None:
+def test_an_absent_stream_is_named(ask: Ask) -> None:
     with pytest.raises(StreamMissing, match="there is no stream gone/nowhere"):
         ask(stream="gone/nowhere")
     with pytest.raises(StreamMissing, match="there is no bucket nowhere"):
@@ -221,7 +217,7 @@ def test_what_is_not_there_is_named(ask: Ask) -> None:
         ask(NAME, bucket="b")
 
 
-def test_a_stream_that_is_created_again_while_it_is_read_is_not_mixed_up(
+def test_a_stream_recreated_during_a_read_is_not_mixed_with_the_old_one(
     ask: Ask, writer: Writer
 ) -> None:
     writer.filled("gone/again", RUNS[:10])
@@ -235,7 +231,7 @@ def test_a_stream_that_is_created_again_while_it_is_read_is_not_mixed_up(
     assert ask(N, recreate, stream="gone/again", on_deleted="skip") == []
 
 
-def test_a_server_that_is_killed_while_it_is_read_is_waited_for(tmp_path: Path, ask: Ask) -> None:
+def test_a_read_waits_for_a_killed_server(tmp_path: Path, ask: Ask) -> None:
     with ServerProcess(tmp_path / "killed") as killed:
         writer = Writer(killed.url)
         writer.filled("runs/all", RUNS)
@@ -266,21 +262,19 @@ def test_an_offset_of_another_stream_is_refused(ask: Ask, runs: list[str]) -> No
         ask(N, stream="runs/all", starting_offset=wrong)
 
 
-def test_a_wrong_option_reaches_the_user(load: Load) -> None:
+def test_an_option_error_reaches_the_user(load: Load) -> None:
     with pytest.raises(AnalysisException, match="has no option straem; its options are access_key"):
         load(straem="runs/all")
 
 
-def test_an_empty_stream_of_json_needs_a_schema_and_is_empty_with_one(
-    ask: Ask, writer: Writer
-) -> None:
+def test_an_empty_json_stream_needs_a_schema(ask: Ask, writer: Writer) -> None:
     writer.create("types/empty")
     with pytest.raises(BadOption, match="no message to infer a schema from"):
         ask(stream="types/empty")
     assert ask(TEXT, stream="types/empty") == []
 
 
-def test_a_stream_that_is_not_json_is_not_read_as_if_it_were(ask: Ask, writer: Writer) -> None:
+def test_a_schema_for_a_stream_that_is_not_json_is_refused(ask: Ask, writer: Writer) -> None:
     writer.create("files/text", "text/plain")
     writer.send("files/text", b"caf\xe9", "text/plain")
     writer.send("files/text", b"tea", "text/plain")

@@ -69,7 +69,7 @@ class Query:
         query.awaitTermination()
 
     def seen(self) -> list[tuple[str, int]]:
-        """What was read since this was last asked."""
+        """What was read since the last call."""
         found = sorted(row for batch in self.batches for row in batch)
         self.batches.clear()
         return found
@@ -156,7 +156,7 @@ def test_streams_of_a_prefix_are_followed_and_new_ones_picked_up(
     assert following.seen() == []
 
 
-def test_a_batch_that_failed_is_read_again_as_it_was(
+def test_a_failed_batch_is_read_again_unchanged(
     query: Callable[..., Query], writer: Writer
 ) -> None:
     writer.filled("again/s", numbered(*range(10)))
@@ -169,7 +169,7 @@ def test_a_batch_that_failed_is_read_again_as_it_was(
     assert numbers == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 
 
-def test_limits_bound_each_micro_batch_and_no_stream_waits_for_another(
+def test_limits_bound_each_micro_batch_and_streams_share_it(
     asked: Callable[..., Query], writer: Writer
 ) -> None:
     writer.filled("limits/busy", numbered(*range(100)))
@@ -182,7 +182,9 @@ def test_limits_bound_each_micro_batch_and_no_stream_waits_for_another(
     assert len(set(following.seen())) == 102
 
 
-def test_a_limit_of_bytes_takes_what_fits(asked: Callable[..., Query], writer: Writer) -> None:
+def test_a_limit_of_bytes_takes_the_records_that_fit(
+    asked: Callable[..., Query], writer: Writer
+) -> None:
     writer.create("bytes/s")
     for size in (10, 10, 10, 500, 10, 10):
         writer.append("bytes/s", {"n": size, "pad": "x" * size})
@@ -204,7 +206,7 @@ def test_a_query_may_begin_now_or_at_an_offset(asked: Callable[..., Query], writ
     assert [n for _, n in following.seen()] == [3, 4, 5]
 
 
-def test_a_query_that_begins_now_reads_what_comes(
+def test_a_query_that_begins_now_reads_new_records(
     asked: Callable[..., Query], writer: Writer
 ) -> None:
     writer.filled("nows/s", numbered(1))
@@ -217,7 +219,7 @@ def test_a_query_that_begins_now_reads_what_comes(
     assert following.seen() == [("nows/later", 3), ("nows/s", 2)]
 
 
-def test_offsets_that_were_trimmed_end_the_query_or_by_option_it_goes_on_from_the_snapshot(
+def test_trimmed_offsets_end_the_query_or_by_option_continue_from_the_snapshot(
     asked: Callable[..., Query], writer: Writer
 ) -> None:
     offsets = writer.filled("trimmed/s", numbered(*range(100)), 10)
@@ -232,7 +234,7 @@ def test_offsets_that_were_trimmed_end_the_query_or_by_option_it_goes_on_from_th
     assert [n for _, n in following.seen()] == [*range(10), *range(70, 100)]
 
 
-def test_a_stream_that_is_deleted_and_created_again_is_read_from_its_start(
+def test_a_recreated_stream_is_read_from_its_start(
     asked: Callable[..., Query], writer: Writer
 ) -> None:
     writer.filled("again/s", numbered(1, 2, 3))
@@ -247,7 +249,7 @@ def test_a_stream_that_is_deleted_and_created_again_is_read_from_its_start(
     assert [n for _, n in following.seen()] == [5, 6, 7, 8]
 
 
-def test_a_batch_of_a_stream_that_was_deleted_meanwhile_ends_the_query_or_is_passed_over(
+def test_a_batch_of_a_deleted_stream_ends_the_query_or_is_skipped(
     asked: Callable[..., Query], writer: Writer
 ) -> None:
     writer.filled("deleted/a", numbered(1))

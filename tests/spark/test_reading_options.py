@@ -67,7 +67,7 @@ def test_the_page_names_every_option() -> None:
         assert f"`{option}" in page, option
 
 
-def test_options_that_only_one_of_the_readers_has_are_not_known_to_the_other() -> None:
+def test_an_option_of_one_reader_is_unknown_to_the_other() -> None:
     assert "ending_offset is '{'" not in refusal({"stream": "a", "ending_offset": "{"}, live=True)
     assert "ending_offset is not JSON" in refusal({"stream": "a", "ending_offset": "{"})
     assert "has no option max_records_per_batch" in refusal({"max_records_per_batch": "1"})
@@ -101,5 +101,5 @@ def test_a_wrong_limit_is_named(options: dict[str, str], fault: str) -> None:
         ),
     ],
 )
-def test_a_schema_that_no_stream_has_is_refused(schema: T.StructType, fault: str) -> None:
+def test_an_impossible_schema_is_refused(schema: T.StructType, fault: str) -> None:
     assert fault in refusal({"stream": "a"}, schema=schema)

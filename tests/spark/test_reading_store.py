@@ -1,4 +1,4 @@
-"""Streams read from a cold store without a server: what the server says, record by record."""
+"""Streams read from a cold store without a server, record by record as the server returns them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Rows = list[dict[str, Any]]
 
 
 def ask(schema: T.StructType = RAW, source: Any = StreamdSource, **options: str) -> Rows:
-    """The rows that a query would have; whatever goes to tasks is sent through pickle."""
+    """The rows that a query would have; everything sent to tasks goes through pickle."""
     reader = source(CaseInsensitiveDict(options)).reader(schema)
     reader, parts = pickle.loads(pickle.dumps((reader, reader.partitions())))
     return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
@@ -53,7 +53,7 @@ def directory(path: Path) -> ColdConfig:
     )
 
 
-async def test_every_stream_is_in_the_store_as_the_server_tells_it(tmp_path: Path) -> None:
+async def test_every_stream_is_read_from_the_store_as_from_the_server(tmp_path: Path) -> None:
     """Forks cut inside records, forks of what is deleted, trimmed streams, those that are partly in
     packs and partly in rows of the state, in no bucket, created again, closed, empty."""
     root = tmp_path / "store"
@@ -94,8 +94,10 @@ async def test_every_stream_is_in_the_store_as_the_server_tells_it(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("spark")
-async def test_what_was_appended_after_the_newest_state_is_in_the_log_alone(tmp_path: Path) -> None:
-    """With a retry, which is why it is not among the stream's records."""
+async def test_records_appended_after_the_newest_state_are_read_from_the_log(
+    tmp_path: Path,
+) -> None:
+    """With a retry, which adds no record to the stream."""
     root = tmp_path / "store"
     async with serving(tmp_path / "node", cold=directory(root)) as server, server.client() as http:
         author = Author(server, http)
@@ -145,7 +147,7 @@ async def test_a_table_is_made_from_a_bucket(tmp_path: Path, minio: MinioServer)
     assert {row["key"]: row["value"] for row in found} == expected
 
 
-def test_a_store_is_asked_for_what_it_has(tmp_path: Path) -> None:
+def test_wrong_requests_to_a_store_are_refused(tmp_path: Path) -> None:
     (tmp_path / "1f0c4a57-6b1e-4f6e-9d0a-3c2b1a000001").mkdir()
     store: dict[str, Any] = {"store": str(tmp_path), "stream": "a/b"}
     with pytest.raises(StreamMissing, match="has no state of cluster 1f0c4a57"):

@@ -1,4 +1,4 @@
-"""The audit's model of commands does what the server's machine does, told the same log."""
+"""The audit's model of commands has the same outcomes as the server's machine for the same log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOT_JUDGED = (
 
 
 class Recorder(Driver):
-    """A driver that keeps the log, whatever the store has of it."""
+    """A driver that keeps the whole log."""
 
     def reopen(self) -> None:
         super().reopen()
@@ -100,7 +100,7 @@ TestModelAgainstMachine.settings = settings(max_examples=200, stateful_step_coun
     st.lists(hostile(Command, finding=hostile(VerifiedPosition)), min_size=1, max_size=8),
     st.integers(0, 200),
 )
-def test_hostile_commands_come_to_what_the_machine_made_of_them(
+def test_hostile_commands_have_the_same_outcomes_as_in_the_machine(
     commands: list[Command], waited_ms: int
 ) -> None:
     inhabited = _driver()
@@ -119,7 +119,7 @@ def test_hostile_commands_come_to_what_the_machine_made_of_them(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_long_log_comes_to_what_the_machine_made_of_it(seed: int) -> None:
+def test_a_long_log_has_the_same_outcomes_as_in_the_machine(seed: int) -> None:
     made = RandomLog(seed, 400)
     made.driver.flush()
     after = StateRows(len(made.log), dict(made.driver.store.rows))
@@ -133,7 +133,7 @@ def test_a_long_log_comes_to_what_the_machine_made_of_it(seed: int) -> None:
     assert {"known", "created", "published"} <= {*replayed.results.values()}
 
 
-def test_spark_comes_to_the_same(spark: SparkSession) -> None:
+def test_the_replay_in_spark_has_the_same_outcomes(spark: SparkSession) -> None:
     """Distributed over scopes, with nothing of the log in one place."""
     made = RandomLog(9, 200, wild=False)
     made.driver.flush()

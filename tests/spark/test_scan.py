@@ -1,4 +1,4 @@
-"""What the audit takes from the log: bundles of commands, and what else they say."""
+"""The audit's scan of the log: bundles of commands, and rows about forks and packages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bundles(rows: list[dict[str, Any]]) -> dict[str, list[heads.Step]]:
     return {row["stream"]: heads.unpack(row["body"]) for row in rows if row["what"] == scan.BUNDLE}
 
 
-def test_the_commands_of_a_stream_are_one_row_in_the_order_of_the_log() -> None:
+def test_the_commands_of_a_stream_are_one_row_in_log_order() -> None:
     rows = scanned(
         [append(ONE, b"a"), append(OTHER, b"b", b"cc")],
         [Touch([(OTHER, 7, 5), (ONE, 6, 5)]), append(ONE, b"d")],
@@ -49,7 +49,7 @@ def test_the_commands_of_a_stream_are_one_row_in_the_order_of_the_log() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 500])
-def test_a_bundle_arrives_as_it_was_sent(count: int) -> None:
+def test_a_bundle_is_decoded_unchanged(count: int) -> None:
     rows = scanned([append(ONE, b"%d" % number) for number in range(count)])
     [steps] = bundles(rows).values()
     assert [step[1] for step in steps] == list(range(count))
@@ -57,14 +57,14 @@ def test_a_bundle_arrives_as_it_was_sent(count: int) -> None:
     assert all(not len(step[5].data) for step in steps if isinstance(step[5], Append))
 
 
-def test_a_fork_is_told_of_beside_its_creation() -> None:
+def test_a_fork_has_a_row_in_addition_to_its_creation() -> None:
     rows = scanned([Create(OTHER, Settings("text/plain", fork=Fork(ONE))), Delete(ONE)])
     [fork] = [row for row in rows if row["what"] == scan.FORK]
     assert (fork["stream"], fork["other_stream"]) == ("other", "one")
     assert [type(step[5]) for steps in bundles(rows).values() for step in steps] == [Create, Delete]
 
 
-def test_a_package_is_told_of_at_the_first_of_its_commands() -> None:
+def test_a_package_has_a_row_at_its_first_command() -> None:
     commands: list[Command] = [append(ONE, b"a"), append(ONE, b"b"), append(ONE, b"c")]
     rows = scanned(commands, packages=[Package(9, 4, 1, 0, 2)])
     [package] = [row for row in rows if row["what"] == scan.PACKAGE]

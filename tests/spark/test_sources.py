@@ -1,4 +1,4 @@
-"""The data sources say what is in a bucket, as the server's own decoders read it."""
+"""The data sources read a bucket as the server's own decoders do."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_log_has_a_row_for_each_command_of_each_archived_entry(read: Reads) 
     assert found == expected
 
 
-def test_appends_tell_their_stream_records_and_producer(read: Reads) -> None:
+def test_appends_name_their_stream_records_and_producer(read: Reads) -> None:
     commands = [
         command
         for _, entry in sorted(archived(read).items())

@@ -1,4 +1,4 @@
-"""What the data sources make of damage, and of objects that go while they read."""
+"""How the data sources treat damage, and objects removed while they read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def changed(rich: Clean, tmp_path: Path) -> Damage:
 
 
 def first_of(rich: Clean, ending: str) -> tuple[str, bytes]:
-    """The object of one kind that comes first and has some size."""
+    """The first object of one kind with at least some size."""
     return next(
         (name, content)
         for name, content in sorted(rich.objects.items())
@@ -81,7 +81,7 @@ def test_a_flipped_bit_is_one_row_with_its_problem(
     assert problems(source, changed(name, flipped(content, at)), **every) == [(name, kind)]
 
 
-def test_damage_fails_a_query_that_does_not_ask_for_problems(rich: Clean, changed: Damage) -> None:
+def test_damage_fails_a_query_without_the_problem_column(rich: Clean, changed: Damage) -> None:
     name, content = first_of(rich, ".segment")
     options = changed(name, flipped(content, -60))
     found = InProcess("streamd_log", "index long, kind string", options)
@@ -101,7 +101,7 @@ def test_slices_are_found_without_a_footer(rich: Clean, changed: Damage) -> None
     assert [row["problem"] for row in damaged if row["slice"] is None] != []
 
 
-def test_a_piece_that_is_gone_is_a_row_with_its_problem(rich: Clean, changed: Damage) -> None:
+def test_a_missing_piece_is_a_row_with_its_problem(rich: Clean, changed: Damage) -> None:
     name, _ = first_of(rich, ".piece")
     assert problems("streamd_state", changed(name, None), every="true") == [(name, "missing")]
 
@@ -158,9 +158,7 @@ def test_segments_that_are_merged_while_they_are_read_lose_no_entry(
     assert without_objects(planned.rows()) == without_objects(clean)
 
 
-def test_objects_that_are_removed_since_they_were_listed_are_no_problem(
-    rich: Clean, tmp_path: Path
-) -> None:
+def test_objects_removed_after_the_listing_are_not_a_problem(rich: Clean, tmp_path: Path) -> None:
     options = copy_of(rich, tmp_path, {})
     gone = [first_of(rich, ending)[0] for ending in (".pack", ".manifest", ".segment")]
     planned = [
@@ -175,7 +173,7 @@ def test_objects_that_are_removed_since_they_were_listed_are_no_problem(
         assert all(row["problem"] is None and row["object"] not in gone for row in rows)
 
 
-def test_a_bucket_that_is_not_there_is_an_error(rich: Clean) -> None:
+def test_a_missing_bucket_is_an_error(rich: Clean) -> None:
     with pytest.raises(StoreFailed, match="the bucket does not exist"):
         InProcess("streamd_log", None, {**access(rich.place), "store": "s3://no-such-bucket/x"})
 
@@ -189,7 +187,7 @@ def test_a_bucket_that_is_not_there_is_an_error(rich: Clean) -> None:
         ({}, "index int", "streamd_log: column index is bigint, not int"),
     ],
 )
-def test_what_a_source_does_not_know_is_said_in_a_line(
+def test_an_unknown_option_or_column_is_reported_in_one_line(
     options: dict[str, str], schema: str, told: str, rich: Clean
 ) -> None:
     with pytest.raises(BadOption, match=told):

@@ -1,4 +1,4 @@
-"""What the data sources fetch: what cannot match, or is not asked for, stays in the store."""
+"""The data sources fetch only what can match and is requested."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_filter_on_indexes_fetches_only_the_segments_that_hold_them(
     assert wanted.digest in fetched.name
 
 
-def test_a_filter_on_time_fetches_heads_and_then_only_what_matches(
+def test_a_filter_on_time_fetches_heads_and_then_only_matching_segments(
     rich: Clean, proxy: CountingProxy, open_: Opens
 ) -> None:
     heads = open_("streamd_segments", "object string, first_ms long, last_ms long").rows()
@@ -86,7 +86,7 @@ def test_a_filter_on_time_fetches_heads_and_then_only_what_matches(
 
 
 @pytest.mark.parametrize("source", ["streamd_log", "streamd_packs", "streamd_manifests"])
-def test_nothing_is_fetched_of_a_group_that_is_not_there(
+def test_nothing_is_fetched_for_an_absent_group(
     source: str, proxy: CountingProxy, open_: Opens
 ) -> None:
     found = open_(source, "`group` int, object string, problem string", EqualTo(("group",), 7))
@@ -107,7 +107,7 @@ def test_names_and_sizes_are_read_without_the_objects(
     assert all(not one.name for one in proxy.fetched)
 
 
-def test_where_slices_are_is_read_from_footers_alone(
+def test_positions_of_slices_are_read_from_footers_alone(
     rich: Clean, proxy: CountingProxy, open_: Opens
 ) -> None:
     rows = open_("streamd_slices", "object string, stream_id long, offset long").rows()
@@ -148,7 +148,7 @@ def test_neighbouring_slices_are_fetched_in_one_request(
     assert len(proxy.objects("pack")) == 2 * len(packs(rich))
 
 
-def test_a_pack_that_is_wanted_whole_is_one_request(
+def test_a_whole_pack_is_read_by_one_request(
     rich: Clean, proxy: CountingProxy, open_: Opens
 ) -> None:
     open_("streamd_slices", "payload binary, pack_sha256_ok boolean, problem string").rows()
@@ -224,7 +224,7 @@ def test_spark_tells_a_source_its_filters(
 def test_queries_of_one_dataframe_do_not_share_their_filters(
     spark: SparkSession, rich: Clean, proxy: CountingProxy
 ) -> None:
-    """Spark would have the second and third of these see only what the first one asked for."""
+    """Spark would give the second and third of these only the rows of the first one's filter."""
     register(spark)
     log = spark.read.format("streamd_log").options(**access(rich.place)).schema("index long").load()
     first = segments(rich)

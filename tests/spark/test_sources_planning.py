@@ -1,4 +1,4 @@
-"""Plans cover every object once, and stay small whatever a bucket holds."""
+"""Plans cover every object once, and stay small for any bucket."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_plan_of_very_many_objects_has_few_tasks_and_no_names() -> None:
     assert sum(task.size for task in tasks) == 10 * len(names)
 
 
-def test_bounds_let_through_what_the_filters_do() -> None:
+def test_bounds_let_through_every_row_that_the_filters_do() -> None:
     found = Filters([GreaterThanOrEqual(("index",), 10), LessThanOrEqual(("index",), 20)])
     assert [found.meets("index", *span) for span in ((1, 9), (1, 10), (12, 13), (20, 30))] == [
         False, True, True, True,
@@ -71,7 +71,7 @@ def test_bounds_let_through_what_the_filters_do() -> None:
     assert not found.admits("index", None)
 
 
-def test_lists_and_equalities_are_values_between_which_nothing_is() -> None:
+def test_lists_and_equalities_become_exact_values() -> None:
     found = Filters([In(("index",), (5, 50)), EqualTo(("stream",), "a")])
     assert found.meets("index", 40, 60)
     assert not found.meets("index", 6, 49)
@@ -80,7 +80,7 @@ def test_lists_and_equalities_are_values_between_which_nothing_is() -> None:
     assert not Filters([In(("index",), (5,)), EqualTo(("index",), 6)]).meets("index", 0, 10)
 
 
-def test_filters_that_are_no_bounds_are_left_to_spark() -> None:
+def test_filters_that_are_not_bounds_are_left_to_spark() -> None:
     found = Filters([Not(EqualTo(("index",), 5)), IsNotNull(("index",)), EqualTo(("a", "b"), 1)])
     assert "index" not in found
     assert found.admits("index", 5)

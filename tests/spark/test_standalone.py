@@ -57,7 +57,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is given with ``--py-files``: the package in a zip, and nothing else."""
+    """The argument of ``--py-files``: the package in a zip, and nothing else."""
     base = tmp_path_factory.mktemp("package") / "streamd_audit"
     return Path(shutil.make_archive(str(base), "zip", SPARK, "streamd_audit"))
 
@@ -78,7 +78,7 @@ def test_sources_are_read_on_a_clusters_workers(
     assert all(".zip/streamd_audit/" in file for file in told["files"])
 
 
-def test_a_job_says_on_a_cluster_what_it_says_here(
+def test_a_job_on_a_cluster_prints_the_same_as_here(
     cluster: Standalone, package: Path, rich: Clean, tmp_path: Path
 ) -> None:
     script = Path(shutil.copy(SPARK / "audit_chunks.py", tmp_path))

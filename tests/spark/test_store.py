@@ -1,4 +1,4 @@
-"""The audit's store: what it lists and reads, and how it tells damage from a store that is away."""
+"""The audit's store: listings and reads, and how it distinguishes damage from an outage."""
 
 from __future__ import annotations
 
@@ -87,24 +87,22 @@ def test_a_listing_is_in_the_order_of_names_and_says_the_sizes(store: Store) -> 
 
 @pytest.mark.parametrize("begins", ["a/", "a/2", "a/2/", "a", "z"])
 @pytest.mark.parametrize("after", ["", "a/1", "a/2/x", "a-z"])
-def test_a_listing_goes_on_after_a_name(store: Store, begins: str, after: str) -> None:
+def test_a_listing_continues_after_a_name(store: Store, begins: str, after: str) -> None:
     expected = [name for name in sorted(CONTENTS) if name.startswith(begins) and name > after]
     assert list(listed(store, begins, after)) == expected
 
 
-def test_a_listing_has_as_many_pages_as_it_takes(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_reads_all_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_store, "PAGE", 2)
     assert list(listed(store)) == sorted(CONTENTS)
     assert [len(page) for page in store.list()] == [2, 2, 1]
 
 
-def test_folders_are_told(store: Store) -> None:
+def test_folders_are_listed(store: Store) -> None:
     assert store.folders() == ["a"]
 
 
-def test_parts_and_wholes_are_read(store: Store) -> None:
+def test_objects_are_read_in_part_and_whole(store: Store) -> None:
     for name, content in CONTENTS.items():
         assert store.read(name) == content
         assert store.size(name) == len(content)
@@ -113,7 +111,7 @@ def test_parts_and_wholes_are_read(store: Store) -> None:
     assert store.read("a/2/x", 3, 0) == b""
 
 
-def test_an_object_that_is_not_there_is_missing(store: Store) -> None:
+def test_an_absent_object_is_missing(store: Store) -> None:
     for name in ("c", "a", "a/2", "b/c"):
         with pytest.raises(ObjectMissing, match=name):
             store.read(name)
@@ -121,7 +119,7 @@ def test_an_object_that_is_not_there_is_missing(store: Store) -> None:
             store.size(name)
 
 
-def test_an_object_that_ends_too_early_is_damaged(store: Store) -> None:
+def test_an_object_that_ends_early_is_damaged(store: Store) -> None:
     for start, length in ((0, 11), (9, 2), (10, 1), (100, 5)):
         with pytest.raises(Damaged, match=TOO_SHORT):
             store.read("a/2/x", start, length)
@@ -130,7 +128,7 @@ def test_an_object_that_ends_too_early_is_damaged(store: Store) -> None:
 # -- what is not a store --------------------------------------------------------------------------
 
 
-def test_what_cannot_be_a_store_is_told(tmp_path: Path, minio: MinioServer) -> None:
+def test_an_address_that_cannot_be_a_store_is_refused(tmp_path: Path, minio: MinioServer) -> None:
     with pytest.raises(StoreFailed, match="not a directory"):
         open_store(str(tmp_path / "nowhere"))
     with pytest.raises(StoreFailed, match="BUCKET"):
@@ -142,7 +140,7 @@ def test_what_cannot_be_a_store_is_told(tmp_path: Path, minio: MinioServer) -> N
         listed(in_bucket(minio, "x", access_key="somebody-else"))
 
 
-def test_a_bucket_that_is_not_there_is_no_missing_object(minio: MinioServer) -> None:
+def test_a_missing_bucket_is_not_a_missing_object(minio: MinioServer) -> None:
     options = {
         "endpoint": minio.endpoint,
         "access_key": minio.access_key_id,
@@ -163,13 +161,13 @@ def test_credentials_come_from_the_environment(
     assert open_store(f"s3://{BUCKET}/{prefix}/").read("a/1") == b"first"
 
 
-# -- a store in trouble --------------------------------------------------------------------------
+# -- outages and damage --------------------------------------------------------------------------
 
 PASSING = [Fault.SLOW_DOWN, Fault.BAD_GATEWAY, Fault.REPLY_LOST, Fault.CUT_SHORT]
 
 
 @pytest.mark.parametrize("fault", PASSING)
-def test_trouble_that_passes_is_waited_out(
+def test_a_short_outage_is_waited_out(
     minio: MinioServer, prefix: str, proxy: S3Proxy, fault: Fault
 ) -> None:
     store = in_bucket(minio, prefix, proxy.endpoint)
@@ -181,7 +179,7 @@ def test_trouble_that_passes_is_waited_out(
 
 
 @pytest.mark.parametrize("fault", PASSING)
-def test_a_store_that_stays_in_trouble_is_no_damage_and_no_empty_listing(
+def test_a_long_outage_is_neither_damage_nor_an_empty_listing(
     minio: MinioServer, prefix: str, proxy: S3Proxy, fault: Fault
 ) -> None:
     store = in_bucket(minio, prefix, proxy.endpoint)
@@ -204,7 +202,7 @@ def test_a_listing_that_breaks_off_is_an_error(
         list(pages)
 
 
-def test_a_body_that_came_short_is_asked_for_again(
+def test_a_truncated_body_is_requested_again(
     minio: MinioServer, prefix: str, proxy: S3Proxy
 ) -> None:
     store = in_bucket(minio, prefix, proxy.endpoint)
@@ -229,7 +227,7 @@ def test_an_object_that_has_rotted_in_the_store_is_damaged(
     assert store.read("a/1") == b"first"
 
 
-def test_damage_goes_between_processes_as_it_is() -> None:
+def test_damage_is_pickled_between_processes() -> None:
     for error in (Damaged(TOO_SHORT, "why", 7), ObjectMissing("name"), StoreFailed("why")):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), copy.args) == (type(error), str(error), error.args)

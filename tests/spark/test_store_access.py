@@ -44,7 +44,7 @@ POLICY = json.dumps(
 
 
 class Vault(NamedTuple):
-    """A cluster's bucket in a MinIO whose certificate no system trusts, and a way in."""
+    """A cluster's bucket in a MinIO whose certificate no system trusts, and the means of access."""
 
     url: str
     options: dict[str, Any]
@@ -55,7 +55,7 @@ class Vault(NamedTuple):
         return {**left, **changed}
 
     def flags(self, *without: str) -> list[str]:
-        """The options as a job is told them."""
+        """The options as arguments of a job."""
         return [
             part
             for name, value in self.without(*without).items()
@@ -104,7 +104,9 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("job", ["log_job", *(["audit"] if ALL else [])])
-def test_an_audit_reads_it(vault: Vault, spark: SparkSession, tmp_path: Path, job: str) -> None:
+def test_an_audit_reads_the_store(
+    vault: Vault, spark: SparkSession, tmp_path: Path, job: str
+) -> None:
     arguments = ["--store", vault.url, "--out", str(tmp_path), *vault.flags()]
     assert start(job, arguments) == CLEAN
     facts = json.loads((tmp_path / "findings.json").read_text())["facts"]
@@ -120,13 +122,13 @@ def test_a_job_without_the_token_or_the_ca_says_what_is_wrong(
         assert told in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_the_sources_of_objects_read_it(vault: Vault, spark: SparkSession) -> None:
+def test_the_sources_of_objects_read_the_store(vault: Vault, spark: SparkSession) -> None:
     register(spark)
     log = spark.read.format("streamd_log").options(store=vault.url, **vault.options).load()
     assert log.select("index").distinct().count() == vault.entries
 
 
-def test_streams_are_read_from_it(vault: Vault) -> None:
+def test_streams_are_read_from_the_store(vault: Vault) -> None:
     assert ask(store=vault.url, stream=STREAM, **vault.options)
 
 
@@ -150,7 +152,7 @@ def test_a_secret_may_stay_in_the_environment(
 def test_a_token_of_the_environment_goes_with_the_key_of_the_environment(
     minio: MinioServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another identity's token would be refused beside a key that is given."""
+    """Another identity's token would be refused together with a given key."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-another")
     options = {"access_key": minio.access_key_id, "secret_key": minio.secret_access_key}

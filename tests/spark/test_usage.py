@@ -1,4 +1,4 @@
-"""The usage report counts what clients sent, and what is stored of it."""
+"""The usage report counts the bytes that clients sent, and the bytes stored of them."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def test_objects_are_counted_with_their_sizes(report: Report) -> None:
         assert row.content_bytes >= row.stored_bytes
 
 
-def test_the_page_tells_the_same(report: Report) -> None:
+def test_the_page_shows_the_same_figures(report: Report) -> None:
     page = (report.out / "usage.html").read_text()
     assert f"Usage of {report.store}" in page
     assert size_shown(report.written.record_bytes) in page
     assert page.count("<svg") == 3
 
 
-def test_without_a_store_it_is_not_run(
+def test_the_report_needs_a_store(
     report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty").mkdir()

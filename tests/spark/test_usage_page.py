@@ -1,4 +1,4 @@
-"""The usage report's page: it stands by itself, and no name in it is taken for anything else."""
+"""The usage report's page is self-contained, and escapes every name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALLOWED = {*_OF_THE_PAGE.split(), *_OF_PLOTS.split()}
 
 
 class Parsed(HTMLParser):
-    """What a browser would make of a page: its elements, where they lead, and its text."""
+    """A page as a browser parses it: elements, links and text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -78,12 +78,12 @@ def test_hostile_names_are_text_and_nothing_else() -> None:
     assert "x" * 121 not in text
 
 
-def test_names_do_not_change_what_the_page_is_made_of() -> None:
+def test_names_do_not_change_the_elements_of_the_page() -> None:
     plain = [f"bucket-{number}" for number in range(len(HOSTILE))]
     assert Parsed(render(page_of(HOSTILE))).tags == Parsed(render(page_of(plain))).tags
 
 
-def test_the_page_leads_nowhere() -> None:
+def test_the_page_has_no_links() -> None:
     found = Parsed(render(page_of(["team-a", "team-b"])))
     leading = [value for name, value in found.attributes if name in ("src", "href", "xlink:href")]
     assert leading
@@ -92,7 +92,7 @@ def test_the_page_leads_nowhere() -> None:
     assert found.tags.count("svg") == 3
 
 
-def test_a_store_without_anything_has_a_page_too() -> None:
+def test_an_empty_store_has_a_page_too() -> None:
     page = page_of(["team-a"])._replace(
         days=[], shown_buckets=[], hot_spots=[], first_day=None, last_day=None
     )
@@ -107,5 +107,5 @@ def test_the_same_usage_makes_the_same_page() -> None:
     ("count", "text"),
     [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.1e9, "2.1 GB"), (3e18, "3000.0 PB")],
 )
-def test_sizes_are_told_in_the_unit_that_fits(count: float, text: str) -> None:
+def test_sizes_are_shown_in_a_fitting_unit(count: float, text: str) -> None:
     assert size_shown(count) == text

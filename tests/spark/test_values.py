@@ -60,7 +60,7 @@ def array(kind: T.DataType, *messages: bytes, failfast: bool = False) -> list[An
     return found
 
 
-def test_what_fits_is_as_the_schema_has_it_whatever_stands_beside_it() -> None:
+def test_values_that_fit_are_converted_whatever_is_beside_them() -> None:
     fitting, misfits = json.dumps(FITTING).encode(), json.dumps(MISFITS).encode()
     assert array(ALL, fitting) == [FITTED]
     assert array(ALL, b" \n" + fitting, b"{}", failfast=True) == [FITTED, dict.fromkeys(FITTING)]
@@ -76,7 +76,7 @@ def test_what_fits_is_as_the_schema_has_it_whatever_stands_beside_it() -> None:
 
 
 @pytest.mark.parametrize("name", MISFITS)
-def test_each_misfit_is_found_by_failfast(name: str) -> None:
+def test_failfast_finds_each_value_that_does_not_fit(name: str) -> None:
     message = json.dumps({**FITTING, name: MISFITS[name]}).encode()
     if name == "text":  # JSON is text, whatever it is
         assert array(ALL, message, failfast=True)[0]["text"] == '{"a": 1}'
@@ -85,7 +85,7 @@ def test_each_misfit_is_found_by_failfast(name: str) -> None:
         array(ALL, b"{}", message, failfast=True)
 
 
-def test_messages_that_are_hardly_json_are_read() -> None:
+def test_unusual_json_that_the_server_accepts_is_read() -> None:
     """The server takes half a surrogate pair, and any number of digits."""
     kind = T.StructType().add("t", "string").add("n", "long")
     found = array(kind, rb'{"t": "\ud83d", "n": 1}', b'{"n": 1234567890123456789012, "t": "a"}')
@@ -97,7 +97,7 @@ def test_messages_that_are_hardly_json_are_read() -> None:
     ]
 
 
-def test_a_schema_is_that_of_all_values() -> None:
+def test_an_inferred_schema_covers_all_values() -> None:
     def inferred(*values: Any) -> str:
         return infer(values).simpleString()
 

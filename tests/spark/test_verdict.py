@@ -1,4 +1,4 @@
-"""One fault is told once: what follows from it is counted with it, what does not is not."""
+"""One fault is reported once, together with its consequences."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ STAND_ALONE = {
 
 
 @pytest.mark.parametrize("findings", FOLLOW.values(), ids=FOLLOW.keys())
-def test_what_follows_from_a_fault_is_counted_with_it(findings: list[Finding]) -> None:
+def test_consequences_of_a_fault_are_counted_with_it(findings: list[Finding]) -> None:
     for order in list(permutations(findings))[:24]:
         [fault] = fold(order).faults
         assert fault.finding == findings[0]
@@ -120,16 +120,16 @@ def test_what_follows_from_a_fault_is_counted_with_it(findings: list[Finding]) -
 
 
 @pytest.mark.parametrize("findings", STAND_ALONE.values(), ids=STAND_ALONE.keys())
-def test_faults_of_their_own_stand_by_themselves(findings: list[Finding]) -> None:
+def test_independent_faults_are_separate(findings: list[Finding]) -> None:
     assert {fault.finding for fault in fold(findings).faults} == set(findings)
 
 
-def test_what_two_jobs_met_is_told_once() -> None:
+def test_a_fault_that_two_jobs_found_is_reported_once() -> None:
     [fault] = fold([found("log_gap", index=5), found("log_gap", index=5)]).faults
     assert not fault.followers
 
 
-def test_what_is_only_listed_leaves_a_store_clean() -> None:
+def test_listed_objects_leave_a_store_clean() -> None:
     verdict = fold([found("pack_orphan", object=PACK)])
     assert verdict.is_clean
     assert [one.kind for one in verdict.listed] == ["pack_orphan"]
@@ -137,14 +137,14 @@ def test_what_is_only_listed_leaves_a_store_clean() -> None:
     assert "1 pack_orphan" in summary(verdict, ABOUT, {})
 
 
-def test_what_was_not_looked_at_is_no_clean_store() -> None:
+def test_a_store_that_was_not_fully_checked_is_not_clean() -> None:
     verdict = fold([], more=3)
     assert not verdict.is_clean
     assert "3 FINDINGS" in summary(verdict, ABOUT, {})
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_can_be_told(kind: str) -> None:
+def test_every_kind_can_be_reported(kind: str) -> None:
     made = found(kind, object=PACK, index=3, expected="one", found="another", **CHAT)
     verdict = fold([made])
     text = summary(verdict, ABOUT, {"log": "3 entries", "entries": 3})
@@ -153,8 +153,9 @@ def test_every_kind_can_be_told(kind: str) -> None:
     assert len(document["findings"]) + len(document["listed"]) == 1
 
 
-def test_the_summary_is_read_in_ten_seconds() -> None:
-    """A screen, however many findings there are; the worst first, with what they have in common."""
+def test_the_summary_fits_a_screen() -> None:
+    """At most a screen for any number of findings: the worst first, grouped by what they have in
+    common."""
     packs = [
         found("pack_missing", object=PACK.replace("00000001-0", f"{number:08x}-0"))
         for number in range(400)

@@ -1,4 +1,4 @@
-"""Where an audit that goes on from an earlier one begins."""
+"""Where an audit that continues from an earlier one begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamd_audit.watermark import (
 MARK = Watermark("7d0c3a52-7c4f-4a44-9f0d-0123456789ab", 812, 3, 0xC0FFEE)
 
 
-def test_an_audit_goes_on_from_the_watermark_of_the_last(tmp_path: Path) -> None:
+def test_an_audit_continues_from_the_last_watermark(tmp_path: Path) -> None:
     write_watermark(tmp_path, MARK)
     options = Options("store", tmp_path, since="last")
     assert begins_after(options, MARK.cluster) == (812, MARK)
@@ -29,7 +29,7 @@ def test_an_index_needs_no_watermark(tmp_path: Path) -> None:
     assert begins_after(Options("store", tmp_path), MARK.cluster) == (None, None)
 
 
-def test_without_a_watermark_of_this_cluster_it_is_not_run(tmp_path: Path) -> None:
+def test_an_audit_without_a_watermark_of_this_cluster_is_refused(tmp_path: Path) -> None:
     options = Options("store", tmp_path, since="last")
     with pytest.raises(NotRun, match="has no watermark"):
         begins_after(options, MARK.cluster)
@@ -41,7 +41,7 @@ def test_without_a_watermark_of_this_cluster_it_is_not_run(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cluster": "x"}', "no json"])
-def test_a_file_that_is_no_watermark_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_malformed_watermark_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "watermark.json").write_text(text)
     with pytest.raises(NotRun, match="is not a watermark"):
         read_watermark(tmp_path)

@@ -1,4 +1,4 @@
-"""The worked example of docs/spark.md, run as it stands there."""
+"""The worked example of docs/spark.md, run as printed."""
 
 from __future__ import annotations
 

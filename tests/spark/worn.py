@@ -1,4 +1,5 @@
-"""Buckets with a history: clusters that broke and went on, removed, merged, and were restored."""
+"""Buckets with a history: clusters that failed and recovered, removed, merged, and were
+restored."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tests.jepsen_like.workload import under_load
 from tests.spark.buckets import MINUTE_MS, Author, Place
 from tests.support.archived import restored
 
-# A third of a second: what is older than the newest state goes at once.
+# A third of a second: everything older than the newest state is removed at once.
 _RETENTION_H = 0.0001
 _MERGE_OF = 20
 # Log time never goes back, so each life begins after the one before it.
@@ -93,12 +94,12 @@ def _wait_archived(cluster: ClusterProcesses) -> None:
 
 
 class Worn(Exception):
-    """What should have happened to a bucket did not."""
+    """The cluster did not do what the bucket needs."""
 
 
 async def write_worn(directory: Path, place: Place) -> Restored:
-    """A cluster that removes and merges what it can, under two leaders; restored as another, which
-    does the same, and moves what is alive of its ancestor's packs."""
+    """A cluster that removes and merges what it can, under two leaders, and is restored as another
+    one, which does the same and moves the live slices of its ancestor's packs."""
     settings = {
         "archive_retention_hours": _RETENTION_H,
         "gc_grace_ms": 1,
@@ -139,8 +140,8 @@ async def write_worn(directory: Path, place: Place) -> Restored:
 
 
 async def write_on(directory: Path, place: Place) -> None:
-    """Let the node of a stopped `serving` go on where it was: it flushes, merges segments, makes
-    a state, and removes what is older than that, packs included."""
+    """Let the node of a stopped `serving` continue: it flushes, merges segments, writes a state,
+    and removes everything older, packs included."""
     config = place.cold(archive_retention_hours=_RETENTION_H, gc_grace_ms=1, gc_interval_ms=50)
     async with serving(directory, cold=config) as server, server.client() as http:
         server.clock.ahead_ms = _DAY_MS

@@ -1,4 +1,4 @@
-"""Attempts at a partition as Spark makes them, without Spark: rows in Arrow batches, a part."""
+"""Attempts at a partition as Spark makes them, without Spark: rows in Arrow batches."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
 
 @dataclass
 class Streams:
-    """A server's streams, asked without anything of the sink."""
+    """A server's streams, read without the sink's code."""
 
     port: int
 
@@ -109,7 +109,7 @@ class Streams:
             connection.close()
 
     def content(self, name: str) -> bytes:
-        """All that a stream holds, or nothing where there is none."""
+        """The whole content of a stream, empty if it does not exist."""
         parts, offset = [], "-1"
         while True:
             status, headers, body = self.ask("GET", f"{_path(name)}?offset={offset}")

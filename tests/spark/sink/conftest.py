@@ -1,4 +1,4 @@
-"""A server for the sink's tests, and a proxy before it that can lose what it passes on."""
+"""A server for the sink's tests, and a proxy before it that can lose requests and answers."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def _proxy(sink_server: ServerProcess) -> Iterator[S3Proxy]:
 
 @pytest.fixture
 def proxy(_proxy: S3Proxy) -> Iterator[S3Proxy]:
-    """A proxy that passes on all it gets unless it is told otherwise."""
+    """A proxy that forwards everything unless told otherwise."""
     yield _proxy
     _proxy.heal()

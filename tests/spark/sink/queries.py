@@ -66,7 +66,7 @@ class Driver:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                # What a driver that is killed leaves lying goes with the test's directory.
+                # Files of a killed driver are removed with the test's directory.
                 env={**os.environ, "SPARK_LOCAL_DIRS": str(checkpoint.with_suffix(".scratch"))},
                 cwd=Path(__file__).parents[3],
             )
@@ -78,7 +78,7 @@ class Driver:
             self._process.wait()
 
     def wait(self, timeout_s: float = START_S) -> None:
-        """Wait for the end of the query, which must be a good one."""
+        """Wait for the end of the query, which must succeed."""
         status = self._process.wait(timeout_s)
         assert status == 0, self._log.read_text(errors="replace")[-6000:]
 

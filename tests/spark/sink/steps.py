@@ -1,5 +1,5 @@
-"""The steps of a micro-batch, as the servers see them: a task looks for other journals, asks what
-its streams are, proposes a plan, and appends rows."""
+"""The steps of a micro-batch, as the servers see them: a task looks for other journals, asks for
+the metadata of its streams, proposes a plan, and appends rows."""
 
 from __future__ import annotations
 

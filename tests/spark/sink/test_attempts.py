@@ -1,4 +1,4 @@
-"""Attempts at one partition: repeated, at the same time, in other orders, and broken off."""
+"""Attempts at one partition: repeated, concurrent, in other orders, and interrupted."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def broken_off(rows: Sequence[Row], after: int) -> Iterator[Row]:
 
 
 @pytest.mark.usefixtures("small")
-def test_rows_come_to_the_streams_they_name_in_their_order(sink: Sink, streams: Streams) -> None:
+def test_rows_are_appended_in_order_to_the_streams_they_name(sink: Sink, streams: Streams) -> None:
     rows = rows_for(sink, 1000)
     assert sink.write(rows) == 0
     assert_holds(streams, rows)
@@ -77,7 +77,7 @@ def test_a_task_that_is_run_twice_appends_once(sink: Sink, streams: Streams) -> 
 
 
 @pytest.mark.usefixtures("small")
-def test_a_task_that_died_midway_is_completed_by_the_next(sink: Sink, streams: Streams) -> None:
+def test_a_task_that_died_midway_is_completed_by_its_retry(sink: Sink, streams: Streams) -> None:
     rows = rows_for(sink, 1000)
     for after in (70, 333, 1000):
         with pytest.raises(ConnectionResetError):
@@ -87,7 +87,7 @@ def test_a_task_that_died_midway_is_completed_by_the_next(sink: Sink, streams: S
 
 
 @pytest.mark.usefixtures("small")
-def test_rows_in_another_order_go_where_the_first_attempt_put_them(
+def test_rows_in_another_order_keep_the_order_of_the_first_attempt(
     sink: Sink, streams: Streams
 ) -> None:
     rows = rows_for(sink, 1000)
@@ -103,7 +103,7 @@ def test_rows_in_another_order_go_where_the_first_attempt_put_them(
 
 
 @pytest.mark.usefixtures("small")
-def test_equal_rows_are_as_many_as_there_are(sink: Sink, streams: Streams) -> None:
+def test_equal_rows_are_all_kept(sink: Sink, streams: Streams) -> None:
     rows = [(f"{sink.sink_id}/s{number % 2}", b"[%d]" % (number % 7)) for number in range(600)]
     with pytest.raises(ConnectionResetError):
         sink.write(broken_off(rows, 300))
@@ -137,8 +137,8 @@ def test_a_zombie_of_an_older_batch_is_fenced_and_changes_nothing(
 
 @pytest.mark.usefixtures("small")
 def test_a_zombie_that_knows_its_plan_changes_nothing(sink: Sink, streams: Streams) -> None:
-    """It wakes between its entry in the journal and its first append, two batches later; one of
-    its streams has had no rows since, so nothing but the plan holds it back."""
+    """It wakes between its entry in the journal and its first append, two batches later; one of its
+    streams has had no rows since, so only the plan holds it back."""
     first = rows_for(sink, 100, streams=2)
     second = rows_for(sink, 100, streams=1, start=100)
 
@@ -165,7 +165,7 @@ def test_batches_follow_each_other_and_begin_at_sequence_0(sink: Sink, streams: 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("change", [lambda rows: rows[:-1], lambda rows: [*rows, rows[0]]])
-def test_other_rows_than_the_first_time_are_refused(
+def test_a_retry_with_other_rows_is_refused(
     sink: Sink, streams: Streams, change: Callable[[list[Row]], list[Row]]
 ) -> None:
     rows = rows_for(sink, 500)
@@ -176,7 +176,7 @@ def test_other_rows_than_the_first_time_are_refused(
 
 
 @pytest.mark.usefixtures("small")
-def test_a_batch_is_not_gone_on_with_in_other_partitions(sink: Sink, streams: Streams) -> None:
+def test_a_batch_does_not_continue_in_other_partitions(sink: Sink, streams: Streams) -> None:
     """Partition 0 had every other row and died; of three, partition 2 is given some of them."""
     rows = rows_for(sink, 600)
     with pytest.raises(ConnectionResetError):
@@ -192,7 +192,7 @@ def test_a_batch_is_not_gone_on_with_in_other_partitions(sink: Sink, streams: St
 
 
 @pytest.mark.usefixtures("small")
-def test_equal_rows_of_two_partitions_are_no_change_of_partitions_if_the_user_says_so(
+def test_equal_rows_in_two_partitions_are_allowed_by_an_option(
     sink: Sink, streams: Streams
 ) -> None:
     rows = [(f"{sink.sink_id}/s", b'"tick"')] * 50
@@ -205,11 +205,11 @@ def test_equal_rows_of_two_partitions_are_no_change_of_partitions_if_the_user_sa
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(40 if ALL else 5))
-def test_whatever_fails_and_is_run_again_each_row_is_there_once(
+def test_each_row_is_stored_once_whatever_fails_and_is_retried(
     seed: int, proxy: S3Proxy, streams: Streams
 ) -> None:
     """Requests and answers are lost, tasks die midway and have twins, rows come in any order,
-    drivers are restarted, and zombies of older batches wake up."""
+    drivers restart, and zombies of older batches wake up."""
     seeded = random.Random(seed)
     sink = new_sink(proxy.endpoint, retry_for_s=0.0)
     batches = [rows_for(sink, 300, streams=4, start=300 * epoch) for epoch in range(3)]
@@ -278,7 +278,7 @@ def test_a_stream_outside_of_buckets_takes_bytes_one_by_one(sink: Sink, streams:
     assert (streams.content(name), streams.records(name)) == (b"ab", 2)
 
 
-def test_a_record_that_is_no_json_is_refused_before_anything_is_written(
+def test_a_malformed_json_record_is_refused_before_anything_is_written(
     sink: Sink, streams: Streams
 ) -> None:
     rows = rows_for(sink, 20)
@@ -289,9 +289,7 @@ def test_a_record_that_is_no_json_is_refused_before_anything_is_written(
     assert streams.messages(rows[0][0]) == []
 
 
-def test_a_stream_that_is_not_there_is_made_if_that_is_asked_for(
-    sink: Sink, streams: Streams
-) -> None:
+def test_an_absent_stream_is_created_if_requested(sink: Sink, streams: Streams) -> None:
     name = f"{sink.sink_id}/absent"
     with pytest.raises(NotWritten, match=r"STREAM_NOT_FOUND.*option create=true makes it"):
         sink.restarted(create=None).write([(name, b"1")])
@@ -312,7 +310,7 @@ def test_rows_for_a_closed_stream_are_an_error_or_skipped(sink: Sink, streams: S
     assert (streams.messages(name), streams.messages(other)) == ([], [2])
 
 
-def test_the_driver_tells_how_many_rows_were_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_driver_logs_how_many_rows_were_skipped(capsys: pytest.CaptureFixture[str]) -> None:
     schema = StructType().add("stream", StringType()).add("record", StringType())
     writer = StreamWriter({"url": "http://h"}, schema, overwrite=False)
     writer.commit([Written(3, 0), Written(3, 0)], 3)
@@ -321,9 +319,7 @@ def test_the_driver_tells_how_many_rows_were_skipped(capsys: pytest.CaptureFixtu
     assert "skipped 7 rows" in capsys.readouterr().err
 
 
-def test_a_stream_that_was_created_again_is_written_to_as_what_it_is_now(
-    sink: Sink, streams: Streams
-) -> None:
+def test_a_recreated_stream_is_written_with_its_present_type(sink: Sink, streams: Streams) -> None:
     name = f"{sink.sink_id}/again"
     streams.create(name)
     sink.write([(name, b"1")])
@@ -338,7 +334,7 @@ def test_a_stream_that_was_created_again_is_written_to_as_what_it_is_now(
 def test_the_journals_of_a_sink_are_listed_and_deleted_by_its_id(
     sink_server: ServerProcess, streams: Streams
 ) -> None:
-    """As docs/spark.md has it for queries that were given up, and for no others."""
+    """As docs/spark.md describes for abandoned queries, and for no others."""
     sink = new_sink(sink_server.url)
     other = Sink(sink.settings, f"{sink.sink_id}2", sink.run)
     rows = rows_for(sink, 10)
@@ -355,7 +351,7 @@ def test_the_journals_of_a_sink_are_listed_and_deleted_by_its_id(
     assert_holds(streams, rows * 4)
 
 
-def test_a_journal_keeps_little_of_batches_that_are_over(
+def test_a_journal_keeps_little_of_finished_batches(
     sink: Sink, streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamd.spark.sink.plan.MOST_STALE_BYTES", 2000)

@@ -19,10 +19,10 @@ ALL = os.environ.get("AUDIT_TESTS") == "all"
 HALF_DONE = Step(Moment.BEHIND, "POST", "/v1/stream/", 1)
 
 
-def test_worker_driver_and_leader_killed_in_a_micro_batch_leave_each_row_once(
+def test_killing_worker_driver_and_leader_in_a_micro_batch_leaves_each_row_once(
     tmp_path: Path,
 ) -> None:
-    """The task is run again, then the query from its checkpoint, on the nodes that are left."""
+    """The task is retried, then the query from its checkpoint, on the remaining nodes."""
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     source.mkdir()
     bucket, every = uuid4().hex, list[Row]()

@@ -52,7 +52,7 @@ def rows_for(bucket: str, batch: int, count: int = 40) -> list[Row]:
 
 
 def outcome(query: StreamingQuery) -> str:
-    """How a query ended: nothing, or what Spark says of its failure."""
+    """How a query ended: nothing, or Spark's message about its failure."""
     try:
         query.awaitTermination()
     except PySparkException as error:
@@ -82,14 +82,14 @@ def test_a_write_with_an_id_can_be_repeated(
     assert streams.records(f"{sink.sink_id}/s") == 200
 
 
-def test_a_batch_that_a_function_writes_twice_is_there_once(
+def test_a_batch_that_a_function_writes_twice_is_stored_once(
     session: SparkSession,
     sink_server: ServerProcess,
     sink: Sink,
     streams: Streams,
     tmp_path: Path,
 ) -> None:
-    """The function of `foreachBatch` fails when it has written: Spark runs the batch again."""
+    """The function of `foreachBatch` fails after writing, and Spark runs the batch again."""
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     source.mkdir()
     batches = [rows_for(sink.sink_id, number) for number in range(2)]
@@ -128,7 +128,7 @@ def test_a_batch_that_a_function_writes_twice_is_there_once(
         ({"url": "http://h", "epoch": "1"}, "'a/b' as stream, '1' as record", "option id with it"),
     ],
 )
-def test_what_cannot_be_written_is_said_before_a_task_begins(
+def test_rows_that_cannot_be_written_are_refused_before_a_task_begins(
     session: SparkSession, options: dict[str, str], columns: str, said: str
 ) -> None:
     table = session.sql(f"select {columns}")
@@ -149,7 +149,7 @@ def test_a_query_whose_workers_are_killed_at_its_steps_leaves_each_row_once(
     proxy: S3Proxy,
     tmp_path: Path,
 ) -> None:
-    """The query fails, and goes on from its checkpoint."""
+    """The query fails, and continues from its checkpoint."""
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     source.mkdir()
     every, failures = list[Row](), 0
@@ -176,7 +176,7 @@ def test_a_query_whose_workers_are_killed_at_its_steps_leaves_each_row_once(
 
 
 @pytest.mark.skipif(not ALL, reason="its parts are tested without Spark: AUDIT_TESTS=all")
-def test_a_batch_is_ended_in_the_partitions_in_which_it_was_begun(
+def test_a_batch_ends_in_the_partitions_in_which_it_began(
     session: SparkSession, sink: Sink, streams: Streams, proxy: S3Proxy, tmp_path: Path
 ) -> None:
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
