@@ -180,6 +180,17 @@ STREAM_EARLIEST_OFFSET = Header(
     "Stream-Earliest-Offset", "streamd",
     response=Use("The first offset that can still be read.", OFFSET),
 )  # fmt: skip
+STREAM_FIRST_OFFSET = Header(
+    "Stream-First-Offset", "streamd",
+    response=Use(
+        "The offset of the first record: of a batch, or of an answer to `record` or `framing`.",
+        OFFSET,
+    ),
+)  # fmt: skip
+STREAM_CONTENT_TYPE = Header(
+    "Stream-Content-Type", "streamd",
+    response=Use("The stream's own, where Content-Type is that of the framing.", TEXT),
+)  # fmt: skip
 
 # -- conditions, caches and codings -----------------------------------------------------------
 
@@ -222,16 +233,7 @@ RETRY_AFTER = Header(
 _ONLY_SENT = (
     ("Producer-Expected-Seq", "5.2.1", "The Producer-Seq that is next.", NUMBER),
     ("Producer-Received-Seq", "5.2.1", "The Producer-Seq that came instead.", NUMBER),
-    (
-        "Stream-First-Offset", "streamd",
-        "The offset of the first record: of a batch, or of an answer to `record` or `framing`.",
-        OFFSET,
-    ),
     ("Stream-Last-Offset", "streamd", "The offset of a batch's last record.", OFFSET),
-    (
-        "Stream-Content-Type", "streamd",
-        "The stream's own, where Content-Type is that of the framing.", TEXT,
-    ),
     ("Cache-Control", "8.1, 10.7", "Whether a cache may keep the answer.", TEXT),
     ("Vary", "RFC 9110, 12.5.5", "The answer depends on Accept-Encoding.", TEXT),
     ("Allow", "RFC 9110, 10.2.1", "The methods of this path.", TEXT),

@@ -11,6 +11,16 @@ import numpy as np
 
 from streamd.client.names import parse_name
 from streamd.client.transport import RETRY_FOR_S, Answer, ApiError, Server
+from streamd.headers import (
+    CONTENT_TYPE,
+    ETAG,
+    STREAM_CONTENT_TYPE,
+    STREAM_EARLIEST_OFFSET,
+    STREAM_FIRST_OFFSET,
+    STREAM_NEXT_OFFSET,
+    STREAM_SNAPSHOT_OFFSET,
+    STREAM_UP_TO_DATE,
+)
 from streamd.spark.errors import NotUnderstood, StreamMissing, Trimmed
 from streamd.spark.options import BadOption
 from streamd.spark.streams import Described, Piece, Range, Snapshot
@@ -80,9 +90,9 @@ class Remote:
         answer = self._ask("HEAD", name)
         return Described(
             name,
-            answer.headers.get("content-type", ""),
-            _incarnation(answer.headers.get("etag", "")),
-            _position(answer, "stream-next-offset"),
+            answer.headers.get(CONTENT_TYPE, ""),
+            _incarnation(answer.headers.get(ETAG, "")),
+            _position(answer, STREAM_NEXT_OFFSET),
         )
 
     def listed(self, bucket: str, prefix: str) -> Iterator[Described]:
@@ -110,7 +120,7 @@ class Remote:
 
     def boundary(self, name: str, record: int) -> Position:
         answer = self._ask("HEAD", name, {"record": str(record)})
-        return _position(answer, "stream-first-offset")
+        return _position(answer, STREAM_FIRST_OFFSET)
 
     def located(self, wanted: Range) -> Range:
         return wanted
@@ -121,14 +131,14 @@ class Remote:
         query = {"framing": "lengths", "record": str(start)}
         while True:
             answer = self._ask("GET", name, query)
-            if _incarnation(answer.headers.get("etag", "")) != wanted.incarnation:
+            if _incarnation(answer.headers.get(ETAG, "")) != wanted.incarnation:
                 raise StreamMissing(f"{name} was deleted, and another made of the same name")
             piece = _piece(answer)
             if len(piece.lengths):
                 yield piece
-            if "stream-up-to-date" in answer.headers:
+            if STREAM_UP_TO_DATE in answer.headers:
                 return
-            query = {"framing": "lengths", "offset": answer.headers["stream-next-offset"]}
+            query = {"framing": "lengths", "offset": answer.headers[STREAM_NEXT_OFFSET]}
 
     def snapshot(self, name: str) -> Snapshot:
         try:
@@ -137,14 +147,14 @@ class Remote:
             if refusal.status in _GONE:
                 raise StreamMissing(f"there is no snapshot of {name}") from None
             raise
-        at = _position(answer, "stream-snapshot-offset")
-        return Snapshot(at, answer.headers.get("content-type", ""), answer.body)
+        at = _position(answer, STREAM_SNAPSHOT_OFFSET)
+        return Snapshot(at, answer.headers.get(CONTENT_TYPE, ""), answer.body)
 
     def _ask(self, method: str, name: str, query: dict[str, str] | None = None) -> Answer:
         try:
             return self._server.ask(method, parse_name(name).path, params=query)
         except ApiError as refusal:
-            earliest = parse_offset(refusal.headers.get("stream-earliest-offset", "").encode())
+            earliest = parse_offset(refusal.headers.get(STREAM_EARLIEST_OFFSET, "").encode())
             if refusal.status == 410 and earliest is not None:
                 raise Trimmed(name, earliest) from None
             if refusal.status in _GONE:
@@ -161,12 +171,12 @@ _OLD = "the server's answer lacks what its present version tells: it is older th
 
 def _piece(answer: Answer) -> Piece:
     headers = answer.headers
-    if "stream-content-type" not in headers:
+    if STREAM_CONTENT_TYPE not in headers:
         raise NotUnderstood(_OLD)
     count = int.from_bytes(answer.body[:4])
     lengths = np.frombuffer(answer.body, dtype=">u4", count=count, offset=4).astype(np.int64)
-    start = _position(answer, "stream-first-offset")
-    return Piece(headers["stream-content-type"], start, lengths, answer.body[4 + 4 * count :])
+    start = _position(answer, STREAM_FIRST_OFFSET)
+    return Piece(headers[STREAM_CONTENT_TYPE], start, lengths, answer.body[4 + 4 * count :])
 
 
 def _position(answer: Answer, header: str) -> Position:

@@ -9,6 +9,17 @@ import msgspec
 
 from streamd.client.names import parse_name
 from streamd.client.transport import Answer, ApiError, Server
+from streamd.headers import (
+    CONTENT_TYPE,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    PRODUCER_SEQ,
+    STREAM_EARLIEST_OFFSET,
+    STREAM_FIRST_OFFSET,
+    STREAM_NEXT_OFFSET,
+    STREAM_TTL,
+    STREAM_UP_TO_DATE,
+)
 from streamd.spark.sink.errors import Fenced
 
 # How much of batches that are over may lie in a journal.
@@ -86,18 +97,18 @@ class Journal:
         answer = self._propose(entry)
         if answer.status == 200:
             if entry.number == 0:
-                self._trim(answer.headers["stream-first-offset"])
+                self._trim(answer.headers[STREAM_FIRST_OFFSET])
             return entry
         self.read()
         return self._known[entry.number]
 
     def _propose(self, entry: Entry) -> Answer:
         payload = _ENCODER.encode(entry)
-        headers = {
-            "Content-Type": _JSON,
-            "Producer-Id": "plan",
-            "Producer-Epoch": str(entry.epoch),
-            "Producer-Seq": str(entry.number),
+        headers: dict[str, str] = {
+            CONTENT_TYPE: _JSON,
+            PRODUCER_ID: "plan",
+            PRODUCER_EPOCH: str(entry.epoch),
+            PRODUCER_SEQ: str(entry.number),
         }
         frame = len(payload).to_bytes(4, "big") + payload
         for is_first_try in (True, False):
@@ -105,7 +116,7 @@ class Journal:
                 return self._server.ask("POST", self._batch_path, headers=headers, body=frame)
             except ApiError as refusal:
                 if refusal.status == 403:
-                    newest = refusal.headers.get("producer-epoch", "a later one")
+                    newest = refusal.headers.get(PRODUCER_EPOCH, "a later one")
                     raise Fenced(
                         f"batch {entry.epoch} of sink {self._part.sink_id} is over, batch "
                         f"{newest} has begun: this task is a leftover of it"
@@ -116,9 +127,9 @@ class Journal:
         raise AssertionError
 
     def _create(self) -> None:
-        headers = {"Content-Type": _JSON}
+        headers: dict[str, str] = {CONTENT_TYPE: _JSON}
         if self._part.nameless:
-            headers["Stream-TTL"] = str(NAMELESS_TTL_S)
+            headers[STREAM_TTL] = str(NAMELESS_TTL_S)
         self._server.ask("PUT", self._stream.path, headers=headers)
 
     def read(self) -> None:
@@ -145,7 +156,7 @@ class Journal:
             path = f"{self._stream.bucketed_path()}/snapshot/{offset}"
             # Whether it is trimmed now, or by another attempt, or later, makes no difference.
             with suppress(ApiError):
-                self._server.ask("PUT", path, headers={"Content-Type": _JSON}, body=b"{}")
+                self._server.ask("PUT", path, headers={CONTENT_TYPE: _JSON}, body=b"{}")
         if len(self._trimmed) == _REMEMBERED:
             self._trimmed.clear()
         self._trimmed[self._stream.path] = at
@@ -161,11 +172,11 @@ def read_entries(server: Server, path: str, offset: str = _START) -> tuple[str, 
         try:
             answer = server.ask("GET", path, params={"offset": offset})
         except ApiError as refusal:
-            if refusal.status != 410 or "stream-earliest-offset" not in refusal.headers:
+            if refusal.status != 410 or STREAM_EARLIEST_OFFSET not in refusal.headers:
                 raise
-            offset = refusal.headers["stream-earliest-offset"]
+            offset = refusal.headers[STREAM_EARLIEST_OFFSET]
             continue
         entries += _DECODER.decode(answer.body)
-        offset = answer.headers["stream-next-offset"]
-        if answer.headers.get("stream-up-to-date", "").lower() == "true":
+        offset = answer.headers[STREAM_NEXT_OFFSET]
+        if answer.headers.get(STREAM_UP_TO_DATE, "").lower() == "true":
             return offset, entries

@@ -8,6 +8,7 @@ from threading import Condition, Thread
 from typing import NamedTuple
 
 from streamd.client.transport import ApiError, Server
+from streamd.headers import CONTENT_TYPE, PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 from streamd.spark.sink.errors import Fenced, NotWritten
 from streamd.spark.sink.plan import Part
 from streamd.spark.sink.targets import Target
@@ -113,11 +114,11 @@ class Sender:
 
     def _append(self, server: Server, request: _Request) -> None:
         target = request.target
-        headers = {
-            "Content-Type": target.content_type,
-            "Producer-Id": self._part.producer_id,
-            "Producer-Epoch": str(self._part.epoch),
-            "Producer-Seq": str(request.seq),
+        headers: dict[str, str] = {
+            CONTENT_TYPE: target.content_type,
+            PRODUCER_ID: self._part.producer_id,
+            PRODUCER_EPOCH: str(self._part.epoch),
+            PRODUCER_SEQ: str(request.seq),
         }
         try:
             server.ask("POST", target.path, headers=headers, body=request.body)

@@ -10,6 +10,7 @@ from struct import Struct
 from streamd.client.appending import metadata
 from streamd.client.names import BadName, StreamName, parse_name
 from streamd.client.transport import ApiError, Server
+from streamd.headers import CONTENT_TYPE
 from streamd.spark.options import DEFAULT_BUCKET
 from streamd.spark.sink.errors import BadRow, NotWritten
 from streamd.spark.sink.settings import Settings
@@ -120,7 +121,7 @@ class Targets:
                 hint = "; option create=true makes it" if refusal.status == 404 else ""
                 raise NotWritten(f"stream {name}: {refusal}{hint}") from None
             headers = self._made(server, stream, self._create)
-        kind = headers["content-type"]
+        kind = headers[CONTENT_TYPE]
         if is_json(kind):
             return Target(name, stream.path, kind, is_json=True, is_framed=False)
         batch_path = _batch_path(name)
@@ -131,7 +132,7 @@ class Targets:
     def _made(self, server: Server, stream: StreamName, content_type: str) -> Mapping[str, str]:
         """Make a stream, or find that somebody has."""
         try:
-            return server.ask("PUT", stream.path, headers={"Content-Type": content_type}).headers
+            return server.ask("PUT", stream.path, headers={CONTENT_TYPE: content_type}).headers
         except ApiError as refusal:
             raise NotWritten(f"stream {stream.written} cannot be made: {refusal}") from None
 
