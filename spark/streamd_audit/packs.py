@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from struct import Struct, pack
 from sys import byteorder
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from crc32c import crc32c
@@ -30,6 +30,8 @@ HEAD_BYTES = _HEAD.size
 END_BYTES = _END.size
 _SLICE = Struct(">IQI")
 SLICE_HEAD_BYTES = _SLICE.size
+# Of a pack's end: nearly all footers fit, so that one request brings them.
+_TAIL_BYTES = 64 * 1024
 
 _Unsigned = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -85,6 +87,14 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
     @property
     def end_byte(self) -> int:
         return self.start_byte + len(self.data)
+
+
+class SliceHead(NamedTuple):
+    """What a slice begins with; `length` is that of its chunk in bytes."""
+
+    crc: int
+    stream_id: int
+    length: int
 
 
 class Slice(msgspec.Struct, gc=False):
@@ -145,20 +155,38 @@ def read_footer(footer: Buffer, end: PackEnd) -> list[SliceRef]:
     return refs
 
 
-def read_slice(content: Buffer) -> Slice:
-    """The slice in exactly these bytes of a pack. Raises `Damaged`."""
+def read_slice_head(content: Buffer) -> SliceHead:
+    """The head of the slice with which these bytes begin. Raises `Damaged`."""
     if len(content) < SLICE_HEAD_BYTES:
         raise Damaged(TOO_SHORT, f"a slice has {len(content)} bytes")
+    return SliceHead(*_SLICE.unpack_from(content))
+
+
+def read_slice(content: Buffer) -> Slice:
+    """The slice in exactly these bytes of a pack. Raises `Damaged`."""
+    head = read_slice_head(content)
     view = memoryview(content)
-    stored, stream_id, length = _SLICE.unpack_from(view)
     crc = crc32c(view[4:])
-    if crc != stored:
-        raise Damaged(SLICE_CRC, f"a slice has CRC-32C {crc:08x}, not {stored:08x}")
-    if length != len(view) - SLICE_HEAD_BYTES:
-        raise Damaged(
-            CONTRADICTION, f"a slice's chunk has {len(view) - SLICE_HEAD_BYTES} bytes, not {length}"
-        )
-    return Slice(stream_id, crc, len(view), read_chunk(view[SLICE_HEAD_BYTES:]))
+    if crc != head.crc:
+        raise Damaged(SLICE_CRC, f"a slice has CRC-32C {crc:08x}, not {head.crc:08x}")
+    size = len(view) - SLICE_HEAD_BYTES
+    if head.length != size:
+        raise Damaged(CONTRADICTION, f"a slice's chunk has {size} bytes, not {head.length}")
+    return Slice(head.stream_id, crc, len(view), read_chunk(view[SLICE_HEAD_BYTES:]))
+
+
+def walk(content: Buffer) -> Iterator[tuple[int, memoryview]]:
+    """Offset and bytes of each slice from the head of a pack on, without its footer; ends before
+    the first that is cut off or does not have its checksum."""
+    view, at = memoryview(content), HEAD_BYTES
+    while at + SLICE_HEAD_BYTES <= len(view):
+        head = read_slice_head(view[at:])
+        size = SLICE_HEAD_BYTES + head.length
+        found = view[at : at + size]
+        if len(found) < size or crc32c(found[4:]) != head.crc:
+            return
+        yield at, found
+        at += size
 
 
 def read_chunk(content: Buffer) -> Chunk:
@@ -205,11 +233,21 @@ def records_digest(chunk: Chunk) -> bytes:
     return digest.digest()[:16]
 
 
+def read_refs(read: Callable[[int, int], Buffer], size: int) -> list[SliceRef]:
+    """The slices of a pack of `size` bytes, by its footer alone; `read` takes an offset and a
+    length. Raises `Damaged`, and what `read` raises."""
+    start = max(0, size - _TAIL_BYTES)
+    tail = read(start, size - start)
+    end = read_end(tail[-END_BYTES:], size)
+    if end.footer_offset < start:
+        return read_footer(read(end.footer_offset, end.footer_bytes), end)
+    return read_footer(tail[end.footer_offset - start : -END_BYTES], end)
+
+
 def read_pack(content: Buffer) -> tuple[PackHead, list[SliceRef]]:
     """The head and the footer of a whole pack; slices are not looked at. Raises `Damaged`."""
     head = read_head(content)
-    end = read_end(content[-END_BYTES:], len(content))
-    return head, read_footer(content[end.footer_offset : -END_BYTES], end)
+    return head, read_refs(lambda at, length: content[at : at + length], len(content))
 
 
 def check_pack(content: Buffer) -> Iterator[tuple[SliceRef, Slice]]:

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from struct import Struct
 from typing import NamedTuple
-
-from crc32c import crc32c
 
 from streamd_audit.errors import (
     BAD_MSGPACK,
@@ -25,7 +22,6 @@ from streamd_audit.errors import (
 from streamd_audit.findings import Finding, finding
 from streamd_audit.names import PackName
 from streamd_audit.packs import (
-    HEAD_BYTES,
     SLICE_HEAD_BYTES,
     Chunk,
     SliceRef,
@@ -33,7 +29,9 @@ from streamd_audit.packs import (
     read_head,
     read_pack,
     read_slice,
+    read_slice_head,
     records_digest,
+    walk,
 )
 
 
@@ -53,7 +51,6 @@ class JudgedPack:
     held: list[Held]
 
 
-_SLICE = Struct(">IQI")
 _UNREADABLE = Held(None, ())
 _RECORD_DIGEST_BYTES = 16
 
@@ -224,27 +221,21 @@ class _Judge:
 
     def _walk(self) -> Iterator[tuple[int, int]]:
         """Offset and CRC-32C of the slices that lie end to end and are whole."""
-        at = HEAD_BYTES
-        while at + SLICE_HEAD_BYTES <= len(self._content):
-            crc, _, length = _SLICE.unpack_from(self._view, at)
-            end = at + SLICE_HEAD_BYTES + length
-            if end > len(self._content) or crc32c(self._view[at + 4 : end]) != crc:
-                return
-            yield at, crc
-            at = end
+        return ((at, read_slice_head(found).crc) for at, found in walk(self._content))
 
     def _alike(self, ref: SliceRef) -> bool:
         """Whether a slice that says it has the same records begins where a reference points."""
-        if ref.offset + ref.length > len(self._content):
+        view = self._view[ref.offset : ref.offset + ref.length]
+        if len(view) < max(ref.length, SLICE_HEAD_BYTES):
             return False
-        _, stream_id, length = _SLICE.unpack_from(self._view, ref.offset)
-        if (stream_id, length) != (ref.stream_id, ref.length - SLICE_HEAD_BYTES):
+        head = read_slice_head(view)
+        if (head.stream_id, head.length) != (ref.stream_id, ref.length - SLICE_HEAD_BYTES):
             return False
         try:
-            chunk = read_chunk(self._view[ref.offset + SLICE_HEAD_BYTES : ref.offset + ref.length])
+            chunk = read_chunk(view[SLICE_HEAD_BYTES:])
         except Damaged:
             return True
-        return _place(stream_id, chunk)[:2] == _place_said(ref)[:2]
+        return _place(head.stream_id, chunk)[:2] == _place_said(ref)[:2]
 
 
 def _place(stream_id: int, chunk: Chunk) -> tuple[int, ...]:

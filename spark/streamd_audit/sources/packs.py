@@ -1,27 +1,22 @@
-"""``streamd_packs``: the packs in the cold store; and how footers are read, for slices as well."""
+"""``streamd_packs``: the packs in the cold store."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 from streamd_audit.framing import check_digest
 from streamd_audit.names import PACKS, PackName
 from streamd_audit.packs import (
-    END_BYTES,
     HEAD_BYTES,
-    SliceRef,
     check_name,
-    read_end,
-    read_footer,
     read_head,
     read_pack,
+    read_refs,
 )
 from streamd_audit.sources.planning import Piece
 from streamd_audit.sources.source import BucketSource, ObjectReader, holds
 from streamd_audit.store import Store
-
-# Of a pack's end: nearly all footers fit, so that one request brings them.
-_TAIL_BYTES = 64 * 1024
 
 
 class PacksReader(ObjectReader):
@@ -43,7 +38,7 @@ class PacksReader(ObjectReader):
             check_digest(piece.name, content)
         elif not self.columns.isdisjoint(("slices", "footer_ok", "problem")):
             row["footer_ok"] = False
-            refs = footer_of(store, piece)
+            refs = read_refs(partial(store.read, piece.name), piece.size)
             row["footer_ok"], row["slices"] = True, len(refs)
             check_name(name, read_head(store.read(piece.name, 0, HEAD_BYTES)))
 
@@ -65,16 +60,3 @@ class PacksSource(BucketSource):
         "sha256_ok": "boolean",
         "problem": "string",
     }
-
-
-def footer_of(store: Store, piece: Piece) -> list[SliceRef]:
-    """The slices of a pack by its footer, which is read alone. Raises `Damaged`,
-    `ObjectMissing`."""
-    size = piece.size
-    start = max(0, size - _TAIL_BYTES)
-    tail = store.read(piece.name, start, size - start)
-    end = read_end(tail[-END_BYTES:], size)
-    if end.footer_offset < start:
-        tail = store.read(piece.name, end.footer_offset, start - end.footer_offset) + tail
-        start = end.footer_offset
-    return read_footer(tail[end.footer_offset - start : -END_BYTES], end)

@@ -13,19 +13,19 @@ from streamd_audit.errors import SLICE_CRC, Damaged, ObjectMissing
 from streamd_audit.framing import Buffer, check_digest
 from streamd_audit.names import PackName, parse
 from streamd_audit.packs import (
-    HEAD_BYTES,
-    SLICE_HEAD_BYTES,
     Chunk,
     Slice,
     SliceRef,
     check_name,
     check_slice,
     read_pack,
+    read_refs,
     read_slice,
     records_digest,
+    walk,
 )
 from streamd_audit.sources.log_columns import binary, digests_of
-from streamd_audit.sources.packs import PacksReader, footer_of
+from streamd_audit.sources.packs import PacksReader
 from streamd_audit.sources.planning import Piece
 from streamd_audit.sources.source import BATCH_BYTES, BATCH_ROWS, BucketSource
 from streamd_audit.store import Store
@@ -77,7 +77,7 @@ class SlicesReader(PacksReader):
         is_narrowed = piece.parts > 1 or any(column in self.filters for column in _OF_REFS)
         needs_digest = "pack_sha256_ok" in self.columns
         if not needs_digest and (is_narrowed or not self._needs_records):
-            refs = footer_of(store, piece)
+            refs = read_refs(partial(store.read, piece.name), piece.size)
             wanted = [
                 Found(number, ref)
                 for number, ref in enumerate(refs)
@@ -187,16 +187,12 @@ class SlicesSource(BucketSource):
 
 def _recovered(content: bytes) -> Iterator[Found]:
     """The slices of a pack without a footer, as far as they can be read one after another."""
-    view = memoryview(content)
-    at, number = HEAD_BYTES, 0
-    while at + SLICE_HEAD_BYTES <= len(view):
-        length = SLICE_HEAD_BYTES + int.from_bytes(view[at + 12 : at + 16], "big")
+    for number, (at, view) in enumerate(walk(content)):
         try:
-            found = read_slice(view[at : at + length])
+            found = read_slice(view)
         except Damaged:
             return
         yield Found(number, _ref_to(found, at), True, found.chunk)
-        at, number = at + length, number + 1
 
 
 def _ref_to(found: Slice, offset: int) -> SliceRef:
