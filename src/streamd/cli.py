@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import click
 
 from streamd import __version__
+from streamd.exits import Failure, exit_on
 
 EXIT_STORAGE = 1
 EXIT_CONFIG = 2
@@ -93,28 +93,18 @@ def serve(
             if value is not None
         },
     }
-    try:
+
+    def failure_of(error: BaseException) -> Failure | None:
+        match error:
+            case ConfigError():
+                return Failure(EXIT_CONFIG, str(error))
+            case StorageError() | RaftViolation() | FormationError():
+                return Failure(EXIT_STORAGE, str(error))
+        return None
+
+    with exit_on(failure_of):
         config = load(file, os.environ, sections)
         set_up_logging(config.log)
         share_one_heap()
         keep_private()
         trio.run(serve_node, config)
-    except* ConfigError as errors:
-        _fail(errors, EXIT_CONFIG)
-    except* (StorageError, RaftViolation, FormationError) as errors:
-        _fail(errors, EXIT_STORAGE)
-
-
-def _fail(errors: BaseExceptionGroup[Exception], status: int) -> None:
-    """Print each distinct message once, and exit."""
-    messages: list[str] = []
-    stack: list[BaseException] = [errors]
-    while stack:
-        error = stack.pop()
-        if isinstance(error, BaseExceptionGroup):
-            stack.extend(error.exceptions)
-        elif str(error) not in messages:
-            messages.append(str(error))
-    for message in messages:
-        print(f"streamd: {message}", file=sys.stderr)
-    sys.exit(status)

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
+from streamd import exits
 from streamd.cli import main
-from streamd.client import terminal
 
 MANUAL = Path(__file__).parents[2] / "man" / "streamd-client.1"
 COMMANDS = (
@@ -78,5 +78,5 @@ def test_every_command_has_the_common_options() -> None:
 
 def test_each_exit_status_is_documented() -> None:
     text = MANUAL.read_text().partition(".SH EXIT STATUS")[2].partition(".SH ENVIRONMENT")[0]
-    known = {value for name, value in vars(terminal).items() if name.startswith("EXIT_")}
+    known = {value for name, value in vars(exits).items() if name.startswith("EXIT_")}
     assert set(map(int, re.findall(r"^\.B (\d)$", text, re.MULTILINE))) == {0, *known}

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import BinaryIO, NoReturn, TextIO
 
 import httpx
@@ -19,12 +19,8 @@ from streamd.client.lines import LineTooLong
 from streamd.client.multipart import Malformed
 from streamd.client.names import BadName
 from streamd.client.transport import ApiError, Unreachable
+from streamd.exits import EXIT_LOCAL, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, Failure, exit_on
 from streamd.headers import STREAM_EARLIEST_OFFSET
-
-EXIT_REFUSED = 1
-EXIT_USAGE = 2
-EXIT_UNREACHABLE = 3
-EXIT_LOCAL = 4
 
 _SHOWN_AFTER_S = 0.5
 _BUFFER_BYTES = 64 * 1024
@@ -39,25 +35,31 @@ class BadInput(Exception):
 @contextmanager
 def exit_on_failure(subject: str | None) -> Iterator[None]:
     """End the process with the documented status and one sentence that names the subject."""
-    about = f"{subject}: " if subject else ""
     try:
-        yield
-    except ApiError as refusal:
-        end(about + _sentence(refusal, subject), EXIT_REFUSED)
-    except Unreachable as failure:
-        end(str(failure), EXIT_UNREACHABLE)
-    except Malformed as failure:
-        end(f"{about}{failure}", EXIT_UNREACHABLE)
-    except (BadName, BadInput, LineTooLong, NotJson) as failure:
-        end(str(failure), EXIT_USAGE)
-    except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeEncodeError) as failure:
-        end(f"this cannot be sent in a request: {failure}", EXIT_USAGE)
+        with exit_on(partial(_failure_of, subject)):
+            yield
     except BrokenPipeError:
         _die_by(signal.SIGPIPE)
     except KeyboardInterrupt:
         _die_by(signal.SIGINT)
-    except OSError as failure:
-        end(str(failure), EXIT_LOCAL)
+
+
+def _failure_of(subject: str | None, error: BaseException) -> Failure | None:
+    about = f"{subject}: " if subject else ""
+    match error:
+        case ApiError():
+            return Failure(EXIT_REFUSED, about + _sentence(error, subject))
+        case Unreachable():
+            return Failure(EXIT_UNREACHABLE, str(error))
+        case Malformed():
+            return Failure(EXIT_UNREACHABLE, f"{about}{error}")
+        case BadName() | BadInput() | LineTooLong() | NotJson():
+            return Failure(EXIT_USAGE, str(error))
+        case httpx.InvalidURL() | httpx.LocalProtocolError() | UnicodeEncodeError():
+            return Failure(EXIT_USAGE, f"this cannot be sent in a request: {error}")
+        case OSError() if not isinstance(error, BrokenPipeError):
+            return Failure(EXIT_LOCAL, str(error))
+    return None
 
 
 def _sentence(refusal: ApiError, subject: str | None) -> str:
@@ -67,13 +69,6 @@ def _sentence(refusal: ApiError, subject: str | None) -> str:
     if refusal.status == 410 and (earliest := refusal.headers.get(STREAM_EARLIEST_OFFSET)):
         return f"{what}; it begins at {earliest}; 'streamd bootstrap {subject}' reads all of it"
     return what
-
-
-def end(message: str, status: int) -> NoReturn:
-    """End the process with a sentence on standard error."""
-    if sys.stderr is not None:  # else print() would use standard output
-        print(f"streamd: {message}", file=sys.stderr)
-    sys.exit(status)
 
 
 def _die_by(number: signal.Signals) -> NoReturn:

@@ -10,12 +10,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -31,6 +30,7 @@ from streamd.backup.inventory import ClusterStatus, Verified, look, verify
 from streamd.backup.restore import Restored, restore
 from streamd.blocking import in_thread
 from streamd.config import Config, ConfigError, load
+from streamd.exits import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, Failure, exit_on
 from streamd.logs import set_up_logging
 from streamd.malloc import share_one_heap
 from streamd.objectstore.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMissing
@@ -40,10 +40,6 @@ from streamd.redaction import shown
 from streamd.storage.errors import StorageError
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import fences_of, remove_fence
-
-EXIT_WRONG = 1
-EXIT_CONFIG = 2
-EXIT_UNREACHABLE = 3
 
 # The last millisecond that log time can be.
 _MAX_MS = 2**63 - 1
@@ -117,30 +113,16 @@ def use_store(config: Config, work: Callable[[AsyncObjectStore], Awaitable[T]]) 
     return trio.run(run)
 
 
-@contextmanager
-def failures_told() -> Iterator[None]:
-    """Print an error of the work inside and end the process with its exit status."""
-    try:
-        yield
-    except* (ConfigError, ColdRefused) as errors:
-        _end(errors, EXIT_CONFIG)
-    except* (RestoreRefused, StorageError, ObjectMissing, ObjectCorrupt) as errors:
-        _end(errors, EXIT_WRONG)
-    except* ColdError as errors:
-        _end(errors, EXIT_UNREACHABLE)
-
-
-def _end(errors: BaseExceptionGroup[BaseException], status: int) -> NoReturn:
-    print(f"streamd: {first_of(errors)}", file=sys.stderr)
-    sys.exit(status)
-
-
-def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error in a group, however deep it is nested."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def failure_of(error: BaseException) -> Failure | None:
+    """What to tell of an error of the store, the archive or the configuration."""
+    match error:
+        case ConfigError() | ColdRefused():
+            return Failure(EXIT_USAGE, str(error))
+        case RestoreRefused() | StorageError() | ObjectMissing() | ObjectCorrupt():
+            return Failure(EXIT_REFUSED, str(error))
+        case ColdError():
+            return Failure(EXIT_UNREACHABLE, str(error))
+    return None
 
 
 _from_option = click.option(
@@ -187,7 +169,7 @@ def status(file: Path | None, place: str | None, cluster_id: str | None, as_json
                 failed.append(f"cluster {one}: {error}")
         return found
 
-    with failures_told():
+    with exit_on(failure_of):
         found = use_store(_configured(file, place, {}), work)
     for failure in failed:
         print(f"streamd: {failure}", file=sys.stderr)
@@ -197,7 +179,7 @@ def status(file: Path | None, place: str | None, cluster_id: str | None, as_json
         for status in found:
             _tell_status(status)
     if failed or any(one.gaps or one.damaged or not one.ranges for one in found):
-        sys.exit(EXIT_WRONG)
+        sys.exit(EXIT_REFUSED)
 
 
 @backup.command("verify")
@@ -217,7 +199,7 @@ def verify_command(
                 for one in await known_clusters(cold, cluster_id)
             ]
 
-    with failures_told():
+    with exit_on(failure_of):
         found = use_store(_configured(file, place, {}), work)
     if as_json:
         print(json.dumps(msgspec.to_builtins(found), indent=2))
@@ -225,7 +207,7 @@ def verify_command(
         for verified in found:
             _tell_verified(verified)
     if any(verified.problems for verified in found):
-        sys.exit(EXIT_WRONG)
+        sys.exit(EXIT_REFUSED)
 
 
 @click.command("restore")
@@ -281,7 +263,7 @@ def restore_command(
                 fencing=not no_fence,
             )
 
-    with failures_told():
+    with exit_on(failure_of):
         config = _configured(file, place, server)
         done = use_store(config, work)
     if as_json:
@@ -329,7 +311,7 @@ def unfence(place: str | None, file: Path | None, cluster_id: str, restored: str
         await remove_fence(cold, cluster_id, restored)
         return bool(await cold.page(cluster_folder(restored), limit=1))
 
-    with failures_told():
+    with exit_on(failure_of):
         has_folder = use_store(_configured(file, place, {}), work)
     print(f"Cluster {cluster_id} is no longer fenced off.")
     if has_folder:

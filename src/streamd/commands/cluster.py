@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from streamd.client.options import server_group
-from streamd.client.terminal import EXIT_REFUSED, end
 from streamd.client.transport import FAILURES, ApiError, Busy, Server
+from streamd.exits import EXIT_REFUSED, end
 from streamd.headers import CONTENT_TYPE
 
 _POLL_S = 0.2

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
 from streamd.client.options import server_group
-from streamd.client.terminal import EXIT_REFUSED, end
 from streamd.client.transport import Server
+from streamd.exits import EXIT_REFUSED, end
 from streamd.headers import CONTENT_TYPE
 
 _POLL_S = 0.3

@@ -11,8 +11,9 @@ import click
 
 from streamd.backup.takeover import fence_off, missing_packs
 from streamd.cluster.recovery import Recovered, recover_alone
-from streamd.commands.backup import failures_told, first_of, use_store
+from streamd.commands.backup import failure_of, use_store
 from streamd.config import Config, load
+from streamd.exits import errors_in, exit_on
 from streamd.group.stores import Stores
 from streamd.objectstore.errors import ColdError
 from streamd.privacy import keep_private
@@ -44,7 +45,7 @@ def recover(file: Path | None, offline: bool, accept_data_loss: bool, **flags: o
     """
     keep_private()
     given = {key: value for key, value in flags.items() if value is not None}
-    with failures_told():
+    with exit_on(failure_of):
         config = load(file, os.environ, {"server": given})
         report = recover_alone(config, lambda report, stores: _take_over(config, report, stores))
         _tell_recovered(report)
@@ -75,7 +76,7 @@ def _take_over(config: Config, report: Recovered, stores: Stores) -> None:
         missing = use_store(config, work)
     except* ColdError as errors:
         _warn(
-            f"the old cluster cannot be fenced off in the cold store now ({first_of(errors)}): "
+            f"the old cluster cannot be fenced off in the cold store now ({errors_in(errors)[0]}): "
             "keep the old nodes stopped until this node has started and fenced them off"
         )
     if missing:
