@@ -1,9 +1,9 @@
 """The composition root: builds a node, with its peers and the service of its clients.
 
 Only this module knows how the parts fit together. It gets the configuration and the open stores,
-and an `Environment` with everything else through which a node meets the world: the clock, the
-randomness, the threads, the network, the object store. `streamd serve` takes those of the real
-machine; tests and the simulation hand in their own, and run the same node.
+and an `Environment` with everything else that connects a node to the world: the clock, the
+randomness, the threads, the network, the object store. `streamd serve` passes those of the real
+machine; tests and the simulation pass their own, and run the same node.
 
 The order matters, and `App.running` keeps it:
 
@@ -11,10 +11,10 @@ The order matters, and `App.running` keeps it:
    start.
 2. The transport listens, and the founder founds the cluster, because the founding writes the first
    log entry, from which the core learns who votes.
-3. The node is built over what the log and the state store have by now, and runs.
+3. The node is built from what the log and the state store hold by then, and runs.
 
-At the end it goes backward: the node stores its state before the transport closes and before the
-object store does. The stores belong to the caller, which closes them last.
+At the end the order is reversed: the node stores its state before the transport closes and before
+the object store does. The stores belong to the caller, which closes them last.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _FATAL = (StorageError, RaftViolation)
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """What a node takes from the machine it runs on.
+    """What a node takes from the machine on which it runs.
 
-    `clock_ms` is wall time in ms since the epoch, and `run_blocking` runs what touches the disk.
-    Without a `network` the peers talk TCP, at `cluster.listen`; without `cold` the object store is
-    the one that the section ``[cold]`` names.
+    `clock_ms` is wall time in ms since the epoch, and `run_blocking` runs calls that touch the
+    disk. Without a `network` the peers use TCP, at `cluster.listen`; without `cold` the object
+    store is the one that the section ``[cold]`` names.
     """
 
     clock_ms: Callable[[], int] = wall_clock_ms
@@ -100,7 +100,7 @@ class App:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run the node; what it is inside, `Node.running` says.
+        """Run the node; for its state inside, see `Node.running`.
 
         Raises `ConfigError` when the object store or the peers' address cannot be used,
         `FormationError` when this node cannot found the cluster, and `StorageError` and
@@ -119,7 +119,7 @@ class App:
                     await self._environment.run_blocking(opened.close)
 
     def front_door(self) -> FrontDoor:
-        """What serves the node's clients, over HTTP/2 as well if that is configured."""
+        """The server for the node's clients, with HTTP/2 if that is configured."""
         server = self.config.server
         allowed = allowed_connections(server.max_connections, clustered=self.cluster is not None)
         server = replace(server, max_connections=allowed)
@@ -170,7 +170,7 @@ class App:
         )
 
     def _cluster(self) -> Cluster | None:
-        """The node's way to its peers; None for a node by itself."""
+        """The node's connection to its peers; None for a single node."""
         config, environment = self.config, self._environment
         if config.cluster.name is None:
             return None
@@ -189,7 +189,7 @@ class App:
 
     @asynccontextmanager
     async def _transport(self) -> AsyncIterator[None]:
-        """Listen for peers; inside, the cluster is founded if that is this node's work."""
+        """Listen for peers; inside, the cluster has been founded if that is this node's task."""
         if self.cluster is None:
             yield
             return
@@ -228,7 +228,8 @@ def _tcp_network(cluster: ClusterConfig) -> TcpNetwork:
 
 
 def _credentials(cluster: ClusterConfig) -> Credentials:
-    """What the node proves itself with to its peers, and asks of them. Raises `ConfigError`."""
+    """How the node proves its identity to peers, and what it demands of them. Raises
+    `ConfigError`."""
     secret = None
     if cluster.secret_file is not None:
         try:
@@ -240,7 +241,7 @@ def _credentials(cluster: ClusterConfig) -> Credentials:
         if len(secret) < MIN_SECRET_BYTES:
             raise ConfigError(
                 f"cluster.secret_file: {cluster.secret_file} has {len(secret)} bytes, and a secret "
-                f"at least {MIN_SECRET_BYTES}: make one with: openssl rand -hex 32"
+                f"needs at least {MIN_SECRET_BYTES}: make one with: openssl rand -hex 32"
             )
     tls_name = cluster.tls_name if cluster.tls_ca is not None else None
     return Credentials(secret, tls_name, optional=cluster.insecure)

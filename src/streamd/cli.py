@@ -14,8 +14,8 @@ from streamd.exits import Failure, exit_on
 EXIT_STORAGE = 1
 EXIT_CONFIG = 2
 
-# Where each command is defined. Its module is imported when the command runs: the client does not
-# load the server, nor the server the client, so both start fast.
+# The module of each command. It is imported when the command runs: the client does not load the
+# server, nor the server the client, so both start fast.
 _ELSEWHERE = {
     "append": "streamd.client.writing:append",
     "backup": "streamd.commands.backup:backup",

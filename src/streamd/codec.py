@@ -1,7 +1,7 @@
 """The payload of a log entry: a batch of commands under one time stamp.
 
-One entry carries everything that was waiting when the leader last could write, so the log's
-checksum, its disk write and the bookkeeping of replication are paid once a batch.
+One entry carries everything that was waiting when the leader could last write, so the log's
+checksum, its disk write and the bookkeeping of replication are paid once per batch.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import msgspec
 from streamd.streams.commands import Command
 from streamd.streams.sessions import PackageStamp
 
-# What this release understands of a log. 1: sessions of nodes. Before a log may hold what is of
-# a format, all members have to say that they understand it.
+# The log format that this release understands. 1: sessions of nodes. Before a log may hold
+# anything of a format, all members have to say that they understand it.
 LOG_FORMAT = 1
 
-# What decoding may raise, whatever the payload is.
+# What decoding may raise, whatever the payload.
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """Commands in the order they take effect, and the leader's clock when it took them.
+    """Commands in the order in which they take effect, and the leader's clock when it took them.
 
-    `now_ms` (milliseconds since the epoch) is the only time the machine knows; the leader never
-    lets it go backwards. The last commands are the `packages`, end to end; a release before log
-    format 1 does not see these, and would apply a repeated one again.
+    `now_ms` (milliseconds since the epoch) is the only time that the machine knows; the leader
+    never lets it go back. The last commands are the `packages`, end to end; a release before log
+    format 1 does not see these, and would apply a repeated one twice.
     """
 
     now_ms: int
@@ -49,7 +49,7 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(payload: bytes) -> Batch:
-    """Raises one of `UNDECODABLE` for a payload this version did not write."""
+    """Raises one of `UNDECODABLE` for a payload that this version did not write."""
     return _DECODER.decode(payload)
 
 

@@ -1,7 +1,7 @@
 """Configuration: defaults, overridden by a TOML file, the environment, then flags.
 
-Each source is decoded into typed structs by itself, so that an unknown key or a wrong type is
-reported with its source. What only the whole can break (keys that need each other) is checked last.
+Each source is decoded into typed structs by itself, so that an error names the source of an unknown
+key or a wrong type. Keys that depend on each other are checked last, on the merged configuration.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ PositiveNumber = Annotated[float, msgspec.Meta(gt=0)]
 _PREFIX = "STREAMD_"
 _REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
 _URL = re.compile(r"https?://[^/?#@]+/?")
-# A bucket name that every S3 accepts, and a prefix for the names of our objects.
+# A bucket name that every S3 accepts, and a prefix for our objects' names.
 _S3_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-# Slashes alone separate parts: otherwise a long mismatch would backtrack exponentially.
+# Only slashes separate parts: otherwise a long mismatch would backtrack exponentially.
 _S3_PREFIX = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*(/|\Z))*")
 # A name, an IPv4 address, or an IPv6 address without brackets.
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:\s\x00-\x1f]+):(?P<port>[0-9]{1,5})")
 
 
-# One append goes into one pack and one segment of the archived log. In the segment the lengths of
-# many small messages may add half its size, and other entries need room.
+# One append must fit into one pack and one segment of the archived log. In the segment the lengths
+# of many small messages may add half its size, and other entries need room.
 MAX_COLD_BODY_BYTES = MAX_OBJECT_BYTES * 5 // 8
 
 
@@ -44,7 +44,8 @@ class ConfigError(Exception):
 
 
 class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The `[server]` section. Addresses are ``host:port``; times and sizes have their unit.
+    """The `[server]` section. Addresses are ``host:port``; the names of times and sizes end in
+    their unit.
 
     `allowed_hosts` are names, without a port, under which operators may reach the node, besides
     those in `listen` and `advertise`.
@@ -89,9 +90,9 @@ class ClusterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     Peers connect to `listen`, or to `advertise` if that differs; `routes` are these addresses of
     the other nodes. Only the node `bootstrap_node_id` may found the cluster.
 
-    Peers authenticate with certificates of `tls_ca` for `tls_name`, in which ``{id}`` and
+    Peers authenticate with certificates from `tls_ca` for `tls_name`, in which ``{id}`` and
     ``{cluster}`` stand for the node's id and the cluster's name, or with the bytes of
-    `secret_file`, which all nodes share. With `insecure` they need not.
+    `secret_file`, which all nodes share. With `insecure` they need not authenticate.
     """
 
     name: str | None = None
@@ -110,7 +111,7 @@ class ClusterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def address(self) -> str:
-        """Where peers reach this node."""
+        """The address at which peers reach this node."""
         return self.advertise or self.listen
 
     @property
@@ -122,14 +123,14 @@ class ClusterConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The `[cold]` section: the object store for flushed bytes, the archived log and checkpoints.
 
-    `fs_path` defaults to ``cold`` in the data directory. Each request, and each reader that waits
-    for the store, has `timeout_ms`; readers share `max_requests` at once, and the node's own work
-    has as many. Bytes are flushed when `pack_bytes` of them have gathered or the oldest is
-    `flush_after_ms` old. Beyond `hot_limit_bytes` of unflushed bytes appends are refused; a node
-    keeps at most `hot_keep_bytes` of flushed bytes on disk, and `cache_bytes` of memory hold what
-    was read back. A node keeps up to `log_limit_bytes` of its log until they are archived. Garbage
-    is collected every `gc_interval_ms`, from objects unused for `gc_grace_ms`. All objects are read
-    every `scrub_interval_hours`, at `scrub_bytes_per_s`.
+    `fs_path` defaults to ``cold`` in the data directory. Each request to the store, and each reader
+    that waits for it, has `timeout_ms`; readers share `max_requests` at once, and the node's own
+    work has as many. Bytes are flushed when `pack_bytes` of them have gathered or the oldest is
+    `flush_after_ms` old. Beyond `hot_limit_bytes` of unflushed bytes appends are refused. A node
+    keeps at most `hot_keep_bytes` of flushed bytes on disk, and up to `cache_bytes` of what was
+    read back in memory. It keeps up to `log_limit_bytes` of log entries until they are archived.
+    Garbage is collected every `gc_interval_ms`, from objects unused for `gc_grace_ms`. All objects
+    are read every `scrub_interval_hours`, at `scrub_bytes_per_s`.
     """
 
     backend: Literal["none", "fs", "s3"] = "none"
@@ -208,7 +209,7 @@ def _merge(
     environment: Mapping[str, str],
     source: str,
 ) -> None:
-    """Check one source by itself, and lay it over those before it."""
+    """Check one source by itself, and merge it over those before it."""
     resolved = {
         section: {
             key: _resolve(value, f"{section}.{key}", environment) for key, value in keys.items()
@@ -252,7 +253,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """``STREAMD_SERVER_NODE_ID`` is ``server.node_id``. `STREAMD_URL` is the client's."""
+    """``STREAMD_SERVER_NODE_ID`` is ``server.node_id``. `STREAMD_URL` belongs to the client."""
     layer: dict[str, dict[str, Any]] = {}
     for name, text in environment.items():
         section, _, key = name.removeprefix(_PREFIX).lower().partition("_")

@@ -1,8 +1,8 @@
 """Every HTTP header that streamd gives a meaning: the one table of their names.
 
-It feeds what the server looks up and refuses twice, what browsers may send (CORS), the OpenAPI
-document, the client, and the table in docs/api.md. Headers that only frame a message (Host,
-Content-Length, Transfer-Encoding, Connection, Expect) are the front door's own business.
+It feeds what the server looks up and refuses if repeated, what browsers may send (CORS), the
+OpenAPI document, the client, and the table in docs/api.md. Headers that only frame a message (Host,
+Content-Length, Transfer-Encoding, Connection, Expect) are left to the front door.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Use(NamedTuple):
 
 
 class Header(str):
-    """A header's name, which compares and prints as text, and what is known about it.
+    """A header's name, which compares and prints as text, with a description.
 
     `source` is the section that defines it: a bare number of the Durable Streams protocol, `ext`
     of the extensions for buckets, snapshots and bootstrap. `reference` is the behaviour of the
-    reference server, `streamd` an addition of ours. `request` or `response` is None where the
-    header has no meaning in that direction. Two different values of a `single` one would be
+    reference server, `streamd` an addition of ours. `request` or `response` is None if the header
+    has no meaning in that direction. Two different values of a `single` header would be
     ambiguous, so a request that repeats it is refused.
     """
 

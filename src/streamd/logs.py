@@ -1,7 +1,7 @@
-"""Logging: one structured event a line, on standard error.
+"""Logging: one structured event per line, on standard error.
 
-Events carry names and numbers, never bodies, headers or tokens. So tracebacks are logged without
-the values of variables.
+Events carry names and numbers, never bodies, headers or tokens. For the same reason tracebacks are
+logged without the values of variables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Metrics: plain numbers on the hot path, Prometheus text at scrape time.
 
-A counter of the Prometheus library costs a lock and a few calls, one of these an addition; a
-collector reads them when the node is scraped. A metric has no prefix here: `streamd_` is added.
+A counter of the Prometheus library costs a lock and a few calls, ours costs an addition; a
+collector reads them when the node is scraped. Metric names here have no prefix: `streamd_` is
+added.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Histogram:
 
 
 class Metrics:
-    """All that one node counts; gauges are functions that are called at scrape time."""
+    """Everything that one node counts; gauges are functions that are called at scrape time."""
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, str, int], int] = {}

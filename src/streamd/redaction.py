@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 def shown(address: str) -> str:
-    """An address without what may hold credentials: all before its last ``@``, and a query."""
+    """An address without the parts that may hold credentials: all before its last ``@``, and a
+    query."""
     address, question_mark, _ = address.partition("?")
     before, at, host = address.rpartition("@")
     if at:

@@ -11,7 +11,7 @@ from tests.jepsen_like.cluster_processes import (
 )
 from tests.jepsen_like.workload import PHASE_S, Workload, under_load
 
-_INSTALLED = "a snapshot was installed"
+_INSTALLED = "a Raft snapshot was installed"
 _BULK_BYTES = 1024 * 1024
 _BULK_APPENDS = 12
 # A piece of a snapshot is larger, so hardly one comes through in one go.
@@ -49,8 +49,8 @@ def test_a_transfer_that_is_cut_again_and_again_goes_on_and_ends(cluster: Cluste
         lagging.start()
         wait_until(lambda: _INSTALLED in lagging.output(), "a snapshot installed")
     assert cluster.links.counts["broken"] >= 2
-    assert leader.output().count("the transfer of a snapshot was interrupted") >= 2
-    assert leader.output().count("sending a snapshot") == 1
+    assert leader.output().count("the transfer of a Raft snapshot was interrupted") >= 2
+    assert leader.output().count("sending a Raft snapshot") == 1
 
 
 def test_a_follower_killed_while_it_receives_goes_on_with_what_it_has(

@@ -30,18 +30,18 @@ from streamd.transport import errors as transport_errors
 
 _MEET_TIMEOUT_S = 5.0
 _CHANGE_TIMEOUT_S = 10.0
-# A learner this close to the leader's log is a voter that slows nobody down.
+# A learner this close to the leader's log slows no one down as a voter.
 _CAUGHT_UP_ENTRIES = 1000
-# A peer that is up answers each heartbeat. The log of one that is down may be the longest.
+# A live peer answers each heartbeat. The log of one that is down may be the longest.
 _SILENT_TICKS = 5
 
 
-# As in the configuration, and no larger than a command can carry from node to node.
+# The limit of the configuration, and small enough for a command between nodes.
 NodeId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
 class AdminRefused(Exception):
-    """What an operator asked for cannot be done as asked."""
+    """An admin command cannot be carried out as asked."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -171,7 +171,7 @@ class Administration:
             raise AdminRefused(
                 "NOT_JOINED", f"node {hello.node_id} did not join: {error}"
             ) from error
-        # What it said when it connected is out of date where it was a member in between.
+        # The introduction at its connection is out of date if the node was a member in between.
         _must_be_empty(now or hello)
         await self._change(lambda current: _with_learner(current, hello))
 
@@ -209,7 +209,7 @@ class Administration:
         await self._change(without)
 
     async def _change(self, change: Callable[[Configuration], Configuration]) -> None:
-        """Propose what `change` makes of the configuration, and wait until it alone is in force
+        """Propose the result of `change` on the configuration, and wait until it alone is in force
         and committed."""
         group = self._group
         index, target = await self._propose(change)
@@ -217,18 +217,18 @@ class Administration:
         def settled() -> bool:
             found = group.configuration
             final = not found.voters_outgoing and found.voters == target.voters
-            # Another leader may have put something else in the entry's place.
+            # Another leader may have replaced the entry.
             return group.commit_index >= index and final and found.learners == target.learners
 
         if not await self._group.wait_for(settled, _CHANGE_TIMEOUT_S):
-            raise OutcomeUnknown("the change is not committed yet; look at the cluster's status")
+            raise OutcomeUnknown("the change is not committed yet; check the cluster's status")
 
     async def _propose(
         self, change: Callable[[Configuration], Configuration]
     ) -> tuple[int, Configuration]:
-        """Append a changed configuration as soon as the one before it is settled; returns its
-        index and what it leads to. What is changed is what is in force then: what was so
-        before a wait, another command or another leader may have changed."""
+        """Append a changed configuration as soon as the previous one is settled; returns the
+        entry's index and the new configuration. The change applies to the configuration in force
+        then: during a wait, another command or another leader may have changed it."""
         group = self._group
         ends_at = trio.current_time() + _CHANGE_TIMEOUT_S
         while True:
@@ -299,7 +299,7 @@ def _with_learner(current: Configuration, newcomer: Hello) -> Configuration:
 
 
 def _of_members_only(target: Configuration) -> Configuration:
-    """Without the addresses of nodes that leave, which a joint configuration still has."""
+    """Without the addresses of leaving nodes, which a joint configuration still has."""
     members = {*target.voters, *target.learners}
     addresses = tuple(one for one in target.addresses if one[0] in members)
     return replace(target, addresses=addresses)

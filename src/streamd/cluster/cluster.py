@@ -33,32 +33,32 @@ log = structlog.get_logger("streamd.cluster")
 _JOIN_TIMEOUT_S = 5.0
 _FORWARD_TIMEOUT_S = 15.0
 _RETRY_S = 0.5
-# How many nodes are remembered by how they introduced themselves last.
+# How many nodes' last introductions are remembered.
 _MAX_MET = 256
 _CLUSTER_ID = re.compile(rb"[0-9A-Za-z-]{1,64}")
 NO_CREDENTIALS = Credentials()
-# A packet and a request must take the largest body a client may send, and what the log adds to it.
+# A packet and a request must hold the largest body of a client, and what the log adds to it.
 _OVERHEAD_BYTES = 1024 * 1024
 
 
 class RequestKind(IntEnum):
     """Requests between nodes, besides Raft messages."""
 
-    JOIN = 1  # payload: the cluster's id; remember it before anything else; the answer: a Hello
-    FORWARD = 2  # payload: commands to propose; the answer: what became of them
+    JOIN = 1  # payload: the cluster's id, to remember before anything else; the answer: a Hello
+    FORWARD = 2  # payload: commands to propose; the answer: their outcomes
     ADMIN = 3  # payload: an admin command, for the leader
-    SNAPSHOT = 4  # payload: a step of sending a snapshot
+    SNAPSHOT = 4  # payload: a step of sending a Raft snapshot
     ARCHIVE = 5  # payload: the archive's end; archive what follows, and answer the new end
     OPEN_SESSION = 6  # payload: a process's nonce; the answer: the node's session
-    PACKAGE = 7  # payload: a numbered package to propose; the answer: what became of it
+    PACKAGE = 7  # payload: a numbered package to propose; the answer: its outcomes
 
 
 class FormationError(Exception):
-    """The cluster cannot be founded by this node; the message says why and what helps."""
+    """This node cannot found the cluster; the message says why and what to do."""
 
 
 class Member(Protocol):
-    """What peers may use of this node."""
+    """The part of this node that peers may use."""
 
     group: Group
 
@@ -132,7 +132,7 @@ class Cluster:
 
     @property
     def may_found(self) -> bool:
-        """Whether this node is to found the cluster, and has not yet."""
+        """Whether this node should found the cluster, and has not yet."""
         return self._is_new and self.node_id == self._config.bootstrap_node_id
 
     @property
@@ -142,7 +142,7 @@ class Cluster:
         kept = self._log_store
         if kept.last_index > 0 or kept.lost_below is not None:
             return False
-        # The vote is written first, so a crash may have left that of the first entry alone.
+        # The vote is written first, so a crash may have left only the vote of the first entry.
         return kept.hard_state.term <= BOOTSTRAP_HARD_STATE.term
 
     # -- founding -----------------------------------------------------------------------------
@@ -150,9 +150,9 @@ class Cluster:
     async def found(self) -> None:
         """Found the cluster once all routes lead to nodes that are ready for it.
 
-        Every node first remembers the cluster's id, durably: a member that later comes without one
-        has lost its data. Only then does the log get its first entry.
-        Raises `FormationError` when a node there belongs to a cluster already.
+        Every node first remembers the cluster's id, durably: a member that later appears without
+        one has lost its data. Only then does the log get its first entry. Raises `FormationError`
+        when one of the nodes already belongs to a cluster.
         """
         routes = self._config.other_routes
         log.info("founding the cluster", name=self._name, waiting_for=routes)
@@ -169,8 +169,8 @@ class Cluster:
         log.info("founded the cluster", name=self._name, voters=[a[0] for a in addresses])
 
     def _founders(self) -> list[Hello]:
-        """The connected nodes at the configured routes. Others that have dialled this node do not
-        found the cluster."""
+        """The connected nodes at the configured routes. Other nodes that have dialled this one do
+        not found the cluster."""
         routes, connections = set(self._config.other_routes), self.transport.peers()
         return [
             hello
@@ -183,7 +183,7 @@ class Cluster:
         for hello in self._founders():
             if not hello.log_is_empty or hello.cluster_id not in ("", cluster_id):
                 raise FormationError(
-                    f"node {hello.node_id} at {hello.peer_address} has data of a cluster already, "
+                    f"node {hello.node_id} at {hello.peer_address} already has data of a cluster, "
                     f"but this node, which would found it, has none. If node {self.node_id} lost "
                     "its disk, remove it from that cluster and add it under an id never used "
                     "before"
@@ -196,8 +196,8 @@ class Cluster:
         return True
 
     async def invite(self, node_id: int) -> Hello | None:
-        """Ask a node to remember this cluster's id; it may know it already. Returns the node's
-        introduction as of now; a node of an earlier release sends none.
+        """Ask a node to remember this cluster's id, which it may know already. Returns the node's
+        current introduction; a node of an earlier release sends none.
 
         Raises `NotSent`, `OutcomeUnknown` or `RequestRefused` of the transport.
         """
@@ -212,7 +212,7 @@ class Cluster:
             raise transport_errors.OutcomeUnknown(str(error)) from error
 
     async def meet(self, address: str, timeout_s: float) -> Hello | None:
-        """Dial an address until the node there can be asked; None when that takes too long."""
+        """Dial an address until the node there can be asked; None if that takes too long."""
         self.transport.add_route(address)
         try:
             with trio.move_on_after(timeout_s):
@@ -222,7 +222,7 @@ class Cluster:
                 return hello
             return None
         finally:
-            # A node that is added is a member soon; others must not be dialled for ever.
+            # A node that is being added is a member soon; others must not be dialled for ever.
             if address not in self._config.other_routes:
                 self.transport.release_route(address)
 
@@ -249,7 +249,7 @@ class Cluster:
         )
 
     def check(self, peer: Hello) -> None:
-        """Raises `Refusal` for a member that comes back without its data."""
+        """Raises `Refusal` for a member that returns without its data."""
         if peer.node_id in self._configuration.members() and not peer.cluster_id:
             raise transport_errors.Refusal(
                 "DATA_LOST",
@@ -308,8 +308,8 @@ class Cluster:
         raise transport_errors.RequestRefused("UNKNOWN_REQUEST", f"request kind {kind}")
 
     def _check_member(self, peer_id: int, member: Member) -> None:
-        """Raises `RequestRefused` for a node that is not a member. The leader is one, even if this
-        node lags and does not know the configuration yet."""
+        """Raises `RequestRefused` for a node that is not a member. The leader counts as one, even
+        if this node lags and does not know the configuration yet."""
         members = self._configuration.members()
         if members and peer_id not in members and peer_id != member.group.leader_id:
             self.refused_requests += 1
@@ -381,7 +381,7 @@ class Cluster:
         before, self._configuration = self._configuration, configuration
         if not configuration.members():
             return
-        # Stay connected to nodes that leave: the core tells them so for a while.
+        # Stay connected to nodes that leave: the core tells them of their removal for a while.
         members = configuration.members()
         gone = {i: peer for i, peer, _ in before.addresses if i not in members}
         if gone:
@@ -415,7 +415,7 @@ class Cluster:
         return self.transport.peers()
 
     def client_address_of(self, node_id: int) -> str | None:
-        """Where clients reach a member."""
+        """The address at which clients reach a member."""
         for member_id, _, client_address in self._configuration.addresses:
             if member_id == node_id:
                 return client_address
@@ -423,10 +423,10 @@ class Cluster:
 
 
 def _payload_fault(message: Message) -> str | None:
-    """What is wrong with the commands that a message brings, if they are not understood.
+    """What is wrong with the commands in a message, if they cannot be decoded.
 
     Once stored they would end this node at each start. Without them it lags until it runs the
-    release that the leader runs.
+    leader's release.
     """
     if not isinstance(message, AppendRequest):
         return None

@@ -1,4 +1,4 @@
-"""The last resort: a cluster that lost its majority for good goes on from one node's data."""
+"""The last resort: a cluster that lost its majority for good continues from one node's data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streamd.streams.state import State
 
 
 class Recovered(msgspec.Struct):
-    """What the new cluster begins with, and what it may lack."""
+    """The new cluster's first state, and what it may lack."""
 
     cluster_id: str
     former_cluster_id: str
@@ -37,17 +37,17 @@ class Recovered(msgspec.Struct):
 def recover_alone(
     config: Config, take_over: Callable[[Recovered, Stores], None] | None = None
 ) -> Recovered:
-    """Make a stopped node the only voter of a new cluster with what its log holds. Blocks.
+    """Make a stopped node the only voter of a new cluster that holds the node's log. Blocks.
 
-    `take_over` keeps the former cluster from what the new one will need; it is called, with what
-    the new one begins with, before anything is changed.
+    `take_over` keeps the former cluster away from what the new one will need; it is called with the
+    new cluster's first state, before anything is changed.
 
-    Entries that only the lost nodes had are lost, and entries in this log that were never
-    committed will be. The cluster gets a new id first: from then on the nodes of the old one are
-    refused, which could otherwise bring back a history that this one contradicts.
-    A marker with what is to be told stands from before the first step until after the last: where
-    a kill has left it no node starts, and a repetition does all steps and tells that.
-    Raises `NothingToRecover` when that is nothing, as with a mistyped directory, and other
+    Entries that only the lost nodes had are lost; entries in this log that were never committed
+    become committed. The cluster first gets a new id: from then on it refuses the nodes of the old
+    one, which could otherwise bring back a contradicting history.
+    A marker with the result stands from before the first step until after the last. If a kill left
+    it, no node starts, and a repetition does all steps and reports the same result.
+    Raises `NothingToRecover` if there is no data, as with a mistyped directory, and other
     `StorageError`.
     """
     server, cluster = config.server, config.cluster
@@ -92,10 +92,10 @@ def _plan(stores: Stores, header: Header) -> Recovered:
 
 
 def _be_only_voter(stores: Stores, config: Config, cluster_id: str) -> None:
-    """Say so in the log's next entries, and vote whatever the log has lost.
+    """Write the configuration of one voter into the log, and let the node vote again.
 
-    ETags given out for entries that are lost must not match what takes their place. By a command,
-    not in the stored state: a node that is added may get the log from its first entry on.
+    ETags given out for lost entries must not match what replaces them. A command ensures that, not
+    the stored state: a node that is added may get the log from its first entry on.
     """
     server, cluster, log = config.server, config.cluster, stores.log
     advertised = server.advertise or server.listen

@@ -1,8 +1,8 @@
 """Sends Raft snapshots to followers, and receives them.
 
-Each step is a request with an answer, so at most one piece is under way, and the follower's
-answer names the piece it wants next. After an interruption the sender offers the same snapshot
-again, and the transfer continues where it was; both sides keep their part for a bounded time.
+Each step is a request with an answer, so at most one piece is under way, and the follower's answer
+names the piece that it wants next. After an interruption the sender offers the same snapshot again,
+and the transfer continues where it stopped; both sides keep their part for a limited time.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ MAX_AT_ONCE = 2
 # How long the leader keeps a snapshot for a follower that has stopped answering.
 PATIENCE_S = 60.0
 RETRY_S = 0.5
-# While others write, the transfer pauses this many times as long as a piece took: nobody waits for
-# the follower, and without pauses it would take half of the writers' cores and disks.
+# While others write, the transfer pauses this many times as long as a piece took: no client waits
+# for the follower, and without pauses it would take half of the writers' cores and disks.
 _REST = 1.0
 _MAX_REST_S = 1.0
-# How long a follower keeps what it has of a snapshot when no more of it comes.
+# How long a follower keeps an unfinished snapshot when no more of it arrives.
 KEPT_S = 2 * PATIENCE_S
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Offer a snapshot. The answer names the piece wanted first, or none."""
+    """Offer a snapshot. The answer names the first piece wanted, or none."""
 
     meta: SnapshotMeta
 
 
 class Take(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A piece of the snapshot that was begun last."""
+    """A piece of the snapshot that was offered last."""
 
     snapshot_id: int
     piece: Piece
@@ -62,8 +62,8 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """`wanted` is the next piece; none when the follower needs nothing more. With `is_complete`
-    it has all pieces, and waits to hear that it may install them."""
+    """`wanted` is the next piece; none if the follower needs nothing more. With `is_complete` it
+    has all pieces, and waits for permission to install them."""
 
     wanted: int | None = None
     is_complete: bool = False
@@ -100,9 +100,9 @@ class SnapshotSender:
         self._receiving: set[int] = set()
 
     async def send(self, peer_id: int) -> None:
-        """Send a snapshot to a follower, and tell the group how that ended, whatever happens.
+        """Send a snapshot to a follower, and report the result to the group, whatever happens.
 
-        Does nothing while the follower receives one: that transfer will tell.
+        Does nothing while a transfer to the follower is under way: that transfer will report.
         Raises `StorageError`.
         """
         if peer_id in self._receiving:
@@ -113,9 +113,9 @@ class SnapshotSender:
             async with self._at_once, self._snapshot() as source:
                 await self._deliver(source, peer_id)
                 index = source.meta.index
-                log.info("sent a snapshot", to=peer_id, index=index)
+                log.info("sent a Raft snapshot", to=peer_id, index=index)
         except (Unavailable, OutcomeUnknown, SnapshotUnavailable, _Unwanted) as error:
-            log.warning("could not send a snapshot", to=peer_id, error=str(error))
+            log.warning("could not send a Raft snapshot", to=peer_id, error=str(error))
         finally:
             self._receiving.remove(peer_id)
             self._group.snapshot_ended(peer_id, index)
@@ -135,10 +135,10 @@ class SnapshotSender:
                 await self._run_blocking(source.close)
 
     async def _deliver(self, source: SnapshotSource, peer_id: int) -> None:
-        """Send a snapshot, and go on after each break, until the follower has it or has made no
-        progress for long. Raises `Unavailable`, `OutcomeUnknown`, `SnapshotUnavailable`."""
+        """Send a snapshot, and continue after each interruption, until the follower has it or has
+        made no progress for long. Raises `Unavailable`, `OutcomeUnknown`, `SnapshotUnavailable`."""
         meta = source.meta
-        log.info("sending a snapshot", to=peer_id, index=meta.index, snapshot=meta.snapshot_id)
+        log.info("sending a Raft snapshot", to=peer_id, index=meta.index, snapshot=meta.snapshot_id)
         furthest, ends_at = -1, trio.current_time() + PATIENCE_S
         while True:
             try:
@@ -149,11 +149,13 @@ class SnapshotSender:
             except (Unavailable, OutcomeUnknown) as error:
                 if trio.current_time() >= ends_at:
                     raise
-                log.info("the transfer of a snapshot was interrupted", to=peer_id, error=str(error))
+                log.info(
+                    "the transfer of a Raft snapshot was interrupted", to=peer_id, error=str(error)
+                )
             await trio.sleep(RETRY_S)
 
     async def _send(self, source: SnapshotSource, peer_id: int) -> AsyncIterator[int]:
-        """Offer a snapshot, and send its pieces until no more is wanted; the numbers of these."""
+        """Offer a snapshot, and send its pieces until no more is wanted; yields their numbers."""
         snapshot_id = source.meta.snapshot_id
         answer = await self._ask(peer_id, Begin(source.meta))
         while (wanted := answer.wanted) is not None:
@@ -175,11 +177,11 @@ class SnapshotSender:
         try:
             return _ANSWER.decode(answer)
         except UNDECODABLE as error:
-            raise Unavailable(f"not an answer to a step of a snapshot: {error}") from error
+            raise Unavailable(f"cannot decode the answer to a snapshot's step: {error}") from error
 
 
 class SnapshotReceiver:
-    """Takes a leader's snapshot and installs it."""
+    """Takes a leader's Raft snapshot and installs it."""
 
     def __init__(self, group: Group, sink: SnapshotSink, *, run_blocking: RunBlocking) -> None:
         self._group = group
@@ -190,7 +192,7 @@ class SnapshotReceiver:
         self._last_step_at = trio.current_time()
 
     async def tidy_forever(self) -> None:
-        """Remove what is there of a snapshot whose sender does not come back.
+        """Remove an unfinished snapshot whose sender does not come back.
 
         Raises `StorageError`.
         """
@@ -211,7 +213,7 @@ class SnapshotReceiver:
         try:
             step = _STEP.decode(payload)
         except UNDECODABLE as error:
-            raise Unavailable(f"not a step of a snapshot: {error}") from error
+            raise Unavailable(f"cannot decode a snapshot's step: {error}") from error
         async with self._one_at_a_time:
             self._last_step_at = trio.current_time()
             try:
@@ -221,7 +223,7 @@ class SnapshotReceiver:
 
     async def _take(self, step: Begin | Take | Finish) -> Answer:
         if self._group.is_installing:
-            # The sender has stopped waiting for that; what was received must stay as it is.
+            # The sender has stopped waiting; the received pieces must stay as they are.
             raise Unavailable("a snapshot is being installed")
         if isinstance(step, Begin):
             return await self._begin(step.meta)

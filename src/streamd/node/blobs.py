@@ -38,9 +38,9 @@ class Blobs:
         self._run_blocking = run_blocking
 
     async def part(self, blob_id: int, number: int) -> bytes:
-        """A part's bytes. Raises `BlobGone`; never while the blob is pinned, unless the node
-        takes over another's state meanwhile. Raises a `ColdError` when the part is in the cold
-        store only and cannot be had from there."""
+        """A part's bytes. Raises `BlobGone`, but never for a pinned blob unless the node installs
+        another's state meanwhile. Raises a `ColdError` if the part is only in the cold store and
+        cannot be read there."""
         waiting = self._state.parts.find(blob_id, number)
         if waiting is not None:
             return waiting
@@ -64,9 +64,9 @@ class UploadRefused(Exception):
 class Upload:
     """A snapshot's body on its way into the log, one part at a time.
 
-    What fits into one part goes with the publishing command itself. `close` must follow whatever
-    happens. All raise `Unavailable`, `OutcomeUnknown` and, where the offset is one of old records,
-    a `ColdError`.
+    Bytes that fit into one part travel in the publishing command itself. `close` must follow
+    whatever happens. All methods raise `Unavailable`, `OutcomeUnknown` and, if the offset is in old
+    records, a `ColdError`.
     """
 
     def __init__(self, group: Group, anchors: PositionLookup, key: bytes, at: Position) -> None:
@@ -95,7 +95,7 @@ class Upload:
             await trio.sleep(min(_MAX_REST_S, _REST * (trio.current_time() - started)))
 
     async def publish(self, content_type: str, size: int, digest: bytes, last: bytes) -> Outcome:
-        """Make it the stream's snapshot, `last` being the rest of its bytes."""
+        """Make the upload the stream's snapshot; `last` is the rest of its bytes."""
         if self._upload_id and last:
             await self.add(last)
         if self._upload_id or self._only_compare:

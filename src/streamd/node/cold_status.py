@@ -19,7 +19,7 @@ from streamd.tiering.tier import ColdTier, LeaderTerm, PeriodicTask
 
 
 class Packs(NamedTuple):
-    """How many packs there are, their bytes, and how many of them nothing needs."""
+    """How many packs there are, their size in bytes, and how many of them are garbage."""
 
     objects: int
     size: int
@@ -27,10 +27,10 @@ class Packs(NamedTuple):
 
 
 async def report(node: Node) -> dict[str, object] | None:
-    """What ``/cluster/cold`` says; None without a cold store. Raises `StorageFailed`.
+    """The content of ``/cluster/cold``; None without a cold store. Raises `StorageFailed`.
 
-    Bytes, packs and the archive are replicated. Progress and errors are known where the work is
-    done: at the leader, or for its own disk at each node.
+    Bytes, packs and the archive are replicated. Only the node that does the work knows progress and
+    errors: the leader, or each node for its own disk.
     """
     tier = node.cold_tier
     if tier is None:
@@ -66,7 +66,7 @@ async def report(node: Node) -> dict[str, object] | None:
 
 
 def backpressure(node: Node) -> str | None:
-    """Why the leader refuses appends at the moment; None when they are taken."""
+    """Why the leader refuses appends now; None if it accepts them."""
     group = node.group
     if not group.admission.is_full:
         return None
@@ -77,18 +77,18 @@ def backpressure(node: Node) -> str | None:
 
 
 def tasks(tier: ColdTier) -> list[PeriodicTask[[]] | PeriodicTask[[LeaderTerm]]]:
-    """All that the tier does, on this node and for all."""
+    """All tasks of the tier, for this node and for the cluster."""
     return [*tier.node_tasks, *tier.leader_tasks]
 
 
 def _unavailable_ms(tier: ColdTier) -> int | None:
-    """For how long the store has not answered this node; None while it does."""
+    """How long the store has not answered this node; None while it does."""
     away_s = tier.cold.health.away_s
     return None if away_s is None else round(away_s * 1000)
 
 
 def _lag_ms(node: Node, oldest_ms: int | None) -> int | None:
-    """For how long, about, something has been waiting for the store."""
+    """About how long something has been waiting for the store."""
     return None if oldest_ms is None else max(0, node.group.now_ms() - oldest_ms)
 
 
@@ -119,7 +119,7 @@ def _task(task: PeriodicTask[[]] | PeriodicTask[[LeaderTerm]]) -> dict[str, obje
 
 
 def _ago_ms(task: PeriodicTask[[]] | PeriodicTask[[LeaderTerm]]) -> int | None:
-    """Since a round of the task last went well."""
+    """The time since a round of the task last succeeded."""
     return None if task.done_at is None else round((trio.current_time() - task.done_at) * 1000)
 
 

@@ -1,4 +1,4 @@
-"""A node: its stores and its group, brought up and down in order."""
+"""A node: its stores and its group, started and stopped in order."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Node:
     def _cold_tier(
         self, cold: AsyncObjectStore | None, config: ColdConfig, random: Random
     ) -> ColdTier | None:
-        """What this node does with the cold store, if there is one."""
+        """The node's use of the cold store, if there is one."""
         if cold is None:
             return None
         self.group.admission.hot_limit_bytes = config.hot_limit_bytes
@@ -170,8 +170,8 @@ class Node:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run the node. Inside, one by itself has recovered and serves; one of several may still
-        be looking for its leader. Raises `StorageError`, `RaftViolation`."""
+        """Run the node. Inside, a single node has recovered and serves; a node of a cluster may
+        still be looking for its leader. Raises `StorageError`, `RaftViolation`."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self.group.run)
@@ -214,14 +214,15 @@ class Node:
     # -- for clients and operators -------------------------------------------------------------
 
     def leader_address(self) -> str | None:
-        """Where clients reach the leader when that is another node, as far as it is known."""
+        """The address at which clients reach the leader if that is another node; None if
+        unknown."""
         leader_id = self.group.leader_id
         if self.cluster is None or leader_id in (0, self.group.node_id):
             return None
         return self.cluster.client_address_of(leader_id)
 
     def is_in_contact(self) -> bool:
-        """Whether the group has voters and the leader, as far as known, is in reach."""
+        """Whether the group has voters and the leader, as far as known, can be reached."""
         group = self.group
         if self.cluster is None or group.leader_id == group.node_id:
             return bool(group.configuration.voters)

@@ -1,9 +1,9 @@
 """Looks up positions in old records, for forks and snapshots.
 
 The machine decides, but it cannot wait for bytes from the cold store. So the node that takes a
-request looks the position up first and puts what it found into the command; records never change.
+request looks the position up first and puts the result into the command; records never change.
 If the stream itself was replaced by the time the command takes effect, the outcome is `STALE`,
-and the node looks again.
+and the node repeats the lookup.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ class PositionLookup:
     async def propose(
         self, make: Callable[[VerifiedPosition], Command], find: Find, size: int = 0
     ) -> Outcome:
-        """Propose the command that `make` makes of what `find` finds; retry while that is stale.
+        """Propose the command that `make` builds from the result of `find`; retry while it is
+        stale.
 
-        Raises `Unavailable`, `OutcomeUnknown`, and a `ColdError` when the records cannot be had.
+        Raises `Unavailable`, `OutcomeUnknown`, and a `ColdError` when the records cannot be read.
         """
         for _ in range(_TRIES):
             outcome = await self._group.propose(make(await find()), size)

@@ -1,5 +1,5 @@
-"""Reading streams: from memory where the records are recent, else from the store in a thread, and
-from the cold store what is only there."""
+"""Reads streams: recent records from memory, others from the store in a thread, and from the cold
+store what is only there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from streamd.streams.state import State, load_rows
 from streamd.streams.tables import Table
 from streamd.tiering.cold_reader import ColdReader
 
-# Pages of buckets read at once; a client that lists in a loop must not take every thread.
+# Pages of buckets read at once: a client that lists in a loop must not take every thread.
 _LISTINGS_AT_ONCE = 2
 
 V = TypeVar("V")
@@ -43,7 +43,7 @@ class OffsetGone(Exception):
 
 
 class Reads:
-    """The state as readers see it. What is returned is as of the moment of the return."""
+    """The state as readers see it. Results are as of the moment of the return."""
 
     def __init__(
         self, state: State, store: StateStore, cold: ColdReader, run_blocking: RunBlocking
@@ -55,10 +55,10 @@ class Reads:
         self._listings = trio.CapacityLimiter(_LISTINGS_AT_ONCE)
 
     async def stream(self, key: bytes) -> Stream | None:
-        """A stream's metadata, deleted and expired ones included; None when there is none.
+        """A stream's metadata, deleted and expired ones included; None if there is no such stream.
 
-        The value is the machine's own and changes as the stream does: do not keep it across
-        an await that matters, and never write to it.
+        The value is the machine's own and changes as the stream does: do not keep it across an
+        await that matters, and never write to it.
         """
         streams = self._state.streams
         if key in streams:
@@ -66,32 +66,32 @@ class Reads:
         return await self._row(lambda: self._state.streams, keys.STREAM, key)
 
     async def bucket(self, name: bytes) -> Bucket | None:
-        """A bucket, or None when there is none. As with `stream`, the value is the machine's."""
+        """A bucket, or None. As with `stream`, the value is the machine's."""
         return await self._row(lambda: self._state.buckets, keys.BUCKET, name)
 
     async def _row(self, table: Callable[[], Table[V]], prefix: bytes, key: bytes) -> V | None:
-        # Asked for after each wait: a snapshot that is installed meanwhile brings new tables, and
-        # a value of an old one would never change again.
+        # Looked up after each wait: an installed Raft snapshot brings new tables, and a value of an
+        # old one would never change again.
         while key not in table():
             flushes = self._state.flushes
             rows = await self._run_blocking(load_rows, self._store, [key], prefix)
-            # A flush in between may have let go of a newer row than the one just read.
+            # A flush in between may have evicted a newer row than the one just read.
             if flushes == self._state.flushes:
                 return table().install(key, rows[key])
         return table().get(key)
 
     async def page(self, query: ListQuery, log_ms: int) -> Page:
-        """A page of a bucket's streams, of what the store has.
+        """A page of a bucket's streams, as the store has them.
 
-        By a log time that the store has not reached, a stream would look expired whose renewal
-        is not stored yet.
+        At a log time that the store has not reached, a stream would look expired if its renewal is
+        not stored yet.
         """
         return await self._run_blocking(
             list_streams, self._store, query, log_ms, limiter=self._listings
         )
 
     async def boundary(self, stream: Stream, record: int) -> Position:
-        """Where a record of `stream` begins; the tail for one that is not there yet.
+        """Where a record of `stream` begins; the tail if the record does not exist yet.
 
         Raises as `read` does.
         """
@@ -114,10 +114,9 @@ class Reads:
         """Records of `stream` from `at` on, at most about `max_bytes` but at least one.
 
         Their sizes are added to `lengths`. Empty only at the tail. A position inside a record
-        reads from its beginning. Raises
-        `OffsetMismatch` when `at` contradicts the stream, also when that was removed meanwhile;
-        `OffsetGone` when it was trimmed; a `ColdError` when the records are in the cold store
-        only and cannot be had from there.
+        reads from its beginning. Raises `OffsetMismatch` when `at` contradicts the stream, or the
+        stream was removed meanwhile; `OffsetGone` when `at` was trimmed; a `ColdError` when the
+        records are only in the cold store and cannot be read there.
         """
         flushes = self._state.flushes
         while True:
@@ -129,8 +128,9 @@ class Reads:
             stored = await self._run_blocking(
                 read_from_store, self._store, stream, at, max_bytes, lengths
             )
-            # Only if `stream` is certainly the state's own still: kept for another, larger one that
-            # a snapshot brought, or that was loaded from the store again, they would leave a gap.
+            # Only if `stream` is certainly still the state's own. If a Raft snapshot replaced it
+            # with a larger one, or it was loaded from the store again, these chunks would leave a
+            # gap.
             if flushes == self._state.flushes:
                 self._keep(stream, stored)
             found = stored.slice or await self._from_cold(stream, stored, at, max_bytes, lengths)
@@ -144,8 +144,8 @@ class Reads:
     async def records(self, stream: Stream, at: Position, max_bytes: int) -> RecordSlice:
         """As `read`, with the records' lengths, for streams as they once were.
 
-        `stream` is a copy whose ids are pinned: what was trimmed since can still be read.
-        Nothing of it is kept in memory. Raises `OffsetMismatch`, and as `read` a `ColdError`.
+        `stream` is a copy whose ids are pinned: records trimmed since can still be read. Nothing of
+        it is kept in memory. Raises `OffsetMismatch`, and as `read` a `ColdError`.
         """
         recent = self._state.read_recent_records(stream, at, max_bytes)
         if recent is not None:
@@ -157,16 +157,16 @@ class Reads:
         found = stored.slice or await self._from_cold(stream, stored, at, max_bytes, lengths)
         if found is not None:
             return RecordSlice(found, lengths)
-        # A flush may have moved it from memory to the store between the two looks.
+        # A flush may have moved it from memory to the store between the two lookups.
         recent = self._state.read_recent_records(stream, at, max_bytes)
         if recent is None:
             raise OffsetMismatch
         return recent
 
     async def chunk_at(self, stream: Stream, record: int) -> tuple[AnyChunk, Limit]:
-        """A chunk with `record`, and how far the stream reads in it. Appends are whole in it.
+        """A chunk with `record`, and how far the stream reads in it. It holds only whole appends.
 
-        Raises `OffsetMismatch` when there is none, and as `read` a `ColdError`.
+        Raises `OffsetMismatch` if there is none, and as `read` a `ColdError`.
         """
         stream_id, limit = home(stream, record)
         for _ in range(2):
@@ -178,12 +178,12 @@ class Reads:
             found = stored or (await self._cold.chunks(cold) if cold else [])
             if found:
                 return found[0], limit
-            # A flush may have moved it from memory to the store between the two looks.
+            # A flush may have moved it from memory to the store between the two lookups.
         raise OffsetMismatch
 
     async def bytes_before(self, stream: Stream, record: int, most: int) -> bytes:
-        """Up to `most` bytes that end where `record` begins; fewer when they are not to be had
-        without the cold store, or lie further back than the chunk with the record before."""
+        """Up to `most` bytes that end where `record` begins. Fewer if the others are only in the
+        cold store, or lie further back than the chunk with the record before."""
         if record <= stream.earliest.record:
             return b""
         stream_id, limit = home(stream, record - 1)
@@ -204,7 +204,7 @@ class Reads:
         max_bytes: int,
         lengths: list[int] | None = None,
     ) -> Slice | None:
-        """Records that the store knows to be in the cold store; None when it knows of none."""
+        """Records that the store knows to be in the cold store; None if it knows of none."""
         if not stored.cold:
             return None
         chunks = await self._cold.chunks(stored.cold)

@@ -12,7 +12,7 @@ from streamd.transport import PeerConnection
 
 
 def report(node: Node) -> dict[str, object]:
-    """What ``/cluster/status`` says. Raises `StorageFailed`."""
+    """The content of ``/cluster/status``. Raises `StorageFailed`."""
     group = node.group
     configuration = group.configuration
     identity = node.stores.data_dir.identity
@@ -37,7 +37,7 @@ def report(node: Node) -> dict[str, object]:
 
 
 def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
-    """What this node knows of each member; lag and contact only the leader knows."""
+    """What this node knows about each member; only the leader knows lag and contact."""
     group = node.group
     configuration = group.configuration
     progress = group.peers()
@@ -64,8 +64,8 @@ def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
 
 
 def _lag_bytes(node: Node, peer: PeerStatus) -> int:
-    """About how many bytes of entries a follower lacks; those of the log only, when some that it
-    lacks are gone from there and a snapshot will replace them."""
+    """About how many bytes of entries a follower lacks. If the log no longer has some of them and a
+    Raft snapshot will replace them, only the rest counts."""
     return node.stores.log.size_after(max(peer.match_index, node.group.first_index - 1))
 
 

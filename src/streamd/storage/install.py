@@ -50,7 +50,7 @@ def install(
         _clean_up(data_dir)
     except OSError as error:
         raise StorageFailed(f"{data_dir.path}: the snapshot is not installed: {error}") from error
-    log.info("a snapshot was installed", index=meta.index, term=meta.term)
+    log.info("a Raft snapshot was installed", index=meta.index, term=meta.term)
 
 
 def recover_install(data_dir: DataDir) -> SnapshotMeta | None:

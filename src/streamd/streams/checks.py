@@ -1,8 +1,8 @@
 """What a command must be like: what clients may ask for, and what the machine can apply at all.
 
 `fault` judges by meaning, before a command is proposed: whatever the API would have refused is at
-fault, wherever the command comes from. `is_applicable` is for commands in the log. It asks for
-less, and must ask for the same for ever: what an earlier release applied, every replica applies.
+fault, wherever the command comes from. `is_applicable` judges commands in the log. It demands
+less, and must demand the same for ever: every replica applies what an earlier release applied.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ TIMESTAMP = re.compile(
 
 
 def is_applicable(command: Command) -> bool:
-    """Whether the ids in a command can be those of rows. The machine answers `INVALID` otherwise.
+    """Whether the ids in a command can be those of rows. Otherwise the machine answers `INVALID`.
 
-    A row's key holds unsigned numbers, and a command of the log must never raise.
+    A row's key holds unsigned numbers, and applying a command of the log must never raise.
     """
     match command:
         case StorePart(upload_id=upload_id) | PublishSnapshot(upload_id=upload_id):
@@ -112,17 +112,17 @@ _OF_LEADER = frozenset(
 
 
 def is_of_leader(command: Command) -> bool:
-    """Whether only the leader makes such commands, of what it knows itself."""
+    """Whether only the leader makes such commands, from what it knows itself."""
     return type(command) in _OF_LEADER
 
 
 def are_of_clients(commands: Iterable[Command]) -> bool:
-    """Whether the nodes' clients can have asked for all of these."""
+    """Whether clients of a node can have asked for all of these."""
     return not any(is_of_leader(command) or fault(command) for command in commands)
 
 
 def payload_bytes(command: Command) -> int:
-    """The size of what a client wants to have kept."""
+    """The size in bytes of what a client wants to store."""
     match command:
         case Append(data=data) | Create(data=data) | StorePart(data=data):
             return len(data)
@@ -133,14 +133,14 @@ def payload_bytes(command: Command) -> int:
 
 
 def fault(command: Command) -> str | None:
-    """The field of a command that no client's request can have led to; None if there is none.
+    """The field of a command that no client's request can have led to; None if all are possible.
 
-    What depends on the state, the machine decides.
+    The machine decides about everything that depends on the state.
     """
     return next((field for field, is_right in _judged(command) if not is_right), None)
 
 
-# Fields, and whether they are right; each is looked at only if those before it are.
+# Fields and their checks; each is checked only if all before it are right.
 _Judged = Iterator[tuple[str, bool]]
 
 
@@ -188,7 +188,7 @@ def _judged_create(command: Create) -> _Judged:
     settings = command.settings
     yield "key", keys.is_stream_key(command.key)
     yield "settings", _are_settings(settings)
-    # Commands written before there was `cut_as` have none.
+    # Commands written before `cut_as` existed have none.
     yield "cut_as", command.cut_as is None or is_content_type(command.cut_as)
     kind = command.cut_as or settings.content_type or DEFAULT_CONTENT_TYPE
     yield from _judged_records(kind, command.data, command.lengths)
@@ -205,7 +205,7 @@ def _judged_delete(command: Delete) -> _Judged:
 def _judged_place(command: BeginUpload | PublishSnapshot) -> _Judged:
     yield "key", keys.is_stream_key(command.key)
     yield "at", _is_offset(command.at)
-    # Without a finding each replica looks for itself, and some have moved what they look for.
+    # Without a finding each replica looks for itself, and some have moved the records it looks for.
     finding = command.finding
     yield "finding", finding is not None and _is_finding(finding)
     if finding is not None and finding.verdict is Verdict.BOUNDARY:
@@ -224,7 +224,7 @@ def _judged_publish(command: PublishSnapshot) -> _Judged:
     yield "size", 0 <= command.size <= MAX_SAFE_INTEGER
     yield "digest", len(command.digest) == DIGEST_BYTES
     yield "upload_id", command.upload_id == 0 or _is_id(command.upload_id)
-    # Without its bytes a snapshot is only compared with the one that is there.
+    # Without its bytes a snapshot is only compared with the existing one.
     wanted = (0,) if command.upload_id else (0, command.size)
     yield "data", len(command.data) in wanted
 
@@ -257,7 +257,7 @@ def _are_settings(settings: Settings) -> bool:
 
 
 def _leads_on(fork: ForkRequest, finding: VerifiedPosition | None) -> bool:
-    """Whether a finding can be what was found at the place that a fork asks for."""
+    """Whether a finding can be the result for the place that a fork asks for."""
     if finding is None or not _is_finding(finding):
         return False
     if finding.verdict is not Verdict.BOUNDARY:
@@ -265,7 +265,7 @@ def _leads_on(fork: ForkRequest, finding: VerifiedPosition | None) -> bool:
     if fork.offset is None:
         return False
     record, byte = fork.offset
-    # A sub-offset counts messages or bytes, by a type that only the source has.
+    # A sub-offset counts messages or bytes, depending on a type that only the source has.
     further = finding.record - record, finding.byte - byte
     if not fork.sub_offset:
         return further == (0, 0)
@@ -289,7 +289,7 @@ def _is_read(key: bytes, stream_id: int, at_ms: int) -> bool:
 
 
 def _is_token(text: str) -> bool:
-    """A header's value, which is taken as Latin-1."""
+    """A header's value, decoded as Latin-1."""
     return 1 <= len(text) <= MAX_TOKEN_BYTES and max(text) <= "\xff"
 
 

@@ -1,7 +1,7 @@
 """Chunks: runs of a stream's records, as stored and as gathered at the tail.
 
-A record is what a reader may resume after: one append of bytes, or one JSON message. Chunks hold
-whole records end to end; clients never see where one chunk ends and the next begins.
+A record is the unit after which a reader may resume: one append of bytes, or one JSON message.
+Chunks hold whole records end to end; clients never see where one chunk ends and the next begins.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Buffer = bytes | memoryview
 
 
 class OffsetMismatch(ValueError):
-    """A position contradicts the stream it was used on: no record lies there."""
+    """A position contradicts the stream it was used on: no record begins there."""
 
 
 class Limit(NamedTuple):
-    """How far a read may go in one stream id: before this record, not past this byte."""
+    """How far a read may go in one stream id: before this record, and not past this byte."""
 
     record: int
     byte: int
 
 
 class Slice(NamedTuple):
-    """Bytes read: `parts` end to end, reaching to the record boundary `end`."""
+    """The result of a read: `parts` end to end, up to the record boundary `end`."""
 
     parts: list[Buffer]
     end: Position
@@ -65,10 +65,10 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
         return len(self.data)
 
     def digest(self) -> bytes:
-        """128 bits of SHA-256 over where the chunk begins, its records, appends and bytes.
+        """128 bits of SHA-256 over the chunk's start, records, appends and bytes.
 
-        Replicas cut their records into chunks of their own; put together or not, the chunk that
-        holds the same records has the same digest.
+        Replicas cut their records into different chunks; chunks with the same records have the same
+        digest, whether they were merged or not.
         """
         count = len(self.lengths)
         appends = self.appends or [1] * count
@@ -102,7 +102,7 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
     def cut(self, start_record: int, end_record: int) -> Chunk:
         """The records from `start_record` to before `end_record`.
 
-        Of an append that is cut by a border, what lies inside becomes an append.
+        The part of an append that lies inside becomes an append.
         """
         first, last = start_record - self.start_record, end_record - self.start_record
         skipped = sum(self.lengths[:first])
@@ -122,7 +122,7 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
 
 def gathered(chunks: Iterable[Chunk], start_record: int, end_record: int) -> Chunk | None:
     """The records from `start_record` to before `end_record` as one chunk, however they lie in
-    `chunks`, which are in order; None when some are not there."""
+    `chunks`, which are in order; None if some are missing."""
     parts = []
     at = start_record
     for chunk in chunks:
@@ -166,7 +166,7 @@ class OpenChunk:
         return self.start_byte + self.size
 
     def add(self, data: bytes, lengths: list[int]) -> None:
-        """Take over one append."""
+        """Add one append."""
         if len(lengths) != 1 and not self.appends:
             self.appends = [1] * len(self.lengths)
             self.appends.append(len(lengths))
@@ -205,15 +205,15 @@ def read_chunk(
 ) -> Slice:
     """The chunk's records from `at` up to `limit`, as many as fit into `max_bytes`.
 
-    With `at_least_one` the first record is taken whatever its size, so that a reader always
-    gets on. A position inside a record reads from the record's beginning. Raises
+    With `at_least_one` the first record is read whatever its size, so that a reader always makes
+    progress. A position inside a record reads from the record's beginning. Raises
     `OffsetMismatch` when the byte position of `at` lies outside its record.
     """
     skipped = at.record - chunk.start_record
     start = sum(chunk.lengths[:skipped]) if skipped else 0
     if chunk.start_byte + start != at.byte:
-        # Clients add to offsets ("what comes after this one") although they are opaque. What is
-        # greater than this boundary and not greater than the next one begins with this record.
+        # Clients add to offsets ("what comes after this one") although they are opaque. An offset
+        # above this boundary and not above the next one begins with this record.
         end_byte = min(chunk.start_byte + start + chunk.lengths[skipped], limit.byte)
         if not chunk.start_byte + start < at.byte <= end_byte:
             raise OffsetMismatch
@@ -242,7 +242,7 @@ def _fitting(
 def lengths_between(chunk: AnyChunk, at: Position, piece: Slice) -> list[int]:
     """The sizes in bytes of the records in `piece`, not empty, which was read from a chunk at `at`.
 
-    The last one is shorter than in the chunk where a fork was cut inside of it.
+    The last one is shorter than in the chunk if a fork was cut inside it.
     """
     end_record = piece.end.record
     lengths = chunk.lengths[at.record - chunk.start_record : end_record - chunk.start_record]
@@ -255,7 +255,7 @@ def append_at(chunk: AnyChunk, at: Position) -> list[int]:
     """The record lengths of the append that begins at `at`.
 
     Raises `OffsetMismatch` when `at` is not a record boundary. A position between the records
-    of one append gives the rest of it.
+    of one append gives the rest of that append.
     """
     index = at.record - chunk.start_record
     if chunk.start_byte + sum(chunk.lengths[:index]) != at.byte:

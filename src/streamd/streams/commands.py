@@ -1,7 +1,7 @@
-"""The commands of the stream machine, and what can become of them.
+"""The commands of the stream machine, and their outcomes.
 
 Commands travel through the Raft log as MessagePack arrays (see `streamd.codec`), so fields may
-only ever be added at the end, with a default.
+only be added at the end, with a default.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamd.streams.model import (
 )
 from streamd.streams.offsets import START, Position
 
-# Fits a key, and the integers of any language.
+# Fits into a key, and into the integers of any language.
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
@@ -32,9 +32,9 @@ class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=Fals
     """PUT of a stream (protocol section 5.1), or of a fork when the settings name a source.
 
     `data` and `lengths` are the initial records end to end and their sizes in bytes. With
-    `implicit_bucket` an absent bucket is made on the way. `finding` says where a fork leaves its
+    `implicit_bucket` a missing bucket is created too. `finding` says where a fork leaves its
     source; commands written before the cold store existed have none. `cut_as` is the content type
-    by which a body, where there is one, was cut into records.
+    by which a body, if there is one, was cut into records.
     """
 
     key: bytes
@@ -75,7 +75,7 @@ class Touch(msgspec.Struct, frozen=True, array_like=True, tag="touch"):
 
 
 class Sweep(msgspec.Struct, frozen=True, array_like=True, tag="sweep"):
-    """Streams whose expiry may have come; those that were renewed are looked at again later."""
+    """Streams whose expiry may have come; renewed ones are checked again later."""
 
     keys: list[bytes]
 
@@ -95,8 +95,8 @@ class DeleteBucket(msgspec.Struct, frozen=True, array_like=True, tag="delete-buc
 class BeginUpload(msgspec.Struct, frozen=True, array_like=True, tag="begin-upload"):
     """The first part of a snapshot too large for one command has arrived (extensions 2.2).
 
-    Refused if `at` could not be published; else the outcome has the id of the upload. `finding`
-    is as in `Create`, of `at`.
+    Refused if a snapshot at `at` could not be published; else the outcome has the id of the upload.
+    `finding` is as in `Create`, for `at`.
     """
 
     key: bytes
@@ -105,7 +105,7 @@ class BeginUpload(msgspec.Struct, frozen=True, array_like=True, tag="begin-uploa
 
 
 class StorePart(msgspec.Struct, frozen=True, array_like=True, tag="store-part", gc=False):
-    """The next part of an upload; parts are numbered from 0 and leave no gap."""
+    """The next part of an upload; parts are numbered from 0 without gaps."""
 
     upload_id: int
     number: int
@@ -113,10 +113,10 @@ class StorePart(msgspec.Struct, frozen=True, array_like=True, tag="store-part", 
 
 
 class PublishSnapshot(msgspec.Struct, frozen=True, array_like=True, tag="publish-snapshot"):
-    """PUT of a snapshot (extensions section 2.2), once all of its bytes are here.
+    """PUT of a snapshot (extensions section 2.2), once all of its bytes have arrived.
 
     They are those of the upload, or without one (id 0) `data`. `size` in bytes and `digest` are
-    of the whole.
+    those of the whole.
     """
 
     key: bytes
@@ -137,7 +137,7 @@ class DropUploads(msgspec.Struct, frozen=True, array_like=True, tag="drop-upload
 
 
 class NewSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A slice of a new pack: its owner, and flat after it the fields of `SliceRef`.
+    """A slice of a new pack: its owner, followed by the fields of `SliceRef`.
 
     `owner` is the stream's key or, for the parts of a blob, `keys.blob_owner`.
     """
@@ -163,8 +163,8 @@ class NewSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FlushCold(msgspec.Struct, frozen=True, array_like=True, tag="flush-cold"):
-    """A pack is in the cold store: take those of its slices that begin where their owner's records
-    there end. Refused unless `term` is that of the log entry."""
+    """A pack is in the cold store: take those of its slices that begin where their owner's cold
+    records end. Refused unless `term` is that of the log entry."""
 
     term: int
     number: int
@@ -174,14 +174,15 @@ class FlushCold(msgspec.Struct, frozen=True, array_like=True, tag="flush-cold"):
 
 
 class DropSlices(msgspec.Struct, frozen=True, array_like=True, tag="drop-slices"):
-    """Slices of one stream or blob id that are no longer read, by the record they end before."""
+    """Slices of one stream or blob id that are no longer read, by the record before which they
+    end."""
 
     stream_id: int
     end_records: list[int]
 
 
 class MovedSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A slice that was repacked: its key, the pack it was in, and its place in the new one."""
+    """A slice that was repacked: its key, its former pack, and its place in the new one."""
 
     stream_id: int
     end_record: int
@@ -193,8 +194,8 @@ class MovedSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class MoveSlices(msgspec.Struct, frozen=True, array_like=True, tag="move-slices"):
-    """A pack with what is alive of others is in the cold store: refer to it where slices still are
-    where they were. Refused unless `term` is that of the log entry."""
+    """A pack with the live slices of others is in the cold store: refer to it for the slices that
+    are still in their former packs. Refused unless `term` is that of the log entry."""
 
     term: int
     number: int
@@ -223,7 +224,7 @@ class Archived(msgspec.Struct, frozen=True, array_like=True, tag="archived"):
 
 
 class Scrubbed(msgspec.Struct, frozen=True, array_like=True, tag="scrubbed"):
-    """How far the leader of `term` has come in reading all objects, and what it has met."""
+    """How far the leader of `term` has come in reading all objects, and what it has found."""
 
     term: Number
     scrub: Scrub
@@ -242,9 +243,9 @@ class OpenSession(msgspec.Struct, frozen=True, array_like=True, tag="open-sessio
     """A node's process begins to number its packages (`sessions`).
 
     `nonce` is a random number that tells this process from every other; `replaces` is the id of
-    the session that it knows the node to have had, 0 for none. Refused when that is another by
-    now: the command of a process that has ended may be late, and must not end the session of the
-    process that came after it.
+    the session that the process knows the node to have had, 0 for none. Refused if the node's
+    session is another one by then: a late command of a process that has ended must not end the
+    session of its successor.
     """
 
     node_id: Number
@@ -276,7 +277,7 @@ Command = (
 
 
 def brings_bytes(command: Command) -> bool:
-    """Whether a command adds to what is kept of streams and snapshots."""
+    """Whether a command adds to the stored bytes of streams and snapshots."""
     match command:
         case Append(data=data) | Create(data=data) | StorePart(data=data):
             return bool(data)
@@ -287,7 +288,7 @@ def brings_bytes(command: Command) -> bool:
 
 
 class Result(Enum):
-    """What became of a command."""
+    """The result of a command."""
 
     CREATED = "created"
     EXISTS = "exists"
@@ -321,10 +322,10 @@ class Result(Enum):
     OFFSET_INVALID = "offset-invalid"
     OFFSET_BEYOND_TAIL = "offset-beyond-tail"
     SNAPSHOT_DIFFERS = "snapshot-differs"
-    # What the command was made from has changed: nothing was done, make it again.
+    # What the command was made from has changed: nothing was done, make the command again.
     STALE = "stale"
-    # The command's package belongs to no session that is open, or is one that its node has
-    # forgotten. This copy of it did nothing.
+    # The package belongs to no open session, or to a number that the state has forgotten. This
+    # copy of the command did nothing.
     SESSION_LOST = "session-lost"
     # No client and no leader makes such a command: nothing was done.
     INVALID = "invalid"
@@ -333,10 +334,10 @@ class Result(Enum):
 class Outcome(msgspec.Struct, array_like=True, gc=False):
     """The answer of the machine to one command.
 
-    `tail` is the stream's tail after it, `closed` whether it is closed then. `epoch` and `seq`
-    speak of the producer: what it last got accepted, or, for a gap, the `seq` expected next.
-    `incarnation` is what the stream's ETag begins with, 0 where there is no stream. `earliest` is
-    the stream's earliest position, where that is what matters; `upload_id` is the upload that was
+    `tail` is the stream's tail after the command, `closed` whether it is closed then. `epoch` and
+    `seq` are the producer's: the last that were accepted, or, for a gap, the `seq` expected next.
+    `incarnation` is the number that the stream's ETag begins with, 0 without a stream. `earliest`
+    is the stream's earliest position, if that is what matters; `upload_id` is the upload that was
     begun.
 
     Outcomes are kept in the state (`sessions.Session`) and sent between nodes: fields may only be
@@ -372,7 +373,7 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
 class Change:
     """What one round of commands did to a stream, for its live readers.
 
-    `parts` are the records appended since `start`, end to end; `ended` says that the stream
+    `parts` are the records appended since `start`, end to end; `ended` means that the stream
     was deleted, expired, or created again.
     """
 

@@ -1,8 +1,8 @@
 """What a content type means to the server: media types, and JSON mode (protocol section 7).
 
-A JSON message is stored as its bytes as sent, followed by a comma. A read of any run of messages
-is then one slice of stored bytes between brackets, whatever the number of messages, and a number
-too big for a double comes back digit for digit.
+A JSON message is stored as the bytes that were sent, followed by a comma. A read of any run of
+messages is then one slice of stored bytes between brackets, whatever the number of messages, and a
+number too big for a double comes back digit for digit.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 
-# In one body: the machine goes through the lengths of all of them at once.
+# Per body: the machine goes through the lengths of all messages at once.
 MAX_MESSAGES = 1_000_000
-# What is cut into messages in one go; tens of milliseconds if they are as short as can be.
+# How much is cut into messages at once: tens of milliseconds if they are as short as possible.
 SMALL_BYTES = 64 * 1024
-# How much further a comma between two messages is looked for first, then twice as far each time.
+# How far ahead to look for a comma between two messages at first; each further try doubles it.
 _FURTHER_BYTES = 1024
 
 
 class InvalidJson(ValueError):
-    """A body is not the JSON it claims to be."""
+    """A body is not the JSON that it claims to be."""
 
 
 class TooManyMessages(ValueError):
@@ -54,7 +54,7 @@ class TooManyMessages(ValueError):
 
 
 class Records(NamedTuple):
-    """A body cut into the records it is stored as: their bytes end to end, and their lengths."""
+    """A body cut into the records that are stored: their bytes end to end, and their lengths."""
 
     data: bytes
     lengths: list[int]
@@ -76,7 +76,7 @@ def media_type(content_type: str) -> str:
 
 
 def same_media_type(one: str, other: str) -> bool:
-    """Whether two content types agree as far as the protocol compares them."""
+    """Whether two content types are equal as far as the protocol compares them."""
     return one == other or media_type(one) == media_type(other)
 
 
@@ -96,7 +96,7 @@ def is_text(content_type: str) -> bool:
 def split_json(body: bytes) -> Records:
     """Cut a JSON body into messages, flattening one level of array (protocol section 7.1).
 
-    An empty array gives no records; whether that is allowed is the caller's to say.
+    An empty array gives no records; the caller decides whether that is allowed.
     Raises `InvalidJson`, `TooManyMessages`.
     """
     if body.lstrip(_WHITE_SPACE)[:1] != b"[":
@@ -127,8 +127,8 @@ def _runs(body: bytes) -> Iterator[list[bytes]]:
     """The messages of a large array, a run of them at a time: the scanner lets no other thread
     run, and millions of messages at once take seconds and gigabytes.
 
-    Where the array's beginning up to a comma is an array, that comma lies between two messages;
-    otherwise the comma was inside a message, and a later one is tried. Raises `InvalidJson`.
+    If the array's beginning up to a comma is an array, that comma lies between two messages.
+    Otherwise the comma was inside a message, and a later one is tried. Raises `InvalidJson`.
     """
     start = at = body.index(b"[") + 1
     further = _FURTHER_BYTES
@@ -152,7 +152,7 @@ def _runs(body: bytes) -> Iterator[list[bytes]]:
 def are_json_messages(data: bytes, lengths: list[int]) -> bool:
     """Whether records, end to end, are JSON messages as `split_json` stores them.
 
-    Their sizes are positive and add up to that of the data.
+    Their sizes are positive and add up to the size of the data.
     """
     place = at = 0
     while place < len(lengths):
@@ -172,12 +172,12 @@ def are_json_messages(data: bytes, lengths: list[int]) -> bool:
 
 
 def json_message(body: bytes) -> bytes:
-    """One JSON message as it is stored; an array is one like any other. Raises `InvalidJson`."""
+    """One JSON message as it is stored; an array counts as one. Raises `InvalidJson`."""
     return json_value(body) + JSON_SEPARATOR
 
 
 def json_value(body: bytes) -> bytes:
-    """One JSON value as it was sent, without white space around it. Raises `InvalidJson`."""
+    """One JSON value as it was sent, without surrounding white space. Raises `InvalidJson`."""
     try:
         return bytes(_scan(body, _JSON_VALUE))
     except InvalidJson:
@@ -199,16 +199,16 @@ def json_elements(array: bytes) -> list[bytes]:
 
 
 def _without_lone_surrogates(body: bytes) -> bytes:
-    """The body with another escape of the same length for each lone surrogate.
+    """The body with each lone surrogate replaced by another escape of the same length.
 
-    They are JSON (RFC 8259 section 8.2), and what `JSON.stringify` makes of half an emoji, but
-    the scanner refuses them.
+    Lone surrogates are JSON (RFC 8259 section 8.2), and `JSON.stringify` makes one of half an
+    emoji, but the scanner refuses them.
     """
     return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[2] else escape[0], body)
 
 
 def _as_sent(body: bytes, at: int, repaired: list[msgspec.Raw]) -> list[bytes]:
-    """The values from byte `at` of a body on, in the place of those of its repaired copy."""
+    """The values of a body from byte `at` on, in place of those of its repaired copy."""
     values: list[bytes] = []
     for raw in repaired:
         match = _BETWEEN.match(body, at)
@@ -221,7 +221,7 @@ def _as_sent(body: bytes, at: int, repaired: list[msgspec.Raw]) -> list[bytes]:
 def _scan(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         if not body.isascii():
-            body.decode()  # the JSON scanner passes strings through without looking at their UTF-8
+            body.decode()  # the JSON scanner does not check the UTF-8 of strings
         return decoder.decode(body)
     except UnicodeDecodeError as error:
         raise InvalidJson(f"not UTF-8 at byte {error.start}") from None

@@ -1,4 +1,4 @@
-"""Entity tags: which state of a stream a client has seen.
+"""Entity tags: the state of a stream that a client has seen.
 
 ``"{incarnation}:{start}:{end}"``, followed by ``:c`` when the stream is closed and the answer
 says so. The tag of an append's answer, and of HEAD, is that of a read of everything.
@@ -17,13 +17,13 @@ from streamd.streams.model import Version
 from streamd.streams.offsets import START, Position
 
 _TAG = re.compile(rb'"(\d{1,19}):\d{16}_\d{16}:(\d{16})_(\d{16})(:c)?"')
-# The tag of a stream as a whole, of its incarnation, tail and `CLOSED` or nothing.
+# The tag of a stream as a whole, from its incarnation, tail, and `CLOSED` or nothing.
 STATE_TAG = b'"%%d:%b:%%b%%b"' % START.token()
 CLOSED = b":c"
 
 
 # Bases lie so far apart, and above the ids of a group without one, that the incarnations of two
-# histories or groups do not meet; and the largest still has 19 digits.
+# histories or groups never meet; the largest still has 19 digits.
 _LEAST_BASE = 1 << 62
 
 
@@ -51,9 +51,9 @@ def state_tag(incarnation: int, tail: bytes, closed: bool) -> bytes:
 
 
 def parse_tag(tag: bytes) -> Version | None:
-    """The state of the stream that a tag vouches for, or None when no streamd made it.
+    """The state of the stream that a tag stands for, or None if streamd did not make the tag.
 
-    Where the range began does not matter: a reader that reached the tail has seen the state.
+    The beginning of the range does not matter: a reader that reached the tail has seen the state.
     """
     match = _TAG.fullmatch(tag)
     if match is None:

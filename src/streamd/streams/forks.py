@@ -1,8 +1,8 @@
 """Forks: streams that begin with a prefix of another, without copying a byte of it.
 
-A fork reads the ancestors' chunks through its `extents` and adds its own records after them;
-its offsets continue the source's. The source counts its forks and outlives its deletion for
-them. A fork is judged in full before anything changes, so a refused one leaves no reference.
+A fork reads the ancestors' chunks through its `extents` and adds its own records after them; its
+offsets continue the source's. The source counts its forks and keeps its bytes for them after its
+deletion. A fork is judged in full before anything changes, so a refused one leaves no reference.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from streamd.streams.offsets import START, Position
 from streamd.streams.snapshots import inherit
 from streamd.streams.state import State
 
-# A row's numbers have 64 bits, and a fork grows from where it begins.
+# A row's numbers have 64 bits, and a fork grows from its first record on.
 _MAX_BYTE = 2**63 - 1
 
 
 class ForkRefused(Exception):
-    """A fork cannot be made as asked; `result` says why, `earliest` what is left to fork."""
+    """A fork cannot be made as asked; `result` says why, `earliest` is the first position to fork
+    at."""
 
     def __init__(self, result: Result, earliest: Position = START) -> None:
         super().__init__(result.value)
@@ -31,7 +32,7 @@ class ForkRefused(Exception):
 
 
 class Anchor:
-    """Where a fork leaves its source, found to be sound."""
+    """The checked position at which a fork leaves its source."""
 
     __slots__ = ("_at", "_key", "_settings", "_source")
 
@@ -73,7 +74,7 @@ def _prefix(source: Stream, at: Position) -> tuple[Extent, ...]:
 
 
 def resolve_fork(state: State, command: Create, now_ms: int) -> Anchor:
-    """Where the fork that a command asks for leaves its source. Raises `ForkRefused`."""
+    """The position at which a command's fork leaves its source. Raises `ForkRefused`."""
     settings = command.settings
     request = settings.fork
     assert request is not None
@@ -107,7 +108,7 @@ def resolve_fork(state: State, command: Create, now_ms: int) -> Anchor:
 def find_anchor(
     source: Stream, chunk: AnyChunk, limit: Limit, at: Position, sub_offset: int
 ) -> VerifiedPosition:
-    """Where a sub-offset from `at` leads to, in a chunk with the record at `at`."""
+    """The position that a sub-offset from `at` leads to, in a chunk with the record at `at`."""
     stream_id = source.stream_id
     try:
         lengths = append_at(chunk, at)
@@ -124,7 +125,7 @@ def find_anchor(
 
 
 def _look(state: State, source: Stream, at: Position, sub_offset: int) -> VerifiedPosition:
-    """Find what a command of old did not bring."""
+    """Find the position itself, for a command of an earlier release without a finding."""
     if at.record == source.records:
         # Nothing begins at the end, and the tail is another byte.
         return VerifiedPosition(source.stream_id, Verdict.NO_BOUNDARY)
@@ -136,7 +137,7 @@ def _look(state: State, source: Stream, at: Position, sub_offset: int) -> Verifi
 
 
 def _found(source: Stream, finding: VerifiedPosition) -> Position:
-    """The position that a finding names, if it was made of this stream. Raises `ForkRefused`."""
+    """The position that a finding names, if it is about this stream. Raises `ForkRefused`."""
     if finding.stream_id != source.stream_id or finding.record > source.records:
         raise ForkRefused(Result.STALE)
     match finding.verdict:
@@ -152,9 +153,9 @@ def _found(source: Stream, finding: VerifiedPosition) -> Position:
 
 
 def _advance(source: Stream, at: Position, lengths: list[int], sub_offset: int) -> Position | None:
-    """The place a sub-offset after `at`: messages of a JSON stream, bytes of any other.
+    """The position a sub-offset after `at`: in messages of a JSON stream, in bytes of any other.
 
-    None when that lies after the append. A cut inside a record makes its first part a record of
+    None if that lies after the append. A cut inside a record makes its first part a record of
     the fork.
     """
     if is_json(source.content_type):

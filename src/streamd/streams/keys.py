@@ -1,4 +1,4 @@
-"""The key space of the state: one letter for what it is, then what orders it.
+"""The key space of the state: one letter for the kind of row, then the fields that order it.
 
 =====  ====================================  =========================================
 ``!``                                        the `Header`
@@ -6,22 +6,22 @@
 ``s``  stream key (bucket NUL name)          `Stream`
 ``d``  stream id, end record                 `Chunk`: found by seeking past a record number
 ``p``  stream id, producer id                `ProducerState`
-``x``  time in ms, stream key                when to look whether a stream has expired
+``x``  time in ms, stream key                when to check whether a stream has expired
 ``B``  blob id, part number                  a part's bytes, as they are
-``r``  blob id                               `Blob`: who refers to it
+``r``  blob id                               `Blob`: what refers to it
 ``u``  upload id, which will be the blob's   `Upload`
 ``g``  stream or blob id                     all the rows below it await removal
 ``t``  stream id, record                     chunks that end at the record or before await removal
 ``c``  stream or blob id, end record         `ColdSlice`: where the records are in the cold store
 ``k``  term, number                          `Pack`: an object with slices
 ``h``  time in ms, owner key                 bytes not in the cold store, about since that time
-``o``  stream id                             before which record this node dropped its chunks
+``o``  stream id                             the record before which this node evicted its chunks
 ``n``  node id                               `Session`: which packages of the node took effect
 =====  ====================================  =========================================
 
-Numbers are eight bytes, big endian, so that their order is the keys' order. Streams and blobs
-have their ids from one counter, and none is ever used again. An owner of bytes is a stream, by its
-key, or a blob, by a key that no stream has.
+Numbers are eight bytes, big endian, so that their order is the keys' order. Streams and blobs get
+their ids from one counter, and no id is ever used again. An owner of bytes is a stream, by its key,
+or a blob, by a key that no stream has.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CHUNK = Struct(">cQQ")
 _PAIR = Struct(">cQ")
 _PLACE = Struct(">QQ")
 
-# The last moment that a row's key can name, in milliseconds since the epoch.
+# The last time that a row's key can name, in milliseconds since the epoch.
 LAST_MS = 2**64 - 1
 MAX_STREAM_KEY_BYTES = 1024
 RESERVED_BUCKETS = frozenset(
@@ -65,13 +65,13 @@ number = _NUMBER.pack
 
 
 def number_of(value: bytes) -> int:
-    """The number that `number` made the value of."""
+    """The number in a value that `number` made."""
     (found,) = _NUMBER.unpack(value)
     return int(found)
 
 
 def stream_key(bucket: bytes, name: bytes) -> bytes:
-    """What the machine knows a stream by. A bucket's name holds no NUL, so the pair is unique."""
+    """The machine's key of a stream. A bucket's name holds no NUL, so the pair is unique."""
     return bucket + b"\0" + name
 
 
@@ -81,8 +81,8 @@ def is_bucket_id(name: bytes) -> bool:
 
 
 def is_stream_key(key: bytes) -> bool:
-    """Whether a path can lead to a stream of this key, on either surface: a bucket and a name,
-    UTF-8, without control characters, backslashes, empty segments and segments of two dots."""
+    """Whether a path on either surface can lead to a stream with this key: a bucket and a name,
+    in UTF-8, without control characters, backslashes, empty segments and segments of two dots."""
     bucket, nul, name = key.partition(b"\0")
     if not nul or len(key) > MAX_STREAM_KEY_BYTES or _CONTROL.search(bucket + name):
         return False
@@ -99,7 +99,7 @@ def is_stream_key(key: bytes) -> bool:
 
 
 def has_bucket(key: bytes) -> bool:
-    """Whether bytes that are given for a stream key can be one. Only such keys have a row."""
+    """Whether bytes given as a stream key can be one. Only such keys have a row."""
     return b"\0" in key
 
 
@@ -115,7 +115,7 @@ def name_of(key: bytes) -> bytes:
 
 def stream_range(bucket: bytes, prefix: bytes, after: bytes) -> tuple[bytes, bytes]:
     """The half-open range of rows of a bucket's streams whose names begin with `prefix` and come
-    after the name `after`, either of which may be empty."""
+    after the name `after`; either may be empty."""
     base = STREAM + stream_key(bucket, b"")
     # No name holds a NUL, so nothing lies between a name and that name followed by one.
     start = max(prefix, after + b"\0") if after else prefix
@@ -123,13 +123,13 @@ def stream_range(bucket: bytes, prefix: bytes, after: bytes) -> tuple[bytes, byt
 
 
 def _after_all_with(prefix: bytes) -> bytes:
-    """The first key after all that begin with `prefix`, which holds a byte other than 0xff."""
+    """The first key after all that begin with `prefix`, which has a byte other than 0xff."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1])
 
 
 def chunk_key(stream_id: int, end_record: int) -> bytes:
-    """A chunk sorts by the record it ends before, so one seek finds the chunk of a record."""
+    """A chunk sorts by the record before which it ends, so one seek finds the chunk of a record."""
     return _CHUNK.pack(CHUNK, stream_id, end_record)
 
 
@@ -140,8 +140,8 @@ def producer_key(stream_id: int, producer_id: str) -> bytes:
 
 def expiry_key(at_ms: int, key: bytes) -> bytes:
     """Expiries sort by time, so one range holds all that are due."""
-    # An end may lie before 1970; by then it is due, whenever it was. One that no key can name
-    # is as good as never.
+    # An expiry may lie before 1970; it is due at once, whatever the year. One too late for a key is
+    # as good as never.
     return _PAIR.pack(EXPIRY, min(max(0, at_ms), LAST_MS)) + key
 
 
@@ -151,7 +151,7 @@ def row_key(letter: bytes, stream_id: int, number: int) -> bytes:
 
 
 def dropped_key(stream_id: int) -> bytes:
-    """The row that says how much of a stream this node has evicted."""
+    """The row that says which of a stream's chunks this node has evicted."""
     return _PAIR.pack(DROPPED, stream_id)
 
 
@@ -166,28 +166,28 @@ def garbage_key(stream_id: int) -> bytes:
 
 
 def trim_key(stream_id: int, record: int) -> bytes:
-    """A key of its own for each record: a note can be removed without removing a later one."""
+    """One key for each record: a note can be removed without removing a later one."""
     return _CHUNK.pack(TRIM, stream_id, record)
 
 
 def trimmed_chunks(note: bytes) -> tuple[int, tuple[bytes, bytes]]:
-    """The stream id that a trim's note is about, and the half-open range of the chunks to go."""
+    """The stream id in a trim's note, and the half-open range of the chunks to remove."""
     _, stream_id, record = _CHUNK.unpack(note)
     return stream_id, (chunk_key(stream_id, 0), chunk_key(stream_id, record + 1))
 
 
-# A slice's key after its letter: stream id, end record; and a pack's: term, number.
+# A slice's key after its letter: stream id, end record; a pack's: term, number.
 place = _PLACE.pack
 place_in = _PLACE.unpack
 
 
 def slice_key(stream_id: int, end_record: int) -> bytes:
-    """A slice sorts by the record it ends before, as a chunk does."""
+    """A slice sorts by the record before which it ends, like a chunk."""
     return _CHUNK.pack(SLICE, stream_id, end_record)
 
 
 def pack_key(term: int, number: int) -> bytes:
-    """The row of a pack, named by the term and number it was made under."""
+    """The row of a pack, by the term and number under which it was made."""
     return _CHUNK.pack(PACK, term, number)
 
 
@@ -204,7 +204,7 @@ def parse_number(key: bytes) -> int:
 
 
 def blob_owner(blob_id: int) -> bytes:
-    """What a blob is known by among the owners of bytes: bucket names are not empty."""
+    """The key of a blob among the owners of bytes: bucket names are not empty."""
     return b"\0" + number(blob_id)
 
 
@@ -225,7 +225,7 @@ def parse_hot(key: bytes) -> tuple[int, bytes]:
 
 
 def trimmed_slices(note: bytes) -> tuple[bytes, bytes]:
-    """The half-open range of the slices that a trim's note is about."""
+    """The half-open range of the slices in a trim's note."""
     _, stream_id, record = _CHUNK.unpack(note)
     return slice_key(stream_id, 0), slice_key(stream_id, record + 1)
 
@@ -251,6 +251,6 @@ def key_in_expiry(expiry: bytes) -> bytes:
 
 
 def parse_id(key: bytes) -> int:
-    """The id in a key that is only a letter and an id: of garbage, a blob, an upload."""
+    """The id in a key that is only a letter and an id: of garbage, a blob or an upload."""
     _, found = _PAIR.unpack(key)
     return int(found)

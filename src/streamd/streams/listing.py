@@ -1,8 +1,8 @@
 """Listing the streams of a bucket, a page at a time, straight from the store.
 
-A page costs one seek and as many rows as it shows, wherever in the bucket it lies, and keeps of
-the rows only what it shows. The store lags the state by what waits to be stored: the caller makes
-sure that the store has what the page must show.
+A page costs one seek and as many rows as it shows, wherever in the bucket it lies, and keeps only
+what it shows of the rows. The store lags the state by the changes that wait to be stored: the
+caller makes sure that the store has what the page must show.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
 from streamd.streams.tables import KeyValue
 
-# Rows that show nothing, such as those of deleted streams kept for forks, are passed over up to
-# this many a page; what is left of the page then is for the next.
+# Up to this many rows per page that show nothing, such as those of deleted streams kept for forks,
+# are skipped; the rest of the page is left to the next one.
 MAX_ROWS = 10_000
 _ROWS_AT_ONCE = 256
-# A row is a few hundred bytes, but for streams at the end of long chains of forks.
+# A row has a few hundred bytes, except for streams at the end of long chains of forks.
 _BYTES_AT_ONCE = 1024 * 1024
 
 _STREAM_DECODER = msgspec.msgpack.Decoder(Stream)
@@ -34,7 +34,7 @@ class ListQuery(msgspec.Struct, frozen=True):
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
-    """What a page shows of a stream. `expiry_ms` is when it ends, as far as the store knows."""
+    """A page's entry for a stream. `expiry_ms` is when it ends, as far as the store knows."""
 
     name: bytes
     content_type: str
@@ -49,8 +49,8 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
 class Page(msgspec.Struct):
     """Streams in the order of their names.
 
-    `cursor` is the name to go on after, None where there is nothing before it either. `over` are
-    names of streams passed by because their time has come. `rows` is how many rows it took.
+    `cursor` is the name to continue after, None if no more names follow. `over` are the names of
+    skipped streams whose time has come. `rows` is how many rows the page took.
     """
 
     streams: list[Listed]
@@ -61,7 +61,7 @@ class Page(msgspec.Struct):
 
 
 def list_streams(store: KeyValue, query: ListQuery, log_ms: int) -> Page:
-    """The page that `query` asks for, without streams that are deleted or over at `log_ms`.
+    """The page that `query` asks for, without streams that are deleted or have ended at `log_ms`.
 
     It is shorter than asked for only at the end, or after `MAX_ROWS` rows. Blocks.
     """
@@ -84,7 +84,7 @@ def list_streams(store: KeyValue, query: ListQuery, log_ms: int) -> Page:
 
 
 def _take(page: Page, limit: int, name: bytes, raw: bytes, log_ms: int) -> bool:
-    """Put a stream on the page, or pass it by; False when it is one too many."""
+    """Put a stream on the page, or skip it; False if the page is full."""
     stream = _STREAM_DECODER.decode(raw)
     if stream.deleted:
         return True

@@ -1,6 +1,6 @@
 """The stream machine: commands in, outcomes out, the same on every replica and every replay.
 
-It knows no time but the one stamped into the log, and touches nothing but its state.
+Its only time is the one stamped into the log, and it touches nothing but its state.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from streamd.streams.state import State
 
 
 class Machine:
-    """Applies commands to a `State`. `changes` tells live readers what to look at, and is the
-    caller's to take away."""
+    """Applies commands to a `State`. `changes` tells live readers what to read; the caller takes it
+    away."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -68,8 +68,8 @@ class Machine:
         """Apply the commands of log entry `index`, in order, at log time `now_ms`.
 
         The last of them are the `packages`, end to end, each of which takes effect once however
-        often the log has it. Whatever the commands hold, none of them raises: one that cannot be
-        applied changes nothing, and its outcome is `INVALID`.
+        often the log has it. No command raises, whatever it holds: one that cannot be applied
+        changes nothing, and its outcome is `INVALID`.
         """
         header = self.state.header
         assert index == header.applied_index + 1, (index, header.applied_index)
@@ -84,7 +84,7 @@ class Machine:
         return outcomes
 
     def configure(self, index: int, term: int, configuration: bytes, gone: Iterable[int]) -> None:
-        """Take log entry `index`, by which the nodes `gone` are members no more."""
+        """Take log entry `index`, which removes the nodes `gone` from the members."""
         self.state.header.configuration = configuration
         for node_id in gone:
             self.state.sessions.delete(keys.number(node_id))
@@ -211,12 +211,12 @@ class Machine:
         return stream
 
     def _absent(self, why: Result, key: bytes, if_match: IfMatch | None) -> Outcome:
-        """The answer of a write to a stream that is not there."""
+        """The outcome of a write to a stream that does not exist."""
         if if_match is None:
             return Outcome(why)
         if not keys.has_bucket(key):
             return Outcome(Result.INVALID)
-        # Which a client hears as 404 where buckets are made explicitly (extensions section 1.6).
+        # The client hears 404 where buckets are created explicitly (extensions section 1.6).
         if self.state.buckets.get(keys.bucket_of(key)) is None:
             return Outcome(Result.BUCKET_NOT_FOUND)
         return Outcome(Result.PRECONDITION_FAILED)
@@ -233,7 +233,7 @@ class Machine:
         producer = command.producer
         if producer is not None:
             # Before the condition: a retry carries the ETag from before the first try, so it would
-            # always fail, and its producer would take what it has written for refused.
+            # always fail, and its producer would take its own write for refused.
             refusal = producers.refusal(self.state, stream, producer)
             if refusal is not None:
                 return refusal
@@ -246,8 +246,8 @@ class Machine:
         last_seq = stream.last_seq
         if command.seq is not None and last_seq is not None and command.seq <= last_seq:
             return Outcome.of(Result.SEQ_REGRESSION, stream)
-        # Last of all: a condition decides only about what would otherwise be done (RFC 9110
-        # section 13.2.1).
+        # Last: a condition decides only about what would otherwise be done (RFC 9110 section
+        # 13.2.1).
         if not self._holds(command.if_match, stream):
             return Outcome.of(Result.PRECONDITION_FAILED, stream)
         return self._append_accepted(stream, command, now_ms)
@@ -303,8 +303,8 @@ class Machine:
         change = self.changes.get(stream.stream_id)
         if change is None:
             change = self.changes[stream.stream_id] = Change(stream, stream.tail)
-        # Stored meanwhile, the value may have left memory and come back as another, and only
-        # that one's tail moves on with what is appended.
+        # If it was stored meanwhile, the value may have left memory and come back as another
+        # object, and only that object's tail moves with the append.
         change.stream = stream
         return change
 
@@ -409,7 +409,7 @@ class Machine:
         return Outcome.of(Result.DELETED, stream)
 
     def _end(self, key: bytes, stream: Stream) -> None:
-        """Take a stream away from its clients; its bytes stay while forks read them."""
+        """Hide a stream from its clients; its bytes stay while forks read them."""
         change = self._change(stream)
         change.ended = True
         self.state.cancel_sweep(key, stream)
@@ -422,7 +422,7 @@ class Machine:
         self._remove(key, stream)
 
     def _count(self, key: bytes, *, streams: int, hidden: int) -> None:
-        """Change what the bucket of a stream that exists counts."""
+        """Change the counts in the bucket of an existing stream."""
         name = keys.bucket_of(key)
         bucket = self.state.buckets.get(name)
         assert bucket is not None, "a bucket stays while it has streams"
@@ -431,9 +431,9 @@ class Machine:
         self.state.buckets.put(name, bucket)
 
     def _remove(self, key: bytes, stream: Stream) -> None:
-        """Forget a stream, and with it those ancestors that were only kept for its sake.
+        """Forget a stream, and with it the ancestors that were kept only for its sake.
 
-        A chain of forks is followed in a loop: its length is the client's choice.
+        A chain of forks is followed in a loop: clients choose its length.
         """
         while True:
             self.state.cool(key, stream, stream.tail)
@@ -480,7 +480,7 @@ class Machine:
 
 
 def _same(existing: Settings, asked: Settings) -> bool:
-    """Whether a repeated PUT asks for what is there (protocol section 5.1)."""
+    """Whether a repeated PUT asks for the existing stream (protocol section 5.1)."""
     return (
         _media_type_asked(existing) == _media_type_asked(asked)
         and existing.ttl_ms == asked.ttl_ms
@@ -490,7 +490,7 @@ def _same(existing: Settings, asked: Settings) -> bool:
 
 
 def _media_type_asked(settings: Settings) -> str | None:
-    """A fork that names no type inherits it; any other stream then has the default."""
+    """A fork that names no type inherits it; any other stream gets the default."""
     if settings.content_type is not None:
         return media_type(settings.content_type)
     return None if settings.fork is not None else DEFAULT_CONTENT_TYPE

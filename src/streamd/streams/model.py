@@ -1,6 +1,6 @@
-"""What the state machine keeps of a stream, a producer, a bucket, and of itself.
+"""What the state machine stores about a stream, a producer, a bucket, and about itself.
 
-None of these can be part of a cycle, so the garbage collector need not walk the tens of
+None of these values can be part of a cycle, so the garbage collector need not walk the tens of
 thousands of them that the cache holds (``gc=False``).
 """
 
@@ -15,7 +15,7 @@ from streamd.streams.offsets import START, Position
 
 
 class ForkRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a client asked for when it created a fork; None where it said nothing.
+    """What a client asked for when it created a fork; None for what it left out.
 
     `source` is a stream key. `offset` and `sub_offset` are kept as asked, not as resolved: a
     repeated PUT must compare equal even after the source has grown.
@@ -27,10 +27,10 @@ class ForkRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Settings(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The configuration a PUT asks for, compared when it is repeated (protocol section 5.1).
+    """The configuration that a PUT asks for, compared when it is repeated (protocol section 5.1).
 
-    `ttl_ms` is the sliding window; `expires_at` the RFC 3339 text as given, and `expires_at_ms`
-    the moment it names in milliseconds since the epoch. At most one of the two is set.
+    `ttl_ms` is the sliding window; `expires_at` is the RFC 3339 text as given, and `expires_at_ms`
+    the time that it names, in milliseconds since the epoch. At most one of the two is set.
     """
 
     content_type: str | None = None
@@ -49,7 +49,7 @@ class ProducerStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ProducerState(msgspec.Struct, array_like=True, gc=False):
-    """The last request of a producer that took effect, and the tail it led to."""
+    """The last request of a producer that took effect, and the tail that it led to."""
 
     epoch: int
     seq: int
@@ -58,9 +58,9 @@ class ProducerState(msgspec.Struct, array_like=True, gc=False):
 
 
 class Verdict(Enum):
-    """What a lookup in old records found at a position."""
+    """The result of looking up a position in old records."""
 
-    # It was not in the stream at the time, or there was no such stream.
+    # The position was not in the stream at the time, or the stream did not exist.
     NOTHING = 0
     BOUNDARY = 1
     NO_BOUNDARY = 2
@@ -72,7 +72,7 @@ class VerifiedPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the node that received a request found in old records of stream `stream_id`.
 
     Records never change, so a finding stays true, and the machine need not read them itself.
-    `record` and `byte` are where a sub-offset led to, or the position itself.
+    `record` and `byte` are the place that a sub-offset led to, or the position itself.
     """
 
     stream_id: int = 0
@@ -96,8 +96,8 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What an application published in place of a stream's content before `record`, `byte`.
 
-    `blob_id` names its bytes, which the forks of a stream share; `size` is theirs, `digest` says
-    whether others are the same (extensions section 2).
+    `blob_id` names its bytes, which forks of the stream share; `size` is their number, and `digest`
+    tells whether other bytes are the same (extensions section 2).
     """
 
     record: int
@@ -113,7 +113,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Upload(msgspec.Struct, array_like=True, gc=False):
-    """A blob that is still coming in, for a stream id: so many parts and bytes of it are here."""
+    """A blob that is still arriving, for a stream id: this many parts and bytes have arrived."""
 
     stream_id: int
     touched_ms: int
@@ -122,7 +122,7 @@ class Upload(msgspec.Struct, array_like=True, gc=False):
 
 
 class Blob(msgspec.Struct, array_like=True, gc=False):
-    """How many streams have a blob for their snapshot; its parts are the records of its id.
+    """How many streams have a blob as their snapshot; its parts are the records of its id.
 
     `cold` and `hot_at_ms` are as in `Stream`.
     """
@@ -141,14 +141,13 @@ class Blob(msgspec.Struct, array_like=True, gc=False):
 class Stream(msgspec.Struct, array_like=True, gc=False):
     """A stream's metadata. Times are log time, in milliseconds since the epoch.
 
-    `stream_id` is never used twice: a stream that is deleted and created again shows nothing of
-    its former life. `records` and `size` are the tail, inherited prefix included. `forks`
-    counts the streams forked from this one; while there are any, deleting it only sets
-    `deleted`, so that they can still read its bytes. Readers no longer get what lies before the
-    `snapshot`.
+    `stream_id` is never used twice: a stream that is deleted and created again shows nothing of its
+    former content. `records` and `size` are the tail, inherited prefix included. `forks` counts the
+    streams forked from this one; while there are any, deleting it only sets `deleted`, so that they
+    can still read its bytes. Readers no longer get anything before the `snapshot`.
 
-    `cold` is the position before which all records of the stream's own are in the cold store.
-    While there are others, `hot_at_ms` is a time since which there have been; a stream from before
+    `cold` is the position before which all of the stream's own records are in the cold store. While
+    there are others, `hot_at_ms` is a time since which there have been some; a stream from before
     the cold store existed has none until the next append.
     """
 
@@ -176,9 +175,9 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def cold_from(self) -> Position:
-        """Where the cold store's records of this stream end, or will begin."""
+        """Where this stream's records in the cold store end, or will begin."""
         found = max(Position(*self.cold), self.fork_point)
-        # What lies before a snapshot is gone, unless forks read it.
+        # Records before a snapshot are gone, unless forks read them.
         return found if self.forks else max(found, self.earliest)
 
     @property
@@ -191,7 +190,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
         return Position(self.records, self.size)
 
     def version(self, incarnation_base: int = 0) -> Version:
-        """What `If-Match` compares. A fork's is its own: it never equals its source's."""
+        """What `If-Match` compares. A fork's version is its own: it never equals its source's."""
         incarnation = incarnation_base + self.stream_id
         return Version(incarnation, self.records, self.size, self.closed)
 
@@ -215,7 +214,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an ETag says of a stream: its incarnation, where its tail is, whether it is closed.
+    """The content of an ETag: a stream's incarnation, its tail, and whether it is closed.
 
     The incarnation is the stream's id plus `Header.incarnation_base`.
     """
@@ -229,7 +228,7 @@ class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class IfMatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A write's condition (RFC 9110 section 13.1.1): the stream must be in one of the `versions`.
 
-    None stands for ``*``: any will do, as long as there is a stream.
+    None stands for ``*``: any state will do, as long as the stream exists.
     """
 
     versions: tuple[Version, ...] | None = None
@@ -241,8 +240,8 @@ class IfMatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Bucket(msgspec.Struct, array_like=True, gc=False):
     """A namespace of streams.
 
-    `streams` counts all that have a row, `hidden` those among them that were deleted and are only
-    kept for their forks.
+    `streams` counts all streams that have a row, `hidden` those of them that were deleted and are
+    kept only for their forks.
     """
 
     created_ms: int
@@ -251,11 +250,11 @@ class Bucket(msgspec.Struct, array_like=True, gc=False):
 
 
 class SliceRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A slice as its pack has it: whole records of one stream id, and where in the pack they are.
+    """A slice as its pack has it: whole records of one stream id, and their place in the pack.
 
     Records and bytes count from the stream's beginning. `offset` and `length` are those of the
-    slice in the pack, its head included, and `crc` is the checksum it begins with. `digest` is that
-    of the chunk: a replica compares it with its own copy of the records before it evicts them.
+    slice in the pack, its head included, and `crc` is the checksum that it begins with. `digest` is
+    that of the chunk: a replica compares it with its own copy of the records before it evicts them.
     """
 
     stream_id: int
@@ -280,7 +279,7 @@ class SliceRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ColdSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A slice as the state has it: its records are in the `number`-th pack of `term`.
 
-    The row's key has the stream id and the record before which they end. The rest is as in
+    The row's key has the stream id and the record before which the slice ends. The rest is as in
     `SliceRef`.
     """
 
@@ -310,7 +309,7 @@ class ColdSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
         )
 
     def ref(self, stream_id: int, end_record: int) -> SliceRef:
-        """How the pack has the slice; the arguments are those of the row's key."""
+        """The slice as its pack has it; the arguments are those of the row's key."""
         return SliceRef(
             stream_id=stream_id,
             start_record=self.start_record,
@@ -325,8 +324,8 @@ class ColdSlice(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Pack(msgspec.Struct, array_like=True, gc=False):
-    """An object with slices: its name in the store, its cluster's folder included, its size, and
-    how many bytes of it slices still refer to. Without any it is dead, since log entry
+    """An object with slices: its name in the store, with its cluster's folder; its size; and how
+    many of its bytes slices still refer to. When there are none left it is dead, since log entry
     `dead_index` and log time `dead_ms`, which only readers of the format use.
     """
 
@@ -351,7 +350,7 @@ class LogPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_ms: int = 0
 
 
-# What is told of objects that are not as they should be; more are only counted.
+# How many bad objects are named; further ones are only counted.
 MAX_NAMED = 16
 _Names = Annotated[
     tuple[Annotated[str, msgspec.Meta(max_length=1024)], ...], msgspec.Meta(max_length=MAX_NAMED)
@@ -360,16 +359,16 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Scrub(msgspec.Struct, frozen=True, array_like=True):
-    """How far the slow reading of all objects in the cold store has come, and what it has met.
+    """How far the slow reading of all objects in the cold store has come, and what it has found.
 
-    `passes` are done, the last one at log time `done_ms`. One that is `under_way` goes on with the
-    pack of the place `pack` or later, or, if there is a `name`, with the objects of the archive
-    after it; it has read `objects` of together `size` bytes and met `found` that are damaged.
+    `passes` are done, the last one at log time `done_ms`. A pass that is `under_way` continues with
+    the pack at `pack` or later, or, if there is a `name`, with the objects of the archive after it;
+    it has read `objects` of together `size` bytes and `found` damaged ones.
     What can be restored begins at entry `restorable_from`, as last seen; None before that. `lost`
-    are two entries, between the states of which none can be restored any more, though it should,
-    and the log time when that was found.
+    holds two entries between which no state can be restored any more, though it should be, and the
+    log time when that was found.
     `missing` and `damaged` name some of the `missing_count` and `damaged_count` objects that are
-    not there, or hold other bytes than were put, as far as is known.
+    known to be missing, or to hold other bytes than were put.
     """
 
     passes: _Count = 0
@@ -389,18 +388,18 @@ class Scrub(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Header(msgspec.Struct, array_like=True, gc=False):
-    """What concerns the state as a whole, written in the same batch as every change to it.
+    """What describes the state as a whole, written in the same batch as every change to it.
 
     `applied_index` and `applied_term` name the last log entry whose effects are in the state;
     replay starts after it. `log_ms` is the latest time stamped into an applied entry.
     `next_stream_id` is the next id of a stream or a blob.
-    `configuration` is the group's membership as of `applied_index`, as the log has it.
-    `hot_bytes` counts what is not in the cold store, over all streams and blobs; `flushed_bytes`
-    all that was ever flushed, `cold_bytes` what of the packs is live.
+    `configuration` is the group's membership as of `applied_index`, encoded as in the log.
+    `hot_bytes` counts the bytes that are not in the cold store, over all streams and blobs;
+    `flushed_bytes` all that were ever flushed; `cold_bytes` the live bytes in packs.
     `archived` is how far, by the log's account, the log is in the archive.
     `incarnation_base` tells this history from those that it may contradict: a restore, and the
     recovery of a lost majority, abandon entries, so the same stream id and tail may come to mean
-    other bytes. 0 for group 0 of a cluster that had neither.
+    other bytes. It is 0 for group 0 of a cluster that had neither.
     `scrub` is how far the leaders' reading of all objects has come, and its alarms.
     """
 

@@ -1,9 +1,9 @@
-"""Offsets: where a reader stands in a stream (protocol section 6).
+"""Offsets: a reader's position in a stream (protocol section 6).
 
 An offset is ``<record number>_<byte position>``, sixteen digits each, so that comparing the texts
-compares the positions. The record number alone says where a reader stands; the byte position
-makes most offsets taken from another stream, or made up, recognisable: `read_chunk` refuses one
-that lies outside its record.
+compares the positions. The record number alone is the reader's position. The byte position exposes
+most offsets that were taken from another stream or made up: `read_chunk` refuses one that lies
+outside its record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ START = Position(0, 0)
 
 
 def parse_offset(token: bytes) -> Position | None:
-    """The position an offset names, or None when `token` does not look like one."""
+    """The position that an offset names, or None if `token` does not look like an offset."""
     if _TOKEN.fullmatch(token) is None:
         return None
     return Position(int(token[:16]), int(token[17:]))

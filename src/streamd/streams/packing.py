@@ -1,7 +1,7 @@
-"""What the machine knows of the cold store: which records are in which slice of which pack.
+"""The machine's view of the cold store: which records are in which slice of which pack.
 
-The machine never looks at the objects. It takes a slice only where its owner's records in the cold
-store end, so there is never a gap. A deposed leader's command carries a stale term and is refused.
+The machine never looks at the objects. It takes a slice only where its owner's cold records end, so
+there is never a gap. A deposed leader's command carries a stale term and is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def flush(state: State, command: FlushCold, index: int, term: int) -> Outcome:
 
 
 def move(state: State, command: MoveSlices, index: int, term: int) -> Outcome:
-    """Refer to a new pack for the slices that still are where they were read."""
+    """Refer to a new pack for the slices that are still where they were read."""
     if not _is_new(state, command, term):
         return Outcome(Result.STALE)
     live = sum(moved.length for moved in command.slices if _move(state, command, moved, index))
@@ -65,7 +65,8 @@ def forget(state: State, command: ForgetPacks) -> Outcome:
 
 
 def archive(state: State, command: Archived, index: int, term: int) -> Outcome:
-    """Note how far the log is archived: of this entry's leader, from where it was, and forward."""
+    """Note how far the log is archived: only forward, from its former end, by the entry's
+    leader."""
     header = state.header
     forward = header.archived.index < command.position.index < index
     if command.term != term or command.previous != header.archived or not forward:
@@ -75,7 +76,7 @@ def archive(state: State, command: Archived, index: int, term: int) -> Outcome:
 
 
 def scrub(state: State, command: Scrubbed, term: int) -> Outcome:
-    """Note what this entry's leader says of the objects in the store."""
+    """Note the report of this entry's leader on the objects in the store."""
     if command.term != term:
         return Outcome(Result.STALE)
     state.header.scrub = command.scrub
@@ -96,7 +97,7 @@ def _put_pack(state: State, command: FlushCold | MoveSlices, live: int, index: i
 
 
 def _take(state: State, command: FlushCold, new: NewSlice) -> bool:
-    """Take a slice; False when its owner is gone, or its records are in another already."""
+    """Take a slice; False if its owner is gone, or its records are in another slice already."""
     owner, ref = _owner(state, new), new.ref
     if owner is None or owner.hot_at_ms is None or owner.cold != ref.start:
         return False
@@ -115,7 +116,7 @@ def _take(state: State, command: FlushCold, new: NewSlice) -> bool:
 
 
 def _owner(state: State, new: NewSlice) -> Stream | Blob | None:
-    """The stream or blob whose records are in a slice, if it still is the same."""
+    """The stream or blob whose records are in a slice, if it is still the same."""
     blob = keys.blob_in_owner(new.owner)
     if blob is not None:
         return state.blobs.get(blob) if blob == keys.number(new.stream_id) else None
@@ -142,7 +143,7 @@ def _move(state: State, command: MoveSlices, moved: MovedSlice, index: int) -> b
 
 
 def _release(state: State, row: ColdSlice, index: int) -> None:
-    """Count a slice of a pack less."""
+    """Count one slice of a pack less."""
     place = keys.place(row.term, row.number)
     pack = state.packs.get(place)
     if pack is None:

@@ -1,4 +1,4 @@
-"""Reading records: from chunks in memory, chunks in the store, and where else they are."""
+"""Reads records: from chunks in memory, chunks in the store, and slices in the cold store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from streamd.streams.model import ColdSlice, Pack, SliceRef, Stream
 from streamd.streams.offsets import Position
 from streamd.streams.tables import KeyValue
 
-# Rows of the cold store's slices looked up at once: what is read now, and what will be next.
+# Rows of cold slices that are looked up at once: for this read, and for the next.
 _SLICES = 16
 
 _END_RECORD = attrgetter("end_record")
@@ -34,7 +34,7 @@ _PACK_DECODER = msgspec.msgpack.Decoder(Pack)
 
 
 class RecordSlice(NamedTuple):
-    """What a read found, and the sizes in bytes of its records, in order.
+    """The result of a read, with the sizes in bytes of its records, in order.
 
     No record lies in two of the parts.
     """
@@ -56,10 +56,10 @@ class LocatedSlice(NamedTuple):
 
 
 class StoredRead(NamedTuple):
-    """What `read_from_store` found of stream id `stream_id`.
+    """The result of `read_from_store` for stream id `stream_id`.
 
-    `chunks` may be kept in memory by the reader. Where the store has none with the first record,
-    `cold` are the slices that hold it and what follows.
+    The reader may keep `chunks` in memory. If the store has no chunk with the first record, `cold`
+    are the slices that hold it and what follows.
     """
 
     slice: Slice | None
@@ -69,15 +69,16 @@ class StoredRead(NamedTuple):
 
 
 class Find(Protocol):
-    """Finds the chunk of a stream id that holds a record, if it is at hand."""
+    """Finds the chunk of a stream id that holds a record, if it is in memory."""
 
     def __call__(self, stream_id: int, record: int, /) -> AnyChunk | None: ...
 
 
 def home(stream: Stream, record: int) -> tuple[int, Limit]:
-    """The stream id that holds a record of `stream`, and where its part there ends."""
+    """The stream id that holds a record of `stream`, and where the stream's part of that id
+    ends."""
     extents = stream.extents
-    # As many as clients like: a fork of a fork of a fork has one of each.
+    # There can be many: a fork of a fork of a fork has one of each.
     place = bisect_right(extents, record, key=_END_RECORD) if extents else 0
     if place < len(extents):
         extent = extents[place]
@@ -92,7 +93,7 @@ def gather(
     find: Find,
     lengths: list[int] | None = None,
 ) -> Slice | None:
-    """Records from `at` on, as far as `find` has them; None when it lacks the first.
+    """Records from `at` on, as far as `find` has them; None if it lacks the first.
 
     Their sizes are added to `lengths`. Raises `OffsetMismatch` when `at` contradicts the stream.
     """
@@ -110,7 +111,7 @@ def gather(
             break
         piece = read_chunk(chunk, at, limit, max_bytes - size, at_least_one=at is start)
         if not piece.size:
-            break  # the next record is too large for what is left of `max_bytes`
+            break  # the next record is too large for the rest of `max_bytes`
         parts += piece.parts
         size += piece.size
         if lengths is not None:
@@ -137,10 +138,10 @@ def finder(stream_id: int, chunks: Sequence[Chunk]) -> Find:
 
 
 def held(store: KeyValue, stream_id: int, record: int, *, max_bytes: int) -> list[Chunk]:
-    """As `read_stored`; nothing of what was dropped, without looking for it. Blocks.
+    """As `read_stored`, but skips evicted chunks without looking for them. Blocks.
 
-    A store of this kind finds out that rows are gone by going over all that is left of them: each
-    reader of a cold stream would read megabytes of chunks that were deleted a moment ago.
+    LevelDB finds out that rows are gone by reading past their remains: each reader of a cold
+    stream would read megabytes of chunks that were deleted a moment ago.
     """
     dropped = store.get(keys.dropped_key(stream_id))
     if dropped is not None and record < keys.number_of(dropped):
@@ -151,7 +152,7 @@ def held(store: KeyValue, stream_id: int, record: int, *, max_bytes: int) -> lis
 def read_stored(store: KeyValue, stream_id: int, record: int, *, max_bytes: int) -> list[Chunk]:
     """Stored chunks of one stream id from the one with `record` on, without a gap. Blocks.
 
-    Always at least one chunk where there is one, then as many as `max_bytes` allows.
+    At least one chunk if there is one, then as many as `max_bytes` allows.
     """
     stop = keys.id_range(keys.CHUNK, stream_id)[1]
     start = keys.chunk_key(stream_id, record + 1)
@@ -175,7 +176,7 @@ def read_stored(store: KeyValue, stream_id: int, record: int, *, max_bytes: int)
 def read_slices(store: KeyValue, stream_id: int, record: int) -> list[LocatedSlice]:
     """The slices of one stream id from the one with `record` on, without a gap. Blocks.
 
-    Only some of them when there are many; none when the record is not in the cold store.
+    Not all of them if there are many; none if the record is not in the cold store.
     """
     rows = store.scan(
         keys.slice_key(stream_id, record + 1),
@@ -200,7 +201,7 @@ def read_slices(store: KeyValue, stream_id: int, record: int) -> list[LocatedSli
     located: list[LocatedSlice] = []
     for end_record, row in found:
         if (row.term, row.number) not in names:
-            break  # Repacked between the two looks: the next look finds the new pack.
+            break  # Repacked between the two lookups: the next lookup finds the new pack.
         name = names[row.term, row.number]
         located.append(LocatedSlice(name, row.ref(stream_id, end_record)))
     return located
@@ -215,7 +216,7 @@ def read_from_store(
 ) -> StoredRead:
     """Records from `at` on as far as they are in the store, or where in the cold store they are.
 
-    Takes only one stream id's chunks at a time: a fork's reader comes again for the next.
+    Takes only one stream id's chunks at a time: a fork's reader returns for the next.
     Blocks. Raises `OffsetMismatch` when `at` contradicts the stream.
     """
     stream_id, _ = home(stream, at.record)

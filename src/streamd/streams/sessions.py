@@ -1,8 +1,8 @@
 """Sessions of nodes: what a node sends to the log twice takes effect once (thesis section 6.3).
 
 A node sends its clients' commands in numbered packages, and sends a package again when it cannot
-know what became of it. The state remembers, for each node, the outcomes of the packages that the
-node may still send again; a second copy in the log gets the outcomes of the first and does nothing.
+know the outcome. The state remembers, for each node, the outcomes of the packages that the node
+may still send again; a second copy in the log gets the outcomes of the first and does nothing.
 Everything here is a function of the log, so all replicas decide alike.
 """
 
@@ -17,7 +17,7 @@ MAX_REMEMBERED = 256
 
 
 class PackageStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Whose package a run of `count` commands in a log entry is, and which.
+    """The owner and number of a package: a run of `count` commands in a log entry.
 
     `sequence` numbers the packages of a session; `lowest` is the lowest one that the node may
     still send again, as of when it sent this copy.
@@ -31,7 +31,7 @@ class PackageStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Session(msgspec.Struct, array_like=True, gc=False):
-    """What the state remembers of a node: its session, and the outcomes of its packages.
+    """What the state remembers about a node: its session, and the outcomes of its packages.
 
     `session_id` is the index of the log entry that opened it. `lowest` is the lowest package that
     the node may still send again, as far as the log says.
@@ -43,8 +43,8 @@ class Session(msgspec.Struct, array_like=True, gc=False):
     outcomes: dict[int, list[Outcome]] = {}
 
     def admits(self, stamp: PackageStamp) -> bool:
-        """Whether a copy of the package may be applied, or was before: it is of this session, and
-        none that the node has done with. A node that would have too many remembered gets none."""
+        """Whether a copy of the package may be applied, or was before: it belongs to this session,
+        and the node still waits for it. A node with too many remembered packages gets no more."""
         if stamp.session_id != self.session_id or stamp.lowest > stamp.sequence:
             return False
         if stamp.sequence < self.lowest:

@@ -1,9 +1,9 @@
 """Snapshots that applications publish of a stream, and the bytes that they make superfluous
 (extensions section 2).
 
-A body comes as an upload, part by part; one small command makes it the snapshot. A blob has an
-id of its own, from the counter of the streams, and is shared by the forks that inherit it: it
-goes when nothing refers to it.
+A body arrives as an upload, part by part; one small command makes it the snapshot. A blob has an
+id of its own, from the counter of the streams, and is shared by the forks that inherit it. It is
+removed when nothing refers to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamd.streams.state import State
 
 
 def begin_upload(state: State, stream: Stream, command: BeginUpload, now_ms: int) -> Outcome:
-    """Make room for a body, unless a snapshot at its offset would be refused, or is there."""
+    """Begin an upload, unless a snapshot at its offset would be refused, or exists."""
     refusal = _refusal(state, stream, Position(*command.at), command.finding)
     if refusal is not None:
         return _answer(refusal, stream)
@@ -36,7 +36,7 @@ def begin_upload(state: State, stream: Stream, command: BeginUpload, now_ms: int
 
 
 def store_part(state: State, command: StorePart, now_ms: int) -> Outcome:
-    """Keep the next part of an upload."""
+    """Add the next part of an upload."""
     key = keys.number(command.upload_id)
     upload = state.uploads.get(key)
     if upload is None or upload.parts != command.number:
@@ -52,7 +52,7 @@ def store_part(state: State, command: StorePart, now_ms: int) -> Outcome:
 def publish(state: State, stream: Stream, command: PublishSnapshot, now_ms: int) -> Outcome:
     """Make an upload, or the command's own data, the snapshot of a stream.
 
-    The upload is over whatever the outcome, unless the command must be made again.
+    The upload ends whatever the outcome, unless the command must be made again.
     """
     at = Position(*command.at)
     refusal = _refusal(state, stream, at, command.finding)
@@ -95,7 +95,7 @@ def inherit(state: State, source: Stream, fork: Stream) -> None:
 
 
 def release(state: State, stream: Stream) -> None:
-    """Take a stream's snapshot away, since the stream itself is ending."""
+    """Take a stream's snapshot away, because the stream itself ends."""
     if stream.snapshot is not None:
         _refer(state, stream.snapshot.blob_id, -1)
         stream.snapshot = None
@@ -112,7 +112,7 @@ def trim(state: State, key: bytes, stream: Stream) -> None:
 def _refusal(
     state: State, stream: Stream, at: Position, finding: VerifiedPosition | None
 ) -> Result | None:
-    """Why there can be no new snapshot at an offset; None when there can."""
+    """Why there can be no new snapshot at an offset; None if there can be."""
     snapshot = stream.snapshot
     if snapshot is not None and at.record < snapshot.record:
         return Result.OFFSET_GONE
@@ -138,7 +138,7 @@ def find_boundary(stream: Stream, chunk: AnyChunk, at: Position) -> VerifiedPosi
 
 
 def _look(state: State, stream: Stream, at: Position) -> VerifiedPosition:
-    """Find what a command of old did not bring."""
+    """Find the boundary itself, for a command of an earlier release without a finding."""
     if at.record < 0:
         return VerifiedPosition(stream.stream_id, Verdict.NO_BOUNDARY)
     try:
@@ -159,12 +159,12 @@ def _is_published(stream: Stream, command: PublishSnapshot) -> bool:
 
 
 def _incomplete(stream: Stream, command: PublishSnapshot, upload: Upload | None) -> Result | None:
-    """What is wrong with the bytes to be published, if anything is."""
+    """What is wrong with the bytes to publish, if anything is."""
     if not command.upload_id:
         return None if len(command.data) == command.size else Result.UPLOAD_LOST
     if upload is None or upload.size != command.size:
         return Result.UPLOAD_LOST
-    # The stream may have been deleted and created again while the body came in.
+    # The stream may have been deleted and created again while the body arrived.
     return None if upload.stream_id == stream.stream_id else Result.NOT_FOUND
 
 
@@ -189,7 +189,7 @@ def _replace(
 
 
 def _refer(state: State, blob_id: int, change: int) -> None:
-    """Count a reference to a blob, or one less; without any it goes."""
+    """Count a reference to a blob, or one less; a blob without any is removed."""
     key = keys.number(blob_id)
     blob = state.blobs.get(key)
     assert blob is not None, "a blob stays while a stream refers to it"

@@ -1,8 +1,8 @@
 """The machine's state: tables and tails over a key-value store.
 
 Changes gather in memory and are stored a batch at a time, together with the index of the last
-entry applied; the Raft log makes up for what a crash loses of them. Nothing here grows with the
-number of streams: an idle stream is only a few keys in the store.
+applied entry; the Raft log replays what a crash loses of them. Nothing here grows with the number
+of streams: an idle stream is only a few keys in the store.
 """
 
 from __future__ import annotations
@@ -54,31 +54,31 @@ _SLICE_LIMIT = 10_000
 _PACK_LIMIT = 10_000
 _SESSION_LIMIT = 1_000
 TAIL_LIMIT_BYTES = 96 * 1024 * 1024
-# What a change to a table costs in memory while it waits to be stored, roughly.
+# The rough memory cost of a table's change while it waits to be stored.
 _ROW_BYTES = 300
 
 _ENCODER = msgspec.msgpack.Encoder()
 _UPLOAD_DECODER = msgspec.msgpack.Decoder(Upload)
 _HEADER_DECODER = msgspec.msgpack.Decoder(Header)
 
-# A row's numbers have 64 bits. Only counts of what commands claimed falsely can come near.
+# A row's numbers have 64 bits. Only counts from false claims in commands can come near.
 _MOST = 2**63 - 1
 
 Item = tuple[bytes, bytes | None]
 
 
 def storable(count: int) -> int:
-    """A count of bytes as a row can hold it, though what is counted was made up."""
+    """A count of bytes, limited to what a row can hold: a command may have made it up."""
     return min(max(count, -_MOST), _MOST)
 
 
 class State:
-    """All that the machine knows, as of `header.applied_index`."""
+    """Everything that the machine knows, as of `header.applied_index`."""
 
     def __init__(
         self, store: KeyValue, *, group_id: int = 0, tail_limit_bytes: int = TAIL_LIMIT_BYTES
     ) -> None:
-        """`tail_limit_bytes` is how much of what is stored is kept in memory for readers."""
+        """`tail_limit_bytes` is how much stored data stays in memory for readers."""
         self._store = store
         self._group_id = group_id
         self._tail_limit_bytes = tail_limit_bytes
@@ -86,7 +86,7 @@ class State:
         self.load()
 
     def load(self) -> None:
-        """Begin with what is in the store, forgetting everything else."""
+        """Start from the store, forgetting everything else."""
         store = self._store
         raw = store.get(keys.HEADER)
         self.header = (
@@ -139,13 +139,13 @@ class State:
         self._appended_bytes += len(data)
 
     def heat(self, owner: bytes, what: Stream | Blob) -> None:
-        """Count what of a stream or blob is not in the cold store; more is about to follow."""
+        """Count the bytes of a stream or blob that are not in the cold store; more will follow."""
         what.cold = what.cold_from
         self.header.hot_bytes = storable(self.header.hot_bytes + what.size - what.cold.byte)
         self._note_hot(owner, what)
 
     def cool(self, owner: bytes, what: Stream | Blob, to: Position) -> None:
-        """Stop counting what lies before `to` as hot."""
+        """Stop counting the bytes before `to` as hot."""
         if what.hot_at_ms is not None:
             self.header.hot_bytes = storable(self.header.hot_bytes - to.byte + what.cold.byte)
             self._rows[keys.hot_key(what.hot_at_ms, owner)] = None
@@ -159,7 +159,7 @@ class State:
         self._rows[keys.hot_key(what.hot_at_ms, owner)] = b""
 
     def schedule_sweep(self, key: bytes, stream: Stream) -> None:
-        """Look at the stream when it may have expired, if ever; a renewal alone moves nothing."""
+        """Check the stream when it may have expired, if ever; a renewal alone moves nothing."""
         self.cancel_sweep(key, stream)
         at_ms = stream.expiry_ms()
         if at_ms is not None:
@@ -181,7 +181,7 @@ class State:
         self._rows[keys.trim_key(stream_id, record)] = b""
 
     def store_part(self, blob_id: int, number: int, data: bytes) -> None:
-        """Keep a part of a blob."""
+        """Add a part to a blob."""
         self.parts.put(blob_id, number, data)
         self._appended_bytes += len(data)
 
@@ -197,7 +197,7 @@ class State:
         """Records from `at` on as far as they are in memory, at most about `max_bytes`.
 
         At least one record is read, whatever its size; their sizes are added to `lengths`. None
-        when the record at `at` is only in the store. Raises `OffsetMismatch` when `at` contradicts
+        if the record at `at` is only in the store. Raises `OffsetMismatch` when `at` contradicts
         the stream.
         """
         return gather(stream, at, max_bytes, self.tails.find, lengths)
@@ -222,7 +222,7 @@ class State:
         return chunk, limit
 
     def missing(self, command: Command) -> Iterator[bytes]:
-        """Rows that a command will look at and that are not in memory, to be loaded before."""
+        """Rows that a command will read and that are not in memory, to load them first."""
         for key in stream_keys(command):
             if key not in self.streams:
                 yield keys.STREAM + key
@@ -235,14 +235,14 @@ class State:
                 yield row
 
     def install(self, row: bytes, raw: bytes | None) -> None:
-        """Take a row that was missing, as it is in the store."""
+        """Take a missing row as it is in the store."""
         self._loaded_ahead[row[:1]].install(row[1:], raw)
 
     # -- storing ------------------------------------------------------------------------------
 
     @property
     def unstored_bytes(self) -> int:
-        """About how much memory the changes hold that are not in the store yet."""
+        """About how much memory the unstored changes take."""
         rows = self.streams.dirty + self.producers.dirty + self.slices.dirty + len(self._rows)
         return self._appended_bytes + rows * _ROW_BYTES
 
@@ -304,7 +304,7 @@ def load_rows(
 
 
 def stream_keys(command: Command) -> list[bytes]:
-    """The streams a command will look at, so that they can be loaded before it is applied."""
+    """The streams that a command will look at, so that they can be loaded before it is applied."""
     match command:
         case Append(key=key) | Delete(key=key) | BeginUpload(key=key) | PublishSnapshot(key=key):
             return [key]
@@ -324,7 +324,7 @@ _WITH_OTHER_ROWS = frozenset((FlushCold, DropSlices, MoveSlices))
 
 
 def _other_rows(command: Command) -> Iterator[bytes]:
-    """Rows besides those of streams that a command will look at, if they are many."""
+    """Rows besides those of streams that a command will look at, if there are many."""
     match command:
         case FlushCold(slices=slices):
             blobs = (keys.blob_in_owner(each.owner) for each in slices)

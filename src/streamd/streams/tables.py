@@ -1,4 +1,4 @@
-"""A table of the state: decoded values by key, with what is not yet stored kept in memory."""
+"""A table of the state: decoded values by key, with unstored ones kept in memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class KeyValue(Protocol):
 class Table(Generic[V]):
     """Values of one kind, read through a bounded cache.
 
-    A value handed out may be changed in place; `put` marks it to be stored. What waits to be
-    stored is never dropped: until the store has it, the cache holds the only copy. A key known
-    to be absent is cached as None.
+    A value handed out may be changed in place; `put` marks it to be stored. Unstored values are
+    never dropped: until the store has them, the cache holds the only copy. A key known to be
+    absent is cached as None.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Table(Generic[V]):
             return self.install(key, raw)
 
     def install(self, key: bytes, raw: bytes | None) -> V | None:
-        """Take a value as loaded from the store, unless a newer one is here."""
+        """Take a value as loaded from the store, unless a newer one is in memory."""
         if key in self._live:
             return self._live[key]
         if len(self._live) > self._limit and not self._flushing:
@@ -81,7 +81,7 @@ class Table(Generic[V]):
         self._dirty.add(key)
 
     def begin_flush(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """What is to be stored, encoded now; `end_flush` follows when the store has it."""
+        """The values to store, encoded now; call `end_flush` when the store has them."""
         self._flushing, self._dirty = self._dirty, set()
         for key in self._flushing:
             value = self._live[key]

@@ -1,4 +1,4 @@
-"""The recent records of streams, kept in memory: where live readers and most reads are served."""
+"""The recent records of streams, in memory: live readers and most reads are served from here."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from streamd.streams.offsets import Position
 
 # A chunk is closed at this size: large enough that a catch-up read touches few of them.
 SEAL_BYTES = 256 * 1024
-# Below this size, the last chunk is stored again together with what follows it. A stream that
-# gets a small append a minute would otherwise become a chunk per append.
+# Below this size, the last chunk is stored again together with what follows it. Otherwise a stream
+# that gets a small append a minute would become a chunk per append.
 MERGE_BYTES = 16 * 1024
 
 
@@ -23,7 +23,7 @@ class Tail:
         self.size = 0
 
     def find(self, record: int) -> AnyChunk | None:
-        """The chunk that holds `record`, or None when it is not in memory."""
+        """The chunk that holds `record`, or None if it is not in memory."""
         if self.open is not None and record >= self.open.start_record:
             return self.open if record < self.open.end_record else None
         chunks = self.chunks
@@ -54,7 +54,7 @@ class Tails:
         return stream_id in self._tails
 
     def find(self, stream_id: int, record: int) -> AnyChunk | None:
-        """The chunk that holds `record`, or None when it is not in memory."""
+        """The chunk that holds `record`, or None if it is not in memory."""
         tail = self._tails.get(stream_id)
         return None if tail is None else tail.find(record)
 
@@ -67,7 +67,7 @@ class Tails:
             tail.open = OpenChunk(at)
         chunk = tail.open
         assert chunk is not None
-        # Not by the properties: this is run for each append.
+        # Not by the properties: this runs for each append.
         assert chunk.start_byte + chunk.size == at.byte, "a stream's records have no gap"
         chunk.add(data, lengths)
         tail.size += len(data)
@@ -87,7 +87,7 @@ class Tails:
             self._evict()
 
     def drop(self, stream_id: int) -> None:
-        """Forget a stream that is no more, what waits to be stored included."""
+        """Forget a stream that no longer exists, with its unstored records."""
         tail = self._tails.pop(stream_id, None)
         self._open.pop(stream_id, None)
         self._unstored.pop(stream_id, None)
@@ -119,7 +119,7 @@ class Tails:
         self._evict()
 
     def _evict(self) -> None:
-        """Make room, from the stream longest without a write on; what is unstored stays."""
+        """Make room, beginning with the stream not written for longest; unstored records stay."""
         for stream_id, tail in list(self._tails.items()):
             if self.size <= self._limit_bytes:
                 return

@@ -1,20 +1,20 @@
-"""Connections between nodes: Raft messages, requests and replies, each peer checked.
+"""Connections between nodes: Raft messages, requests and replies, with each peer verified.
 
-Every node dials each peer it knows and accepts connections of others, so two nodes share two
-connections: over the one that a node dialled it sends its messages and requests and gets replies.
-A connection begins with a handshake (`hello`): protocol version, cluster, node id; with
-`credentials` both sides prove who they are. Then `wire.Wire` carries frames with a length, a kind
-and a checksum; a long payload goes in pieces, so a heartbeat never waits for more than one piece.
+Every node dials each peer that it knows and accepts connections from others, so two nodes share two
+connections: on the one that it dialled, a node sends its messages and requests and gets replies. A
+connection begins with a handshake (`hello`): protocol version, cluster, node id; with `credentials`
+both sides prove who they are. Then `wire.Wire` carries frames with a length, a kind and a checksum.
+A long payload is sent in pieces, so a heartbeat never waits for more than one piece.
 
 The life of a message: `Transport.send` gives it to the peer's `links.Link`, whose `outbox.Outbox`
-queues it, urgent ones apart from bulk; the link's writer frames it; the peer's `sessions.Session`
-decodes it and calls `Handler.on_messages`. A full queue drops its oldest messages: Raft sends
-again. A request (`requests`) instead waits for room, has a deadline, and ends in a reply,
-`NotSent` (it certainly did nothing) or `OutcomeUnknown`.
+queues it, urgent messages apart from bulk. The link's writer frames it; the peer's
+`sessions.Session` decodes it and calls `Handler.on_messages`. A full queue drops its oldest
+messages: Raft sends them again. A request (`requests`) instead waits for room, has a deadline, and
+ends in a reply, `NotSent` (it certainly did nothing) or `OutcomeUnknown`.
 
 Modules: `transport` joins the rest; `links` dial and reconnect with backoff, `sessions` accept;
 `connection` is what both ends share; `requests` matches replies; `network` is TCP with or without
-TLS, replaced by memory in tests; `interface` is what a user provides; `errors` says how it fails.
+TLS, which tests replace by memory; `interface` is what a user provides; `errors` are its failures.
 
 Invariants:
 

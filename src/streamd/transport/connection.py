@@ -1,4 +1,4 @@
-"""What the two ends of a connection have in common: its tasks, and the node around it."""
+"""What both ends of a connection share: its tasks, and the node around it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Surroundings:
         return self._traffic.get(peer_id) or Traffic()
 
     def count(self, peer_id: int, wire: Wire) -> None:
-        """From now on, and with what it has carried, the wire counts as the peer's."""
+        """Count the wire as the peer's from now on, with what it has carried so far."""
         total = self._traffic.setdefault(peer_id, Traffic())
         total.add(wire.traffic)
         wire.traffic = total

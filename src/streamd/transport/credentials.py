@@ -1,7 +1,7 @@
 """How nodes prove to each other who they are: by their certificates' names, or a shared secret.
 
-Certificates say it before a word is spoken. With a secret both sides prove, over everything that
-the handshake said so far, that they know it:
+Certificates prove it before the first frame. With a secret both sides prove that they know it, over
+everything that the handshake has said so far:
 
 ```
  dialler                                acceptor
@@ -12,9 +12,9 @@ the handshake said so far, that they know it:
 ```
 
 A proof is HMAC-SHA-256 over its side's name and both introductions as they were sent. So it holds
-for these nonces, ids, addresses and this cluster's name alone, and one side's is never the
-other's. What follows is bound to the connection, not to the secret: who can write into a TCP
-connection of others can write into this one, and only TLS keeps that out.
+only for these nonces, ids, addresses and this cluster's name, and one side's proof is never the
+other's. What follows is bound to the connection, not to the secret: an attacker who can write into
+other hosts' TCP connections can write into this one, and only TLS prevents that.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ DEFAULT_TLS_NAME = "node-{id}.{cluster}.streamd"
 
 
 class Credentials(NamedTuple):
-    """What this node proves itself with, and asks of its peers.
+    """How this node proves its identity, and what it demands of its peers.
 
-    `secret` is shared by all nodes; `tls_name` is how a node is named in its certificate, with
-    ``{id}`` and ``{cluster}`` for what they stand for. With `optional` a peer that shows nothing
-    is taken as well; one that shows the wrong thing never is.
+    `secret` is shared by all nodes; `tls_name` is a node's name in its certificate, in which
+    ``{id}`` and ``{cluster}`` stand for the node's id and the cluster's name. With `optional` a
+    peer that proves nothing is accepted as well; one that proves the wrong thing never is.
     """
 
     secret: bytes | None = None
@@ -49,16 +49,16 @@ class Credentials(NamedTuple):
 
     @property
     def proves(self) -> bool:
-        """Whether every peer that is taken has proved who it is."""
+        """Whether every accepted peer has proved who it is."""
         return not self.optional and (self.secret is not None or self.tls_name is not None)
 
     def nonce(self) -> bytes:
-        """For a handshake; empty if there is no secret to prove."""
+        """A nonce for a handshake; empty if there is no secret to prove."""
         return b"" if self.secret is None else secrets.token_bytes(NONCE_BYTES)
 
     def asks_proof(self, peer: Hello) -> bool:
-        """Whether proofs are to be exchanged with a peer. Raises `Refusal` for one that has to
-        give a proof, and cannot."""
+        """Whether to exchange proofs with a peer. Raises `Refusal` for one that must give a proof
+        and cannot."""
         if self.secret is None or (self.optional and not peer.nonce):
             return False
         if len(peer.nonce) != NONCE_BYTES:
@@ -70,7 +70,8 @@ class Credentials(NamedTuple):
         return True
 
     def proof(self, side: bytes, hello: bytes, welcome: bytes) -> bytes:
-        """What shows that `side` knows the secret; the rest is as it was sent."""
+        """The proof that `side` knows the secret; the other arguments are frames as they were
+        sent."""
         assert self.secret is not None
         said = pack(">II", len(side), len(hello)) + side + hello + welcome
         return hmac.digest(self.secret, said, "sha256")
@@ -86,7 +87,7 @@ class Credentials(NamedTuple):
             )
 
     def check_certificate(self, stream: trio.abc.Stream, peer: Hello) -> None:
-        """Raises `Refusal` for a peer whose certificate is another's."""
+        """Raises `Refusal` for a peer whose certificate is for another node."""
         if self.tls_name is None or self.optional or not isinstance(stream, trio.SSLStream):
             return
         wanted = expected_name(self.tls_name, peer.node_id, peer.cluster_name)

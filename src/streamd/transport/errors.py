@@ -1,4 +1,4 @@
-"""How a handshake, a request or a connection may fail."""
+"""The ways in which a handshake, a request or a connection can fail."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-# What decoding may raise, whatever was sent. A field of a later version is skipped, however deep
-# it is nested, and the interpreter's stack is the limit of that.
+# What decoding may raise, whatever was sent. A later version's field is skipped, however deeply it
+# is nested, so the interpreter's stack is the limit.
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -20,7 +20,7 @@ class OutcomeUnknown(Exception):
 
 
 class RequestRefused(Exception):
-    """A handler's answer that it did not do what was asked; travels back to the asker.
+    """A handler did not do what was asked; the refusal travels back to the asker.
 
     The transport itself refuses with the code OVERLOADED, without having called the handler.
     """
@@ -45,7 +45,7 @@ class RefusalCode(StrEnum):
 
 
 class Refusal(Exception):
-    """A node will not speak with a peer. The message is for the operator of that peer."""
+    """A node refuses to speak with a peer. The message is for the operator of that peer."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -54,7 +54,7 @@ class Refusal(Exception):
 
 
 class RefusalMessage(msgspec.Struct, frozen=True, array_like=True):
-    """Why a handshake or a request was refused: a stable code, and words for a person."""
+    """Why a handshake or a request was refused: a stable code, and a message for people."""
 
     code: str
     message: str
@@ -65,4 +65,4 @@ class ConnectionEnded(Exception):
 
 
 class ProtocolError(ConnectionEnded):
-    """The peer sent what no peer sends."""
+    """The peer sent something that no correct peer sends."""

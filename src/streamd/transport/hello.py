@@ -1,4 +1,4 @@
-"""The handshake's contents: who is there, and why a peer is turned away."""
+"""The contents of the handshake: who is there, and why a peer is turned away."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MAX_MESSAGE_LENGTH = 500
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """How a node introduces itself. Fields are only ever added at the end, with a default.
+    """A node's introduction. Fields are only ever added at the end, with a default.
 
     `cluster_id` is empty until the node is a member of a cluster. `instance` is the transport's
-    own: a number that each process draws, by which a node knows that it has dialled itself.
-    `log_format` is what it understands of a log (`streamd.codec.LOG_FORMAT`). `nonce` offers and
-    asks for a proof that the other side knows the cluster's secret (`credentials`).
+    own: a number that each process draws, by which a node notices that it has dialled itself.
+    `log_format` is the log format that it understands (`streamd.codec.LOG_FORMAT`). `nonce` offers
+    a proof of knowing the cluster's secret, and asks for one (`credentials`).
     """
 
     protocol_version: int = PROTOCOL_VERSION
@@ -46,7 +46,7 @@ _REFUSED = msgspec.msgpack.Decoder(RefusalMessage)
 
 
 def check(own: Hello, peer: Hello) -> None:
-    """What every node checks of every peer, whichever side dialled. Raises `Refusal`."""
+    """What every node checks about every peer, whichever side dialled. Raises `Refusal`."""
     if peer.protocol_version != own.protocol_version:
         raise Refusal(
             RefusalCode.PROTOCOL_VERSION,
@@ -76,10 +76,10 @@ def check(own: Hello, peer: Hello) -> None:
 
 
 def check_successor(current: Hello, newcomer: Hello) -> None:
-    """A second live connection of one node id must be of the same node. Raises `Refusal`.
+    """A second live connection with one node id must be from the same node. Raises `Refusal`.
 
-    The same address means a restart whose old connection has not been missed yet. A cluster id
-    learnt in between does not matter.
+    The same address means a restart whose old connection has not ended yet. A cluster id learnt
+    in between does not matter.
     """
     same_cluster = newcomer.cluster_id == current.cluster_id or not current.cluster_id
     if newcomer.peer_address != current.peer_address or not same_cluster:
@@ -101,7 +101,7 @@ def parse_hello(payload: bytes) -> Hello:
     try:
         return _HELLO.decode(payload)
     except UNDECODABLE as error:
-        raise ProtocolError(f"its introduction does not decode: {error}") from error
+        raise ProtocolError(f"cannot decode its introduction: {error}") from error
 
 
 def encode_refusal(refusal: Refusal) -> bytes:
@@ -117,5 +117,5 @@ def parse_refusal(payload: bytes) -> Refusal:
     try:
         refused = _REFUSED.decode(payload)
     except UNDECODABLE as error:
-        raise ProtocolError(f"its refusal does not decode: {error}") from error
+        raise ProtocolError(f"cannot decode its refusal: {error}") from error
     return Refusal(refused.code, refused.message)

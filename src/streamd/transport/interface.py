@@ -1,4 +1,4 @@
-"""What the transport asks of its user and of the network, and what it may raise."""
+"""What the transport needs from its user and from the network, and what it may raise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What is allowed, each per peer unless it says otherwise. The defaults fit production."""
 
     max_frame_bytes: int = 8 * 1024 * 1024  # a received frame's payload
-    piece_bytes: int = 1024 * 1024  # about what is written at once, and a heartbeat waits for
+    piece_bytes: int = 1024 * 1024  # about what is written at once, and how long a heartbeat waits
     max_packet_bytes: int = 64 * 1024 * 1024  # one message, request or reply, parts together
     max_waiting_messages: int = 4096  # in each queue: urgent and bulk
     max_waiting_bytes: int = 64 * 1024 * 1024  # in each queue
@@ -25,19 +25,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_handshakes: int = 64  # of incoming connections, all together
     max_handshakes_per_host: int = 16
     max_sessions: int = 64  # incoming connections after their handshake; peers have one besides
-    max_unfinished_bytes: int = 128 * 1024 * 1024  # parts of nodes that are no members, together
-    max_routes: int = 64  # addresses dialled without knowing who is there, all together
+    max_unfinished_bytes: int = 128 * 1024 * 1024  # parts from nodes that are no members, together
+    max_routes: int = 64  # addresses dialled before their node is known, all together
     connect_timeout_s: float = 3.0
     handshake_timeout_s: float = 5.0
     ping_interval_s: float = 1.0
-    silence_timeout_s: float = 5.0  # nothing received for so long
+    silence_timeout_s: float = 5.0  # without receiving anything
     frame_timeout_s: float = 10.0  # from a frame's first byte to its last, in or out
     backoff_min_s: float = 0.05
     backoff_max_s: float = 2.0
 
 
 class PeerConnection(msgspec.Struct, frozen=True):
-    """How things stand with one dialled peer. Counters run since it was first known."""
+    """The state of the connection to a dialled peer. Counters run since the peer was first
+    known."""
 
     connected: bool
     address: str
@@ -51,17 +52,17 @@ class Handler(Protocol):
     """The node that uses a transport. Only `on_request` may wait."""
 
     def hello(self) -> Hello:
-        """This node's identity as of now; asked for at each handshake."""
+        """This node's current identity; asked for at each handshake."""
 
     def check(self, peer: Hello) -> None:
-        """Raise `Refusal` for a peer this node will not speak with, on either side."""
+        """Raise `Refusal` for a peer that this node will not speak with, on either side."""
 
     def on_peer(self, peer: Hello) -> None:
         """A handshake has succeeded, in either direction."""
 
     def on_messages(self, peer_id: int, group_id: int, messages: list[Message]) -> None:
-        """Raft messages for a group have come. Raise `ProtocolError` to end the connection, also
-        for a group that is not here; anything else that this raises ends the transport."""
+        """Raft messages for a group have arrived. Raise `ProtocolError` to end the connection, also
+        for an unknown group; any other exception ends the transport."""
 
     async def on_request(self, peer_id: int, group_id: int, kind: int, payload: bytes) -> bytes:
         """Answer a request to a group. Cancelled when the asker no longer waits.
@@ -72,7 +73,7 @@ class Handler(Protocol):
 
 
 class Network(Protocol):
-    """Where the streams come from: TCP, or memory."""
+    """The source of the streams: TCP, or memory."""
 
     async def connect(self, address: str) -> trio.abc.Stream:
         """Raises `OSError` when it cannot."""

@@ -1,4 +1,4 @@
-"""The dialling side: one connection to a peer, made again whenever it is lost."""
+"""The dialling side: one connection to a peer, dialled again whenever it is lost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Link:
         self.node_id = node_id
         self.pinned = node_id > 0
         self.kept = False
-        # The IP address that a peer without proof may have this node dial.
+        # The only IP address that a peer without proof may make this node dial.
         self.required_host: str | None = None
         self.connected = False
         self.last_error = ""
@@ -86,13 +86,13 @@ class Link:
         return await self._asking.ask(group_id, kind, payload, timeout_s)
 
     def pin(self, node_id: int) -> None:
-        """Make a route the link of a node; it stays connected if it is."""
+        """Make a route the link of a node; a connected link stays connected."""
         self.node_id = node_id
         self.pinned = True
         self.required_host = None
 
     def kick(self) -> None:
-        """The peer has just been heard: dial now if a pause is being made."""
+        """The peer has just been heard: end the pause and dial now."""
         self._kick.set()
 
     def stop(self) -> None:
@@ -101,7 +101,7 @@ class Link:
     # -- its life ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Dial and speak, again and again, until stopped, superfluous or not wanted any more."""
+        """Dial and speak, again and again, until stopped, superfluous or no longer wanted."""
         with self._scope:
             while True:
                 try:
@@ -118,7 +118,7 @@ class Link:
                 await self._pause()
 
     async def _dial(self) -> None:
-        """Raises `ConnectionEnded`, `Refusal`, `Superfluous`; never returns otherwise."""
+        """Always raises: `ConnectionEnded`, `Refusal` or `Superfluous`."""
         stream = await self._connect()
         try:
             wire = Wire(stream, self._limits)
@@ -133,7 +133,7 @@ class Link:
         with trio.move_on_after(self._limits.connect_timeout_s):
             host = self.required_host
             if host is not None and not await leads_to(self.address, host):
-                raise ConnectionEnded(f"it was named by a peer at {host}, and is not there")
+                raise ConnectionEnded(f"a peer named it at {host}, but it is not there")
             try:
                 return await self._surroundings.network.connect(self.address)
             except (OSError, trio.BrokenResourceError) as error:
@@ -200,7 +200,7 @@ class Link:
                 raise ProtocolError(f"it sent a frame of kind {kind} on a connection for replies")
 
     async def _write(self, wire: Wire) -> None:
-        """Write what waits, and a PING each interval so that both sides hear something."""
+        """Write what waits, and a PING in each interval so that both sides hear something."""
         ping_at = trio.current_time()
         while True:
             if trio.current_time() >= ping_at:
@@ -219,7 +219,7 @@ class Link:
         self._backoff_s = min(self._backoff_s * 2, self._limits.backoff_max_s)
 
     def _report(self, reason: str) -> None:
-        """Log a reason once, not for each time that dialling fails with it."""
+        """Log a reason once, not for each failed attempt."""
         self.last_error = reason
         if reason != self._logged:
             self._logged = reason

@@ -23,8 +23,8 @@ class TlsContexts(NamedTuple):
 def ssl_contexts(cert: Path, key: Path, ca: Path) -> TlsContexts:
     """Contexts for one node: `cert` (PEM, with its chain) and `key` are its own, for both sides.
 
-    Every peer must show a certificate that `ca` has issued; a dialled one also for the host or IP
-    address that was dialled. Raises `OSError` (`ssl.SSLError` among them) for unusable files.
+    Every peer must show a certificate that `ca` has issued; a dialled peer also one for the host or
+    IP address that was dialled. Raises `OSError` (or its `ssl.SSLError`) for unusable files.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.verify_mode = ssl.CERT_REQUIRED
@@ -46,7 +46,7 @@ class TcpNetwork:
 
     @property
     def address(self) -> str:
-        """Where it listens, ``host:port``, once it does."""
+        """The ``host:port`` on which it listens, once it does."""
         return self.bound[0]
 
     async def listen(self) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
@@ -74,7 +74,7 @@ class TcpNetwork:
 
 
 def remote_host(stream: trio.abc.Stream) -> str | None:
-    """The IP address at the other end of a connection; None if it has none, or is gone."""
+    """The IP address at the other end of a connection; None if it has none, or has ended."""
     if isinstance(stream, trio.SSLStream):
         stream = stream.transport_stream
     if not isinstance(stream, trio.SocketStream):
@@ -87,7 +87,7 @@ def remote_host(stream: trio.abc.Stream) -> str | None:
 
 
 async def leads_to(address: str, host: str) -> bool:
-    """Whether the host of an address is, or is a name of, the IP address `host`."""
+    """Whether the host of an address is `host`, an IP address, or a name of it."""
     try:
         name, port = split_address(address)
         if name == host:
@@ -99,7 +99,7 @@ async def leads_to(address: str, host: str) -> bool:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[IPv6]:port``. Raises `OSError`: an address that a peer has handed on is
+    """``host:port`` or ``[IPv6]:port``. Raises `OSError`: an address that a peer has passed on is
     no more certain to be well-formed than to be reachable."""
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match["port"]) > 65535:

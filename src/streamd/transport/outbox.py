@@ -1,8 +1,8 @@
 """What waits to be written to one peer, and in which order it goes.
 
-What is small and concerns the election clock goes first: each write begins with it. Then come
-bulk messages and packets in turn, about one piece a write, so that nothing urgent waits for more
-than the piece that is on its way. All queues are bounded.
+Small frames that affect the election clock go first: each write begins with them. Then bulk
+messages and packets take turns, about one piece a write, so that nothing urgent waits for more than
+the piece on its way. All queues are bounded.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from streamd.transport.wire import FrameKind, frame, frames, messages_payload
 log = structlog.get_logger("streamd.transport")
 
 _ENCODER = msgspec.msgpack.Encoder()
-_SMALL_FRAME_BYTES = 64  # what a frame costs besides its payload, and a little more
+_SMALL_FRAME_BYTES = 64  # the overhead of a frame, and a little more
 
 
 class MessageQueue:
-    """Encoded messages, each with its group's id; the oldest give way to the newest. `dropped`
-    counts them."""
+    """Encoded messages, each with its group's id. Without room the oldest give way to the newest;
+    `dropped` counts them."""
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self._max_messages = max_messages
@@ -80,7 +80,7 @@ class Packet(NamedTuple):
 
 
 class Outbox:
-    """The queues of one connection's writer. The number of packets is their owner's concern."""
+    """The queues of one connection's writer. Their owner limits the number of packets."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -110,36 +110,36 @@ class Outbox:
                 log.error("a message is too large to be sent", to=message.to, bytes=len(encoded))
                 self._too_large += 1
             elif isinstance(message, AppendRequest) or len(encoded) > self._limits.piece_bytes // 2:
-                # Appends without entries as well: to overtake the entries before it would make
-                # one look like a gap.
+                # Appends without entries as well: one that overtakes earlier entries would look
+                # like a gap.
                 self._bulk.put(group_id, encoded)
             else:
                 self._urgent.put(group_id, encoded)
         self._wake.set()
 
     def put_packet(self, packet: Packet) -> int:
-        """Returns the number by which it can be taken back."""
+        """Queue a packet; returns the number by which it can be taken back."""
         self._packets_put += 1
         self._packets[self._packets_put] = packet
         self._wake.set()
         return self._packets_put
 
     def take_back(self, number: int) -> bool:
-        """Returns whether the packet still waited; it will then never be written."""
+        """Returns whether the packet was still waiting; it will then never be written."""
         return self._packets.pop(number, None) is not None
 
     def put_control(self, kind: FrameKind) -> None:
-        """A PING or PONG; one of each waits at most."""
+        """Queue a PING or PONG; at most one of each waits."""
         self._control[kind] = frame(kind)
         self._wake.set()
 
     def drop_messages(self) -> None:
-        """Drop the messages that wait: they mean nothing by the time a peer is connected again."""
+        """Drop the waiting messages: they mean nothing by the time the peer is connected again."""
         self._urgent.clear()
         self._bulk.clear()
 
     def end_connection(self) -> None:
-        """Drop what is cut off in the middle or concerns this connection only."""
+        """Drop what was cut off in the middle or concerns this connection only."""
         self._packets.clear()
         self._control.clear()
         self._under_way = iter(())
@@ -150,7 +150,7 @@ class Outbox:
         await self._wake.wait()
 
     def take(self) -> bytes:
-        """Frames to write now, a piece or two; empty when nothing waits."""
+        """Frames to write now, a piece or two; empty if nothing waits."""
         taken = [*self._control.values()]
         self._control.clear()
         if self._urgent:

@@ -31,9 +31,9 @@ OVERLOADED = "OVERLOADED"
 
 log = structlog.get_logger("streamd.transport")
 
-_HEAD_BYTES = 64  # what a request or reply has besides its payload, and a little more
+_HEAD_BYTES = 64  # the overhead of a request or reply, and a little more
 _MAX_TIMEOUT_MS = (1 << 32) - 1
-# Refusals cost the asker nothing, so a peer that reads none of them does not get more for ever.
+# Refusals cost the asker nothing, so their number is limited for a peer that reads none of them.
 _MAX_WAITING_REPLIES = 4
 
 _REFUSED = msgspec.msgpack.Decoder(RefusalMessage)
@@ -57,7 +57,7 @@ class _Call:
         self.ended.set()
 
     def result(self, reason: str) -> bytes:
-        """The answer; `reason` is why there is none otherwise. Raises what `request` raises."""
+        """The answer; otherwise `reason` is why there is none. Raises what `request` raises."""
         if self.reply is None:
             raise OutcomeUnknown(reason) if self.begun else NotSent(reason)
         if self.reply.status == ReplyStatus.DONE:
@@ -69,7 +69,7 @@ class _Call:
 
 
 class Asking:
-    """The requests to one peer: at most `max_requests` under way, the others wait their turn."""
+    """The requests to one peer: at most `max_requests` under way; the others wait their turn."""
 
     def __init__(self, outbox: Outbox, limits: Limits) -> None:
         self._outbox = outbox
@@ -80,11 +80,11 @@ class Asking:
         self._connected = False
 
     def begin(self) -> None:
-        """There is a connection now."""
+        """A connection was made."""
         self._connected = True
 
     def end(self, reason: str) -> None:
-        """The connection is gone, and the answers with it."""
+        """The connection is lost, and the answers with it."""
         self._connected = False
         for call in self._calls.values():
             call.lose(reason)
@@ -130,7 +130,7 @@ class Asking:
             try:
                 _REFUSED.decode(reply.payload)
             except UNDECODABLE as error:
-                raise ProtocolError(f"it sent a refusal that does not decode: {error}") from error
+                raise ProtocolError(f"cannot decode its refusal: {error}") from error
         call = self._calls.pop(reply.request_id, None)
         if call is not None:
             call.reply = reply
@@ -138,7 +138,7 @@ class Asking:
 
 
 class Answering:
-    """The requests of one peer. Beyond the limits they are refused without being looked at."""
+    """The requests of one peer. Beyond the limits they are refused without a look at them."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class Answering:
         if self._reply_bytes and (
             self._reply_bytes + len(reply.payload) > self._limits.max_request_bytes
         ):
-            why = RefusalMessage(OVERLOADED, "too many answers wait to be read")
+            why = RefusalMessage(OVERLOADED, "too many answers are waiting to be read")
             reply = Reply(request.request_id, ReplyStatus.FAILED, _ENCODER.encode(why))
         payload = reply_payload(reply)
         self._reply_bytes += len(payload)
@@ -224,4 +224,4 @@ class Answering:
 
 
 def _nothing() -> None:
-    """A refusal took no place that it could give back."""
+    """Called for a refusal, which holds no place that it could free."""

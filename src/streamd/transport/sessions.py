@@ -34,7 +34,7 @@ _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Session:
-    """A peer's connection after its handshake: it speaks, this side only replies."""
+    """A peer's connection after its handshake: the peer sends, this side only replies."""
 
     def __init__(
         self, surroundings: Surroundings, own_id: int, peer: Hello, host: str | None
@@ -90,7 +90,7 @@ class Session:
 class Acceptor:
     """All incoming connections: at most one session for each node id.
 
-    A node that `is_expected` has a place, however many others there are.
+    A node that `is_expected` always has a place, whatever the number of others.
     """
 
     def __init__(
@@ -116,18 +116,19 @@ class Acceptor:
         return peer_id in self._sessions
 
     def has_announced(self, address: str) -> bool:
-        """Whether somebody who is there can be dialled at an address, or says so."""
+        """Whether a connected node can be dialled at an address, or says so."""
         return any(session.peer.peer_address == address for session in self._sessions.values())
 
     def host_that_announced(self, address: str) -> str | None:
-        """Where the node dials from that says it can be dialled at an address, as far as known."""
+        """The host from which the node dials that says it can be dialled at an address; None if
+        unknown."""
         hosts = (s.host for s in self._sessions.values() if s.peer.peer_address == address)
         return next(hosts, None)
 
     async def run(
         self, listener: trio.abc.Listener[trio.abc.Stream], nursery: trio.Nursery
     ) -> None:
-        """Accept connections until cancelled; without descriptors, wait for some to be freed."""
+        """Accept connections until cancelled; without descriptors, wait until some are freed."""
         async with listener:
             while True:
                 try:
@@ -193,7 +194,7 @@ class Acceptor:
     async def _shake_hands(
         self, wire: Wire, stream: trio.abc.Stream, host: str | None
     ) -> Session | None:
-        """The session, in its place, or None if the peer was refused.
+        """The session, registered for its node, or None if the peer was refused.
 
         Raises `ConnectionEnded`.
         """
@@ -209,7 +210,7 @@ class Acceptor:
                 self._check(own, peer)
                 if credentials.asks_proof(peer):
                     await self._exchange_proofs(wire, own, peer, payload)
-                    # Others may have come meanwhile.
+                    # Others may have connected meanwhile.
                     self._check(own, peer)
                     return self._install(Session(self._surroundings, own.node_id, peer, host))
             except Refusal as refusal:
@@ -237,7 +238,7 @@ class Acceptor:
         credentials.check_proof(peer, given, DIALLER, hello, welcome)
 
     def _complain(self, event: str, **fields: object) -> None:
-        """Log what a caller does wrong, repetitions of the same only once."""
+        """Log what a caller does wrong, repetitions only once."""
         self.refused += 1
         if (event, fields) == self._complaint:
             log.debug(event, **fields)
@@ -258,7 +259,7 @@ class Acceptor:
         self._surroundings.handler.check(peer)
 
     def _install(self, session: Session) -> Session:
-        """Put a session in the place of its node, which must be done before anything waits."""
+        """Register a session for its node; this must happen before anything waits."""
         peer = session.peer
         earlier = self._sessions.get(peer.node_id)
         self._sessions[peer.node_id] = session

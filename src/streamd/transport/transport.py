@@ -24,11 +24,11 @@ _NO_CREDENTIALS = Credentials()
 
 
 class Transport:
-    """Connections between this node and its peers, kept up while `run` runs.
+    """Connections between this node and its peers, maintained while `run` runs.
 
-    Every node dials every peer. Raft messages and requests go out on the connection a node has
+    Every node dials every peer. Raft messages and requests go out on the connection that a node has
     dialled, and replies come back on it; so two nodes share two connections. Exceptions of the
-    handler that are `fatal`, and all that its synchronous methods raise besides `Refusal`, end
+    handler that are `fatal`, and everything but `Refusal` that its synchronous methods raise, end
     `run`.
     """
 
@@ -75,7 +75,7 @@ class Transport:
     # -- what to dial -----------------------------------------------------------------------------
 
     def set_peers(self, addresses: Mapping[int, str]) -> None:
-        """Dial exactly these nodes, by id, besides the routes. This node's own id is overlooked.
+        """Dial exactly these nodes, by id, besides the routes. This node's own id is ignored.
 
         A route that leads to one of them becomes its link, and ends with it.
         """
@@ -96,14 +96,14 @@ class Transport:
                 self._routes.pop(link.address, None)
 
     def _route_to(self, peer_id: int, address: str) -> Link | None:
-        """The route to an address, if who is there is not known yet."""
+        """The route to an address, if its node is not known yet."""
         route = self._routes.get(address)
         return route if route is not None and route.node_id in (0, peer_id) else None
 
     def add_route(self, address: str) -> None:
-        """Dial an address whose node is not known, until `release_route`; once the handshake
-        tells, the node can be sent to like a peer. Beyond `max_routes` an announced one gives way;
-        where there is none it does nothing."""
+        """Dial an address whose node is not known, until `release_route`. After the handshake the
+        node can be sent to like a peer. Beyond `max_routes` an announced route gives way; if there
+        is none, nothing is added."""
         if self._is_pinned(address):
             return
         if address not in self._routes:
@@ -115,11 +115,11 @@ class Transport:
         self._routes[address].required_host = None
 
     def add_announced_route(self, address: str) -> None:
-        """Dial where a connected peer says that it can be dialled, as long as it is there or
-        answers. Does nothing for an address that is dialled already, or beyond `max_routes`.
+        """Dial the address at which a connected peer says it can be dialled, as long as the peer is
+        connected or answers. Does nothing for an address already dialled, or beyond `max_routes`.
 
-        One that has not proved who it is may only name an address of the host it dials from: it
-        must not make this node dial whatever it likes.
+        A peer that has not proved who it is may only name an address of the host from which it
+        dials: it must not make this node dial arbitrary hosts.
         """
         if self._is_pinned(address) or address in self._routes:
             return
@@ -132,7 +132,7 @@ class Transport:
         self._start(link)
 
     def release_route(self, address: str) -> None:
-        """From now on the route is no more than an announced one."""
+        """Treat the route as a merely announced one from now on."""
         route = self._routes.get(address)
         if route is not None:
             route.kept = False
@@ -147,8 +147,8 @@ class Transport:
         return link.pinned or link.kept or self._acceptor.has_announced(link.address)
 
     def _dismiss_announced(self) -> bool:
-        """End a route that nobody has asked for, if there is one; rather one without a
-        connection."""
+        """End a route that the configuration has not asked for, if there is one; preferably one
+        without a connection."""
         announced = [route for route in self._routes.values() if not route.kept]
         if announced:
             self._stop(min(announced, key=lambda route: route.connected))
@@ -184,7 +184,7 @@ class Transport:
             self._forget_unless_known(link.node_id)
 
     def _identify(self, link: Link, peer: Hello) -> None:
-        """A link has found out who is at its address. Raises `Superfluous`, `Refusal`."""
+        """A link has learnt which node is at its address. Raises `Superfluous`, `Refusal`."""
         if link.pinned:
             if peer.node_id != link.node_id:
                 raise Refusal(
@@ -203,7 +203,7 @@ class Transport:
     # -- incoming connections ---------------------------------------------------------------------
 
     def _is_expected(self, peer: Hello) -> bool:
-        """Whether it is one of the nodes that `set_peers` has named."""
+        """Whether it is one of the nodes that `set_peers` named."""
         link = self._peers.get(peer.node_id)
         return link is not None and link.pinned
 
@@ -251,5 +251,5 @@ class Transport:
         return await link.ask(group_id, kind, payload, timeout_s)
 
     def peers(self) -> dict[int, PeerConnection]:
-        """How things stand with each dialled peer whose id is known."""
+        """The state of the connection to each dialled peer whose id is known."""
         return {peer_id: link.status() for peer_id, link in sorted(self._peers.items())}

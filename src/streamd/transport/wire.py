@@ -1,7 +1,7 @@
-"""Frames: what goes over a connection between two nodes, and how long it may take.
+"""Frames: what travels on a connection between two nodes, and how long it may take.
 
 A frame is a header (big-endian: length of the payload u32, CRC32C over kind and payload u32,
-kind u8) and its payload. What is larger than a piece travels as `PART` frames and an end, so that
+kind u8) and its payload. A payload larger than a piece travels as `PART` frames and an end, so that
 small frames can go between them; the end's kind carries the flag `CONTINUED`.
 """
 
@@ -36,14 +36,14 @@ class FrameKind(IntEnum):
 
     HELLO = 1  # the dialler's first
     WELCOME = 2  # the acceptor's first, its own Hello
-    REFUSED = 3  # or this: a `RefusalMessage`, and the end
+    REFUSED = 3  # instead of that: a `RefusalMessage`, and the end
     MESSAGES = 4  # a group's Raft messages
     REQUEST = 5
     REPLY = 6
-    PART = 7  # comes before the frame that carries `CONTINUED`
+    PART = 7  # precedes the frame that carries `CONTINUED`
     PING = 8
     PONG = 9
-    PROOF = 10  # ends the handshake, where there is a secret
+    PROOF = 10  # ends the handshake, if there is a secret
 
 
 CONTINUED = 0x80
@@ -59,7 +59,7 @@ class ReplyStatus(IntEnum):
 
     DONE = 0  # the payload is the handler's answer
     REFUSED = 1  # a `RefusalMessage`
-    FAILED = 2  # the handler broke; what it did is not known
+    FAILED = 2  # the handler broke; its effect is not known
 
 
 class Request(NamedTuple):
@@ -81,7 +81,7 @@ class Reply(NamedTuple):
 
 
 class Traffic:
-    """What has gone over the connections with one peer."""
+    """The traffic on the connections with one peer."""
 
     def __init__(self) -> None:
         self.sent_bytes = 0
@@ -96,7 +96,7 @@ class Traffic:
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
-    """A payload with its length, checksum and kind before it."""
+    """A payload after its length, checksum and kind."""
     return _HEADER.pack(len(payload), crc32c(payload, _CRC_OF_KIND[kind]), kind) + payload
 
 
@@ -128,7 +128,7 @@ def reply_payload(reply: Reply) -> bytes:
 
 
 def _array_head(length: int) -> bytes:
-    """How a MessagePack array of `length` items begins."""
+    """The head of a MessagePack array of `length` items."""
     if length < 16:
         return bytes((0x90 | length,))
     if length < 1 << 16:
@@ -147,7 +147,7 @@ def parse_messages(payload: bytes) -> tuple[int, list[Message]]:
     try:
         return group_id, _MESSAGES.decode(memoryview(payload)[_GROUP.size :])
     except UNDECODABLE as error:
-        raise ProtocolError(f"it sent messages that do not decode: {error}") from error
+        raise ProtocolError(f"cannot decode its messages: {error}") from error
 
 
 def parse_request(payload: bytes) -> Request:
@@ -170,7 +170,7 @@ def parse_reply(payload: bytes) -> Reply:
 
 
 class Unfinished:
-    """Bytes of packets that are not whole yet, over several connections."""
+    """Bytes of incomplete packets, over several connections."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -189,7 +189,7 @@ class Unfinished:
 class Wire:
     """Frames over a stream, within the limits. One task may read while another writes.
 
-    Neither end of it waits for ever: silence, a frame that does not end and a peer that does not
+    Neither direction waits for ever: silence, a frame that does not end and a peer that does not
     read all raise `ConnectionEnded`.
     """
 
@@ -199,7 +199,7 @@ class Wire:
         self._buffer = bytearray()
         self._parts = bytearray()
         self._whole_by = math.inf
-        # Shared with other connections: what of them is unfinished counts together.
+        # Shared with other connections: their incomplete packets count together.
         self.unfinished: Unfinished | None = None
         self.traffic = Traffic()
 
@@ -219,7 +219,7 @@ class Wire:
         while True:
             kind, payload = await self.read_frame(self._limits.max_frame_bytes)
             if trio.current_time() > self._whole_by:
-                raise ConnectionEnded("its parts came too slowly")
+                raise ConnectionEnded("its parts arrived too slowly")
             if kind == FrameKind.PART:
                 self._add_part(payload)
             elif kind & CONTINUED:
@@ -243,7 +243,7 @@ class Wire:
         self._whole_by += limits.frame_timeout_s * len(payload) / limits.piece_bytes
 
     def forget_parts(self) -> None:
-        """Let go of what came of a packet: it is whole, or the connection is over."""
+        """Release the parts of a packet: it is complete, or the connection has ended."""
         if self.unfinished is not None:
             self.unfinished.remove(len(self._parts))
         self._parts = bytearray()
@@ -280,7 +280,7 @@ class Wire:
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 raise ConnectionEnded(describe(error)) from error
         if scope.cancelled_caught:
-            reason = "its frame came too slowly" if begun else "it has fallen silent"
+            reason = "its frame arrived too slowly" if begun else "it has fallen silent"
             raise ConnectionEnded(reason)
         if not data:
             raise ConnectionEnded("it closed the connection")
@@ -290,7 +290,7 @@ class Wire:
 
 
 def describe(error: BaseException) -> str:
-    """An error of the network in the words of what caused it."""
+    """An error of the network, described by its cause."""
     while True:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
