@@ -1,8 +1,8 @@
 """The archive of the log: committed entries go to the cold store within about a second.
 
-The leader writes a segment from where the archive ends, reads it back, and proposes `Archived`.
-Where two leaders write at once only one proposal is taken; the other's segment holds the same
-entries and does no harm. Nodes keep their logs until they are archived (`retention`).
+The leader writes a segment from where the archive ends, reads it back, and proposes `Archived`. If
+two leaders write at once, only one proposal is taken; the other's segment holds the same entries
+and does no harm. Nodes keep their logs until they are archived (`retention`).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from streamd.tiering.tier import LeaderTerm
 
 log = structlog.get_logger("streamd.objectstore")
 
-# Of entries, before they are compressed; and how long the first of them waits.
+# The size of a segment's entries before compression; and how long the first of them waits.
 SEGMENT_BYTES = 16 * 1024 * 1024
 ROUND_S = 1.0
 # A member that archives for the leader answers within the time of a request.
 _FOR_OTHERS_BYTES = 4 * 1024 * 1024
 # How much is read from the log at a time: its writes wait meanwhile.
 READ_BYTES = 1024 * 1024
-# How long members that do not answer are waited for before a gap is accepted.
+# How long to wait for members that do not answer before a gap is accepted.
 PATIENCE_S = 60.0
-# So many pointers to the end are there at most twice: removing one for each put would cost as much.
+# At most twice this many pointers to the end exist: one removal for each put would cost as much.
 _POINTERS_KEPT = 8
-# An entry of nothing but `Archived` is not larger than this.
+# An entry that holds only `Archived` is not larger than this.
 _SMALL_BYTES = 512
 
 _POSITION = msgspec.msgpack.Decoder(LogPosition)
@@ -49,7 +49,7 @@ AskMember = Callable[[int, bytes], Awaitable[bytes]]
 
 
 class Archive:
-    """One group's archive. The leader calls `make_round`; every node has the rest."""
+    """One group's archive. The leader calls `make_round`; every node uses the rest."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class Archive:
 
     @property
     def archived(self) -> LogPosition:
-        """How far all nodes agree that the log is archived."""
+        """How far the log is archived, as all nodes agree."""
         return self._group.state.header.archived
 
     async def make_round(self, lead: LeaderTerm) -> float:
-        """Archive all there is. Raises `ColdError`, `StorageError`, and for a round that is to be
-        made again `Unavailable` or `OutcomeUnknown`."""
+        """Archive everything there is. Raises `ColdError`, `StorageError`, and for a round that
+        must be repeated `Unavailable` or `OutcomeUnknown`."""
         try:
             if self.target.history.has_archive:
                 await self._point_at_end()
@@ -88,7 +88,7 @@ class Archive:
         return ROUND_S
 
     async def _archive_some(self, lead: LeaderTerm) -> bool:
-        """Archive one segment, if there is something for it; whether to go on at once."""
+        """Archive one segment, if there is enough for it; returns whether to continue at once."""
         archived = self.archived
         if self._group.committed.first_index > archived.index + 1:
             return await self._bridge(lead, archived)
@@ -103,7 +103,7 @@ class Archive:
 
     async def _is_worth_it(self, index: int) -> bool:
         """Whether anything but archiving happened after entry `index`. Otherwise an idle cluster
-        would archive for ever that it has archived."""
+        would archive the news of its own archiving for ever."""
         entries = await self._group.committed.after(index, _SMALL_BYTES)
         return any(not _only_archived(entry) for entry in entries) or (
             bool(entries) and entries[-1].index < self._group.committed.last_index
@@ -116,7 +116,7 @@ class Archive:
         max_bytes: int = SEGMENT_BYTES,
     ) -> tuple[LogPosition, int]:
         """Put a segment of the entries after `previous`, or of those up to entry `until`; returns
-        where it ends and the size of its entries. Raises `EntriesGone`, `ColdError`."""
+        its end and the size of its entries. Raises `EntriesGone`, `ColdError`."""
         target = self.target
         writer = SegmentWriter(target.group_id, previous, target.cluster_id())
         while writer.entries_size < max_bytes:
@@ -140,7 +140,7 @@ class Archive:
         *,
         has_gap: bool = False,
     ) -> bool:
-        """Propose where the archive ends now; returns whether the cluster has agreed on it."""
+        """Propose the archive's new end; returns whether the cluster has agreed on it."""
         assert position.index >= previous.index
         if position.index > previous.index:
             command = Archived(lead.term, previous, position, has_gap)
@@ -174,12 +174,12 @@ class Archive:
         names = [name.removeprefix(target.folder) for name in listed]
         await target.delete([name for name in names if EndName.parse(name)][:-_POINTERS_KEPT])
 
-    # -- what this node does not have ---------------------------------------------------------
+    # -- entries that this node lacks ---------------------------------------------------------
 
     async def archive_for(self, payload: bytes) -> bytes:
-        """Archive the entries after a position for the leader; answers where they end.
+        """Archive the entries after a position for the leader; returns where they end.
 
-        Raises `Unavailable` when it cannot be done now.
+        Raises `Unavailable` if that is not possible now.
         """
         try:
             previous = _POSITION.decode(payload)
@@ -219,7 +219,7 @@ class Archive:
             raise Unavailable(f"not the end of an archive: {error}") from error
 
     async def _begin_after_gap(self, lead: LeaderTerm, archived: LogPosition) -> bool:
-        """Continue after a checkpoint of the state, since no node has the next entries."""
+        """Continue after a checkpoint of the state, because no node has the next entries."""
         position = await self._checkpointer.begin_archive()
         if archived.index:
             log.error(
@@ -256,26 +256,26 @@ class Archive:
 
     @property
     def gaps(self) -> list[tuple[int, int]] | None:
-        """Entries that are missing between others that can be restored, the first and the last of
-        each gap; None where that is not known: on a node that does not lead, or does so only just.
-        A gap ends when all that lies before it was removed with age."""
+        """Entries that are missing between others that can be restored, as the first and the last
+        of each gap; None if that is not known: on a node that does not lead, or has just begun to.
+        A gap ends when everything before it has been removed for its age."""
         return self._checkpointer.gaps if self._group.leads else None
 
     @property
     def damaged_checkpoints(self) -> list[str] | None:
-        """Names of manifests that cannot be read; None where `gaps` are not known."""
+        """Names of manifests that cannot be read; None if `gaps` are not known."""
         return sorted(self._checkpointer.damaged) if self.gaps is not None else None
 
     @property
     def cut_unarchived_index(self) -> int:
-        """The last entry that was cut from this node's log before it was archived; 0 when there is
-        none, or the archive got beyond it. Told from the log, so that a restart changes nothing."""
+        """The last entry that was cut from this node's log before it was archived; 0 if there is
+        none, or the archive got past it. Derived from the log, so a restart changes nothing."""
         cut = self._group.committed.first_index - 1
         return cut if cut > self.archived.index else 0
 
     @property
     def newest_checkpoint(self) -> LogPosition | None:
-        """Where the newest checkpoint is; None where `gaps` are not known or there is none yet."""
+        """The newest checkpoint's position; None if `gaps` are not known or there is none yet."""
         newest = self._checkpointer.newest if self._group.leads else None
         return newest if newest is not None and newest.index else None
 
@@ -285,12 +285,12 @@ class Archive:
 
     @property
     def lag_bytes(self) -> int:
-        """About how much of the log is not archived; what was cut from it does not count."""
+        """About how much of the log is not archived; entries cut from it do not count."""
         return self._group.committed.size_after(self.archived.index)
 
     @property
     def lag_ms(self) -> int:
-        """How much log time has passed since the last entry that is archived."""
+        """How much log time has passed since the last archived entry."""
         return max(0, self._group.state.header.log_ms - self.archived.time_ms)
 
 

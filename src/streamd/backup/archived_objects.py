@@ -1,4 +1,4 @@
-"""The archive's objects of a cluster, fetched whole and checked, a bounded number at a time."""
+"""The archive's objects of a cluster, fetched whole and verified, a bounded number at a time."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from streamd.objectstore.segments import (
 )
 from streamd.tiering.async_store import AsyncObjectStore
 
-# How many objects are fetched at once, and how much ahead of who uses it.
+# How many objects are fetched at once, and how far ahead of their use.
 _AHEAD = 4
 _AHEAD_BYTES = 32 * 1024 * 1024
-# How often names are listed again while some of them go.
+# How often names are listed again while some of them disappear.
 _MAX_LISTS = 5
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ async def list_clusters(cold: AsyncObjectStore) -> list[str]:
 
 
 class ArchivedObjects:
-    """Of one group of one cluster. Calls raise `ColdError`."""
+    """The objects of one group of one cluster. Calls raise `ColdError`."""
 
     def __init__(
         self, cold: AsyncObjectStore, cluster_id: str, run_blocking: RunBlocking, group_id: int = 0
@@ -81,10 +81,11 @@ class ArchivedObjects:
         self.group_id = group_id
 
     async def catalog(self) -> Catalog:
-        """What there is now.
+        """The archive's present contents.
 
-        Segments that a cluster merges while names are listed may be missing only in the list: the
-        parts gone, the whole among names that were passed already. Then that is made again.
+        When a cluster merges segments during the listing, only the list may lack them: the parts
+        are gone, and the merged segment's name was passed before it existed. Then the list is made
+        again.
         """
         found = await self._list()
         for _ in range(_MAX_LISTS):
@@ -97,14 +98,14 @@ class ArchivedObjects:
 
     async def _list(self) -> Catalog:
         listed: list[ObjectInfo] = []
-        # The ends first: an end is written after the entries that it names, so whatever a running
+        # The ends first: an end is written after the entries that it names. So whatever a running
         # cluster archives meanwhile, the listing has every entry that its ends name.
         for kind in (ENDS, LOG, PIECES, CHECKPOINTS):
             listed += await list_all(self._cold, self.folder + group_folder(kind, self.group_id))
         return Catalog(self.group_id, listed, self.folder)
 
     async def ends(self) -> Catalog:
-        """The pointers to the archive's end, and nothing else: a small list."""
+        """The pointers to the archive's end and nothing else: a small list."""
         folder = self.folder + group_folder(ENDS, self.group_id)
         return Catalog(self.group_id, await list_all(self._cold, folder), self.folder)
 
@@ -117,7 +118,7 @@ class ArchivedObjects:
         return end
 
     async def whole(self, name: str, size: int) -> bytes:
-        """An object, of the digest that its name has."""
+        """An object with the digest that is in its name."""
         return await self._read(name, size, partial(_whole, name))
 
     async def manifest(self, stored: StoredManifest) -> Manifest:
@@ -136,8 +137,8 @@ class ArchivedObjects:
         return await self._read(name, size, partial(read_piece, manifest, number))
 
     async def _read(self, name: str, size: int, check: Callable[[bytes], bytes]) -> bytes:
-        """What is in an object. Bytes that are wrong are asked for once more, as they may have
-        been damaged on their way."""
+        """The content of an object. Wrong bytes are requested once more, because they may have been
+        damaged on the way."""
         try:
             return await self._run_blocking(check, await self._get(name, size))
         except ObjectCorrupt:
@@ -153,13 +154,13 @@ class ArchivedObjects:
         return _named_head(stored, content)
 
     async def segment(self, stored: StoredSegment) -> bytes:
-        """A whole segment, which holds the entries that its name says."""
+        """A whole segment, with the entries that its name says."""
         return await self._read(
             stored.name, stored.size, partial(_segment, stored, self.cluster_id)
         )
 
     async def segments(self, wanted: Sequence[StoredSegment]) -> AsyncIterator[bytes]:
-        """Whole segments in the order given, the next ones fetched while one is used."""
+        """Whole segments in the order given; the next ones are fetched while one is used."""
         for some in _by_fours(wanted):
             fetched: dict[str, bytes] = {}
 
@@ -185,7 +186,7 @@ def _segment(stored: StoredSegment, cluster_id: str, content: bytes) -> bytes:
 
 
 def _named_head(stored: StoredSegment, content: bytes) -> SegmentHead:
-    """What a segment says of itself, which must be what its name says: by that it is chosen."""
+    """A segment's head, which must agree with its name, by which it was chosen."""
     head, named = read_segment_head(content), stored.parsed
     said = (head.group_id, head.first_index, head.last.index)
     if said != (named.group_id, named.first_index, named.last_index):
@@ -194,7 +195,7 @@ def _named_head(stored: StoredSegment, content: bytes) -> SegmentHead:
 
 
 async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
-    """Do some work on all items, a few at a time. Raises the first `ColdError` there is."""
+    """Do some work on all items, a few at a time. Raises the first `ColdError`."""
     limiter = trio.CapacityLimiter(_AHEAD)
 
     async def do(item: T) -> None:
@@ -221,7 +222,7 @@ def _leaves(errors: BaseExceptionGroup[ColdError]) -> Iterator[ColdError]:
 
 
 def _by_fours(wanted: Iterable[StoredSegment]) -> Iterable[list[StoredSegment]]:
-    """Few enough at a time for their bytes to be in memory."""
+    """Few enough segments at a time for their bytes to be in memory."""
     some: list[StoredSegment] = []
     for one in wanted:
         size = sum(other.size for other in some) + one.size

@@ -1,7 +1,7 @@
-"""What a restore begins with: the newest checkpoint that serves and is whole.
+"""Where a restore begins: the newest suitable checkpoint that is whole.
 
-One that is damaged is given up for an older one, or for the empty state before the first entry,
-from which the log leads to the same end. It is never given up for another end.
+If one is damaged, an older one replaces it, or the empty state before the first entry, from which
+the log leads to the same end. A checkpoint is never exchanged for a different end.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _SECONDS_BELOW = 100_000_000_000
 
 
 class RestoreRefused(Exception):
-    """What is asked cannot be restored, or not there; the message says what can."""
+    """The requested state cannot be restored, or not into there; the message says what can be."""
 
 
 class Choice(msgspec.Struct, frozen=True):
     """What to restore: the state as of entry `index`, or of the log time `at_ms` (milliseconds
-    since the epoch), or else the newest. The cluster must be named where there are several."""
+    since the epoch), or else the newest. If there are several clusters, one must be named."""
 
     cluster_id: str | None = None
     index: int | None = None
@@ -38,8 +38,8 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Base(msgspec.Struct, frozen=True):
-    """The state as of entry `index`; its manifest, if it is not the empty one; how far to replay
-    at most. `given_up` has what is wrong with each checkpoint that was not taken."""
+    """The state as of entry `index`; its manifest, unless it is the empty one; how far to replay
+    at most. `given_up` holds each checkpoint that was rejected and what is wrong with it."""
 
     index: int
     manifest: StoredManifest | None
@@ -50,7 +50,7 @@ class Base(msgspec.Struct, frozen=True):
 async def choose_base(
     source: ArchivedObjects, catalog: Catalog, choice: Choice, given_up: Mapping[str, str]
 ) -> Base:
-    """The newest base that serves, but for those known to be damaged (`given_up`, by name).
+    """The newest suitable base, except those known to be damaged (`given_up`, by name).
 
     Raises `RestoreRefused`, `ColdError`.
     """
@@ -70,14 +70,14 @@ async def choose_base(
         if choice.index is not None:
             return Base(index, manifest, choice.index, known)
         if choice.at_ms is not None:
-            # The empty state serves no time: nobody who names one means it.
+            # The empty state suits no time: an operator who names one never means it.
             if manifest is None and choice.at_ms < await first_command_ms(source, catalog):
                 break
             await _refuse_gap(source, catalog, index, reach, choice.at_ms)
         elif reach < bases[-1][0]:
             raise RestoreRefused(
                 f"the state as of entry {bases[-1][0]} and later cannot be restored: "
-                f"{_told(known)}. What is older leads only to entry {reach}, as the archive has a "
+                f"{_told(known)}. Older ones lead only to entry {reach}, because the archive has a "
                 f"gap there: ask for that with --index {reach}"
             )
         elif reach < catalog.end_index:
@@ -94,8 +94,8 @@ async def choose_base(
 
 
 async def check_time(source: ArchivedObjects, catalog: Catalog, at_ms: int, now_ms: int) -> None:
-    """Raises `RestoreRefused` for a time that is later than now and than all that is archived:
-    nobody means it."""
+    """Raises `RestoreRefused` for a time later than both now and everything archived: that is
+    never meant."""
     ranges = catalog.ranges()
     last_ms = (await _times_of(source, catalog, ranges[-1]))[1] if ranges else None
     if at_ms > max(now_ms, last_ms or 0):
@@ -115,7 +115,7 @@ def check_not_seconds(at_ms: int) -> None:
 
 
 async def told_ranges(source: ArchivedObjects, catalog: Catalog) -> str:
-    """What can be restored, for an operator. Raises `ColdError`."""
+    """What can be restored, in words. Raises `ColdError`."""
     told: list[str] = []
     for found in catalog.ranges():
         times = await _times_of(source, catalog, found)
@@ -125,7 +125,7 @@ async def told_ranges(source: ArchivedObjects, catalog: Catalog) -> str:
 
 
 def told_time(time_ms: int) -> str:
-    """A log time for an operator; a number where no calendar goes so far."""
+    """A log time in words; a number if it is beyond the calendar."""
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -136,7 +136,7 @@ def told_time(time_ms: int) -> str:
 async def _times_of(
     source: ArchivedObjects, catalog: Catalog, found: Range
 ) -> tuple[int | None, int | None]:
-    """The log times of a range's first and last state, None where what tells is damaged."""
+    """The log times of a range's first and last state, None if the object with it is damaged."""
     first_ms = last_ms = None
     stored = next((one for one in catalog.manifests if one.parsed.log_index == found.first), None)
     path = catalog.path(found.first)
@@ -163,7 +163,7 @@ async def first_command_ms(source: ArchivedObjects, catalog: Catalog) -> int:
 
 
 def note_damage(known: Mapping[str, str], name: str, error: Exception) -> dict[str, str]:
-    """Add to what is `known` that a checkpoint is damaged, and tell the operator."""
+    """Add a damaged checkpoint to those `known`, and tell the operator."""
     log.error(
         "A CHECKPOINT IN THE COLD STORE IS DAMAGED; an older checkpoint and the log replace it, "
         "if there are any",
@@ -176,7 +176,7 @@ def note_damage(known: Mapping[str, str], name: str, error: Exception) -> dict[s
 async def _serves(
     source: ArchivedObjects, stored: StoredManifest, choice: Choice, known: dict[str, str]
 ) -> bool:
-    """Whether a checkpoint is not known to be damaged, nor too new; adds to what is known."""
+    """Whether a checkpoint is neither known to be damaged nor too new; adds to those known."""
     if stored.name in known:
         return False
     if choice.at_ms is None:

@@ -31,18 +31,18 @@ from streamd.tiering.tier import LeaderTerm
 
 log = structlog.get_logger("streamd.objectstore")
 
-# Of rows, before they are compressed.
+# The size of a piece's rows before compression.
 _PIECE_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 1024 * 1024
-# How often the leader asks whether a checkpoint is due.
+# How often the leader checks whether a checkpoint is due.
 ROUND_S = 5.0
 _ARCHIVE_TIMEOUT_S = 60.0
-# How often the store is asked what can be restored, besides when that is known to have changed.
+# How often to look in the store for what can be restored, besides when that is known to change.
 _LOOK_S = 900.0
 
 
 class ArchiveTarget:
-    """Where a node's group archives, and what that takes."""
+    """Where a node's group archives, and what archiving needs."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ArchiveTarget:
         run_blocking: RunBlocking,
         former_cluster_id: Callable[[], str] = lambda: "",
     ) -> None:
-        """The id of the cluster may come only when the node joins it."""
+        """The cluster may get its id only when the node joins it."""
         self.cold = cold
         self.group = group
         self.cluster_id = cluster_id
@@ -64,13 +64,13 @@ class ArchiveTarget:
         self._former_cluster_id = former_cluster_id
         # A checkpoint waits until the log is archived up to this entry.
         self.wanted_index = 0
-        # Held while objects are taken away for others that say the same, or for age. What was
-        # removed for age would come back in a segment that was merged of it meanwhile.
+        # Held while objects are replaced by others with the same content, or removed for age.
+        # Otherwise a segment merged meanwhile would bring back what was removed for age.
         self.removing = trio.Lock()
 
     def begins_archive(self, catalog: Catalog) -> bool:
-        """Whether nothing is archived here yet of what the state says to be: a recovered cluster's
-        archive begins where that of the former one ended, in a folder of its own."""
+        """Whether none of what the state counts as archived is here: a recovered cluster's archive
+        begins where the former cluster's ended, in a folder of its own."""
         return bool(self._former_cluster_id()) and not catalog.last_index
 
     @property
@@ -78,7 +78,7 @@ class ArchiveTarget:
         return cluster_folder(self.cluster_id())
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete objects of the cluster's folder, each request after a fresh look.
+        """Delete objects of the cluster's folder, each request after a fresh check.
 
         Raises `ColdError`, `Unavailable`.
         """
@@ -93,7 +93,7 @@ class ArchiveTarget:
 
 
 class Checkpointer:
-    """Runs on the leader. A new leader forgets what was known of the store and looks again."""
+    """Runs on the leader. A new leader forgets what was known about the store and looks again."""
 
     def __init__(self, target: ArchiveTarget, config: ColdConfig, *, random: Random) -> None:
         self._target = target
@@ -102,16 +102,16 @@ class Checkpointer:
         self._interval_ms = config.snapshot_interval_minutes * 60_000
         self._retention_ms = config.archive_retention_hours * 3_600_000
         self._times: dict[str, int] = {}
-        # The newest checkpoint's position, 0 when there is none; None before a look. And since
-        # when it is that, on Trio's clock.
+        # The newest checkpoint's position, 0 if there is none, None before a look; and since when,
+        # on Trio's clock.
         self.newest: LogPosition | None = None
         self._newest_at = 0.0
         self._lead: LeaderTerm | None = None
         self._look_at = 0.0
-        # What is missing between two ranges of entries that can be restored; None before a look.
+        # What is missing between two restorable ranges of entries; None before a look.
         self.gaps: list[tuple[int, int]] | None = None
         # Checkpoints that proved damaged, by name; and whether one is due, because without it
-        # what is newer could not be restored, or only with more of the log.
+        # newer states could not be restored, or only by replaying more of the log.
         self.damaged: dict[str, str] = {}
         self._is_hurt = False
 
@@ -127,7 +127,7 @@ class Checkpointer:
         is_lost = self._target.history.has_lost_end
         if self.newest is None or trio.current_time() >= self._look_at or is_lost:
             self._note_newest(await self._look())
-            # A deposed leader's last call may have brought back some of what was removed.
+            # A deposed leader's last call may have restored some of the removed objects.
             if await self.remove_old():
                 await self._look()
         archived = self._group.state.header.archived
@@ -141,12 +141,12 @@ class Checkpointer:
         return ROUND_S
 
     def _is_due(self, archived: LogPosition) -> bool:
-        # In an idle cluster the newest one goes on being the state of now.
+        # In an idle cluster the newest checkpoint is still the current state.
         if self.newest is None or archived.index <= self.newest.index:
             return False
         if self._is_hurt:
             return True
-        # Log time stands still for as long as a clock was ahead that is put right.
+        # Log time stands still after a clock that was ahead is corrected, for as long as it was.
         has_stood_ms = (trio.current_time() - self._newest_at) * 1000
         age_ms = self._group.now_ms() - self.newest.time_ms
         return max(age_ms, has_stood_ms) >= self._interval_ms
@@ -157,7 +157,7 @@ class Checkpointer:
         self.newest = position
 
     async def begin_archive(self) -> LogPosition:
-        """Make a checkpoint that the archive can continue after; returns its position.
+        """Make a checkpoint after which the archive can continue; returns its position.
 
         Raises `ColdError`, `StorageError`.
         """
@@ -165,22 +165,22 @@ class Checkpointer:
             meta = source.meta
             position = LogPosition(meta.index, meta.term, meta.chain, source.log_ms)
             await self._upload(source, position)
-        # What was there before it is another range from now on.
+        # Everything before it is a separate range from now on.
         await self._look()
         return position
 
     async def _look(self) -> LogPosition:
-        """See what can be restored; returns the position of the newest checkpoint."""
+        """Find out what can be restored; returns the position of the newest checkpoint."""
         archived = self._group.state.header.archived
         catalog = await self._target.objects.catalog()
         newest = await self._newest_whole(catalog)
         reach = max((found.last for found in catalog.ranges()), default=0)
-        # A recovered cluster's archive begins where that of the former one ended.
+        # A recovered cluster's archive begins where the former cluster's ended.
         is_short = reach < archived.index and not self._target.begins_archive(catalog)
         if is_short:
             log.error(
                 "THE ARCHIVE HAS LOST ITS END, or [cold] names another place than before: a "
-                "checkpoint of the state is made now, from which on all can be restored again",
+                "new checkpoint of the state follows, from which on all can be restored again",
                 place=self._target.cold.place,
                 archived=archived.index,
                 found=reach,
@@ -194,7 +194,7 @@ class Checkpointer:
         return newest
 
     async def _newest_whole(self, catalog: Catalog) -> LogPosition:
-        """The position of the newest checkpoint that can be read, as far as its manifest tells."""
+        """The position of the newest checkpoint that can be read, judged by its manifest."""
         for stored in reversed(catalog.manifests):
             try:
                 of = (await self._target.objects.manifest(stored)).of
@@ -296,7 +296,8 @@ class Checkpointer:
             number += 1
 
     async def _check_all_there(self, index: int, names: set[str]) -> None:
-        """A leader that was deposed long ago must not complete what its successor removed."""
+        """Check the pieces: a leader deposed long ago must not complete what its successor
+        removed."""
         prefix = f"{self._target.folder}{group_folder(PIECES, self._target.group_id)}{index:016x}-"
         found = {info.name for info in await list_all(self._target.cold, prefix)}
         if names - found:
@@ -305,11 +306,11 @@ class Checkpointer:
     # -- removing -----------------------------------------------------------------------------
 
     async def remove_old(self) -> bool:
-        """Remove what lies before the oldest restore point that is kept; whether there was
+        """Remove everything before the oldest restore point that is kept; returns whether there was
         anything. Raises `ColdError`.
 
-        That is the newest checkpoint that is as old as the retention: from it on everything can be
-        restored. Removed in an order in which nothing that is left lacks what it needs.
+        That point is the newest checkpoint that is as old as the retention: from it on everything
+        can be restored. At each moment of the removal every remaining object has what it needs.
         """
         async with self._target.removing:
             return await self._remove_old()
@@ -336,10 +337,10 @@ class Checkpointer:
         return bool(manifests or pieces or segments)
 
     async def _oldest_kept(self, catalog: Catalog) -> StoredManifest | None:
-        """The newest checkpoint that is not younger than the retention; None when all are.
+        """The newest checkpoint that is not younger than the retention; None if all are younger.
 
-        By the log's time, and by the store's own, in which it is as much older than what was
-        written last: a leader whose clock is far ahead must not remove all but what is new.
+        Its age counts by the log's time, and by the store's own clock relative to the last write: a
+        leader whose clock is far ahead must not remove all but the newest objects.
         """
         until_ms = self._group.now_ms() - self._retention_ms
         stored_until_ms = catalog.newest_ms - self._retention_ms
@@ -352,7 +353,7 @@ class Checkpointer:
                 if await self._time_of(stored) <= until_ms:
                     return stored
             except (ObjectCorrupt, ObjectMissing) as error:
-                # It can be no restore point; an older one is kept instead of it.
+                # It can be no restore point; an older one is kept instead.
                 self._note_damaged(stored, error)
         return None
 
@@ -365,7 +366,7 @@ class Checkpointer:
 async def oldest_base(
     cold: AsyncObjectStore, cluster_id: str, run_blocking: RunBlocking
 ) -> int | None:
-    """The entry of the oldest state that a restore may begin with, 0 for the empty one; None when
+    """The entry of the oldest state with which a restore may begin, 0 for the empty one; None if
     nothing can be restored. Packs that died after it are still needed. Raises `ColdError`."""
     bases = (await ArchivedObjects(cold, cluster_id, run_blocking).catalog()).bases()
     return bases[0] if bases else None

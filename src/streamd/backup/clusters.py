@@ -1,4 +1,4 @@
-"""Which clusters a cold store has, and which of them a command means."""
+"""Finds the clusters of a cold store, and the one that a command means."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamd.tiering.async_store import AsyncObjectStore
 
 
 async def choose_cluster(cold: AsyncObjectStore, choice: Choice) -> str:
-    """The cluster that is to be restored. Raises `RestoreRefused`, `ColdError`."""
+    """The cluster to restore. Raises `RestoreRefused`, `ColdError`."""
     clusters = await known_clusters(cold, choice.cluster_id)
     if len(clusters) > 1:
         raise RestoreRefused(
@@ -20,8 +20,8 @@ async def choose_cluster(cold: AsyncObjectStore, choice: Choice) -> str:
 
 
 async def known_clusters(cold: AsyncObjectStore, wanted: str | None) -> list[str]:
-    """The clusters that the store has, or the one that is meant. Raises `RestoreRefused` where
-    there is nothing of it: the bucket, prefix or id is not the right one."""
+    """The clusters that the store has, or the wanted one. Raises `RestoreRefused` if nothing of it
+    is there: the bucket, prefix or id is wrong."""
     clusters = await list_clusters(cold)
     if not clusters:
         raise RestoreRefused(f"{cold.place} has nothing of any cluster{await _hint(cold)}")
@@ -35,7 +35,7 @@ async def known_clusters(cold: AsyncObjectStore, wanted: str | None) -> list[str
 
 
 async def _hint(cold: AsyncObjectStore) -> str:
-    """Where a cluster may be that a mistyped prefix passes by."""
+    """A hint at a cluster that a mistyped prefix misses."""
     for found in await cold.page("", limit=1):
         first, _, rest = found.name.partition("/")
         deeper = cluster_of(rest)

@@ -1,8 +1,9 @@
 """Whether the archive in the store and the log of this node are one history.
 
-A node that was set back to an old copy of its data directory has a log that ends before the
-archive does, and then goes on with another history: what it deletes as unknown, others need. The
-same holds for the majority of a cluster. So a leader looks before it flushes, archives or deletes.
+A node that was set back to an old copy of its data directory has a log that ends before the archive
+does, and then continues with a different history: objects that it would delete as unknown are
+needed by others. The same holds for the majority of a cluster. So a leader looks before it flushes,
+archives or deletes.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from streamd.tiering.fence import Fence
 
 log = structlog.get_logger("streamd.objectstore")
 
-# Tasks come round every second; one look in so long is enough for those that do not delete.
+# Tasks run every second; one look in this time is enough for those that do not delete.
 _GOOD_FOR_S = 10.0
-# A new leader has applied the first entry of its own term by then, or soon.
+# By then, or soon after, a new leader has applied the first entry of its own term.
 _APPLY_TIMEOUT_S = 5.0
 _READ_BYTES = 1024 * 1024
 
@@ -38,11 +39,11 @@ P = ParamSpec("P")
 
 
 class SetBack(ColdError):
-    """The archive is not of this node's log, which was set back."""
+    """The archive does not belong to this node's log, which was set back."""
 
 
 class _Found:
-    """Where the archive ends. `chain` is None where nothing readable tells it."""
+    """Where the archive ends. `chain` is None if no readable object tells it."""
 
     def __init__(self, index: int, term: int = 0, chain: int | None = None) -> None:
         self.index = index
@@ -53,9 +54,9 @@ class _Found:
 class History:
     """Compares the end of the archive with the leader's log: index, term and chain.
 
-    The index alone would not do: a node that was set back and writes on gets past the end of the
-    archive with other entries. The whole archive is listed once in each term; from then on only
-    this node writes there, unless a copy of it runs elsewhere, and its pointer to the end shows.
+    The index alone would not do: a node that was set back and continues to write gets past the end
+    of the archive with other entries. The whole archive is listed once in each term. After that
+    only this node writes there, unless a copy of it runs elsewhere, whose pointer to the end shows.
     """
 
     def __init__(
@@ -74,19 +75,19 @@ class History:
         self._term = 0
         self._looked_at = 0.0
         self._is_known = False
-        # For operators: what is wrong, until another look finds that it is not any more.
+        # For operators: what is wrong, until another look finds that it no longer is.
         self.problem: str | None = None
-        # Of the leader, from its first look on: whether the cluster's folder has any archive, and
+        # The leader's, from its first look on: whether the cluster's folder has any archive, and
         # where the newest pointer to the end points.
         self.has_archive = False
         self.pointed_index = 0
-        # Whether the pointer that this leader put there is gone again.
+        # Whether the pointer that this leader put there has disappeared.
         self.has_lost_end = False
 
     async def check(self, *, deleting: bool = False) -> None:
-        """Raises `SetBack`; `Unavailable` while that cannot be told, `ColdError`.
+        """Raises `SetBack`; `Unavailable` while that cannot be decided; `ColdError`.
 
-        What was found is believed for some seconds, but by those that are `deleting`.
+        A result is valid for some seconds, except for callers that are `deleting`.
         """
         async with self._lock:
             await self._begin_term()
@@ -99,8 +100,8 @@ class History:
             raise Unavailable("this log does not reach back to the end of the archive")
 
     async def _begin_term(self) -> None:
-        """Forget what another term has shown, once an entry of this one is applied: then the state
-        has all that leaders before it committed, and so all that they archived."""
+        """Forget what another term has shown, once an entry of this term is applied: then the state
+        has everything that earlier leaders committed, and so everything that they archived."""
         group, header = self._group, self._group.state.header
         if not (group.leads and header.applied_term == group.term):
             await group.wait_for(
@@ -119,12 +120,12 @@ class History:
         is_lost = ends.end_index < self.pointed_index
         is_ours = not is_lost and ends.end_index <= self.pointed_index
         if self._is_known and self.problem is None and is_ours and self._agrees_with(ends):
-            # Nobody but this node has written since the whole was looked at.
+            # Only this node has written since the whole archive was listed.
             self._looked_at = trio.current_time()
             return
         catalog = await objects.catalog()
         found = await self._end_of(objects, catalog)
-        # A leader that was deposed, and does not know it, finds what its successor wrote.
+        # A deposed leader that does not know it finds what its successor wrote.
         await self._group.catch_up()
         if not self._group.leads or self._group.term != term:
             raise Unavailable("leadership has changed")
@@ -136,7 +137,7 @@ class History:
         self.pointed_index = catalog.end_index
 
     def _agrees_with(self, ends: Catalog) -> bool:
-        """Whether the newest pointer is at the position that all agreed on, or before it."""
+        """Whether the newest pointer is at the position that all nodes agreed on, or before it."""
         archived = self._group.state.header.archived
         return all(
             one.parsed.log_index != archived.index
@@ -145,7 +146,7 @@ class History:
         )
 
     async def _end_of(self, objects: ArchivedObjects, catalog: Catalog) -> _Found:
-        """The last entry of which the archive speaks, and what it says of it."""
+        """The last entry that the archive mentions, with its position."""
         index = catalog.last_index
         ends = [one.parsed for one in catalog.ends if one.parsed.log_index == index]
         if ends:
@@ -162,7 +163,7 @@ class History:
     async def _compare(
         self, objects: ArchivedObjects, catalog: Catalog, found: _Found
     ) -> bool | None:
-        """Whether this log has the entry at the end of the archive; None when nothing tells."""
+        """Whether this log has the entry at the end of the archive; None if nothing tells."""
         archived = self._group.state.header.archived
         if found.index > self._group.committed.last_index:
             return False
@@ -192,8 +193,8 @@ class History:
     async def _compare_entries(
         self, objects: ArchivedObjects, catalog: Catalog, index: int
     ) -> bool | None:
-        """The log begins after the archive's end that was agreed on: are the entries that both
-        have the same?"""
+        """The log begins after the agreed end of the archive: check that the entries that both have
+        are the same."""
         first = self._group.committed.first_index
         segments = [one for one in catalog.segments if one.parsed.last_index == index]
         if first > index or not segments:
@@ -229,36 +230,37 @@ class History:
         return (
             f"this node was set back: {how} in {self._cold.place}, cluster {objects.cluster_id}. "
             "Nothing is flushed, archived or deleted. Stop this node; 'streamd restore --cluster "
-            f"{objects.cluster_id}' into another directory brings back what is archived. To go on "
+            f"{objects.cluster_id}' into another directory restores what is archived. To continue "
             "from here without that instead: 'streamd recover --offline' makes this a new cluster"
         )
 
     def _note(self, problem: str | None) -> None:
         if problem is not None and self.problem is None:
-            log.error("SET BACK: the archive has what this log has not", problem=problem)
+            log.error("SET BACK: the archive has entries that this log lacks", problem=problem)
         if problem is None and self.problem is not None:
             log.warning("the archive is of this log again; flushing and archiving resume")
         self.problem = problem
 
 
 class Guard:
-    """Asked before every round of writing to, or deleting from, the cluster's folder: whether
-    another cluster was restored from this one, and whether the archive is of this log."""
+    """Checked before every round of writing to, or deleting from, the cluster's folder: whether
+    another cluster was restored from this one, and whether the archive belongs to this log."""
 
     def __init__(self, fence: Fence, history: History) -> None:
         self._fence = fence
         self._history = history
 
     async def check(self, *, deleting: bool = False) -> None:
-        """Raises `Fenced` or `SetBack`; `Unavailable`, `ColdError` when nobody can tell.
+        """Raises `Fenced` or `SetBack`; `Unavailable` or `ColdError` if that cannot be found out.
 
-        Those that are `deleting` ask before each request, and make that at once and once.
+        Callers that are `deleting` check before each request, which they then make at once, and
+        once.
         """
         await self._history.check(deleting=deleting)
         await self._fence.check(fresh=deleting)
 
     def guarded(self, make_round: Callable[P, Awaitable[float]]) -> Callable[P, Awaitable[float]]:
-        """A round that is only made when nothing forbids it."""
+        """A round that is only made if nothing forbids it."""
 
         async def make(*args: P.args, **kwargs: P.kwargs) -> float:
             await self.check()

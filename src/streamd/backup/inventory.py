@@ -1,4 +1,4 @@
-"""What can be restored from a cold store, told from the store alone; and whether it is whole."""
+"""Tells what can be restored from a cold store, from the store alone; and whether it is whole."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from streamd.tiering.async_store import AsyncObjectStore
 log = structlog.get_logger("streamd.objectstore")
 
 _MAX_ATTEMPTS = 3
-# What is noted, and gone on from. A store that fails at an object, and where nothing else proves
-# that it gives others, may be in trouble itself; but it did answer.
+# Problems that are noted before continuing. A store that fails at an object, when no other object
+# proves that it works, may be in trouble itself; but it did answer.
 _DAMAGE = (ObjectCorrupt, ObjectMissing, StoreFaulty)
 
 _HEADER = msgspec.msgpack.Decoder(Header)
-# What an entry that makes a pack known has in it, so that others need not be decoded.
+# An entry that makes a pack known contains this, so other entries need not be decoded.
 _PACK_TAGS = (b"flush-cold", b"move-slices")
 _PACK = msgspec.msgpack.Decoder(Pack)
 
 
 class RestorePoint(msgspec.Struct, frozen=True):
-    """A checkpoint: as of which entry and log time (milliseconds since the epoch),
-    and the bytes of its pieces."""
+    """A checkpoint: its entry and log time (milliseconds since the epoch), and the bytes of its
+    pieces."""
 
     index: int
     time_ms: int
@@ -52,8 +52,8 @@ class RestorePoint(msgspec.Struct, frozen=True):
 
 
 class ArchivedRange(msgspec.Struct, frozen=True):
-    """Every state from that as of entry `first_index` to that as of `last_index`; the log times
-    of the two, None where the object that tells is damaged. State 0 is the empty one, and has the
+    """Every state from the one as of entry `first_index` to the one as of `last_index`; the log
+    times of the two, None if the object with it is damaged. State 0 is the empty one, and has the
     time of the first command."""
 
     first_index: int
@@ -70,8 +70,8 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """What the store has of one cluster. `damaged` tells of objects that cannot be read; of each
-    what is wrong. `end_index` is the entry that the archive must reach, where it says so."""
+    """What the store has of one cluster. `damaged` describes objects that cannot be read, and what
+    is wrong. `end_index` is the entry that the archive must reach, if the archive says so."""
 
     cluster_id: str
     restore_points: list[RestorePoint]
@@ -87,7 +87,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 class Verified(msgspec.Struct):
     """What was read of one cluster, and what is wrong with it, a sentence each.
 
-    `has_end` says whether it tells where it must end, so that a loss of its last objects shows.
+    `has_end` says whether the archive names its end, so that a loss of its last objects shows.
     """
 
     cluster_id: str
@@ -175,9 +175,9 @@ async def verify(
 ) -> Verified:
     """Read everything that a restore of the cluster could need, and prove it.
 
-    A cluster that runs removes what is too old and merges segments. What it removed
-    meanwhile is not damage, so all is read again then. Raises `ColdUnavailable`, and `ColdRefused`;
-    what is damaged or missing is noted.
+    A running cluster removes what is too old and merges segments. What it removes meanwhile is not
+    damage; everything is then read again. Raises `ColdUnavailable`, and `ColdRefused`; damaged or
+    missing objects are noted.
     """
     for _ in range(_MAX_ATTEMPTS):
         verification = _Verification(cold, cluster_id, run_blocking, progress)
@@ -197,20 +197,20 @@ class _Verification:
         self._run_blocking = run_blocking
         self._progress = progress
         self._found = Verified(cluster_id)
-        # Places that more than one object speaks of, and who spoke first.
+        # Positions that more than one object mentions, and the first object that did.
         self._positions: dict[int, tuple[int, int, str]] = {}
         self._packs: set[str] = set()
         self._oldest_base = 0
         self._names: set[str] = set()
-        # Whether anything was written by a version that points at the archive's end.
+        # Whether any object is from a version that points at the archive's end.
         self._names_cluster = False
 
     async def has_lost_objects(self) -> bool:
-        """Whether any that were there as this began are not any more."""
+        """Whether any object that existed at the beginning no longer does."""
         return not self._names <= (await self._source.catalog()).names()
 
     async def run(self) -> Verified:
-        """Read all there is, once."""
+        """Read everything once."""
         catalog = await self._source.catalog()
         self._names = catalog.names()
         found = self._found
@@ -261,7 +261,7 @@ class _Verification:
             self._expect(position, stored.name)
 
     def _expect(self, position: LogPosition, name: str) -> None:
-        """All objects that speak of an entry must mean the same one."""
+        """All objects that mention an entry must mean the same one."""
         if not position.index:
             return
         said = self._positions.setdefault(position.index, (position.term, position.chain, name))
@@ -269,7 +269,7 @@ class _Verification:
             self._problem(f"entry {position.index} is another one in {name} than in {said[2]}")
 
     async def _ends(self, catalog: Catalog) -> None:
-        """What the archive says of its end."""
+        """What the archive says about its end."""
         self._found.has_end = bool(catalog.ends)
         if self._names_cluster and not catalog.ends:
             self._problem("the pointer to the archive's end is missing: it may have lost its end")
@@ -277,7 +277,7 @@ class _Verification:
             try:
                 self._expect((await self._source.end(stored)).position, stored.name)
             except ObjectMissing:
-                continue  # a cluster that runs has removed an old one
+                continue  # a running cluster has removed an old one
             except _DAMAGE as error:
                 self._problem(f"{stored.name}: {error}")
 
@@ -308,7 +308,7 @@ class _Verification:
 def _read_segment(
     content: bytes, shared: set[int], oldest_base: int
 ) -> tuple[list[LogPosition], set[str]]:
-    """The positions of a segment that others speak of as well, its first and last among them; and
+    """The positions of a segment that other objects mention too, including its first and last; and
     the packs that entries after the oldest base add to a state."""
     positions, packs = [read_segment_head(content).previous], set[str]()
     for entry, position in read_entries(content):
@@ -322,8 +322,8 @@ def _read_segment(
 def _packs_taken_by(entry: Entry) -> set[str]:
     """The packs that an entry makes known to the state.
 
-    None of these is deleted while the state as of the entry can be restored, not even one without
-    living slices. The state never took the packs of a deposed leader: their term is stale.
+    None of these is deleted while the state as of the entry can be restored, not even a pack
+    without live slices. The state never took the packs of a deposed leader: their term is stale.
     """
     if entry.kind != EntryKind.COMMANDS or not any(tag in entry.payload for tag in _PACK_TAGS):
         return set()
@@ -339,7 +339,7 @@ def _packs_taken_by(entry: Entry) -> set[str]:
 
 
 class _Rows:
-    """Looks at a checkpoint's rows as they go by."""
+    """Checks a checkpoint's rows as they pass."""
 
     def __init__(self) -> None:
         self._begun = b""
@@ -347,7 +347,7 @@ class _Rows:
         self.packs: set[str] = set()
 
     def add(self, data: bytes) -> None:
-        """Look at more of them. Raises `ObjectCorrupt` for those that no state has."""
+        """Check some more. Raises `ObjectCorrupt` for rows that no state has."""
         try:
             self._add(data)
         except UNDECODABLE as error:
@@ -365,6 +365,6 @@ class _Rows:
         self._begun = data[used:]
 
     def end(self, index: int) -> None:
-        """Raises `ObjectCorrupt` unless the rows were whole, and of the state as of `index`."""
+        """Raises `ObjectCorrupt` unless the rows were complete, and of the state as of `index`."""
         if self._begun or self._applied_index != index:
             raise ObjectCorrupt(f"the rows are not those of the state as of entry {index}")

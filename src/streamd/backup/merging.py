@@ -1,7 +1,7 @@
-"""Small segments of the archive, made into few large ones.
+"""Merges small segments of the archive into a few large ones.
 
-A cluster with a little traffic archives a segment a second, so that little is ever at risk. Left
-like that, a week would be half a million objects, which take long to list and to fetch.
+A cluster with a little traffic archives a segment a second, so that little is ever at risk. A week
+of that would be half a million objects, which take long to list and to fetch.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from streamd.tiering.tier import LeaderTerm
 
 log = structlog.get_logger("streamd.objectstore")
 
-# What is not worth merging any more, and how much is merged into one, in bytes as stored.
+# From which size a segment is left alone, and how much goes into one, in bytes as stored.
 LARGE_BYTES = 4 * 1024 * 1024
 MERGED_BYTES = 8 * 1024 * 1024
-# How many it takes for being worth it.
+# How many segments make merging worthwhile.
 MIN_SEGMENTS = 16
 ROUND_S = 900.0
 
 
 class Merger:
-    """The leader's."""
+    """Merges segments; runs on the leader."""
 
     def __init__(self, target: ArchiveTarget) -> None:
         self._target = target
 
     async def make_round(self, lead: LeaderTerm) -> float:
-        """Merge all there is to merge. Raises `ColdError`.
+        """Merge everything that can be merged. Raises `ColdError`.
 
-        The parts are deleted once the merged segment, which has all their entries, is there. A
-        reader that listed the parts before and misses them lists again.
+        The parts are deleted once the merged segment, which has all their entries, exists. A reader
+        that listed the parts before, and finds them missing, lists again.
         """
         async with self._target.removing:
             catalog = await self._target.objects.catalog()
@@ -64,15 +64,15 @@ class Merger:
         log.info("segments of the archive were merged", segments=len(parts), first=first, last=last)
 
     async def _check_all_there(self, run: Sequence[StoredSegment]) -> None:
-        """A leader that was deposed long ago must not bring back what its successor removed: states
-        that need it would look restorable, and the packs of these may be gone."""
+        """Check the parts: a leader deposed long ago must not bring back what its successor
+        removed. States that need it would look restorable, though their packs may be gone."""
         left = (await self._target.objects.catalog()).names()
         if any(segment.name not in left for segment in run):
             raise ColdUnavailable("segments that were merged were removed meanwhile")
 
 
 def runs(catalog: Catalog) -> Iterator[Sequence[StoredSegment]]:
-    """Segments that lead on from one another and are worth being one."""
+    """Consecutive segments that are worth merging."""
     for restorable in catalog.ranges():
         run: list[StoredSegment] = []
         size = 0
@@ -89,7 +89,7 @@ def runs(catalog: Catalog) -> Iterator[Sequence[StoredSegment]]:
 
 
 def _add(merged: SegmentWriter | None, content: bytes, cluster_id: str) -> SegmentWriter:
-    """Add what a segment has beyond the end of those before. Raises `ObjectCorrupt`."""
+    """Add the entries of a segment that the earlier ones lack. Raises `ObjectCorrupt`."""
     head = read_segment_head(content)
     if merged is None:
         merged = SegmentWriter(head.group_id, head.previous, cluster_id)

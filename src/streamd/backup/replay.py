@@ -1,4 +1,4 @@
-"""The archived log, replayed through the machine into a state's store. Calls block."""
+"""Replays the archived log through the machine into a state's store. Calls block."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from streamd.streams.machine import Machine
 from streamd.streams.model import LogPosition, Scrub
 from streamd.streams.state import State
 
-# Sorts before every key of the state, and is removed before the state is used.
+# Sorts before every key of the state; deleted before the state is used.
 _PROGRESS_KEY = b"\0replayed"
 _PROGRESS_DECODER = msgspec.msgpack.Decoder(PositionFields)
 _FLUSH_BYTES = 8 * 1024 * 1024
-# Nobody reads meanwhile; but small streams' chunks are joined only while their ends are here.
+# There are no readers meanwhile; but small streams' chunks are joined only while their ends are in
+# memory.
 _TAIL_LIMIT_BYTES = 32 * 1024 * 1024
 
 
 class Wanted(NamedTuple):
-    """Where to stop: after entry `last_index`, and before the first entry of a log time that is
-    later than `at_ms`, in milliseconds since the epoch."""
+    """Where to stop: after entry `last_index`, and before the first entry with a log time later
+    than `at_ms`, in milliseconds since the epoch."""
 
     last_index: int
     at_ms: int | None = None
@@ -41,12 +42,12 @@ class Wanted(NamedTuple):
 class Replay:
     """A state on its way through the log.
 
-    How far it has come is stored with it, so that it goes on there after a crash. Every call
-    raises `StorageError` when the disk does not do its part.
+    Its progress is stored with it, so that it continues from there after a crash. Every call
+    raises `StorageError` when the disk fails.
     """
 
     def __init__(self, store: StateStore, wanted: Wanted, begin: LogPosition) -> None:
-        """`begin` is what the state in the store is as of, unless a replay has begun already."""
+        """`begin` is the position of the state in the store, unless a replay has already begun."""
         self._store = store
         self._wanted = wanted
         self._state = State(store, tail_limit_bytes=_TAIL_LIMIT_BYTES)
@@ -61,9 +62,9 @@ class Replay:
         self.ended = self.position.index >= wanted.last_index
 
     def apply(self, segment: bytes) -> None:
-        """Replay what a segment adds to the state, and store it.
+        """Replay a segment into the state, and store it.
 
-        Raises `ObjectCorrupt` when it is damaged, or is not of the log that was replayed so far.
+        Raises `ObjectCorrupt` when it is damaged, or does not continue the log replayed so far.
         """
         head = read_segment_head(segment)
         if not head.previous.index <= self.position.index < head.last.index:
@@ -85,7 +86,7 @@ class Replay:
         self._flush()
 
     def _expect_here(self, position: LogPosition) -> None:
-        """What a segment says of the entry reached must be what led there."""
+        """A segment's view of the entry reached so far must match the replay."""
         if position.index == self.position.index and (position.term, position.chain) != (
             self.position.term,
             self.position.chain,
@@ -129,9 +130,9 @@ class Replay:
 
 
 def become_another(store: StateStore, cluster_id: str, *, group_id: int = 0) -> None:
-    """Make a replayed state that of a cluster of its own, which has archived nothing yet.
+    """Make a replayed state that of a new cluster, which has archived nothing yet.
 
-    What the former cluster wrote after the restored entry is given up, and other bytes will take
+    What the former cluster wrote after the restored entry is abandoned, and other bytes will get
     its offsets: ETags of that time must match nothing.
     """
     state = State(store)

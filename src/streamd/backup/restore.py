@@ -1,7 +1,7 @@
 """A cluster restored from the cold store alone, to any entry or time that is archived.
 
 1. The plan is made and written down: which cluster, from which checkpoint, how far. No node
-   serves a data directory with a plan. The plan changes when the checkpoint proves damaged.
+   serves a data directory with a plan. The plan changes if the checkpoint proves damaged.
 2. The checkpoint's rows become the state; the log after it is replayed, proved by its chain.
 3. All packs that the state refers to are read and compared with their digests.
 4. A fence in the old cluster's folder stops its nodes from changing what the new cluster needs. A
@@ -9,7 +9,7 @@
 5. The log begins after the last entry replayed, with this node as the only voter of a new
    cluster. The plan is removed.
 
-The same request, made again after a crash, repeats or continues the step that was cut short.
+The same request, repeated after a crash, repeats or continues the interrupted step.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import FenceNote, remove_fence
 
 _DONE = "restored"
-# What there is before the plan is: a first try may have been cut off.
+# The files that can exist before the plan: a first attempt may have been interrupted.
 _OURS = {"LOCK", "identity.json", "identity.json.new", "restore.new"}
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a data directory is being restored from. `reached` is set once the state is there.
+    """What a data directory is being restored from. `reached` is set once the state is complete.
 
-    `given_up` has the damaged checkpoints, and what is wrong with each.
+    `given_up` holds the damaged checkpoints, and what is wrong with each.
     """
 
     place: str
@@ -83,11 +83,11 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What there is now. `time_ms` is the log's time as of its last entry.
+    """The result. `time_ms` is the log's time as of its last entry.
 
-    `given_up` has newer checkpoints that were damaged, and what is wrong with each. `streams` is
-    how many there are. `is_end_proved` says whether the archive names its end; one that only older
-    versions wrote does not.
+    `given_up` holds newer checkpoints that were damaged, and what is wrong with each. `streams` is
+    the number of streams. `is_end_proved` says whether the archive names its end; one that only
+    older versions wrote does not.
     """
 
     cluster_id: str
@@ -103,7 +103,7 @@ class Restored(msgspec.Struct, frozen=True):
 
 
 class _Done(msgspec.Struct, frozen=True):
-    """Kept in the directory: the same request, made again, gets the same answer."""
+    """Kept in the directory: the same request, repeated, gets the same answer."""
 
     place: str
     choice: Choice
@@ -111,7 +111,7 @@ class _Done(msgspec.Struct, frozen=True):
 
 
 class Progress(Protocol):
-    """Shows how far a restore or a verification is."""
+    """Shows the progress of a restore or a verification."""
 
     def stage(self, name: str, total: int) -> None:
         """Begin a stage with `total` units to do."""
@@ -130,7 +130,7 @@ async def restore(
     fencing: bool = True,
     settle_s: float = SETTLE_S,
 ) -> Restored:
-    """Restore into `config.server.data_dir`, or go on with that.
+    """Restore into `config.server.data_dir`, or continue there.
 
     With `fencing` the old cluster is fenced off once the new one is proved.
 
@@ -182,8 +182,8 @@ async def restore(
 
 
 def _check_usable(path: Path) -> _Done | None:
-    """Only a new directory will do, or one with a restore under way; what was done there when
-    that is finished. Raises `RestoreRefused`, `StorageError`."""
+    """Check that the directory is new, or has a restore under way; returns the result of one that
+    is finished. Raises `RestoreRefused`, `StorageError`."""
     if not path.exists() or (path / "restore").exists():
         return None
     if path.is_dir() and (done := read_checked(path / _DONE, _Done)) is not None:
@@ -207,7 +207,7 @@ async def _plan(
     run_blocking: RunBlocking,
     clock_ms: Callable[[], int],
 ) -> Plan:
-    """The plan that is there already, or one that is made and written down now."""
+    """The existing plan, or a new one, which is written down."""
     known = await run_blocking(read_checked, data_dir.restoring, Plan)
     if known is not None:
         if (known.place, known.choice) != (cold.place, choice):
@@ -273,7 +273,7 @@ class _Restoration:
         return reached
 
     async def _bring_base(self, catalog: Catalog) -> LogPosition:
-        """Bring a state to begin with, the planned one or an older one; returns its position."""
+        """Bring a base state, the planned one or an older one; returns its position."""
         while self.plan.manifest:
             try:
                 return await self._bring_checkpoint(catalog)
@@ -282,8 +282,8 @@ class _Restoration:
         return LogPosition()
 
     async def _begin_with_another(self, catalog: Catalog, damage: Exception) -> None:
-        """Plan without a damaged checkpoint. Raises `RestoreRefused` when nothing else serves; the
-        next attempt tries all of them again, as they may have been repaired."""
+        """Plan without a damaged checkpoint. Raises `RestoreRefused` if no other suits; the next
+        attempt tries all of them again, because they may have been repaired."""
         await self._run_blocking(_forget_base, self._data_dir)
         given_up = note_damage(self.plan.given_up, self.plan.manifest, damage)
         try:
@@ -296,7 +296,7 @@ class _Restoration:
         await self._run_blocking(write_checked, self._data_dir.restoring, self.plan)
 
     async def _bring_checkpoint(self, catalog: Catalog) -> LogPosition:
-        """Make the checkpoint's rows the state, unless they are the state already."""
+        """Make the checkpoint's rows the state, unless they already are."""
         stored = next((one for one in catalog.manifests if one.name == self.plan.manifest), None)
         if stored is None:
             raise ObjectMissing(f"{self.plan.manifest} is gone")
@@ -320,7 +320,7 @@ class _Restoration:
                 await self._run_blocking(sink.close)
 
     async def _fill(self, sink: SnapshotSink, manifest: Manifest, meta: SnapshotMeta) -> None:
-        """Put all pieces there that are not yet."""
+        """Add all pieces that are still missing."""
         sizes = [piece.rows_size for piece in manifest.pieces]
         self._progress.stage("snapshot", sum(sizes))
         wanted = await self._run_blocking(sink.begin, meta)
@@ -343,7 +343,7 @@ class _Restoration:
                 await self._replay_along(replay, catalog)
                 break
             except ObjectMissing:
-                # A cluster that goes on merges segments: the same entries are in others then.
+                # A running cluster merges segments: the same entries are in others then.
                 before, catalog = catalog, await self._source.catalog()
                 is_gone = not before.names() <= catalog.names()
                 if not is_gone or catalog.reach(replay.position.index) < plan.until_index:
@@ -356,7 +356,7 @@ class _Restoration:
         return replay.position
 
     async def _replay_along(self, replay: Replay, catalog: Catalog) -> None:
-        """Replay the segments that lead on. Raises `ObjectMissing` where one of them is gone."""
+        """Replay the segments that continue. Raises `ObjectMissing` if one of them is gone."""
         path = catalog.path(replay.position.index, self.plan.until_index)
         async for segment in self._source.segments(path):
             before = replay.position.index
@@ -366,8 +366,8 @@ class _Restoration:
                 return
 
     async def verify_packs(self, cold: AsyncObjectStore) -> tuple[list[Pack], int]:
-        """Read every pack that the state refers to, and compare; returns them, and how many
-        streams there are. Raises `ObjectCorrupt`, `ObjectMissing`.
+        """Read every pack that the state refers to, and compare it; returns the packs, and the
+        number of streams. Raises `ObjectCorrupt`, `ObjectMissing`.
         """
         packs, streams = await self._run_blocking(_look_into, self._data_dir)
         self._progress.stage("packs", len(packs))
@@ -381,7 +381,7 @@ class _Restoration:
 
 
 def _expect_end(catalog: Catalog, position: LogPosition) -> None:
-    """Raises `ObjectCorrupt` when the archive's end is another entry than the one replayed."""
+    """Raises `ObjectCorrupt` if the archive's end is another entry than the one replayed."""
     for end in catalog.ends:
         if end.parsed.log_index == position.index and (end.parsed.term, end.parsed.chain) != (
             position.term,
@@ -398,7 +398,7 @@ async def _unless_done(
     error: BaseException | None,
     traceback: TracebackType | None,
 ) -> None:
-    """Remove the fence when the restore fails after setting it: nothing needs it then."""
+    """Remove the fence if the restore fails after setting it: nothing needs it then."""
     if error is None:
         return
     with trio.CancelScope(shield=True), suppress(ColdError):
@@ -406,15 +406,15 @@ async def _unless_done(
 
 
 async def _expect_all(cold: AsyncObjectStore, packs: list[Pack]) -> None:
-    """The old cluster may have gone on while these were read. Raises `ObjectMissing`."""
+    """Check the packs again: the old cluster may have continued. Raises `ObjectMissing`."""
     missing = await missing_packs(cold, (pack.name for pack in packs))
     if missing:
         raise ObjectMissing(f"the old cluster has deleted {missing[0]} meanwhile: stop its nodes")
 
 
 async def check_pack(cold: AsyncObjectStore, name: str) -> int:
-    """Read a whole pack; returns its size. Raises `ObjectCorrupt` when it is another than the one
-    that was put under that name, `ObjectMissing`, `ColdError`."""
+    """Read a whole pack; returns its size. Raises `ObjectCorrupt` if it is not the one that was put
+    under that name, `ObjectMissing`, `ColdError`."""
     cluster_id = cluster_of(name)
     if cluster_id is None or not PackName.parse(name.removeprefix(cluster_folder(cluster_id))):
         raise ObjectCorrupt(f"{name!r} is referred to, which can be no pack")
@@ -425,7 +425,7 @@ async def check_pack(cold: AsyncObjectStore, name: str) -> int:
 
 
 def _forget_base(data_dir: DataDir) -> None:
-    """Remove what was brought of any checkpoint. Raises `StorageFailed`."""
+    """Remove the rows of any checkpoint. Raises `StorageFailed`."""
     try:
         data_dir.install_marker.unlink(missing_ok=True)
         for directory in (data_dir.incoming, data_dir.state):
@@ -436,7 +436,7 @@ def _forget_base(data_dir: DataDir) -> None:
 
 
 def _look_into(data_dir: DataDir) -> tuple[list[Pack], int]:
-    """The packs that a state's slices are in, and how many streams it has."""
+    """The packs that a state's slices are in, and the number of its streams."""
     store = StateStore(data_dir.state)
     try:
         return list(living_packs(store)), State(store).header.streams
@@ -445,7 +445,7 @@ def _look_into(data_dir: DataDir) -> tuple[list[Pack], int]:
 
 
 def _found_cluster(data_dir: DataDir, config: Config, position: LogPosition, done: _Done) -> None:
-    """Begin the log after the state, with this node alone; then the directory is whole."""
+    """Begin the log after the state, with this node alone; then the directory is complete."""
     store = StateStore(data_dir.state)
     try:
         become_another(store, data_dir.identity.cluster_id)

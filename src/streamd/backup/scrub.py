@@ -1,9 +1,10 @@
-"""A slow look at everything in the cold store: what is archived nobody reads until it is needed.
+"""A slow reading of everything in the cold store: archived bytes are otherwise not read until
+needed.
 
-The leader looks every few minutes whether the objects that the state and the archive need are
-there, and in each interval reads all of them once, paced, and compares them with the digests that
-they are named by. What it finds, and how far it has come, is in the state: an alarm outlasts a
-restart and a change of leader, and reading goes on where it was. It changes nothing in the store.
+The leader checks every few minutes whether the objects that the state and the archive need exist.
+In each interval it reads all of them once, paced, and compares them with the digests in their
+names. Its findings and its progress are in the state: an alarm outlasts a restart and a change of
+leader, and reading continues where it was. It changes nothing in the store.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ from streamd.tiering.tier import LeaderTerm
 
 log = structlog.get_logger("streamd.objectstore")
 
-# How long after it began to lead a leader first looks, and how often it looks then.
+# How long after its election a leader first looks, and how often it looks then.
 FIRST_LOOK_S = 10.0
 LOOK_INTERVAL_S = 300.0
-# A pass that nobody asked for begins this long after a leader's term.
+# A scheduled pass begins this long after a leader's term did.
 FIRST_PASS_S = 60.0
-# How much is read, and how many objects, until the log hears how far that has come.
+# How much is read, and how many objects, until the progress goes into the log.
 _CHECKPOINT_BYTES = 64 * 1024 * 1024
 _CHECKPOINT_OBJECTS = 100
 _ROUND_S = 5.0
-# Of a `Scrubbed` in the log, about.
+# About how large a `Scrubbed` is in the log.
 _COMMAND_BYTES = 2048
 
 _PACK = msgspec.msgpack.Decoder(Pack)
 
 
 class Scrubber:
-    """The leader's."""
+    """Reads and checks the store; runs on the leader."""
 
     def __init__(self, target: ArchiveTarget, store: StateStore, config: ColdConfig) -> None:
         self._target = target
@@ -63,17 +64,17 @@ class Scrubber:
         self._led_since = 0.0
         self._look_at = math.inf
         self._asked = False
-        # The archive's objects of the pass under way, and their sizes; None before they are listed.
+        # The archive's objects of the current pass, and their sizes; None before they are listed.
         self._listed: list[ObjectInfo] | None = None
 
     @property
     def scrub(self) -> Scrub:
-        """How far it has come, as all nodes agree."""
+        """The progress, as all nodes agree."""
         return self._group.state.header.scrub
 
     def ask(self) -> int:
-        """Begin a pass now, in place of one that is under way. It has ended when
-        `scrub.passes` has reached the number that is returned."""
+        """Begin a pass now, in place of one that is under way. It has ended when `scrub.passes` has
+        reached the returned number."""
         self._asked = True
         return self.scrub.passes + 1
 
@@ -93,7 +94,7 @@ class Scrubber:
         }
 
     async def make_round(self, lead: LeaderTerm) -> float:
-        """Look, and read on, if either is due.
+        """Look, and continue reading, if either is due.
 
         Raises `ColdError`, `StorageError`, `Unavailable`, `OutcomeUnknown`.
         """
@@ -131,7 +132,7 @@ class Scrubber:
         if is_alarm(before) and not is_alarm(scrub):
             log.info("the cold store is whole again, as far as it was looked at")
 
-    # -- whether all of it is there -----------------------------------------------------------
+    # -- whether all objects exist ------------------------------------------------------------
 
     async def _look(self, lead: LeaderTerm) -> None:
         missing = await self._missing_packs()
@@ -154,7 +155,7 @@ class Scrubber:
         )
 
     async def _missing_packs(self) -> list[str]:
-        """The packs that slices are in, and that the store does not list with their size."""
+        """The packs that slices are in but that the store does not list with their size."""
         found: list[str] = []
         await self._group.stored()
         start: bytes | None = keys.PACK
@@ -165,7 +166,7 @@ class Scrubber:
             for folder, names in groupby(sorted(sizes), key=_folder_of):
                 absent |= await self._absent(folder, {name: sizes[name] for name in names})
             if absent:
-                # Those that died meanwhile may have been removed.
+                # Packs that died meanwhile may have been removed.
                 await self._group.stored()
                 places = [place for place, pack in packs if pack.name in absent]
                 left = await self._target.run_blocking(_packs_at, self._store, places)
@@ -173,7 +174,7 @@ class Scrubber:
         return found
 
     async def _absent(self, folder: str, wanted: dict[str, int]) -> set[str]:
-        """Those of the objects, by name and size and in the order of names, that are not there."""
+        """The names of missing objects; `wanted` has names and sizes, in the order of names."""
         names = list(wanted)
         # Sorts directly before the first of them.
         after, last = names[0][:-1], names[-1]
@@ -184,7 +185,7 @@ class Scrubber:
         return absent
 
     async def _look_at_archive(self) -> Scrub:
-        """See whether what could be restored still can be."""
+        """Check whether what could be restored still can be."""
         archived = self._group.state.header.archived.index
         if not archived:
             return self.scrub
@@ -192,10 +193,10 @@ class Scrubber:
             catalog = await self._target.objects.catalog()
         return with_losses(self.scrub, catalog, archived, self._group.now_ms(), self._retention_ms)
 
-    # -- whether it is what was put -----------------------------------------------------------
+    # -- whether they are what was put --------------------------------------------------------
 
     async def _read_some(self, lead: LeaderTerm) -> None:
-        """Read the next objects of the pass, and note how far that has come."""
+        """Read the next objects of the pass, and note the progress."""
         scrub = before = self.scrub
         try:
             while scrub.under_way and scrub.size - before.size < _CHECKPOINT_BYTES:
@@ -208,14 +209,14 @@ class Scrubber:
                 if scrub.objects - before.objects >= _CHECKPOINT_OBJECTS:
                     break
         except BaseException:
-            # What was taken from it is read again.
+            # Objects taken from it are read again.
             self._listed = None
             raise
         await self._note(lead, scrub)
 
     async def _next(self, scrub: Scrub) -> tuple[Scrub, str, int]:
-        """The next object of the pass, first the packs, and its size; no name when it has ended.
-        With the pass as it is after that object."""
+        """The next object of the pass, packs first, and its size; no name if the pass has ended.
+        Also the pass as it is after that object."""
         if not scrub.name:
             found = await self._target.run_blocking(_next_pack, self._store, scrub.pack)
             if found is not None:
@@ -244,7 +245,7 @@ class Scrubber:
                 return False
             error = "it does not have the digest that it is named by"
         except ObjectMissing:
-            # It was removed since it was listed, or the next look finds that it should be there.
+            # It was removed since it was listed, or the next look finds that it should exist.
             return False
         except ObjectCorrupt as damage:
             error = str(damage)
@@ -263,8 +264,8 @@ def with_losses(
 ) -> Scrub:
     """What is known to be lost of an archive that goes up to entry `archived`.
 
-    A new checkpoint repairs nothing: what lies before it cannot be restored. So a loss is told
-    of until the objects are back, or all that was then would have been removed for age by now.
+    A new checkpoint repairs nothing: states before it cannot be restored. So a loss is reported
+    until the objects are back, or everything of that time would have been removed for age by now.
     """
     ranges = catalog.ranges()
     if scrub.lost is not None:
@@ -279,7 +280,7 @@ def with_losses(
         return replace(scrub, lost=(reach, archived, now_ms))
     first = ranges[0].first if ranges else 0
     if known is not None and first > known and _is_young(catalog, retention_ms):
-        # Retention leaves a checkpoint that is as old as itself.
+        # Retention keeps a checkpoint that is as old as itself.
         return replace(scrub, lost=(known, first, now_ms))
     return replace(scrub, restorable_from=first)
 
@@ -318,7 +319,7 @@ def _with_damage(scrub: Scrub, name: str) -> Scrub:
 
 
 def _ended(scrub: Scrub, now_ms: int) -> Scrub:
-    """What was met in an earlier pass, and is not named, this one would have met again."""
+    """Drop damage of earlier passes that was only counted: this pass would have found it again."""
     return replace(
         scrub,
         passes=scrub.passes + 1,

@@ -1,8 +1,8 @@
-"""A new cluster takes over what lies in the folder of the one that it was made of.
+"""A new cluster takes over the objects in the folder of its former cluster.
 
 The former cluster may still be alive somewhere, or come back. A fence keeps it from deleting; but
-one of its leaders may have looked a moment before, and be at the request that deletes just now. So
-what the new cluster refers to is looked for once that moment is over.
+one of its leaders may have looked a moment before, and be sending a deletion just now. So the
+objects that the new cluster refers to are looked for once that moment is over.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from streamd.objectstore.names import PACKS, cluster_folder, cluster_of
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import FenceNote, put_fence
 
-# A leader deletes at once when it has looked, in one request: the next one needs another look.
+# A leader deletes at once after a look, in one request: the next one needs another look.
 SETTLE_S = 2.0
 
 
 async def fence_off(
     cold: AsyncObjectStore, former_cluster_id: str, note: FenceNote, *, settle_s: float = SETTLE_S
 ) -> None:
-    """Keep a cluster from changing its folder; returns when it has heard. Raises `ColdError`."""
+    """Keep a cluster from changing its folder; returns when it has noticed. Raises `ColdError`."""
     await put_fence(cold, former_cluster_id, note)
     await trio.sleep(settle_s)
 
 
 async def missing_packs(cold: AsyncObjectStore, wanted: Iterable[str]) -> list[str]:
-    """Those of the packs, by full name, that the store has not. Raises `ColdError`."""
+    """Those of the packs, by full name, that the store lacks. Raises `ColdError`."""
     names = set(wanted)
     for cluster_id in {cluster_of(name) for name in names}:
         if cluster_id is not None:

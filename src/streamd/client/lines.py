@@ -22,7 +22,7 @@ class LineTooLong(Exception):
 
 
 def reader_of(descriptor: int) -> Read:
-    """Read a file, a pipe or a terminal as its bytes come."""
+    """Read a file, a pipe or a terminal as its bytes arrive."""
 
     def read(timeout_s: float | None) -> bytes | None:
         if timeout_s is not None:
@@ -56,7 +56,7 @@ def _character_start(data: bytearray, end: int) -> int:
 
 
 def batches(read: Read, max_bytes: int = BATCH_BYTES) -> Iterator[list[bytes]]:
-    """Complete lines with their ends, in batches; what came is not held back for long.
+    """Complete lines with their ends, in batches; input is not held back for long.
 
     The last line needs no end. Raises `LineTooLong`.
     """

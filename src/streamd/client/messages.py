@@ -26,7 +26,7 @@ def plain(content_type: str, data: bytes) -> bytes:
 
 
 def json_line(content_type: str, data: bytes, next_offset: str) -> bytes:
-    """A piece of a stream as one line of JSON, with the offset to go on from."""
+    """A piece of a stream as one line of JSON, with the offset to continue from."""
     head = json.dumps({"next_offset": next_offset})[:-1].encode()
     if is_json(content_type):
         return head + b', "messages": [' + b", ".join(split_messages(data)) + b"]}\n"

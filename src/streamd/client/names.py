@@ -1,8 +1,8 @@
 """How streams are named on the command line.
 
 ``NAME`` is the stream at ``/v1/stream/NAME`` and ``BUCKET/STREAM`` the one at
-``/v1/stream/BUCKET/STREAM``, where a bucket is made on first use. A name with a leading slash is
-a URL path as it is, ``/BUCKET/STREAM`` for the strict surface among others.
+``/v1/stream/BUCKET/STREAM``, where a bucket is created on first use. A name with a leading slash is
+a URL path as it is, such as ``/BUCKET/STREAM`` for the strict surface.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ V1 = "/v1/stream/"
 
 
 class BadName(ValueError):
-    """The name cannot be that of a stream, or not of one in a bucket."""
+    """The name cannot be that of a stream, or not of a stream in a bucket."""
 
 
 class StreamName(NamedTuple):
-    """A stream as the user wrote it, and the percent-encoded path it is at."""
+    """A stream as the user wrote it, and its percent-encoded path."""
 
     written: str
     path: str

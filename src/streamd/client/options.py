@@ -69,7 +69,7 @@ def _server_options(command: Command) -> Command:
 def talks_to_server(command: Command) -> Command:
     """Pass a command a `Server` first, made from its options, and report its failures.
 
-    Failures are reported of the parameter `name` or `bucket`.
+    Failures name the parameter `name` or `bucket`.
     """
 
     @_server_options

@@ -9,7 +9,7 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024
 
 
 class Event(NamedTuple):
-    """An event that has data."""
+    """An event with data."""
 
     kind: str
     data: bytes
@@ -22,7 +22,7 @@ class EventTooLarge(Exception):
 def parse_events(
     chunks: Iterable[bytes], max_event_bytes: int = MAX_EVENT_BYTES
 ) -> Iterator[Event]:
-    """Yield events in order, but for one that the end cuts off. Raises `EventTooLarge`."""
+    """Yield events in order, except one that the end cuts off. Raises `EventTooLarge`."""
     kind = "message"
     data: list[bytes] = []
     size = 0

@@ -72,7 +72,7 @@ def _sentence(refusal: ApiError, subject: str | None) -> str:
 
 
 def _die_by(number: signal.Signals) -> NoReturn:
-    """End by the signal, silently, so that a shell sees why."""
+    """End by the signal, silently, so that a shell sees the reason."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""Requests to a server: what is tried again, at which node, and for how long.
+"""Requests to a server: which are tried again, at which node, and for how long.
 
 `Server.ask` and `attempt` are for requests that may be made twice: reads, creates, closes and
 deletes by their nature, appends because they carry a producer's numbers. `ask_once` is for the
@@ -164,7 +164,7 @@ class Server:
     def ask_once(
         self, method: str, path: str, *, headers: Mapping[str, str], body: bytes
     ) -> Answer:
-        """Ask for what must not happen twice: tried again only while no connection is made.
+        """Ask for what must not happen twice: retried only while no connection can be made.
 
         Raises `ApiError`, `Unreachable`.
         """
@@ -257,7 +257,7 @@ class Backoff:
         return self._since is not None
 
     def reset(self) -> None:
-        """Start again after progress."""
+        """Start over after progress."""
         self._since: float | None = None
         self._pause_s = _FIRST_PAUSE_S
         self._announced = False

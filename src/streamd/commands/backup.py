@@ -1,6 +1,6 @@
 """``streamd backup`` and ``streamd restore``: what the cold store can restore, and the restore.
 
-Both use the store alone; no node needs to run, or exist.
+Both use the store alone; no node needs to run, or to exist.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Bar:
 
 
 def _place(given: str | None) -> dict[str, object]:
-    """The keys of `[cold]` that ``--from`` stands for."""
+    """The keys of `[cold]` that ``--from`` sets."""
     if given is None:
         return {}
     if given.startswith("fs:") and given != "fs:":

@@ -1,9 +1,9 @@
-"""What one group's archive has, told from the names of its objects.
+"""The contents of one group's archive, known from the names of its objects.
 
-A state can be restored as of any entry that segments reach without a gap from a base: a
-checkpoint, or the empty state before entry 1. Segments may overlap: a deposed leader may have
-written some that no later one continues. Where they overlap they hold the same entries, as only
-committed entries are archived.
+A state can be restored as of any entry that segments reach without a gap from a base: a checkpoint,
+or the empty state before entry 1. Segments may overlap: a deposed leader may have written some that
+no later one continues. Overlapping segments hold the same entries, because only committed entries
+are archived.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ StoredEnd = Stored[EndName]
 
 
 class Range(NamedTuple):
-    """Every state from that as of entry `first` to that as of entry `last` can be restored."""
+    """Every state from the one as of entry `first` to the one as of `last` can be restored."""
 
     first: int
     last: int
@@ -70,24 +70,24 @@ class Catalog:
 
     @property
     def end_index(self) -> int:
-        """The entry up to which the archive must reach; 0 where no pointer says so, as with an
-        archive that only older versions wrote."""
+        """The entry that the archive must reach; 0 if no pointer says so, as in an archive that
+        only older versions wrote."""
         return self.ends[-1].parsed.log_index if self.ends else 0
 
     @property
     def last_index(self) -> int:
-        """The last entry of which anything here speaks."""
+        """The last entry that any object here mentions."""
         segments = (one.parsed.last_index for one in self.segments)
         checkpoints = (one.parsed.log_index for one in self.manifests)
         return max(self.end_index, *segments, *checkpoints, 0)
 
     @property
     def begins_at_nothing(self) -> bool:
-        """Whether the log is there from its first entry on, so that no checkpoint is needed."""
+        """Whether the log is complete from its first entry, so that no checkpoint is needed."""
         return bool(self.segments) and self.segments[0].parsed.first_index == 1
 
     def bases(self) -> list[int]:
-        """The entries, in order, as of which there is a state to begin with; 0 is the empty one."""
+        """The entries, in order, as of which a restore can begin; 0 is the empty state."""
         return sorted(
             {
                 *([0] if self.begins_at_nothing else []),
@@ -96,9 +96,9 @@ class Catalog:
         )
 
     def path(self, after: int, until: int | None = None) -> list[StoredSegment]:
-        """Segments that lead on from entry `after`, as far as they go or to entry `until`.
+        """Segments that continue from entry `after`, as far as they go or to entry `until`.
 
-        Each begins where the one before it ends, or earlier.
+        Each begins where the previous one ends, or earlier.
         """
         chosen: list[StoredSegment] = []
         best: StoredSegment | None = None
@@ -116,12 +116,12 @@ class Catalog:
         return chosen
 
     def reach(self, after: int) -> int:
-        """The last entry that segments lead to from entry `after`."""
+        """The last entry that segments reach from entry `after`."""
         path = self.path(after)
         return path[-1].parsed.last_index if path else after
 
     def ranges(self) -> list[Range]:
-        """What can be restored, in order; between two of them is a gap."""
+        """What can be restored, in order; between two ranges is a gap."""
         found: list[Range] = []
         for base in self.bases():
             if not found or base > found[-1].last:
@@ -130,16 +130,16 @@ class Catalog:
 
     @property
     def is_without_gap(self) -> bool:
-        """Whether all segments, up to the last one, are reached from the first base, and the end
-        that the pointer names."""
+        """Whether the first base reaches all segments, up to the last one, and the end that the
+        pointer names."""
         last = max((one.parsed.last_index for one in self.segments), default=self.end_index)
         last = max(last, self.end_index)
         ranges = self.ranges()
         return not last or (len(ranges) == 1 and ranges[0].last >= last)
 
     def gaps(self) -> list[tuple[int, int]]:
-        """The first and the last entry of what is missing, in order: between two ranges, and from
-        the last one to the end of the archive."""
+        """The first and the last entry of each missing range, in order: between two ranges, and
+        from the last one to the end of the archive."""
         ranges = self.ranges()
         found = [(one.last + 1, following.first) for one, following in pairwise(ranges)]
         if ranges and ranges[-1].last < self.end_index:

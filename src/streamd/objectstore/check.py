@@ -1,4 +1,4 @@
-"""Whether an object store does what a cold store needs, found out by doing it."""
+"""Checks by trial whether an object store does what a cold store needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from streamd.objectstore.objects import ObjectStore
 def check_object_store(store: ObjectStore, unique: str, begun: list[str] | None = None) -> None:
     """Write, read, list and delete a small object. Blocks.
 
-    `unique` names this check among those of all nodes; `begun` gets the steps as they begin, so
+    `unique` names this check among those of all nodes; `begun` collects the steps as they begin, so
     that a caller that stops waiting can name the step. Raises the `ColdError` of the step that
-    failed, its message saying which: `ColdUnavailable` may pass, `ColdRefused` will not.
+    failed and names the step: `ColdUnavailable` may pass, `ColdRefused` will not.
     """
     begun = [] if begun is None else begun
     name = f"{CHECKS}{unique}"

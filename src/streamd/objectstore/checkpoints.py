@@ -1,8 +1,8 @@
 """Checkpoints: states in the object store, as pieces and a manifest that makes them a whole.
 
 A piece is some of the state's rows, compressed. The manifest, written last, names all pieces with
-their digests, and the state that they are. Pieces without a manifest mean nothing: their writer was
-interrupted.
+their digests, and the state that they form. Pieces without a manifest mean nothing: their writer
+was interrupted.
 
 ::
 
@@ -41,10 +41,10 @@ _LEVEL = 3
 
 
 class CheckpointOf(msgspec.Struct, frozen=True, array_like=True):
-    """The state that a checkpoint has: that of a group as of entry `index`.
+    """The state in a checkpoint: that of a group as of entry `index`.
 
     `chain` is the log's checksum there, `time_ms` the log's time, in milliseconds since the
-    epoch. `snapshot_id` tells it from other checkpoints, also of the same index;
+    epoch. `snapshot_id` tells it from other checkpoints, including others of the same index;
     `configuration` is the membership as the state has it.
     """
 
@@ -110,7 +110,7 @@ class CheckpointWriter:
         return NamedObject(str(name), content)
 
     def manifest(self) -> NamedObject:
-        """The manifest, to be put when all pieces are there."""
+        """The manifest, to put when all pieces are stored."""
         of = self._of
         encoded = msgspec.msgpack.encode(Manifest(of, self._pieces))
         content = _MANIFEST.pack(len(encoded), crc32c(encoded)) + encoded
@@ -119,7 +119,7 @@ class CheckpointWriter:
 
 
 def read_manifest(content: bytes) -> Manifest:
-    """Raises `ObjectCorrupt`, and `ColdRefused` for one of a later version."""
+    """Raises `ObjectCorrupt`, and `ColdRefused` for a manifest of a later version."""
     size, crc = _MANIFEST.unpack(content)
     encoded = content[_MANIFEST.size :]
     if len(encoded) != size or crc32c(encoded) != crc:
@@ -131,7 +131,7 @@ def read_manifest(content: bytes) -> Manifest:
 
 
 def read_piece(manifest: Manifest, number: int, content: bytes) -> bytes:
-    """The rows of a piece. Raises `ObjectCorrupt` when it is not the one that is meant."""
+    """The rows of a piece. Raises `ObjectCorrupt` for any other object."""
     check_digest(manifest.piece_name(number), content)
     snapshot_id, stored_number, rows_size, rows_crc, body_size, body_crc = _PIECE.unpack(content)
     body = memoryview(content)[_PIECE.size :]
@@ -140,7 +140,7 @@ def read_piece(manifest: Manifest, number: int, content: bytes) -> bytes:
     if len(body) != body_size or crc32c(body) != body_crc or rows_size > MAX_PIECE_BYTES:
         raise ObjectCorrupt("a piece of a checkpoint is damaged")
     try:
-        # As much memory as the frame says is taken before any of it is read.
+        # The decompressor allocates what the frame claims before it reads any of it.
         if zstandard.frame_content_size(body) != rows_size:
             raise ObjectCorrupt("a piece of a checkpoint holds more or less than it says")
         rows = zstandard.ZstdDecompressor().decompress(body)

@@ -1,8 +1,9 @@
 """Pointers to the end of the archive, so that the loss of its last objects shows.
 
 Segments prove that they follow one another, but the last one has no successor that would miss it.
-So a small object beside them tells how far the archive goes: written after the segment that ends
-there, and after the cluster has agreed on it. The name has all of it; the content proves the name.
+So a small object beside them says how far the archive goes. It is written after the segment that
+ends there, and after the cluster has agreed on it. The name holds everything; the content proves
+the name.
 
 ::
 
@@ -46,7 +47,7 @@ def make_end(end: ArchiveEnd) -> NamedObject:
 
 
 def read_end(content: bytes) -> ArchiveEnd:
-    """Raises `ObjectCorrupt`, and `ColdRefused` for one of a later version."""
+    """Raises `ObjectCorrupt`, and `ColdRefused` for an end of a later version."""
     size, crc = _HEAD.unpack(content)
     encoded = content[_HEAD.size :]
     if len(encoded) != size or crc32c(encoded) != crc:

@@ -1,4 +1,4 @@
-"""What can go wrong with a cold store, told apart by what helps."""
+"""What can go wrong with a cold store, distinguished by the remedy."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ class ColdError(Exception):
 
 
 class ColdUnavailable(ColdError):
-    """The store did not answer, answered with garbage, or said to come later.
+    """The store did not answer, answered with garbage, or asked to try later.
 
-    What was asked may have been done all the same. The same call may succeed later.
+    The request may have taken effect all the same. The same call may succeed later.
     """
 
 
 class StoreFaulty(ColdUnavailable):
     """The store did answer: with an error of its own, or with bytes that broke off.
 
-    A store in trouble does that, and one whose disk has damaged the object asked for; what it does
-    with other objects tells the two apart.
+    A store in trouble does that, and so does one whose disk has damaged the requested object; other
+    objects tell the two cases apart.
     """
 
 
 class ColdRefused(ColdError):
-    """The store will not do it until an operator changes something; the message says what."""
+    """The store refuses until an operator changes something; the message says what."""
 
 
 class ObjectMissing(ColdError):

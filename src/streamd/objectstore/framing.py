@@ -13,7 +13,7 @@ _CHECKSUM = struct.Struct(">I")
 
 
 class Head:
-    """The head of one kind of object. `fields` is the format of what follows the version."""
+    """The head of one kind of object. `fields` is the format of the fields after the version."""
 
     def __init__(self, magic: bytes, version: int, fields: str, what: str) -> None:
         self._magic = magic
@@ -29,7 +29,7 @@ class Head:
     def unpack(self, content: bytes) -> tuple[Any, ...]:
         """The fields at the beginning of `content`.
 
-        Raises `ObjectCorrupt`, or `ColdRefused` for a head of a later version, which is whole.
+        Raises `ObjectCorrupt`, or `ColdRefused` for an intact head of a later version.
         """
         head = content[: self._struct.size]
         if len(content) < self.size:

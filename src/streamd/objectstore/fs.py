@@ -1,4 +1,4 @@
-"""Objects as files of one directory: the cold store of a node by itself.
+"""Objects as files of one directory: the cold store of a single node.
 
 A file appears under its name only when it is whole and synced, and the directories that lead to
 it are synced as well, so a crash leaves at most a file in ``.tmp``.
@@ -25,11 +25,11 @@ from streamd.objectstore.errors import (
 )
 from streamd.objectstore.objects import MAX_PAGE, ObjectInfo, check_name, check_put
 
-# No name begins with a dot, so nothing of this is ever listed.
+# No name begins with a dot, so files in here are never listed.
 _TEMPORARY = ".tmp"
-# A file of so many seconds there nobody writes any more.
+# A file this many seconds old there no longer has a writer.
 _LEFT_S = 3600.0
-# What an operator must put right; a full or failing disk may get better by itself.
+# What an operator must correct; a full or failing disk may recover by itself.
 _REFUSALS = {
     errno.EACCES,
     errno.EEXIST,
@@ -108,7 +108,7 @@ class FsStore:
                 _sync(parent)
 
     def close(self) -> None:
-        """Remove what interrupted writes have left: what is younger another process may be at."""
+        """Remove what interrupted writes left; another process may be writing the younger files."""
         folder, until_s = self._root / _TEMPORARY, time.time() - _LEFT_S
         with suppress(OSError):
             for left in list(folder.iterdir()):
@@ -119,8 +119,8 @@ class FsStore:
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
         """Objects of a folder (empty, or ending with a slash) in the order of their names.
 
-        One directory's names are in memory at a time. A folder sorts with its slash, as the names
-        in it do.
+        One directory's names are in memory at a time. A folder sorts with its slash, like the names
+        in it.
         """
         with os.scandir(self._root / folder) as entries:
             found = sorted(
@@ -147,7 +147,7 @@ class FsStore:
             return self._root / _TEMPORARY / f"{os.getpid()}-{self._temporaries}"
 
     def _make_directory(self, directory: Path) -> None:
-        """Make a directory and those above it, each durably in the one that holds it."""
+        """Make a directory and its parents, each durably in the one that holds it."""
         if directory.is_dir():
             return
         self._make_directory(directory.parent)

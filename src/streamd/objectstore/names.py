@@ -7,10 +7,10 @@
 ``snapshots/{group}/{index}-{id}-{digest}.manifest``           a whole checkpoint: its pieces
 ``ends/{group}/{index}-{term}-{chain}-{digest}.end``           how far the log is archived (`ends`)
 ``fence/{cluster id}``                                         the cluster restored from this one
-``checks/{random}``                                            a node checks that it may write
+``checks/{random}``                                            a node's test of write access
 =============================================================  ===================================
 
-Numbers are hexadecimal and of fixed width, so that names sort as the numbers do. The digest is
+Numbers are hexadecimal and of fixed width, so that names sort like the numbers. The digest is
 SHA-256 of the whole object, so that an object by itself shows whether it is what was written.
 """
 
@@ -38,7 +38,7 @@ _NUMBER = re.compile(r"{(\w+):0(\d+)x}")
 
 
 class NamedObject(NamedTuple):
-    """An object to be put."""
+    """An object to put."""
 
     name: str
     content: bytes
@@ -130,12 +130,12 @@ def digest_of(content: bytes | bytearray) -> str:
 
 
 def cluster_folder(cluster_id: str) -> str:
-    """What the full names of all objects of a cluster begin with."""
+    """The prefix of the full names of all objects of a cluster."""
     return f"{cluster_id}/"
 
 
 def cluster_of(name: str) -> str | None:
-    """The id of the cluster in whose folder an object is; None when it is in none."""
+    """The id of the cluster in whose folder an object is; None if it is in none."""
     first = name.partition("/")[0]
     return first if _CLUSTER.fullmatch(first) else None
 
@@ -146,12 +146,12 @@ def fence_name(restored_cluster_id: str) -> str:
 
 
 def group_folder(kind: str, group_id: int) -> str:
-    """What all names of one kind and group begin with."""
+    """The prefix of all names of one kind and group."""
     return f"{kind}{group_id:08x}/"
 
 
 def check_digest(name: str, content: bytes) -> None:
-    """Raises `ObjectCorrupt` unless `content` is what the digest in `name` was made of."""
+    """Raises `ObjectCorrupt` unless `content` has the digest in `name`."""
     digest = name.rpartition(".")[0].rpartition("-")[2]
     if digest != digest_of(content):
         raise ObjectCorrupt(f"{name} does not have the digest that it is named by")

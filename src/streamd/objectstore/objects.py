@@ -1,8 +1,8 @@
-"""What streamd asks of an object store: a few calls that block, on immutable objects.
+"""What streamd needs from an object store: a few blocking calls, on immutable objects.
 
-An object is written once, whole, under a name that nothing else is ever written under (most carry
-the digest of their content), so every call may be repeated: a PUT whose answer was lost does no
-harm, and neither does deleting twice.
+An object is written once, whole, under a name that is never used for anything else (most names
+carry the digest of the content). So every call may be repeated: a PUT whose answer was lost does
+no harm, and neither does a second deletion.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 
 from streamd.objectstore.errors import ColdRefused
 
-# Objects are written from memory in one call, which is what makes them appear whole or not at all.
+# Objects are written from memory in one call, so they appear whole or not at all.
 MAX_OBJECT_BYTES = 64 * 1024 * 1024
-# What S3 lists, and deletes, in one call.
+# How many objects S3 lists, and deletes, in one call.
 MAX_PAGE = 1000
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
@@ -23,8 +23,8 @@ _MAX_NAME_BYTES = 512
 
 
 class ObjectInfo(NamedTuple):
-    """An object as it is listed: its size in bytes and when the store says it was written, in
-    milliseconds since the epoch by the store's own clock."""
+    """A listed object: its size in bytes and when the store says it was written, in milliseconds
+    since the epoch by the store's own clock."""
 
     name: str
     size: int
@@ -34,8 +34,8 @@ class ObjectInfo(NamedTuple):
 class ObjectStore(Protocol):
     """Named objects. Calls block, end within a time limit, and make one attempt.
 
-    Safe to use from several threads. Every call raises `ColdUnavailable` or `ColdRefused` when
-    the store does not do its part.
+    Safe to use from several threads. Every call raises `ColdUnavailable` or `ColdRefused` when the
+    store fails.
     """
 
     @property
@@ -44,13 +44,13 @@ class ObjectStore(Protocol):
         ...
 
     def put(self, name: str, content: bytes) -> None:
-        """Write an object, durably. It is there whole or not at all."""
+        """Write an object, durably. It appears whole or not at all."""
         ...
 
     def get(self, name: str, offset: int, length: int) -> bytes:
         """Exactly `length` bytes from `offset` on.
 
-        Raises `ObjectMissing`, and `ObjectCorrupt` when the object ends before them.
+        Raises `ObjectMissing`, and `ObjectCorrupt` when the object ends before that.
         """
         ...
 
@@ -64,14 +64,14 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete up to `MAX_PAGE` objects. One that is not there is deleted already."""
+        """Delete up to `MAX_PAGE` objects. Missing ones count as deleted."""
         ...
 
     def close(self) -> None: ...
 
 
 def check_name(name: str) -> str:
-    """Names are what every store, file systems included, can hold. A bug if not."""
+    """Check that every store, file systems included, can hold the name; otherwise it is a bug."""
     if _NAME.fullmatch(name) is None or len(name) > _MAX_NAME_BYTES:
         raise ValueError(f"{name!r} is not a valid object name")
     return name

@@ -4,10 +4,10 @@
 
     head     magic, version, group, term, number                          CRC-32C
     slices   each: CRC-32C, stream id, length; the chunk as it is stored
-    footer   where each slice is and what it holds
+    footer   the place and content of each slice
     end      the footer's length and CRC-32C, magic                       CRC-32C
 
-A `SliceRef` suffices to read and check a slice by itself; a pack can be read by itself from its
+A `SliceRef` suffices to read and verify a slice by itself; a pack can be read by itself from its
 end. Every byte is under a checksum, and all of them under the digest in the pack's name.
 """
 
@@ -40,7 +40,7 @@ _SLICE_HEAD_BYTES = _CHECKSUM.size + _SLICE.size
 
 
 class Pack(NamedTuple):
-    """A pack to be put under its name, and what is in it."""
+    """A pack to put under its name, and its contents."""
 
     name: str
     content: bytes
@@ -62,7 +62,7 @@ _FOOTER_DECODER = msgspec.msgpack.Decoder(list[SliceRef])
 
 
 class PackWriter:
-    """Gathers slices; what is in memory is the pack itself, so its size is the caller's limit."""
+    """Gathers slices. The pack itself is in memory, so the caller limits its size."""
 
     def __init__(self, group_id: int, term: int, number: int) -> None:
         self._place = (group_id, term, number)
@@ -76,7 +76,7 @@ class PackWriter:
         return len(self._slices)
 
     def add(self, stream_id: int, chunk: Chunk) -> SliceRef:
-        """Add a stored chunk after those added before."""
+        """Add a stored chunk after those already added."""
         content = _ENCODER.encode(chunk)
         head = _SLICE.pack(stream_id, len(content))
         crc = crc32c(content, crc32c(head))
@@ -88,7 +88,7 @@ class PackWriter:
         return ref
 
     def finish(self) -> Pack:
-        """The pack, whole. Nothing may be added after this."""
+        """The complete pack. Nothing may be added after this."""
         assert self.size == _HEAD.size + sum(ref.length for ref in self._slices)
         footer = _ENCODER.encode(self._slices)
         self._add(footer)
@@ -105,7 +105,7 @@ class PackWriter:
 def decode_slice(ref: SliceRef, content: bytes | memoryview) -> Chunk:
     """The chunk in the bytes of a pack from ``ref.offset`` to ``ref.offset + ref.length``.
 
-    Raises `ObjectCorrupt` when it is not, to the byte, what `ref` was made of.
+    Raises `ObjectCorrupt` unless it is, to the byte, the one from which `ref` was made.
     """
     if len(content) != ref.length or len(content) < _SLICE_HEAD_BYTES:
         raise ObjectCorrupt(f"a slice has {len(content)} bytes instead of {ref.length}")
@@ -145,15 +145,16 @@ def _ref(
 
 
 def _has_valid_bounds(chunk: Chunk) -> bool:
-    """Whether a chunk's numbers are those of records; others cannot even be digested."""
+    """Whether a chunk's numbers can be those of records; others cannot even be digested."""
     least = min(chunk.start_record, chunk.start_byte, *chunk.lengths, *chunk.appends)
     return least >= 0 and max(chunk.end_record, chunk.end_byte, *chunk.appends) <= _MAX_NUMBER
 
 
 def read_pack(content: bytes) -> PackContents:
-    """The index of a whole pack, which is checked for holding nothing else; slices are not.
+    """The index of a whole pack, after a check that the pack holds nothing else; slices are not
+    checked.
 
-    Raises `ObjectCorrupt`, and `ColdRefused` for one of a later version.
+    Raises `ObjectCorrupt`, and `ColdRefused` for a pack of a later version.
     """
     group_id, term, number = _HEAD.unpack(content)
     end_at = len(content) - _END.size
@@ -178,9 +179,9 @@ def read_pack(content: bytes) -> PackContents:
 
 
 def read_slices(store: ObjectStore, name: str, refs: Sequence[SliceRef]) -> list[Chunk]:
-    """The chunks of slices that lie end to end in a pack, read in one piece. Blocks.
+    """The chunks of slices that lie end to end in a pack, read in one request. Blocks.
 
-    Raises `ObjectCorrupt` when any of them is not what its reference was made of.
+    Raises `ObjectCorrupt` when one of them is not the one from which its reference was made.
     """
     start = refs[0].offset
     end = refs[-1].offset + refs[-1].length

@@ -1,6 +1,6 @@
-"""Objects in a bucket of S3, or of anything that speaks like it, through the minio client.
+"""Objects in a bucket of S3, or of any compatible store, through the minio client.
 
-Each call is one attempt within a time limit; who calls decides whether to try again. The client's
+Each call is one attempt within a time limit; the caller decides whether to try again. The client's
 own retries are off: they would hold a thread while they wait, and know nothing of our limits.
 """
 
@@ -45,7 +45,7 @@ from streamd.objectstore.objects import (
 
 _READ_BYTES = 256 * 1024
 
-# What an operator must put right, by the store's own code.
+# What an operator must correct, by the store's own error code.
 _REFUSALS = {
     "AccessDenied": "the credentials do not allow it",
     "AccountProblem": "the account has a problem",
@@ -82,12 +82,12 @@ class S3Store:
         connections: int = 8,
     ) -> None:
         """`endpoint` is a URL; without one it is Amazon's. Without an access key the usual places
-        are asked: AWS_ variables, the shared credentials file, the machine's role. `ca_file` (PEM)
+        are tried: AWS_ variables, the shared credentials file, the machine's role. `ca_file` (PEM)
         replaces the system's certificates.
 
-        `timeout_s` bounds connecting with the wait for an answer, each wait while an object is
-        sent, and a whole read from its first step to its last byte. Raises `ColdRefused` for what
-        cannot work.
+        `timeout_s` bounds connecting and waiting for an answer together, each wait while an object
+        is sent, and a whole read from its first step to its last byte. Raises `ColdRefused` for
+        settings that cannot work.
         """
         pool = urllib3.PoolManager(
             num_pools=4,
@@ -121,7 +121,7 @@ class S3Store:
         check_put(name, content)
         with self._calling(f"writing {name} to"):
             # The request carries a digest of the body, so the store keeps no damaged one.
-            # One request: what a multipart upload leaves when its maker dies, no listing shows.
+            # One request: no listing shows the remains of a multipart upload whose client died.
             self._client.put_object(
                 self._bucket,
                 self._prefix + name,
@@ -146,7 +146,7 @@ class S3Store:
                 response.close()
                 raise StoreFaulty(f"reading {name} from {self.place}: {error}") from error
             except BaseException:
-                response.close()  # what is left in the connection belongs to nobody
+                response.close()  # no other request may reuse the rest of the connection
                 raise
             response.release_conn()
             told = int(response.headers.get("content-length", length))
@@ -202,7 +202,7 @@ class S3Store:
         self._pool.clear()
 
     def _receive(self, response: urllib3.BaseHTTPResponse, length: int, deadline: float) -> bytes:
-        """The body, up to `length` bytes; a trickle does not go on beyond the deadline."""
+        """The body, up to `length` bytes; a slow trickle ends at the deadline."""
         parts: list[bytes] = []
         size = 0
         while size < length:
@@ -221,7 +221,7 @@ class S3Store:
 
     @contextmanager
     def _calling(self, doing: str) -> Iterator[None]:
-        """Turn whatever the client raises into our errors."""
+        """Turn the client's exceptions into ours."""
         what = f"{doing} {self.place}"
         try:
             yield
@@ -230,7 +230,7 @@ class S3Store:
         except S3Error as error:
             raise _from_code(error, what) from error
         except InvalidResponseError as error:
-            # Not the store itself: a proxy or a web server in its place.
+            # Not from the store itself but from a proxy or web server in its place.
             status = error._code
             kind = ColdRefused if status in (401, 403, 404, 405) else ColdUnavailable
             raise kind(f"{what}: HTTP status {status} without an explanation") from error
@@ -243,7 +243,7 @@ class S3Store:
         except (HTTPError, MinioException, OSError) as error:
             raise ColdUnavailable(f"{what}: {error}") from error
         except (ValueError, SyntaxError, LookupError, TypeError, AttributeError) as error:
-            # The client reads answers without checking them first.
+            # The client parses answers without checking them first.
             raise ColdUnavailable(f"{what}: an answer that makes no sense: {error}") from error
 
 

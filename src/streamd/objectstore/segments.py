@@ -7,10 +7,10 @@
     body   one zstd frame; of each entry: term, kind, chain, length, payload
            a frame that zstd skips: the id of the cluster, and its length in one byte
 
-The chain is that of the log itself (`raft.chain`). Segments that follow one another are proved by
-it to be one log, so a verifier needs nothing but them. The head alone says which entries and
-which times a segment holds. Segments of older versions do not name their cluster; older versions
-read those that do, as they never look at what follows the entries.
+The chain is that of the log itself (`raft.chain`). It proves that consecutive segments are one log,
+so a verifier needs nothing but the segments. The head alone says which entries and which times a
+segment holds. Segments of older versions do not name their cluster; older versions can read those
+that do, because they never look at what follows the entries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.model import LogPosition
 
 VERSION = 1
-# Of an entry's payload. With a cold store one request's body, and what lies around it, is less.
+# An entry's payload. With a cold store one request's body, and the data around it, is smaller.
 MAX_ENTRY_BYTES = MAX_OBJECT_BYTES
 
 _PLACE = "QQIQ"
@@ -45,15 +45,15 @@ _LEVEL = 3
 # RFC 8878 section 3.1.2: frames of sixteen magic numbers are skipped by every reader.
 _SKIPPED = Struct("<II")
 _SKIPPED_MAGIC = 0x184D2A5C
-# What a reader of a damaged or hostile frame may be made to allocate.
+# How much a damaged or hostile frame may make a reader allocate.
 _MAX_WINDOW_BYTES = 8 * 1024 * 1024
-# As much memory as is asked for is taken before any of it is read.
+# The decompressor allocates what is asked for before it reads any of it.
 _READ_BYTES = 1024 * 1024
 
 
 class PositionFields(TypedDict, total=False):
-    """A `LogPosition` with named fields, as the ends of archives and unfinished restores have it.
-    A field that is not there is 0."""
+    """A `LogPosition` with named fields, for the ends of archives and unfinished restores. A
+    missing field is 0."""
 
     index: int
     term: int
@@ -62,7 +62,7 @@ class PositionFields(TypedDict, total=False):
 
 
 def named_fields(position: LogPosition) -> PositionFields:
-    """The position as these formats have it."""
+    """The position in the form of these formats."""
     return PositionFields(
         index=position.index,
         term=position.term,
@@ -74,7 +74,7 @@ def named_fields(position: LogPosition) -> PositionFields:
 def next_position(previous: LogPosition, group_id: int, entry: Entry) -> LogPosition:
     """The position of `entry`, which follows `previous`.
 
-    Raises `ObjectCorrupt` when the entry should hold commands and does not.
+    Raises `ObjectCorrupt` when the entry should hold commands but does not.
     """
     if entry.index != previous.index + 1:
         raise ValueError(f"entry {entry.index} does not follow entry {previous.index}")
@@ -92,8 +92,8 @@ def position_after(previous: LogPosition, group_id: int, entries: Sequence[Entry
 class SegmentHead(msgspec.Struct, frozen=True):
     """A segment's head. `previous` is the position before its first entry.
 
-    `first_time_ms` is the log's time as of its first entry. Sizes are those of the body, as it
-    is stored and as it was.
+    `first_time_ms` is the log's time as of its first entry. Sizes are those of the body, compressed
+    and uncompressed.
     """
 
     group_id: int
@@ -114,10 +114,10 @@ HEAD_BYTES = _HEAD.size
 
 
 class SegmentWriter:
-    """Compresses entries as they come; only the compressed ones are in memory."""
+    """Compresses entries as they arrive; only the compressed ones are in memory."""
 
     def __init__(self, group_id: int, previous: LogPosition, cluster_id: str) -> None:
-        """`previous` is the position of the last entry archived before."""
+        """`previous` is the position of the last entry already archived."""
         self._group_id = group_id
         self._cluster_id = cluster_id
         self._previous = self.last = previous
@@ -168,7 +168,7 @@ class SegmentWriter:
 def read_segment_head(content: bytes) -> SegmentHead:
     """The head of a segment, of which `content` is at least the first `HEAD_BYTES`.
 
-    Raises `ObjectCorrupt`, and `ColdRefused` for one of a later version.
+    Raises `ObjectCorrupt`, and `ColdRefused` for a segment of a later version.
     """
     group_id, *fields = _HEAD.unpack(content)
     previous, (first_term, first_time_ms) = LogPosition(*fields[:4]), fields[4:6]
@@ -183,7 +183,7 @@ def read_segment_head(content: bytes) -> SegmentHead:
 def read_entries(content: bytes) -> Iterator[tuple[Entry, LogPosition]]:
     """The entries of a whole segment with their positions, in order, each proved by the chain.
 
-    Uncompressed a piece at a time. Raises `ObjectCorrupt` at the first that is not what was
+    Uncompressed a piece at a time. Raises `ObjectCorrupt` at the first entry that is not the one
     written, or `ColdRefused` for a segment of a later version.
     """
     head = read_segment_head(content)
@@ -223,14 +223,14 @@ def _cluster_frame(cluster_id: str) -> bytes:
 
 
 class _Exactly:
-    """Reads what was announced, no less and no more."""
+    """Reads exactly what was announced."""
 
     def __init__(self, reader: zstandard.ZstdDecompressionReader, left: int) -> None:
         self._reader = reader
         self.left = left
 
     def read(self, size: int) -> bytes:
-        """Exactly `size` bytes. Raises `ObjectCorrupt` when they are not there."""
+        """Exactly `size` bytes. Raises `ObjectCorrupt` if there are fewer."""
         parts: list[bytes] = []
         if size > self.left:
             raise ObjectCorrupt("a log segment is longer inside than its head says")
@@ -252,7 +252,7 @@ def _decompressor() -> zstandard.ZstdDecompressor:
 
 
 def _time(entry: Entry, before_ms: int) -> int:
-    """The log's time as of an entry; one that holds no commands leaves it as it was."""
+    """The log's time as of an entry; an entry without commands does not change it."""
     if entry.kind != EntryKind.COMMANDS:
         return before_ms
     try:

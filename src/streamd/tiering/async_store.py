@@ -39,7 +39,7 @@ log = structlog.get_logger("streamd.objectstore")
 MAX_ATTEMPTS = 4
 FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 3.0
-# How much of an object is in memory while its digest is made.
+# How much of an object is in memory while it is hashed.
 _DIGEST_BYTES = 4 * 1024 * 1024
 
 T = TypeVar("T")
@@ -75,8 +75,8 @@ def open_object_store(config: ColdConfig, data_dir: Path) -> ObjectStore:
 
 
 class StoreHealth:
-    """A circuit breaker. Open while the store is away: then one reader at a time is let through, to
-    find out whether it is back, and the others fail at once. Whatever call is answered closes it.
+    """A circuit breaker. It is open while the store is unavailable: then one reader at a time may
+    try whether it is back, and the others fail at once. Any answered call closes it.
     """
 
     def __init__(self, place: str) -> None:
@@ -85,26 +85,27 @@ class StoreHealth:
         self._away_since: float | None = None
         self._error = ""
         self._probing = False
-        # For metrics: attempts that failed and were made again, and times that the store went away.
+        # For metrics: attempts that failed and were repeated, and times that the store became
+        # unavailable.
         self.retries = 0
         self.outages = 0
 
     @property
     def away_s(self) -> float | None:
-        """For how long the store has not answered, in seconds; None while it does."""
+        """How long the store has not answered, in seconds; None while it does."""
         return None if self._away_since is None else trio.current_time() - self._away_since
 
     def answered(self) -> None:
-        """Note that the store answered, be it with a refusal."""
+        """Note that the store answered, even with a refusal."""
         self._answered_at = trio.current_time()
         if self._away_since is not None:
             log.info("the cold store answers again", away_s=round(self.away_s or 0.0, 1))
             self._away_since = None
 
     def failed(self, begun_at: float, error: ColdUnavailable) -> None:
-        """Note that a call has failed for good that began at that time on Trio's clock.
+        """Note that a call that began at this time on Trio's clock has failed for good.
 
-        If the store answered other calls since then, it is not away.
+        If the store has answered other calls since then, it is available.
         """
         if self._answered_at > begun_at:
             return
@@ -116,8 +117,8 @@ class StoreHealth:
 
     @contextmanager
     def admitting(self) -> Iterator[None]:
-        """Let a reader ask the store. Raises `ColdUnavailable` while it is known to be away and
-        another is asking."""
+        """Let a reader ask the store. Raises `ColdUnavailable` while it is known to be unavailable
+        and another reader is asking."""
         if self._away_since is None:
             yield
             return
@@ -133,11 +134,11 @@ class StoreHealth:
 
 
 class AsyncObjectStore:
-    """An object store without blocking. Calls raise as those of `ObjectStore` do.
+    """An object store without blocking. Calls raise the exceptions of `ObjectStore`.
 
     A call that the store does not answer is retried a few times with growing pauses, until
-    `timeout_s` have passed; tasks that must succeed call again. An object that the store fails to
-    give, while it gives others, is damaged: `ObjectCorrupt`.
+    `timeout_s` have passed; tasks that must succeed call again. If the store fails to return one
+    object but returns others, that object is damaged: `ObjectCorrupt`.
     """
 
     def __init__(
@@ -178,7 +179,7 @@ class AsyncObjectStore:
 
     def for_readers(self) -> AsyncObjectStore:
         """The same store with as many requests of its own, so that readers and the node's own work
-        do not wait for each other; and a reader fails at once while the store is away."""
+        do not wait for each other. Its readers fail at once while the store is unavailable."""
         readers = copy(self)
         readers._limiter = trio.CapacityLimiter(self._max_requests)
         readers._serves_readers = True
@@ -189,11 +190,11 @@ class AsyncObjectStore:
         return self._store.place
 
     async def put(self, name: str, content: bytes) -> None:
-        """Write an object, durably; it is there whole or not at all."""
+        """Write an object, durably; it appears whole or not at all."""
         await self._call(self._store.put, name, content)
 
     async def put_verified(self, name: str, content: bytes) -> None:
-        """`put`, then read back all of it; before this returns nothing may build on the object.
+        """`put`, then read all of it back; before this returns nothing may build on the object.
 
         Raises `ObjectCorrupt` when the store holds something else under that name.
         """
@@ -204,15 +205,15 @@ class AsyncObjectStore:
             raise ObjectCorrupt(f"{name} in {self.place} is not what was just written there")
 
     async def get(self, name: str, offset: int, length: int, *, crc: int | None = None) -> bytes:
-        """Exactly `length` bytes from `offset` on; with `crc`, of that CRC-32C.
+        """Exactly `length` bytes from `offset` on; with `crc`, bytes that have that CRC-32C.
 
-        Bytes that are wrong are asked for once more, as they may have been damaged on their way.
-        Raises `ObjectMissing`, and `ObjectCorrupt` when they are wrong again.
+        Wrong bytes are requested once more, because they may have been damaged on the way. Raises
+        `ObjectMissing`, and `ObjectCorrupt` when they are wrong again.
         """
         return await self._read(name, _checked_get, self._store, name, offset, length, crc)
 
     async def slices(self, pack: str, refs: Sequence[SliceRef]) -> list[Chunk]:
-        """The chunks of slices that lie end to end in a pack, read in one piece and checked.
+        """The chunks of slices that lie end to end in a pack, read in one request and verified.
 
         Raises as `get` does.
         """
@@ -229,13 +230,13 @@ class AsyncObjectStore:
         return await self._call(_page, self._store, prefix, after, limit)
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; those that are not there are deleted already."""
+        """Delete objects; missing ones count as deleted."""
         for start in range(0, len(names), MAX_PAGE):
             await self._call(self._store.delete, names[start : start + MAX_PAGE])
 
     async def delete_now(self, names: Sequence[str]) -> None:
-        """Delete up to `MAX_PAGE` objects in one request that is made once: what allowed it may not
-        hold for a later attempt."""
+        """Delete up to `MAX_PAGE` objects in one request, made once: what allowed it may not hold
+        for a later attempt."""
         assert len(names) <= MAX_PAGE
         await self._run_blocking(self._store.delete, names, limiter=self._limiter)
 
@@ -251,9 +252,9 @@ class AsyncObjectStore:
     async def check(self, timeout_s: float = math.inf) -> None:
         """Write, read, list and delete a small object, as the start of a node does.
 
-        The message of what is raised says which of these failed, and where; `ColdUnavailable` also
-        when not all of it was done in time. `run_blocking` must leave calls that are cancelled, or
-        this waits for the one that does not end.
+        The exception's message says which step failed, and where; it is `ColdUnavailable` also when
+        the time is over. `run_blocking` must abandon calls that are cancelled, or this waits for a
+        call that does not end.
         """
         unique = f"{self._random.getrandbits(64):016x}"
         begun = ["reached"]
@@ -266,9 +267,9 @@ class AsyncObjectStore:
         self._store.close()
 
     async def _read(self, name: str, call: Callable[[*Args], T], *args: *Args) -> T:
-        """Read something of an object, twice if the bytes are wrong: damage on the way passes.
+        """Read something from an object, twice if the bytes are wrong: damage on the way passes.
 
-        What the store fails to give is damaged if it gives other objects.
+        An object that the store fails to return is damaged if the store returns others.
         """
         try:
             try:
@@ -288,8 +289,8 @@ class AsyncObjectStore:
         return found
 
     async def _gives_other_objects(self, name: str) -> bool:
-        """Whether the store gives what is not this object: what was read lately, or what is written
-        now. Raises `ColdUnavailable` when it does not answer."""
+        """Whether the store returns another object: one read recently, or one written now. Raises
+        `ColdUnavailable` when it does not answer."""
         for other in self._read_lately:
             if other != name:
                 with suppress(ColdRefused, ObjectMissing, ObjectCorrupt, StoreFaulty):
@@ -320,7 +321,7 @@ class AsyncObjectStore:
                     self.health.answered()
                     return found
                 self.health.retries += 1
-                # Between half and all of it, so that nodes do not come back in step.
+                # Between half and all of it, so that nodes do not retry in step.
                 await trio.sleep(pause_s * self._random.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
         raise AssertionError

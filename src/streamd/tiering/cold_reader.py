@@ -1,4 +1,4 @@
-"""The reader of the cold store: slices of packs, a range at a time, kept while there is room."""
+"""The reader of the cold store: slices of packs, a range at a time, cached while there is room."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from streamd.tiering.async_store import AsyncObjectStore
 
 log = structlog.get_logger("streamd.objectstore")
 
-# What a request asks for, to the end of a slice: for a reader that waits, and ahead of one that
-# reads on. Each request has its price, so larger ones are cheaper.
+# How much one request reads, to the end of a slice: for a waiting reader, and ahead of a sequential
+# one. Each request has its price, so larger ones are cheaper.
 READ_BYTES = 4 * 1024 * 1024
 AHEAD_BYTES = 2 * READ_BYTES
-# The most that is requested ahead of all readers at once. Readers wait for the rest themselves.
+# The most that is requested ahead of all readers at once. Beyond it readers wait for themselves.
 _MAX_AHEAD_BYTES = 4 * AHEAD_BYTES
-# Of so many stream ids the reader remembers where they were read last.
+# For this many stream ids the reader remembers where they were last read.
 _REMEMBERED = 1_000
 
 _Key = tuple[str, int]
@@ -37,10 +37,10 @@ _Key = tuple[str, int]
 class ColdReader:
     """Reads the slices that the state refers to: few requests, bounded memory, never wrong bytes.
 
-    A pack's range is read by one task at a time; others wait for it. `cache_bytes` bounds the
-    chunks that are kept. A request that continues where the last one of its stream ended is taken
-    as a sequential read: while its chunks are sent, the next range is read ahead. `run` must be
-    running for that.
+    One task at a time reads a range of a pack; others wait for it. `cache_bytes` bounds the chunks
+    that are kept. A request that continues where the last one of its stream ended counts as
+    sequential: while its chunks are sent, the next range is read ahead. `run` must be running for
+    that.
     """
 
     def __init__(self, cold: AsyncObjectStore | None, *, cache_bytes: int = 0) -> None:
@@ -51,12 +51,12 @@ class ColdReader:
         self._under_way: dict[_Key, trio.Event] = {}
         self._nursery: trio.Nursery | None = None
         self._ahead_bytes = 0
-        # By stream id, the records between which it was read last.
+        # By stream id, the records between which it was last read.
         self._last: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        # Packs whose damage is in the log already; clients retry.
+        # Packs whose damage has been logged; clients retry.
         self._logged: set[str] = set()
         self.cached_bytes = 0
-        # For metrics: slices found in memory and slices read; reads that met damaged objects.
+        # For metrics: slices found in memory and slices read; reads that found damaged objects.
         self.hits = 0
         self.misses = 0
         self.damaged = 0
@@ -71,7 +71,7 @@ class ColdReader:
                 self._nursery = None
 
     async def chunks(self, slices: Sequence[LocatedSlice]) -> list[Chunk]:
-        """The chunks of the first slice and of those after it that one request brings. Ask again
+        """The chunks of the first slice and of the following ones that one request reads. Ask again
         for the rest.
 
         Raises `ColdUnavailable`, also when reading takes longer than the store's time limit, and
@@ -97,7 +97,7 @@ class ColdReader:
         return len(self._under_way)
 
     def forget(self, pack: str) -> None:
-        """Drop what is kept of a pack that was deleted."""
+        """Drop the cached slices of a deleted pack."""
         for key in [key for key in self._cached if key[0] == pack]:
             self.cached_bytes -= self._cached.pop(key).size
 
@@ -143,7 +143,7 @@ class ColdReader:
         try:
             chunks = await cold.slices(wanted[0].pack, [each.ref for each in wanted])
         finally:
-            # Also after an error or a cancellation: those that waited then read for themselves.
+            # Also after an error or a cancellation: then the waiting tasks read for themselves.
             for key in expected:
                 del self._under_way[key]
             arrived.set()
@@ -171,12 +171,12 @@ class ColdReader:
     # -- reading ahead ------------------------------------------------------------------------
 
     def _is_sequential(self, first: LocatedSlice) -> bool:
-        """Whether a slice follows what was read last of its stream, or is its first."""
+        """Whether a slice follows the one last read of its stream, or is its first."""
         start, last = first.ref.start_record, self._last.get(first.ref.stream_id)
         return start == 0 or (last is not None and last[0] < start <= last[1])
 
     def _read_ahead(self, slices: Sequence[LocatedSlice]) -> None:
-        """Read what the request for the first of these slices will not bring."""
+        """Read what the request for the first of these slices will not return."""
         if self._nursery is None:
             return
         own = 1 if self.expects(slices[0]) else len(list(_one_request(slices, READ_BYTES)))

@@ -1,4 +1,4 @@
-"""Eviction: a node removes records from its own disk that the cold store has.
+"""Eviction: a node removes records that the cold store has from its own disk.
 
 A node evicts records only after it has compared its own copy with the digest of the slice that
 holds them. It keeps about `cold.hot_keep_bytes` of flushed bytes for readers.
@@ -26,13 +26,13 @@ from streamd.streams.state import State
 log = structlog.get_logger("streamd.objectstore")
 
 _LOOK_EVERY_S = 1.0
-# What a step reads and compares, about; flushes of the state wait for it.
+# About how much a step reads and compares; flushes of the state wait for it.
 _STEP_BYTES = 4 * 1024 * 1024
 _STEP_ROWS = 1_000
 _STEP_IDS = 200
-# So much of what was deleted may be left on the disk before anything is done about it.
+# How much deleted data may stay on the disk before it is compacted.
 COMPACT_BYTES = 64 * 1024 * 1024
-# All is counted again this often, but no more than a small part of the time is spent on that.
+# Everything is counted again this often, but counting takes only a small part of the time.
 _COUNT_EVERY_S = 20.0
 _COUNT_PAUSES = 20
 
@@ -41,9 +41,9 @@ _SLICE_DECODER = msgspec.msgpack.Decoder(ColdSlice)
 
 
 class Place(NamedTuple):
-    """Where the evictor is: below a letter of rows, at a stream or blob id, at a row's number.
+    """The evictor's place: below a letter of rows, at a stream or blob id, at a row's number.
 
-    A search from the id's beginning would go over all that was just deleted.
+    A search from the id's beginning would read past everything that was just deleted.
     """
 
     letter: bytes = keys.CHUNK
@@ -56,9 +56,9 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """How far a step came (None at the very end), and what it evicted, in bytes.
+    """How far a step came (None at the very end), and how many bytes it evicted.
 
-    `straddling` is in the cold store, but in one chunk with what is not.
+    `straddling` bytes are in the cold store, but share a chunk with bytes that are not.
     """
 
     place: Place | None
@@ -74,8 +74,8 @@ class Evictor:
     task writes there.
 
     The bytes are counted at the start, and newly flushed ones added. Removed streams make the
-    count too high, until a pass over everything corrects it; a chunk that comes back, joined to
-    the records after it, makes it too low, until all is counted again.
+    count too high, until a pass over everything corrects it. A chunk that returns, joined to the
+    records after it, makes it too low, until everything is counted again.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class Evictor:
         self._flushed_before = 0
         self._flushed_in_vain = -1
         self._straddling = 0
-        # By letter: between which keys rows were deleted since, and how many bytes, about.
+        # By letter: the keys between which rows were deleted, and about how many bytes.
         self._deleted: dict[bytes, tuple[bytes, bytes, int]] = {}
-        # Whether files of that are perhaps still there.
+        # Whether files of the deleted rows may still exist.
         self._replaced_files = False
         # For operators.
         self.kept_bytes = 0
@@ -113,19 +113,20 @@ class Evictor:
 
     @property
     def held_bytes(self) -> int | None:
-        """What this node holds that is in the store, about; None before it was counted."""
+        """About how many bytes this node holds that the store has too; None before they were
+        counted."""
         if self._counted_from is None:
             return None
         return self.kept_bytes + self._state.header.flushed_bytes - self._counted_from
 
     async def round(self) -> float:
-        """Drop a little, if there is too much. Raises `StorageError`."""
+        """Evict a little, if there is too much. Raises `StorageError`."""
         if self._counting is not None:
             await self._count(self._counting)
             return 0.0
         await self._give_back()
         flushed = self._state.header.flushed_bytes
-        # Less than before: another node's state has taken the place of this one's.
+        # Fewer than before: another node's state has replaced this one's.
         self.kept_bytes += max(0, flushed - self._counted_from)
         self._counted_from = flushed
         if self.kept_bytes <= self._keep_bytes:
@@ -135,10 +136,11 @@ class Evictor:
         if self._place == Place():
             if self._flushed_in_vain == flushed:
                 return _LOOK_EVERY_S
-            # What is counted must be stored to be found.
+            # Only stored rows can be counted.
             self._flushed_before, self._straddling = flushed, 0
             await self._stored()
-        # No flush may be under way, and nobody replace the state: what was compared is evicted.
+        # No flush may be under way, and the state must not be replaced: what was compared is
+        # evicted.
         async with self._exclusive:
             step = await self._run_blocking(evict_some, self._store, self._place)
         if step.place is not None and step.evicted:
@@ -162,10 +164,10 @@ class Evictor:
         )
 
     async def _give_back(self) -> None:
-        """Give the disk back what was deleted, where there is much of it.
+        """Free the disk space of deleted rows, if there is much of it.
 
-        Else it stays there until rows are written over its keys, which for old streams may be
-        never. The living rows among it are written again: at most as many bytes.
+        Otherwise it stays taken until rows are written over its keys, which for old streams may be
+        never. Compaction rewrites the live rows in between: at most as many bytes.
         """
         for letter, (first, last, size) in list(self._deleted.items()):
             if size >= COMPACT_BYTES and await self._run_blocking(
@@ -183,7 +185,7 @@ class Evictor:
         self._count_took_s = 0.0
 
     async def _count(self, place: Place) -> None:
-        """Count a little more of what there is; it counts once all of it has been counted."""
+        """Count a little more; the result is valid once everything has been counted."""
         started = trio.current_time()
         counted = await self._run_blocking(count_some, self._store, place)
         self._count_took_s += trio.current_time() - started
@@ -196,8 +198,8 @@ class Evictor:
             self._count_again_at = trio.current_time() + pause_s
 
     def _begin_again(self) -> float:
-        """Start over after the last row. If nothing was evicted, what is left cannot be evicted
-        yet, or is new."""
+        """Start over after the last row. If nothing was evicted, the rest cannot be evicted yet, or
+        is new."""
         found, self._evicted_this_way = self._evicted_this_way, 0
         self._place = Place()
         if not found:
@@ -207,15 +209,15 @@ class Evictor:
 
 
 class Counted(NamedTuple):
-    """How far a count came (None at the very end), and what it found to be in the cold store as
-    well, in bytes."""
+    """How far a count came (None at the very end), and how many bytes it found to be in the cold
+    store as well."""
 
     place: Place | None
     kept: int = 0
 
 
 def count_some(store: StateStore, place: Place) -> Counted:
-    """Count some of what follows `place`. Blocks."""
+    """Count some of the rows after `place`. Blocks."""
     kept = 0
     for _ in range(_STEP_IDS):
         row = _next_row(store, place)
@@ -230,8 +232,8 @@ def count_some(store: StateStore, place: Place) -> Counted:
 
 
 def _start(store: StateStore, key: bytes, value: bytes) -> int:
-    """The byte at which what a node holds of an id begins, if that is in the cold store; by the
-    first row of it."""
+    """The byte at which the node's rows of an id begin, if the cold store has that byte; known
+    from the first row."""
     if key[:1] == keys.CHUNK:
         return _CHUNK_DECODER.decode(value).start_byte
     slices = _slices(store, keys.stream_id_in(key), keys.parse_number(key))
@@ -249,7 +251,7 @@ def _after_all(place: Place) -> Place | None:
 
 
 def evict_some(store: StateStore, place: Place) -> Step:
-    """Compare and evict some of what follows `place`; never anything that is not stored. Blocks."""
+    """Compare and evict some rows after `place`; never anything that is not stored. Blocks."""
     row = _next_row(store, place)
     if row is None:
         return Step(_after_all(place))
@@ -282,7 +284,8 @@ def _give_back(store: StateStore, first: bytes, last: bytes, size: int) -> bool:
 
 
 class _Compared(NamedTuple):
-    """Everything before record `through`, at `through_byte`, is in the cold store as it is here."""
+    """Everything before record `through`, at `through_byte`, is the same here and in the cold
+    store."""
 
     through: int
     through_byte: int
@@ -301,8 +304,8 @@ def _compare(store: StateStore, stream_id: int, chunks: list[Chunk]) -> _Compare
         end_record, row = keys.parse_number(key), _SLICE_DECODER.decode(value)
         if row.start_record >= chunks[-1].end_record:
             break
-        # What was held of it before was evicted after it had been compared as a whole (what is
-        # trimmed stays for that), or was never here.
+        # Its earlier part was evicted after the whole had been compared (trimmed records stay
+        # for that), or was never here.
         if row.start_record >= chunks[0].start_record:
             own = gathered(chunks, row.start_record, end_record)
             if own is None:
@@ -319,21 +322,21 @@ def _compare(store: StateStore, stream_id: int, chunks: list[Chunk]) -> _Compare
 
 
 def _chunks(store: StateStore, key: bytes, value: bytes) -> list[Chunk]:
-    """The first chunks of a stream id from a row on, a slice's worth at least."""
+    """The first chunks of a stream id from a row on, at least one slice's worth."""
     stream_id = keys.stream_id_in(key)
     first = _CHUNK_DECODER.decode(value)
     slices = _slices(store, stream_id, first.start_record)
-    # Of the first slice a part may have been evicted before; the second one is to be whole here.
+    # Part of the first slice may have been evicted before; the second one should be whole here.
     wanted = max(_STEP_BYTES, slices[-1].end_byte - first.start_byte) if slices else 1
     return read_stored(store, stream_id, first.start_record, max_bytes=wanted)
 
 
 def _parts(store: StateStore, key: bytes, value: bytes) -> list[Chunk]:
-    """The first parts of a blob from a row on, each as a chunk, a slice's worth at least."""
+    """The first parts of a blob from a row on, each as a chunk, at least one slice's worth."""
     blob_id, number = keys.stream_id_in(key), keys.parse_number(key)
     slices = _slices(store, blob_id, number)
     if not slices:
-        return [Chunk(number, 0, [0], [], b"")]  # hot: whatever it is, it stays
+        return [Chunk(number, 0, [0], [], b"")]  # hot: it stays, whatever it is
     stop = keys.id_range(keys.BLOB_PART, blob_id)[1]
     at_byte = slices[0].start_byte
     wanted = max(_STEP_BYTES, slices[-1].end_byte - at_byte)

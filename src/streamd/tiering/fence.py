@@ -1,7 +1,7 @@
 """Whether another cluster has been restored from this one, or recovered from one of its nodes.
 
-Then the archive and the packs in this cluster's folder are that one's as well: nothing may be
-deleted there any more, and what this cluster would add is a history that goes on elsewhere.
+In that case the other cluster also uses the archive and the packs in this cluster's folder: nothing
+there may be deleted any more, and what this cluster would add belongs to an abandoned history.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from streamd.tiering.async_store import AsyncObjectStore
 
 log = structlog.get_logger("streamd.objectstore")
 
-# Looked at by tasks that come round every second; one request in so long is enough for them.
+# Tasks run every second; one request in this time is enough for them.
 _GOOD_FOR_S = 10.0
 
 
 class FenceNote(msgspec.Struct, frozen=True):
-    """What a fence says: who was restored, as of which entry at most, and when by its clock."""
+    """The content of a fence: who was restored, as of which entry at most, and when by its
+    clock."""
 
     cluster_id: str
     at_ms: int
@@ -35,14 +36,14 @@ class Fenced(ColdError):
 
 
 class Guard(Protocol):
-    """What is asked before the cluster's folder is changed; raises when it must not be."""
+    """Checked before the cluster's folder is changed; raises if it must not be changed."""
 
     async def check(self, *, deleting: bool = False) -> None:
-        """Those that are `deleting` ask before each request."""
+        """Callers that are `deleting` check before each request."""
 
 
 class Fence:
-    """Ask `check` before every round of writing to, or deleting from, the cluster's folder."""
+    """Call `check` before every round of writing to, or deleting from, the cluster's folder."""
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class Fence:
         former_cluster_id: Callable[[], str] = lambda: "",
         now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """The id of the cluster may come only when the node joins it. A cluster that was recovered
-        from a former one fences that off before it uses the store, should the recovery not have."""
+        """The cluster may get its id only when the node joins it. A cluster that was recovered from
+        a former one fences that one off before it uses the store, in case the recovery did not."""
         self._cold = cold
         self._cluster_id = cluster_id
         self._former_cluster_id = former_cluster_id
@@ -67,9 +68,9 @@ class Fence:
         return cluster_folder(self._cluster_id())
 
     async def check(self, *, fresh: bool = False) -> None:
-        """Raises `Fenced` when there is a fence, and `ColdError` when nobody can tell.
+        """Raises `Fenced` if there is a fence, and `ColdError` if that cannot be found out.
 
-        An answer is good for some seconds; `fresh` looks again, as callers that delete must.
+        A result is valid for some seconds; `fresh` looks again, as callers that delete must.
         """
         stale = trio.current_time() - self._looked_at >= _GOOD_FOR_S
         await self._fence_off_former()
@@ -79,7 +80,7 @@ class Fence:
             raise Fenced(
                 f"cluster {self.restored_cluster_id} was restored or recovered from this one: "
                 "nothing is flushed, archived or deleted any more. Stop these nodes; if that was a "
-                f"mistake, give that cluster up, then 'streamd backup unfence --cluster "
+                f"mistake, abandon that cluster, then 'streamd backup unfence --cluster "
                 f"{self._cluster_id()} --restored {self.restored_cluster_id}'"
             )
 
@@ -115,11 +116,12 @@ async def put_fence(cold: AsyncObjectStore, cluster_id: str, note: FenceNote) ->
 
 
 async def remove_fence(cold: AsyncObjectStore, cluster_id: str, restored_cluster_id: str) -> None:
-    """Take back a fence; a repetition does nothing. Raises `ColdError`."""
+    """Remove a fence; a repetition does nothing. Raises `ColdError`."""
     await cold.delete([f"{cluster_folder(cluster_id)}{fence_name(restored_cluster_id)}"])
 
 
 async def fences_of(cold: AsyncObjectStore, cluster_id: str) -> list[str]:
-    """The clusters for which a cluster is fenced off, up to a thousand. Raises `ColdError`."""
+    """The clusters on whose behalf a cluster is fenced off, up to a thousand. Raises
+    `ColdError`."""
     prefix = f"{cluster_folder(cluster_id)}{FENCE}"
     return [found.name.removeprefix(prefix) for found in await cold.page(prefix)]

@@ -1,7 +1,7 @@
 """The leader's flusher: bytes that are old enough, or many enough, go to the cold store in packs.
 
 A crash between two steps costs nothing but an object to which nothing refers: the next round
-begins where, by the state, the cold store's records end.
+begins where the cold store's records end according to the state.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from streamd.tiering.tier import LeaderTerm
 
 log = structlog.get_logger("streamd.objectstore")
 
-# Of a stream as much as this, about, goes into one slice: what a reader gets at once, and what is
-# checked as a whole.
+# About how much of a stream goes into one slice: what a reader gets at once, and what is verified
+# as a whole.
 SLICE_BYTES = 1024 * 1024
-# How many slices one command brings, so that it holds up the loop for some milliseconds only.
+# How many slices one command may hold, so that it blocks the loop for only some milliseconds.
 MAX_SLICES = 1_000
 _LOOK_EVERY_S = 0.5
 # The footer and the end of a pack with as many slices take less than what is left here.
 _PACK_MAX_BYTES = MAX_OBJECT_BYTES - 1024 * 1024
-# What the length of a record, or of an append, takes at most besides its bytes; and what a slice
-# takes at most besides these: its head, two positions, and the lengths of two lists and the bytes.
+# The most that the length of a record, or of an append, takes besides its bytes; and the most that
+# a slice takes besides these: its head, two positions, and the lengths of two lists and the bytes.
 _MAX_LENGTH_BYTES = 5
 _MAX_HEAD_BYTES = 64
-# What a slice takes of the log entry, about.
+# About how much of the log entry a slice takes.
 _COMMAND_BYTES = 160
 
 _STREAM_DECODER = msgspec.msgpack.Decoder(Stream)
@@ -52,7 +52,8 @@ _BLOB_DECODER = msgspec.msgpack.Decoder(Blob)
 
 
 class Stuck(NamedTuple):
-    """An owner whose next records, at `at`, no object can hold; `left_bytes` stay hot for that."""
+    """An owner whose next records, at `at`, fit into no object; `left_bytes` stay hot because of
+    it."""
 
     stream_id: int
     at: Position
@@ -60,9 +61,9 @@ class Stuck(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """A pack to be put, and what the log is to be told of it. `is_full` when there may be more.
+    """A pack to put, and its description for the log. `is_full` means that there may be more.
 
-    `stuck` are owners that were passed over.
+    `stuck` are owners that were skipped.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Gathered(NamedTuple):
 
 
 class Flusher:
-    """Moves what is hot to the cold store, oldest first, a pack at a time."""
+    """Moves hot bytes to the cold store, oldest first, a pack at a time."""
 
     def __init__(
         self,
@@ -92,29 +93,29 @@ class Flusher:
         self._flush_after_ms = config.flush_after_ms
         self._folder = folder
         self._run_blocking = run_blocking
-        # What was found to be the oldest, and since when, on Trio's clock.
+        # The last owner found to be the oldest, and since when, on Trio's clock.
         self._oldest_ms: int | None = None
         self._oldest_at = 0.0
         self._asked = 0
-        # Found on the way, and not read again and again. Each is as large as an object, so there
-        # are no more than fit below the hot limit.
+        # Found on the way, and not read again each time. Each is as large as an object, so no more
+        # of them exist than fit below the hot limit.
         self._stuck: dict[bytes, Stuck] = {}
-        # For operators: how often all that was hot was flushed because somebody asked for it;
-        # what was flushed by this node, and when last, in log time.
+        # For operators: how often everything hot was flushed on request; what this node has
+        # flushed, and when last, in log time.
         self.passes = 0
         self.packs = 0
         self.bytes = 0
         self.flushed_ms: int | None = None
 
     def ask(self) -> int:
-        """Flush everything that is hot now, however young. That is done when `passes` has reached
-        the number returned."""
+        """Flush everything that is hot now, however young. It is done when `passes` has reached the
+        number returned."""
         self._asked += 1
         return self._asked
 
     @property
     def stuck_bytes(self) -> int:
-        """How much is hot that can never be flushed, as far as this node has met it."""
+        """How many hot bytes can never be flushed, as far as this node has found them."""
         return sum(stuck.left_bytes for stuck in self._stuck.values())
 
     async def round(self, lead: LeaderTerm) -> float:
@@ -123,7 +124,7 @@ class Flusher:
         until_ms = await self._due_until_ms(asked)
         if until_ms is None:
             return min(_LOOK_EVERY_S, self._flush_after_ms / 4000)
-        # Rows that a flush of ours has changed must be in the store before they are read again.
+        # Rows that our own flush has changed must be in the store before they are read again.
         await self._group.stored()
         with lead.pack() as number:
             found = await self._run_blocking(
@@ -146,7 +147,8 @@ class Flusher:
         return 0.0
 
     async def _due_until_ms(self, asked: int) -> int | None:
-        """What is hot since this log time or before is to be flushed; None while nothing is."""
+        """Bytes that have been hot since this log time or earlier are due; None if there are
+        none."""
         header = self._group.state.header
         if not header.hot_bytes:
             self.passes = asked
@@ -160,14 +162,14 @@ class Flusher:
         if now_ms - oldest >= self._flush_after_ms:
             # Not what was written just now: a busy stream would be cut into small slices.
             return now_ms - self._flush_after_ms // 2
-        # Log time stands still for as long as a clock was ahead that is put right.
+        # Log time stands still after a clock that was ahead is corrected, for as long as it was.
         if oldest != self._oldest_ms:
             self._oldest_ms, self._oldest_at = oldest, trio.current_time()
         has_waited_ms = (trio.current_time() - self._oldest_at) * 1000
         return oldest if has_waited_ms >= self._flush_after_ms else None
 
     def _pass_over(self, found: Gathered) -> None:
-        """Remember what cannot be flushed, and tell of it once."""
+        """Remember what cannot be flushed, and report it once."""
         for owner, stuck in found.stuck.items():
             before = self._stuck.get(owner)
             if before is None or before.at != stuck.at:
@@ -177,11 +179,11 @@ class Flusher:
                     record=stuck.at.record,
                     bytes=stuck.left_bytes,
                 )
-        # A look that ended early has not seen them all.
+        # A search that ended early has not seen them all.
         self._stuck = {**self._stuck, **found.stuck} if found.is_full else found.stuck
 
     async def _put(self, term: int, number: int, found: Gathered) -> bool:
-        """Put a pack and have the log refer to it; False when another leads by now."""
+        """Put a pack and make the log refer to it; False if another node leads by now."""
         name = f"{self._folder()}/{found.name}"
         await self._cold.put_verified(name, found.content)
         size = len(found.content)
@@ -212,10 +214,10 @@ def gather_pack(
     known: Mapping[bytes, Stuck] = MappingProxyType({}),
     group_id: int = 0,
 ) -> Gathered:
-    """A pack of what is stored and hot since `until_ms` or before, oldest first. Blocks.
+    """A pack of stored bytes that have been hot since `until_ms` or before, oldest first. Blocks.
 
-    What does not fit into a pack of `pack_bytes` gets one of its own, as long as an object can
-    hold that. `known` to be stuck is passed over without being read.
+    A chunk that does not fit into a pack of `pack_bytes` gets a pack of its own, if an object can
+    hold it. Owners `known` to be stuck are skipped without being read.
     """
     writer = PackWriter(group_id, term, number)
     slices: list[NewSlice] = []
@@ -230,7 +232,7 @@ def gather_pack(
             if slices and not _fits(writer, chunk, pack_bytes):
                 is_full = True
                 break
-            # In a pack a wrong chunk would be damage for ever.
+            # In a pack a wrong chunk would be permanent damage.
             assert sum(chunk.lengths) == chunk.size
             ref = writer.add(hot.stream_id, chunk)
             if writer.size > _PACK_MAX_BYTES:
@@ -255,7 +257,7 @@ def _fits(writer: PackWriter, chunk: Chunk, pack_bytes: int) -> bool:
 
 
 class _Hot(NamedTuple):
-    """A stream, or a blob, of whose `size` bytes those from `at` on are hot."""
+    """A stream, or a blob, whose `size` bytes are hot from `at` on."""
 
     owner: bytes
     stream_id: int
@@ -294,7 +296,7 @@ def _hot_owner(store: KeyValue, owner: bytes) -> _Hot | None:
 
 
 def _chunks(store: KeyValue, hot: _Hot) -> Iterator[Chunk]:
-    """What is hot of a stream or blob, a slice's worth at a time."""
+    """The hot records of a stream or blob, a slice's worth at a time."""
     if keys.blob_in_owner(hot.owner) is not None:
         return _parts(store, hot)
     return _records(store, hot)
@@ -303,7 +305,7 @@ def _chunks(store: KeyValue, hot: _Hot) -> Iterator[Chunk]:
 def _records(store: KeyValue, hot: _Hot) -> Iterator[Chunk]:
     at = hot.at
     while chunks := read_stored(store, hot.stream_id, at.record, max_bytes=SLICE_BYTES):
-        # What was read last may be large: it is better off alone.
+        # The record read last may be large: it is better off alone.
         if len(chunks) > 1 and sum(chunk.size for chunk in chunks) > 2 * SLICE_BYTES:
             chunks.pop()
         chunk = gathered(chunks, at.record, chunks[-1].end_record)

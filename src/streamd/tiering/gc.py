@@ -1,9 +1,9 @@
-"""What nothing needs any more leaves the cold store. By the leader, a little at a time.
+"""Removes what nothing needs any more from the cold store: by the leader, a little at a time.
 
-Slices of removed and trimmed streams go by a command, since all replicas have their rows. So a
-pack may have nothing alive in it; its object goes when no state that can still be restored or is
-on its way to a follower refers to it, and then its row. Each step may be done twice, or by two
-leaders that do not know of each other: nothing that is dead comes alive again.
+Slices of removed and trimmed streams go by a command, because all replicas have their rows. A pack
+may then have no live slices. Its object is deleted when no state that can still be restored, or is
+on its way to a follower, refers to it; then its row goes. Each step may be done twice, or by two
+leaders that do not know about each other: nothing that is dead comes alive again.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ from streamd.tiering.fence import Guard
 from streamd.tiering.repacking import Repacker
 from streamd.tiering.tier import LeaderTerm, PeriodicTask
 
-# Between looks at all names in the store. Orphans come of crashes and changed leaders.
+# The time between searches through all names in the store. Crashes and changes of leader cause
+# orphans.
 ORPHANS_INTERVAL_S = 3600.0
 _SLICES_PER_COMMAND = 1000
 _PACKS_PER_COMMAND = 100
-# Notes, and dead packs, remembered until their grace is over; the others wait.
+# How many notes, and dead packs, are remembered until their grace is over; the others wait.
 _MAX_REMEMBERED = 100_000
 
 _PACK = msgspec.msgpack.Decoder(Pack)
 
 
 class Removed(msgspec.Struct, rename={"repacked_packs": "compacted_packs"}):
-    """What a round removed or repacked, as ``/cluster/cold`` tells it."""
+    """What a round removed or repacked, as ``/cluster/cold`` shows it."""
 
     dropped_slices: int = 0
     deleted_packs: int = 0
@@ -74,8 +75,8 @@ class ColdGc:
         *,
         run_blocking: RunBlocking,
     ) -> None:
-        """Only in the cluster's own folder is anything ever deleted; its id may come only when the
-        node joins it."""
+        """Deletes only in the cluster's own folder; the cluster may get its id only when the node
+        joins it."""
         self._group = group
         self._store = store
         self._cold = cold
@@ -98,15 +99,15 @@ class ColdGc:
             pack_bytes=config.pack_bytes,
         )
         self._lead: LeaderTerm | None = None
-        # When a note, or that a pack is dead, was first seen by this leader, on Trio's clock: log
-        # time follows a clock of the wall, which may jump.
+        # When this leader first saw a note, or a dead pack, on Trio's clock: log time follows the
+        # wall clock, which may jump.
         self._noted_at: dict[bytes, float] = {}
         self._dead_at: dict[Place, float] = {}
         self._orphans_at = -math.inf
-        # The round that looks for orphans whatever the time.
+        # The round that looks for orphans even if it is not time for that.
         self._whole_round = 0
         self.task = PeriodicTask("garbage", self._make_round)
-        # For operators: rounds begun, and the last one that ended; what it does, and did.
+        # For operators: rounds begun, and the last one that ended; its work now, and its results.
         self.begun = 0
         self.ended = 0
         self.doing = "nothing"
@@ -114,16 +115,16 @@ class ColdGc:
         self.total = Removed()
 
     def want_round(self) -> int:
-        """Make the next round a whole one, orphans included; `ended` reaches the number that is
-        returned when it has been made."""
-        # One that is under way may have passed by what is meant.
+        """Make the next round a complete one, orphans included; `ended` reaches the returned number
+        when it is done."""
+        # A round under way may already have passed what the caller means.
         self._whole_round = self.begun + 1
         return self._whole_round
 
     async def _make_round(self, lead: LeaderTerm) -> float:
-        """Remove what can go now.
+        """Remove what can be removed now.
 
-        Raises `ColdError`, and `Unavailable` or `OutcomeUnknown` when this node leads no more.
+        Raises `ColdError`, and `Unavailable` or `OutcomeUnknown` if this node no longer leads.
         """
         if lead is not self._lead:
             self._lead, self._folder = lead, cluster_folder(self._cluster_id())
@@ -151,7 +152,7 @@ class ColdGc:
 
     async def _drop_slices(self, lead: LeaderTerm, removed: Removed) -> None:
         """Propose to forget the slices that notes name: new readers cannot find them, and earlier
-        ones had the grace period to end."""
+        readers had the grace period to finish."""
         seen: dict[bytes, float] = {}
         now = trio.current_time()
         for letter in (keys.GARBAGE, keys.TRIM):
@@ -195,10 +196,10 @@ class ColdGc:
         self._dead_at = seen
 
     async def _restorable_from(self) -> int:
-        """The first log index that the archive can restore: what was dead there is never read.
+        """The first log index that the archive can restore: packs dead by then are never read.
 
-        That is where its oldest snapshot is, unless it has the log from the first entry on. Where
-        nothing is archived yet it is not known, and nothing may go.
+        It is that of the oldest checkpoint, unless the archive has the log from its first entry.
+        While nothing is archived yet it is not known, and no pack may go.
         """
         segments = group_folder(self._folder + LOG, self._group_id)
         for found in await self._cold.page(segments, limit=1):
@@ -234,10 +235,10 @@ class ColdGc:
     # -- orphans ------------------------------------------------------------------------------
 
     async def _delete_orphans(self, lead: LeaderTerm, removed: Removed) -> None:
-        """Delete packs that no row speaks of and none ever will.
+        """Delete packs that no row mentions and none ever will.
 
-        A pack of a lower term than that of an entry that is applied here is one for ever, however
-        stale this node is; of its own term, one that nobody is at work on.
+        A pack of a lower term than that of an entry applied here is an orphan for ever, however
+        stale this node is; of the leader's own term, a pack that is not being written is one.
         """
         rested_s = trio.current_time() - self._orphans_at
         is_asked_for = self.ended < self._whole_round <= self.begun
@@ -247,7 +248,7 @@ class ColdGc:
             return
         after, folder = "", group_folder(self._folder + PACKS, self._group_id)
         while page := await self._cold.page(folder, after=after, limit=MAX_PAGE):
-            # First this, then the rows: what ends in between leaves a row.
+            # The names first, then the rows: an interruption leaves a row.
             under_way = frozenset(lead.under_way)
             await self._group.stored()
             names = [found.name for found in page]
@@ -298,6 +299,6 @@ def _orphans(
     return [
         name
         for (name, _), row in zip(old, rows, strict=True)
-        # A row may speak of another object of that number, of a leader that died over this one.
+        # A row may name another object with this number, of a leader that died over this one.
         if row is None or _PACK.decode(row).name != name
     ]

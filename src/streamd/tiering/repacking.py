@@ -1,8 +1,9 @@
-"""Packs of which little is alive, and small packs: what is alive moves together into new ones.
+"""Repacks packs with few live bytes, and small packs: their live slices move together into new
+ones.
 
-Small packs come of slow writers, who are flushed for age. Some of about the same size are merged
-into one of a class above theirs, so a byte moves as often as there are classes, and of each class
-there are fewer packs than go into one.
+Slow writers cause small packs, because their bytes are flushed for age. Packs of about the same
+size are merged into one of the next class, so a byte moves as often as there are classes, and each
+class has fewer packs than make one of the next.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ from streamd.tiering.tier import LeaderTerm
 
 log = structlog.get_logger("streamd.objectstore")
 
-# Of its slices, below this share a pack is sparse.
+# A pack is sparse if a smaller share of its slices is alive.
 _SPARSE = 0.5
-# Below this share of what packs should have a pack is small.
+# A pack is small if it has a smaller share of the configured size.
 _SMALL = 0.25
-# So many small packs of one class make one of the next, which begins at so many times the size.
+# This many small packs of one class make one of the next, which begins at this many times the size.
 _CLASS_BITS = 3
 _SMALL_AT_ONCE = 1 << _CLASS_BITS
-# What one command may move, about.
+# About how much one command may move.
 _MAX_SLICES = 10_000
 # The footer of a pack with as many slices takes less than what is left here.
 _MAX_LIVING_BYTES = MAX_OBJECT_BYTES - 4 * 1024 * 1024
-# Packs remembered to be left alone.
+# How many packs are remembered that should be left alone.
 _MAX_REMEMBERED = 100_000
 
 _SLICE = msgspec.msgpack.Decoder(ColdSlice)
 
 
 class _Living(NamedTuple):
-    """A slice that is alive, where it is now and what it holds."""
+    """A live slice, its place now and its content."""
 
     place: Place
     ref: SliceRef
@@ -56,7 +57,7 @@ class _Living(NamedTuple):
 
 
 class Repacker:
-    """Moves what is alive, a new pack at a time; in memory are that and one old one."""
+    """Moves live slices, one new pack at a time; that pack and one old one are in memory."""
 
     def __init__(
         self,
@@ -86,14 +87,14 @@ class Repacker:
         self._small: dict[int, list[StoredPack]] = {}
 
     async def begin(self) -> None:
-        """Begin with the first pack again. Raises `StorageError`."""
+        """Start again with the first pack. Raises `StorageError`."""
         self._sparse_start = self._small_start = keys.PACK
         self._small.clear()
-        # What was moved must not be found where it was.
+        # Moved slices must not be found in their former packs.
         await self._group.stored()
 
     async def repack_sparse(self, lead: LeaderTerm) -> int:
-        """Make one new pack of sparse ones; returns of how many, 0 when there are no more.
+        """Make one new pack from sparse ones; returns how many it replaces, 0 if there are no more.
 
         Raises `ColdError`, `Unavailable`, `OutcomeUnknown`.
         """
@@ -106,8 +107,8 @@ class Repacker:
             for one in packs:
                 if _looks_sparse(one.pack) and one not in self._dense and one not in self._left:
                     if not self._has_room(living, one.pack.live):
-                        # It is the first of the next pack. Looked at again for this one, which
-                        # may still be smaller than packs should be, it would never fit.
+                        # It is the first of the next pack. If this one, which may still be below
+                        # the packs' size, looked at it again, it would never fit.
                         await self._move(lead, living)
                         return emptied
                     found = await self._sparse(one)
@@ -120,7 +121,7 @@ class Repacker:
         return emptied
 
     async def repack_small(self, lead: LeaderTerm) -> int:
-        """Make one new pack of small ones; returns of how many, 0 when there are no more.
+        """Make one new pack from small ones; returns how many it replaces, 0 if there are no more.
 
         Raises `ColdError`, `Unavailable`, `OutcomeUnknown`.
         """
@@ -198,7 +199,7 @@ class Repacker:
 
 
 class _Remembered:
-    """Packs by how much was alive of them: another look at one is of use when that has changed."""
+    """Packs by how much was alive of them: another look at one is useful only after a change."""
 
     def __init__(self) -> None:
         self._live: dict[Place, int] = {}
@@ -241,9 +242,9 @@ def _is_there(row: ColdSlice, place: Place, ref: SliceRef) -> bool:
 
 
 def _write(writer: PackWriter, living: Sequence[_Living]) -> tuple[MadePack, list[MovedSlice]]:
-    """The new pack, and what is where in it. Raises `ObjectCorrupt`."""
+    """The new pack, and where each slice is in it. Raises `ObjectCorrupt`."""
     moved: list[MovedSlice] = []
-    # What follows one another in a stream is then read at once.
+    # Consecutive slices of a stream are then read in one request.
     for old in sorted(living, key=lambda one: (one.ref.stream_id, one.ref.end_record)):
         ref = writer.add(old.ref.stream_id, decode_slice(old.ref, old.content))
         moved.append(

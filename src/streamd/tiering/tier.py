@@ -1,7 +1,7 @@
 """A node's tasks on the cold store: those of every node, and those of the leader.
 
 Every task works in rounds. A round that fails because of the store, or because no leader is known,
-is repeated after a growing pause. What a round has done stays done under the next leader.
+is repeated after a growing pause. The work of a round remains done under the next leader.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ async def open_cold(
 ) -> AsyncObjectStore:
     """The cold store of the configuration, tried out.
 
-    One that does not answer within `timeout_ms` may yet: that is a warning. Raises `ConfigError`
-    for one that will never do. `run_blocking` should leave calls that are cancelled: what hangs
-    must not hold up a node that ends.
+    If it does not answer within `timeout_ms` it may do so later: that is a warning. Raises
+    `ConfigError` if it can never work. `run_blocking` should abandon cancelled calls: a call that
+    hangs must not keep a node from ending.
     """
     try:
         cold = await run_blocking(AsyncObjectStore.open, config, data_dir, run_blocking, random)
@@ -56,7 +56,7 @@ class LeaderTerm:
     def __init__(self, term: int) -> None:
         self.term = term
         self._next_number = 0
-        # Numbers of packs to which the log may yet come to refer.
+        # Numbers of packs to which the log may still come to refer.
         self.under_way: set[int] = set()
 
     @contextmanager
@@ -76,14 +76,14 @@ class LeaderTerm:
 
 
 class PeriodicTask(Generic[P]):
-    """A task in rounds. `make_round` does what is due, and returns after how many seconds it
-    should be called again."""
+    """A task in rounds. `make_round` does what is due, and returns in how many seconds to call it
+    again."""
 
     def __init__(self, name: str, make_round: Callable[P, Awaitable[float]]) -> None:
         self.name = name
         self._make_round = make_round
         self._run_now = trio.Event()
-        # For operators: why the last round failed, and when one last did not, on Trio's clock.
+        # For operators: why the last round failed, and when one last succeeded, on Trio's clock.
         self.error: str | None = None
         self._kind: type[ColdError] | None = None
         self.failures = 0
@@ -118,7 +118,7 @@ class PeriodicTask(Generic[P]):
 
     def _failed(self, error: ColdError) -> None:
         self.failures += 1
-        # Messages name objects, of which each round has another.
+        # Messages name objects, and each round names others.
         if type(error) is not self._kind:
             say = log.error if isinstance(error, ColdRefused) else log.warning
             say("a cold store task fails", task=self.name, error=str(error))
@@ -158,7 +158,7 @@ class ColdTier:
                     await self._group.leadership_changed()
 
     def run_now(self) -> None:
-        """Let the leader's tasks look for work now."""
+        """Make the leader's tasks look for work now."""
         for task in self.leader_tasks:
             task.run_now()
 
