@@ -25,26 +25,26 @@ class Kind(NamedTuple):
     cause: str
 
 
-_STORE = "the store lost or damaged it, or somebody changed it there"
+_STORE = "the store lost or damaged it, or somebody changed it in the store"
 _REMOVED = "somebody deleted it, or the store lost it"
-_FORGED = "somebody wrote it with checksums made to fit"
+_FORGED = "somebody wrote it and recomputed the checksums"
 _WRITER = "a fault of the server that wrote it, or somebody changed the store"
 _MACHINE = "a fault of the server's state machine, or entries of the log were changed"
 
 KINDS: dict[str, Kind] = {
     # Packs.
-    "pack_missing": Kind(FATAL, "a pack that a state refers to is not there", _REMOVED),
-    "pack_truncated": Kind(FATAL, "a pack is shorter or longer than it was written", _STORE),
-    "pack_damaged": Kind(ERROR, "bytes of a pack outside its slices changed", _STORE),
+    "pack_missing": Kind(FATAL, "a pack that a state refers to is missing", _REMOVED),
+    "pack_truncated": Kind(FATAL, "a pack does not have its original length", _STORE),
+    "pack_damaged": Kind(ERROR, "bytes of a pack outside its slices have changed", _STORE),
     "pack_footer_damaged": Kind(ERROR, "a pack's footer is damaged", _STORE),
     "pack_altered": Kind(
-        FATAL, "a pack's checksums hold, but it is not what its name digests", _FORGED
+        FATAL, "a pack's checksums hold, but it does not have the digest in its name", _FORGED
     ),
     "pack_replaced": Kind(
-        FATAL, "a whole pack lies under the name of another", "objects were copied over each other"
+        FATAL, "a whole pack has the name of another", "objects were copied over each other"
     ),
     "pack_orphan": Kind(
-        INFO, "a pack that no state refers to", "a flush that was cut short; it is harmless"
+        INFO, "a pack that no state refers to", "a flush was interrupted; it is harmless"
     ),
     # Slices.
     "slice_damaged": Kind(FATAL, "a slice's bytes do not have its CRC-32C", _STORE),
@@ -52,123 +52,129 @@ KINDS: dict[str, Kind] = {
         FATAL, "a slice's CRC-32C holds, but its records are not those referred to", _FORGED
     ),
     "slices_swapped": Kind(
-        FATAL, "two slices of a pack lie in each other's place", "the pack was put together wrongly"
+        FATAL, "two slices of a pack have changed places", "the pack was assembled wrongly"
     ),
     "slice_misplaced": Kind(
-        FATAL, "a slice's records are right, but said to lie elsewhere in the stream", _WRITER
+        FATAL, "a slice's records are right, but have another place in the stream", _WRITER
     ),
-    "slice_gap": Kind(FATAL, "no slice holds some records that should be in packs", _WRITER),
+    "slice_gap": Kind(FATAL, "some records that should be in packs are in no slice", _WRITER),
     "slice_overlap": Kind(ERROR, "two slices hold the same records of a stream", _WRITER),
     "slice_contradicts_log": Kind(
         FATAL, "a slice holds other bytes than the log says were appended there", _FORGED
     ),
     "slice_cuts_append": Kind(
-        ERROR, "a slice groups records into other appends than the log", _WRITER
+        ERROR, "a slice groups records into other appends than the log does", _WRITER
     ),
     "slice_not_in_log": Kind(FATAL, "a slice holds records that the log never appended", _WRITER),
     # Segments of the log.
     "segment_truncated": Kind(FATAL, "a segment of the log is cut short", _STORE),
     "segment_damaged": Kind(FATAL, "a segment of the log does not have its CRC-32C", _STORE),
     "segment_altered": Kind(
-        FATAL, "a segment's CRC-32C holds, but it is not what its name digests", _FORGED
+        FATAL, "a segment's CRC-32C holds, but it does not have the digest in its name", _FORGED
     ),
     "segment_misnamed": Kind(
         ERROR,
-        "a segment lies under the name of other entries",
+        "a segment has the name of other entries",
         "objects were copied over each other, or renamed",
     ),
     "segment_foreign": Kind(
-        FATAL, "a segment is another cluster's", "objects of two clusters were mixed"
+        FATAL, "a segment belongs to another cluster", "objects of two clusters were mixed"
     ),
     "segments_disagree": Kind(
-        FATAL, "two segments hold different entries of the same index", _FORGED
+        FATAL, "two segments hold different entries with the same index", _FORGED
     ),
     # The log.
-    "log_gap": Kind(FATAL, "entries of the log are in no segment", _REMOVED),
+    "log_gap": Kind(FATAL, "some entries of the log are in no segment", _REMOVED),
     "log_end_missing": Kind(
-        FATAL, "the log ends before the entry that was said to be archived", _REMOVED
+        FATAL, "the log ends before the last entry recorded as archived", _REMOVED
     ),
-    "history_changed": Kind(
-        FATAL, "the log is not the one that an earlier audit has judged", _FORGED
-    ),
+    "history_changed": Kind(FATAL, "the log is not the one that an earlier audit judged", _FORGED),
     "chain_broken": Kind(FATAL, "an entry does not continue the chain of checksums", _FORGED),
     "entry_damaged": Kind(FATAL, "an entry's commands cannot be decoded", _WRITER),
     "index_gap": Kind(FATAL, "indexes do not rise by one", _WRITER),
-    "term_wrong": Kind(FATAL, "a term is not the one that its place in the log needs", _WRITER),
+    "term_wrong": Kind(FATAL, "a term does not fit its place in the log", _WRITER),
     "leaders_disagree": Kind(
         FATAL, "two leaders wrote in one term", "a fault of the election, or a forged entry"
     ),
-    "stamp_back": Kind(ERROR, "the log's time goes back", "a leader's stamp was changed"),
-    "append_after_close": Kind(FATAL, "a closed stream was appended to", _MACHINE),
-    "producer_gap": Kind(ERROR, "a producer's sequence leaves numbers out", _MACHINE),
+    "stamp_back": Kind(ERROR, "log time goes back", "a leader's stamp was changed"),
+    "append_after_close": Kind(FATAL, "records were appended to a closed stream", _MACHINE),
+    "producer_gap": Kind(ERROR, "a producer's sequence skips numbers", _MACHINE),
     "producer_repeated": Kind(ERROR, "a producer's append took effect twice", _MACHINE),
     "seq_back": Kind(ERROR, "Stream-Seq does not rise", _MACHINE),
-    "refused_wrongly": Kind(ERROR, "a command was refused that had to take effect", _MACHINE),
-    "taken_wrongly": Kind(ERROR, "a command took effect that had to be refused", _MACHINE),
+    "refused_wrongly": Kind(
+        ERROR, "a command was refused although it had to take effect", _MACHINE
+    ),
+    "taken_wrongly": Kind(ERROR, "a command took effect although it had to be refused", _MACHINE),
     # States: manifests, their pieces, and what is in them.
     "manifest_truncated": Kind(FATAL, "a state's manifest is cut short", _STORE),
     "manifest_damaged": Kind(FATAL, "a state's manifest is damaged", _STORE),
     "manifest_altered": Kind(
-        FATAL, "a manifest's CRC-32C holds, but it is not what its name digests", _FORGED
+        FATAL, "a manifest's CRC-32C holds, but it does not have the digest in its name", _FORGED
     ),
     "manifest_stale": Kind(
         FATAL,
-        "a manifest is that of another state than its name says",
+        "a manifest describes another state than its name says",
         "an older object was copied over it",
     ),
     "manifest_foreign": Kind(
-        FATAL, "a manifest is another cluster's", "objects of two clusters were mixed"
+        FATAL, "a manifest belongs to another cluster", "objects of two clusters were mixed"
     ),
     "manifest_off_log": Kind(
-        FATAL, "a state is said to be of a log other than the archived one", _FORGED
+        FATAL, "a state belongs to another log than the archived one", _FORGED
     ),
-    "piece_missing": Kind(FATAL, "a piece that a manifest names is not there", _REMOVED),
+    "piece_missing": Kind(FATAL, "a piece that a manifest names is missing", _REMOVED),
     "piece_truncated": Kind(FATAL, "a piece of a state is cut short", _STORE),
     "piece_damaged": Kind(FATAL, "a piece of a state does not have its CRC-32C", _STORE),
     "piece_altered": Kind(
-        FATAL, "a piece's CRC-32C holds, but it is not what its name digests", _FORGED
+        FATAL, "a piece's CRC-32C holds, but it does not have the digest in its name", _FORGED
     ),
     "piece_of_other_state": Kind(FATAL, "a manifest names the piece of another state", _FORGED),
     "piece_orphan": Kind(
-        INFO, "a piece that no manifest names", "a state whose writing was cut short"
+        INFO, "a piece that no manifest names", "writing a state was interrupted; it is harmless"
     ),
     "row_damaged": Kind(FATAL, "a row of a state cannot be decoded", _WRITER),
-    "stream_lost": Kind(FATAL, "the log has a stream that the state has not", _MACHINE),
-    "stream_unknown": Kind(FATAL, "the state has a stream that the log has not", _MACHINE),
-    "tail_differs": Kind(FATAL, "a stream's tail is not where the log leads to", _MACHINE),
-    "bytes_differ": Kind(FATAL, "a stream's bytes are not those in the log", _MACHINE),
+    "stream_lost": Kind(FATAL, "the log has a stream that the state lacks", _MACHINE),
+    "stream_unknown": Kind(FATAL, "the state has a stream that the log lacks", _MACHINE),
+    "tail_differs": Kind(FATAL, "a stream's tail differs from the log's", _MACHINE),
+    "bytes_differ": Kind(FATAL, "a stream's bytes differ from the log's", _MACHINE),
     "closed_differs": Kind(ERROR, "whether a stream is closed differs from the log", _MACHINE),
-    "producer_differs": Kind(ERROR, "what is known of a producer differs from the log", _MACHINE),
-    "trim_lost": Kind(ERROR, "a stream's snapshot or trim is not the log's", _MACHINE),
-    "fork_moved": Kind(FATAL, "a fork leaves its source elsewhere than the log says", _MACHINE),
-    "expiry_lost": Kind(ERROR, "a stream's expiry is not the log's", _MACHINE),
-    "settings_differ": Kind(ERROR, "a stream's settings are not the log's", _MACHINE),
-    "bucket_differs": Kind(ERROR, "a bucket is not what the log leads to", _MACHINE),
+    "producer_differs": Kind(
+        ERROR, "a producer's epoch or sequence differs from the log", _MACHINE
+    ),
+    "trim_lost": Kind(ERROR, "a stream's snapshot or trim differs from the log's", _MACHINE),
+    "fork_moved": Kind(
+        FATAL, "a fork leaves its source at another place than the log says", _MACHINE
+    ),
+    "expiry_lost": Kind(ERROR, "a stream's expiry differs from the log's", _MACHINE),
+    "settings_differ": Kind(ERROR, "a stream's settings differ from the log's", _MACHINE),
+    "bucket_differs": Kind(ERROR, "a bucket differs from the log's", _MACHINE),
     "counts_differ": Kind(WARNING, "totals in a state are not the sums of its rows", _MACHINE),
     # Pointers to the archive's end.
     "end_damaged": Kind(WARNING, "a pointer to the archive's end is damaged", _STORE),
     "end_truncated": Kind(WARNING, "a pointer to the archive's end is cut short", _STORE),
-    "end_altered": Kind(
-        WARNING, "a pointer to the archive's end is not what its name says", _FORGED
+    "end_altered": Kind(WARNING, "a pointer to the archive's end does not match its name", _FORGED),
+    "end_off_log": Kind(
+        FATAL, "the archive's end names an entry that the log does not have", _FORGED
     ),
-    "end_off_log": Kind(FATAL, "the archive's end names another entry than the log has", _FORGED),
     # A live cluster.
     "live_lost": Kind(FATAL, "the cluster does not serve a stream that the log has", _MACHINE),
-    "live_differs": Kind(FATAL, "the cluster serves other bytes than the log has", _MACHINE),
+    "live_differs": Kind(FATAL, "the cluster serves other bytes than the log", _MACHINE),
     "live_tail_differs": Kind(FATAL, "the cluster's tail is before the archived one", _MACHINE),
     "live_state_differs": Kind(
-        ERROR, "the cluster tells another state of a stream than the log", _MACHINE
+        ERROR, "the cluster reports another state of a stream than the log", _MACHINE
     ),
     # Anything.
     "object_unreadable": Kind(
-        FATAL, "the store cannot serve an object, though it serves others", "a damaged disk"
+        FATAL, "the store cannot serve an object, but serves others", "a damaged disk"
     ),
     "format_unknown": Kind(
         ERROR, "an object has a later format than this audit knows", "use the audit of that release"
     ),
-    "object_unknown": Kind(INFO, "an object that has no place here", "somebody put it there"),
+    "object_unknown": Kind(INFO, "an object that does not belong here", "somebody put it there"),
     "not_audited": Kind(
-        WARNING, "something could not be judged", "what it is judged by is missing or damaged"
+        WARNING,
+        "something could not be judged",
+        "what it must be compared with is missing or damaged",
     ),
 }
 

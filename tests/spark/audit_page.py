@@ -30,7 +30,7 @@ def damages_table(kinds_of: dict[str, list[str]]) -> str:
 
 
 def _header(catalogue: Catalogue) -> list[str]:
-    return [f"| {catalogue.title}: what was done | is told as |", "| --- | --- |"]
+    return [f"| {catalogue.title}: the damage | is reported as |", "| --- | --- |"]
 
 
 def _row(title: str, kinds: list[str]) -> str:
@@ -44,7 +44,7 @@ def _row(title: str, kinds: list[str]) -> str:
 def kinds_table() -> str:
     """One line for each kind of finding, the worst first."""
     lines = [
-        "| Kind | Severity | What is wrong | What usually makes it so |",
+        "| Kind | Severity | What is wrong | Usual cause |",
         "| --- | --- | --- | --- |",
     ]
     for severity in SEVERITIES:
