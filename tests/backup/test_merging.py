@@ -57,8 +57,8 @@ def test_a_merge_does_not_bring_back_segments_removed_meanwhile(tmp_path: Path) 
         archive, group = leader.node.archive, leader.node.group
         assert archive is not None
         target = archive.target
-        snapshots = Checkpointer(target, SETTINGS, random=Random(5))
-        kept = await snapshots.begin_archive()
+        checkpointer = Checkpointer(target, SETTINGS, random=Random(5))
+        kept = await checkpointer.begin_archive()
         # The checkpoint becomes as old as the retention.
         await trio.sleep(20)
         [run] = runs(await target.objects.catalog())
@@ -67,7 +67,7 @@ def test_a_merge_does_not_bring_back_segments_removed_meanwhile(tmp_path: Path) 
             nursery.start_soon(Merger(target).make_round, LeaderTerm(group.term))
             await all_added.wait()
             leader.disk_s = 0.001
-            await snapshots.remove_old()
+            await checkpointer.remove_old()
         catalog = await target.objects.catalog()
         assert catalog.bases() == [kept.index]
         assert not catalog.segments
@@ -85,8 +85,8 @@ def test_a_deposed_leaders_merge_does_not_bring_back_what_its_successor_removed(
         archive, others = leader.node.archive, other.node.archive
         assert archive is not None
         assert others is not None
-        snapshots = Checkpointer(others.target, SETTINGS, random=Random(5))
-        kept = await snapshots.begin_archive()
+        checkpointer = Checkpointer(others.target, SETTINGS, random=Random(5))
+        kept = await checkpointer.begin_archive()
         await trio.sleep(20)
         await leader.node.group.propose(append("a", b"new"))
         await trio.sleep(2)
@@ -105,7 +105,7 @@ def test_a_deposed_leaders_merge_does_not_bring_back_what_its_successor_removed(
             assert leader.node.administration is not None
             await leader.node.administration.perform(Transfer(other.node_id))
             await wait_until(lambda: other.leads)
-            await snapshots.remove_old()
+            await checkpointer.remove_old()
         catalog = await others.target.objects.catalog()
         assert catalog.bases() == [kept.index]
         assert catalog.gaps() == []
@@ -120,12 +120,12 @@ def test_a_late_put_of_a_removed_object_is_removed_when_leadership_changes(tmp_p
         archive = leader.node.archive
         assert archive is not None
         target, contents = archive.target, machines.objects.contents
-        snapshots = Checkpointer(target, SETTINGS, random=Random(5))
-        await snapshots.begin_archive()
+        checkpointer = Checkpointer(target, SETTINGS, random=Random(5))
+        await checkpointer.begin_archive()
         await trio.sleep(20)
         await leader.node.group.propose(append("a", b"new"))
         await trio.sleep(2)
-        await snapshots.remove_old()
+        await checkpointer.remove_old()
         name = target.folder + min(name for name in contents if ".segment" in name).split("/", 1)[1]
         assert name not in machines.objects.contents
         await target.cold.put(name, contents[name])

@@ -180,9 +180,9 @@ async def test_a_new_checkpoint_does_not_replace_a_missing_archive(
         # The next check comes late.
         await append_to(node, "s0", b"x")
         await archived(node)
-        node_snapshots = len(files(tmp_path, "manifest"))
+        checkpoints = len(files(tmp_path, "manifest"))
         await a_round(node, "snapshot")
-        assert len(files(tmp_path, "manifest")) > node_snapshots
+        assert len(files(tmp_path, "manifest")) > checkpoints
         for _ in range(2):
             scrub = await looked(node)
             assert scrub.lost is not None

@@ -41,12 +41,12 @@ async def test_a_restore_from_its_checkpoint_or_from_its_log_has_the_same_state(
     tmp_path: Path,
 ) -> None:
     written = write(tmp_path, Shape(megabytes=20, entries=2_000))
-    from_snapshot = await said_by_restored(tmp_path, "from-snapshot")
+    from_checkpoint = await said_by_restored(tmp_path, "from-snapshot")
     for manifest in (tmp_path / "cold").rglob("*.manifest"):
         manifest.unlink()
     from_log = await said_by_restored(tmp_path, "from-log")
     assert written.packs == 2
-    assert from_snapshot.rows == from_log.rows
+    assert from_checkpoint.rows == from_log.rows
     assert sum(stream.size for stream in streams_of(from_log).values()) == written.record_bytes
 
 

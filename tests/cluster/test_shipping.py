@@ -132,7 +132,7 @@ def test_after_a_broken_connection_the_transfer_continues_with_the_next_piece(pl
             await trio.sleep(8)
             machines.heal()
         await wait_until(lambda: has_caught_up(lagging, leader))
-        assert leader.calls["open"] == 1, "one snapshot, whatever became of the connections"
+        assert leader.calls["open"] == 1, "one Raft snapshot, whatever happened to the connections"
         assert leader.calls["piece"] <= 2 * lagging.calls["take"]
         assert leader.calls["close"] == 1
         assert await content(lagging) == await content(leader)
@@ -170,7 +170,7 @@ def test_a_transfer_to_a_vanished_follower_fails_and_another_begins_on_its_retur
         await wait_until(
             lambda: flow(leader, lagging) != "snapshot", shipping.PATIENCE_S + _BOUND_S
         )
-        assert leader.calls["close"] == 1, "a snapshot that is held takes up disk"
+        assert leader.calls["close"] == 1, "a held Raft snapshot takes up disk space"
         machines.start(lagging)
         await wait_until(lambda: has_caught_up(lagging, leader))
         assert leader.calls["open"] == 2

@@ -31,13 +31,13 @@ _WRITES = frozenset({"create", "append", "close", "delete"})
 
 
 def check(operations: Sequence[Operation], removed: Collection[str] = ()) -> Report:
-    """Everything that is wrong with a history of any number of streams.
+    """All findings in a history of any number of streams.
 
     `removed` names the nodes that were removed from the cluster in the course of it.
 
     Raises MalformedHistory when it was not recorded by the rules.
     """
-    # Millions of small objects are made and none forms a cycle: looking for some takes long.
+    # Millions of small objects without cycles: garbage collection would take long.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -90,7 +90,7 @@ def _check_clients(operations: Iterable[Operation]) -> None:
 def _check_patience(
     operations: Iterable[Operation], removed: Collection[str], report: Report
 ) -> None:
-    """A node that answers finds out what became of a write, or has tried for so long.
+    """A node that answers knows the outcome of a write, or has waited for so long.
 
     The limit is that of `streamd.group`: clients have a clock of their own, and hear later. Only a
     node that was removed cannot find out: its session went with it.
@@ -118,7 +118,7 @@ def _check_stream(name: str, lives: dict[int, list[Operation]], report: Report) 
     gathered = [gather(name, number, lives[number]) for number in sorted(lives)]
     for life, following in pairwise(gathered):
         life.next_begins_ns = min((c.invoked_ns for c in following.creates), default=sys.maxsize)
-    # The last first: an append that strayed into a later life is not missing from its own.
+    # The last life first: an append that strayed into a later life is not missing from its own.
     for life in reversed(gathered):
         others = [other for other in gathered if other is not life]
         settle_content(life, others)
@@ -167,7 +167,8 @@ def _check_tokens(life: Life) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints findings. Returns 0 if there are none, 1 if there are, 2 if it cannot tell."""
+    """Print the findings. Returns 0 without findings, 1 with findings, 2 for a malformed
+    history."""
     parser = argparse.ArgumentParser(prog="python -m tests.jepsen_like.checker")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="history, JSON lines")
     parser.add_argument(

@@ -1,7 +1,7 @@
-"""Clients of a cluster under test: they write, read and follow, and record what they are told.
+"""Clients of a cluster under test: they write, read and follow, and record the answers.
 
-Each client is a thread. One that is *pinned* stays with its node whatever becomes of it; one that
-*roams* goes on to the next node when one disappoints it.
+Each client is a thread. A *pinned* client stays with its node whatever happens to it; a *roaming*
+one goes to the next node after a failure.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tests.jepsen_like import history
 from tests.jepsen_like.history import Pending, Recorder, Stamp
 
 TEXT = {"Content-Type": "text/plain"}
-# Shorter than a node waits for a leader: clients lose patience, and their writes go on alone.
+# Shorter than a node waits for a leader: clients time out, and their writes continue without them.
 PATIENCE_S = 3.0
-# Short enough that a node that stands still for long finds reads that were sent meanwhile.
+# Short enough that a paused node finds reads that were sent meanwhile.
 _READ_PATIENCE_S = 1.0
 _SSE_PATIENCE_S = 1.5
 _PAUSE_S = 0.05
@@ -30,11 +30,11 @@ _EPOCH_APPENDS = 40
 
 
 class NotSent(Exception):
-    """No connection: the request certainly reached nobody."""
+    """No connection: the request reached no node."""
 
 
 class NoAnswer(Exception):
-    """The connection broke or time ran out: nobody knows what became of the request."""
+    """The connection broke or timed out: the outcome is unknown."""
 
 
 class Reply(NamedTuple):
@@ -105,14 +105,14 @@ class Surroundings:
 
     def __init__(self, ports: dict[int, int], recorder: Recorder) -> None:
         self.ports = ports
-        # Where roaming clients may go.
+        # The nodes that roaming clients may use.
         self.open_to_all = set(ports)
         self.recorder = recorder
         self.no_more_writes = threading.Event()
         self.stopping = threading.Event()
         self.think_s = 0.01
         self.streams: list[str] = []
-        # Whatever no client can explain: an answer no node may ever give.
+        # Answers that no node may ever give.
         self.problems: list[str] = []
         self.counts: Counter[str] = Counter()
 
@@ -138,7 +138,7 @@ class Client(threading.Thread):
     # -- for the subclasses -------------------------------------------------------------------
 
     def step(self) -> None:
-        """One operation, or a few. Raises nothing that a node can cause."""
+        """Carry out one operation, or a few. Raises nothing that a node can cause."""
         raise NotImplementedError
 
     def run(self) -> None:
@@ -179,7 +179,7 @@ class Client(threading.Thread):
         headers: Mapping[str, str],
         body: bytes | None = None,
     ) -> Reply | None:
-        """The answer to a write, unless it was no answer: then that is recorded."""
+        """The answer to a write; None once its absence is recorded."""
         try:
             reply = self.ask(method, path_of(stream), headers, body)
         except NotSent:
@@ -232,7 +232,7 @@ def path_of(stream: str) -> str:
 
 
 class Appender(Client):
-    """Appends without a stamp; what it does not know it lets be."""
+    """Appends without a stamp, and does not retry unknown outcomes."""
 
     def __init__(self, surroundings: Surroundings, label: str, node_id: int, pinned: bool) -> None:
         super().__init__(surroundings, label, node_id, pinned)
@@ -256,8 +256,8 @@ class Appender(Client):
 class Producer(Client):
     """An idempotent producer: retries through any node until its append is acknowledged.
 
-    Now and then it begins a new epoch, and its former self, which has not heard of that, tries to
-    append once more.
+    Now and then it begins a new epoch, and its former self, unaware of that, tries to append once
+    more.
     """
 
     def __init__(self, surroundings: Surroundings, label: str, node_id: int, stream: str) -> None:
@@ -321,7 +321,7 @@ class Producer(Client):
 
 
 class ShortLived(Client):
-    """Makes streams, writes to them a little, closes them, and deletes some."""
+    """Creates streams, writes to them a little, closes them, and deletes some."""
 
     def __init__(self, surroundings: Surroundings, label: str, node_id: int) -> None:
         super().__init__(surroundings, label, node_id, pinned=False)
@@ -370,7 +370,7 @@ class ShortLived(Client):
 
 
 class Reader(Client):
-    """Reads on from where it was, from the start, or the tail; linearizably, as is the default."""
+    """Reads from its last offset, the start, or the tail; linearizably, which is the default."""
 
     only_reads = True
     patience_s = _READ_PATIENCE_S
@@ -464,7 +464,7 @@ class Follower(Client):
 
     def _delivered(self, pending: Pending, data: bytes, control: dict[str, object]) -> None:
         self.offset = str(control["streamNextOffset"])
-        # That it is up to date is what this node knew; only other reads promise more.
+        # "Up to date" is this node's knowledge; only other reads promise more.
         pending.ok(data=data, next_offset=self.offset)
         self.succeeded(pending)
 

@@ -19,7 +19,7 @@ from tests.support import tether
 from tests.support.ports import unused_port
 
 ELECTION_TIMEOUT_S = 1.0
-# One election, and what a busy machine takes for it.
+# One election on a busy machine.
 ONE_ELECTION_S = 4 * ELECTION_TIMEOUT_S
 
 _DEADLINE_S = 45.0
@@ -37,7 +37,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _DEA
 
 
 class NodeProcess:
-    """One node: its process, which comes and goes, and its data, which stays."""
+    """One node: its process, which may be restarted, and its data."""
 
     def __init__(self, node_id: int, directory: Path, environment: Mapping[str, str]) -> None:
         self.node_id = node_id
@@ -80,7 +80,7 @@ class NodeProcess:
         return self.process.wait(timeout_s)
 
     def kill(self) -> None:
-        """End it without a chance to tidy up; harmless when it has ended."""
+        """Kill it; harmless if it has ended."""
         if self.is_alive:
             self.signal(signal.SIGKILL)
             self.wait()
@@ -97,7 +97,7 @@ class NodeProcess:
         self.signal(signal.SIGCONT)
 
     def output(self) -> str:
-        """All it has printed so far, in all its lives."""
+        """Its output so far, from all its processes."""
         return self.log_path.read_text(errors="replace")
 
     def get(self, path: str) -> tuple[int, bytes] | None:
@@ -124,7 +124,7 @@ class NodeProcess:
             connection.close()
 
     def status(self) -> dict[str, Any] | None:
-        """What it says of itself and the cluster, or None when it does not answer."""
+        """Its status and the cluster's, or None if it does not answer."""
         answer = self.get("/cluster/status")
         return json.loads(answer[1]) if answer is not None and answer[0] == 200 else None
 
@@ -144,10 +144,10 @@ class ClusterProcesses:
         environment: Mapping[str, str] | None = None,
         proxied: bool = True,
     ) -> None:
-        """Without proxies links cannot be broken, and need not be in the clear."""
+        """Without proxies links cannot be broken, and may use TLS."""
         self.directory = directory
         self.links = Links()
-        # How many workloads there have been.
+        # The number of workloads so far.
         self.runs = 0
         self.nodes: dict[int, NodeProcess] = {}
         self._proxies: list[FaultProxy] = []
@@ -185,14 +185,14 @@ class ClusterProcesses:
         return node
 
     def start_newcomer(self, node_id: int) -> NodeProcess:
-        """A node that can be added from now on: until it listens, nobody answers there."""
+        """A node that can be added; it must listen before it can answer."""
         node = self.prepare_newcomer(node_id)
         node.start()
         wait_until(lambda: node.get("/healthz") is not None, f"node {node_id} serves")
         return node
 
     def peer_address(self, node_id: int) -> str:
-        """Where peers reach a node."""
+        """The address at which peers reach a node."""
         environment = self.nodes[node_id].environment
         listen = environment["STREAMD_CLUSTER_LISTEN"]
         return environment.get("STREAMD_CLUSTER_ADVERTISE", listen)
@@ -225,12 +225,12 @@ class ClusterProcesses:
             self.show_logs()
 
     def show_logs(self) -> None:
-        """Print the end of what each node has printed, and where the whole of it is."""
+        """Print the end of each node's output, and the path of the whole output."""
         for node in self.nodes.values():
             if node.log_path.exists():
                 print(f"-- node {node.node_id}, {node.log_path}\n{node.output()[-6000:]}")
 
-    # -- what can be waited for ---------------------------------------------------------------
+    # -- conditions to wait for ---------------------------------------------------------------
 
     @property
     def alive(self) -> list[NodeProcess]:
@@ -242,12 +242,12 @@ class ClusterProcesses:
             wait_until(node.is_ready, f"node {node.node_id} ready")
 
     def statuses(self) -> dict[int, dict[str, Any]]:
-        """What the nodes that answer say."""
+        """The statuses of the nodes that answer."""
         told = {node.node_id: node.status() for node in self.alive}
         return {node_id: status for node_id, status in told.items() if status is not None}
 
     def leader(self, *, but: int = 0, among: Iterable[int] | None = None) -> NodeProcess:
-        """Wait for a leader, of the latest term anybody knows of, other than `but`."""
+        """Wait for a leader of the latest known term, other than `but`."""
         candidates = set(among if among is not None else self.nodes) - {but}
         found: list[int] = []
 
@@ -296,7 +296,7 @@ class ClusterProcesses:
 
 
 def status_of(node: NodeProcess) -> dict[str, Any]:
-    """What a node that must answer says."""
+    """The status of a node that must answer."""
     status = node.status()
     assert status is not None
     return status
@@ -307,7 +307,7 @@ def term_of(node: NodeProcess) -> int:
 
 
 def cut_log_beyond(nodes: Iterable[NodeProcess], index: int) -> None:
-    """Store the states of nodes and cut their logs until all begin after an entry."""
+    """Store the states of nodes and compact their logs until all begin after an entry."""
     for node in nodes:
 
         def is_cut(node: NodeProcess = node) -> bool:

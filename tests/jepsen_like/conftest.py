@@ -12,10 +12,10 @@ from tests.jepsen_like.cluster_processes import ClusterProcesses
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    """A fresh cluster, for a test that leaves it other than it was."""
+    """A fresh cluster, for a test that changes it permanently."""
     with ClusterProcesses(tmp_path) as cluster:
         yield cluster
-        # Shown only for a test that failed, to which this belongs like all it prints.
+        # Shown only for a failed test, as part of its output.
         cluster.show_logs()
 
 

@@ -1,4 +1,4 @@
-"""What a stream's log finally holds, and where in it each append stands."""
+"""The final log of a stream, and the place of each append in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.jepsen_like.findings import Anomaly, Finding, MalformedHistory, shown
 from tests.jepsen_like.history import Operation
 
 _EARLIEST = 0
-# Stands for bytes nobody saw, in a log pieced together; no byte is this character.
+# Stands for unseen bytes in a reconstructed log; no byte is this character.
 _UNSEEN = "\ue000"
 _RANK = {"ok": 0, "unknown": 1, "fail": 2}
 
@@ -54,10 +54,10 @@ class Life:
     reads: list[Operation] = field(default_factory=list)
     heads: list[Operation] = field(default_factory=list)
     finals: list[Operation] = field(default_factory=list)
-    # One operation for each payload, its retries merged into it.
+    # One operation for each payload, merged with its retries.
     appends: dict[str, Operation] = field(default_factory=dict)
     retries: dict[str, list[Operation]] = field(default_factory=dict)
-    # Whatever was refused, of any kind and before merging.
+    # Every refused operation, of any kind and before merging.
     refused: list[Operation] = field(default_factory=list)
     # The lengths of the payloads, longest first.
     lengths: list[int] = field(default_factory=list)
@@ -126,7 +126,7 @@ def gather(stream: str, incarnation: int, operations: list[Operation]) -> Life:
 
 
 def _merge(attempts: list[Operation]) -> Operation:
-    """One operation that is what the attempts of one append are together."""
+    """Merge the attempts of one append into one operation."""
     best = min(attempts, key=lambda attempt: (_RANK[attempt.outcome], attempt.duplicate))
     able = [a.invoked_ns for a in attempts if a.outcome != "fail"] or [best.invoked_ns]
     acknowledged = [a.returned_ns for a in attempts if a.outcome == "ok"] or [best.returned_ns]
@@ -134,7 +134,8 @@ def _merge(attempts: list[Operation]) -> Operation:
 
 
 def settle_content(life: Life, others: list[Life]) -> None:
-    """Decides what the log is: the final reads if there are any, else all that was seen of it."""
+    """Determine the log: by the final reads if there are any, otherwise by everything seen of
+    it."""
     finals = [final for final in life.finals if final.outcome == "ok"]
     if not finals:
         # Appends to other lives may have strayed into this one.
@@ -157,7 +158,7 @@ def settle_content(life: Life, others: list[Life]) -> None:
 
 
 def _piece_together(life: Life, most: int) -> str:
-    """What was seen of a log that can hold no more than `most` bytes."""
+    """The seen parts of a log of at most `most` bytes."""
     position = life.offsets.position
     seen = [
         (position(append.next_offset), append.payload)

@@ -1,4 +1,4 @@
-"""Ways to spoil a good history, each with the name by which it must be found."""
+"""Ways to corrupt a good history, each with the anomaly that must be found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _SOME = 4
 
 @dataclass
 class World:
-    """A finished simulation, with a pause before its final reads in which to plant things."""
+    """A finished simulation with a pause before its final reads, in which corruptions are
+    planted."""
 
     history: list[Operation]
     stream: SimulatedStream

@@ -1,4 +1,4 @@
-"""Whether a live reader was given what it had to be: every acknowledged append, once, in order."""
+"""Whether a live reader got every acknowledged append, once, in order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def fault_in_delivery(operations: Sequence[Operation], reader: str, stream: str)
 
 
 def _diverged(final: str, given: Sequence[Operation]) -> str:
-    """The first piece that is not what stands in the stream where it should go on."""
+    """The first piece that differs from the stream at the place where the reader should
+    continue."""
     place = 0
     for number, piece in enumerate(given):
         if not final.startswith(piece.data, place):

@@ -34,9 +34,9 @@ class _Link:
     is_cut: bool = False
     delay_s: float = 0.0
     jitter_s: float = 0.0
-    # Of each chunk, that the connection breaks instead of carrying it.
+    # The probability, for each chunk, that the connection breaks instead.
     break_probability: float = 0.0
-    # After so many bytes the connection breaks, again and again.
+    # The connection breaks each time after so many bytes.
     break_every_bytes: int = 0
     carried_bytes: int = 0
 
@@ -59,7 +59,7 @@ class Links:
         self.counts: Counter[str] = Counter()
 
     def cut(self, sender: int, receiver: int) -> None:
-        """Nothing that `sender` sends reaches `receiver` any more."""
+        """From now on, nothing that `sender` sends reaches `receiver`."""
         with self._changed:
             self._link(sender, receiver).is_cut = True
 
@@ -86,13 +86,13 @@ class Links:
                     link.break_probability = break_probability
 
     def break_every(self, sender: int, receiver: int, size: int) -> None:
-        """Let a link break again and again, each time that it has carried so many bytes."""
+        """Let a link break each time it has carried so many bytes."""
         with self._changed:
             link = self._link(sender, receiver)
             link.break_every_bytes, link.carried_bytes = size, 0
 
     def heal(self) -> None:
-        """All links are as new; what was held back goes on its way."""
+        """All links work again; bytes held back are delivered."""
         with self._changed:
             self._links.clear()
             self._changed.notify_all()
@@ -132,7 +132,7 @@ class FaultProxy:
         _start(self._accept)
 
     def close(self) -> None:
-        """Accept nobody any more; connections end with the nodes they belong to."""
+        """Stop accepting; connections end with the nodes they belong to."""
         # Closing alone does not wake a thread that is in accept().
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -148,7 +148,7 @@ class FaultProxy:
     def _serve(self, dialler: socket.socket) -> None:
         try:
             hello, dialler_id = _read_hello(dialler)
-            # Who dials over a cut link sees no connection refused: it hears nothing at all.
+            # A dialler over a cut link hears nothing at all, instead of a refusal.
             if not self._links.pass_through(dialler_id, self._node_id):
                 raise ConnectionResetError
             acceptor = socket.create_connection(self._target, timeout=_CONNECT_TIMEOUT_S)

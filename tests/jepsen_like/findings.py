@@ -1,4 +1,4 @@
-"""The names of what can be wrong with a history, and how it is reported."""
+"""The names of anomalies, and how they are reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.jepsen_like.history import Operation
 
 
 class Anomaly(Enum):
-    """What a finding is called. docs/jepsen.md says how to read each."""
+    """The names of findings. docs/jepsen.md says how to read each."""
 
     LOST_WRITE = "lost write"
     DUPLICATE = "duplicate"
@@ -44,7 +44,7 @@ class MalformedHistory(Exception):
 
 
 def shown(text: str, most: int = 40) -> str:
-    """Content as a message shows it."""
+    """Content as shown in a message."""
     return repr(text) if len(text) <= most else f"{text[:most]!r}… ({len(text)} bytes)"
 
 

@@ -1,4 +1,4 @@
-"""Clients that leave in the middle of an append, or before they are told what became of it."""
+"""Clients that leave in the middle of an append, or before its answer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _PAUSE_S = 0.2
 
 
 class Hasty(Client):
-    """By turns: sends half a body and leaves, which must have no effect at all; or all of it and
-    leaves at once, which may have its effect once."""
+    """In turn: sends half a body and leaves, which must have no effect; or the whole body and
+    leaves at once, which may take effect once."""
 
     def __init__(self, surroundings: Surroundings, label: str, node_id: int) -> None:
         super().__init__(surroundings, label, node_id, pinned=False)

@@ -1,4 +1,4 @@
-"""What clients did and what they were told: one JSON line per operation.
+"""The operations of clients and their answers: one JSON line per operation.
 
 A line is written when its operation returns, with one `write` to a file opened for appending, so
 threads, tasks and processes may share a file. Times are CLOCK_MONOTONIC nanoseconds, which all
@@ -49,19 +49,19 @@ class Operation(msgspec.Struct, omit_defaults=True, gc=False):
     stream: str
     # Counts the lives of one path: 0, and one more for each creation after a deletion.
     incarnation: int = 0
-    # What was sent with a create, append or close.
+    # The body of a create, append or close.
     payload: str = ""
     closes: bool = False
     stamp: Stamp | None = None
     # Where the client stood: an offset, "-1" for the start, "now" for the tail.
     offset: str = ""
     node: str = ""
-    # What came back.
+    # The answer.
     data: str = ""
     next_offset: str = ""
     up_to_date: bool = False
     closed: bool = False
-    # A retry was recognised, or a create found its stream there already: no effect of its own.
+    # A retry was recognised, or a create found its stream: no effect of its own.
     duplicate: bool = False
     refusal: str = ""
 
@@ -99,7 +99,7 @@ class Pending:
         self._recorder._returned(self, "fail")
 
     def unknown(self, reason: str = "") -> None:
-        """It may have had its effect, or have it later. Its client id must not be used again."""
+        """It may have taken effect, or may do so later. Its client id must not be used again."""
         self.operation.refusal = reason
         self._recorder._returned(self, "unknown")
 
@@ -165,7 +165,7 @@ class Recorder:
         return id(pending) in self._pending
 
     def close(self) -> None:
-        """Writes what has not returned as unknown, and closes the file."""
+        """Write operations that have not returned as unknown, and close the file."""
         for pending in list(self._pending.values()):
             pending.unknown("the run ended")
         os.close(self._file)

@@ -1,4 +1,4 @@
-"""What clients saw of a stream, against its log and against time.
+"""What clients saw of a stream, compared with its log and with time.
 
 A stream's state only grows: `2 * tail`, one more when it is closed, `_GONE` when it is deleted.
 Every operation says "at some moment before I returned the state was at least this" (a floor), or
@@ -48,7 +48,7 @@ def _pinned(bounds: _Bounds, operation: Operation, state: int) -> None:
 
 
 class _ClosePoint:
-    """Where the stream was closed, if anyone was told that it was."""
+    """Where the stream was closed, if an answer said that it was."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
@@ -235,7 +235,7 @@ def _check_closed_answer(
 def _classify(
     life: Life, others: list[Life], read: Operation, start: int, end: int
 ) -> tuple[Anomaly, str]:
-    """What is wrong with a read that is not the log's bytes at its offset."""
+    """The fault of a read whose bytes are not those of the log at its offset."""
     data, content = read.data, life.content
     if start < 0 or end < 0:
         return Anomaly.INCONSISTENT_OFFSETS, "no offset"

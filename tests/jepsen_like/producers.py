@@ -1,4 +1,4 @@
-"""Idempotent producers: each sequence number once, in order, and never from an epoch gone by."""
+"""Idempotent producers: each sequence number once, in order, and never from an earlier epoch."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ class SimulatedStream:
         return "".join(self.pieces)
 
     def take_effect(self, operation: Operation, limit: int) -> None:
-        """Does it and fills in the answer; a range read returns at most `limit` records."""
+        """Carry out an operation and fill in the answer; a range read returns at most `limit`
+        records."""
         operation.outcome = "ok"
         if self.is_deleted and operation.kind != "create":
             operation.outcome, operation.refusal = "fail", NOT_FOUND
@@ -116,13 +117,13 @@ class Simulation:
         self.do("creator", "create")
 
     def do(self, client: str, kind: Kind, **fields: object) -> Operation:
-        """One operation from beginning to end, with nothing else meanwhile."""
+        """Carry out one operation with no other at the same time."""
         operation = self.begin(client, kind, **fields)
         self.stream.take_effect(operation, 1 << 30)
         return self.end(operation)
 
     def pause(self) -> int:
-        """Lets time pass in which nothing happens; returns where in it something may be put."""
+        """Let time pass without operations. Returns a time in it at which something may be put."""
         self.now_ns += 100
         return self.now_ns - 90
 
@@ -144,7 +145,7 @@ class Simulation:
         return f"<{self._payloads}>"
 
     def step(self, may_close: bool = True) -> None:
-        """One client goes on: begins, has its effect, is answered or gives up."""
+        """One client takes a step: it begins, takes effect, is answered or times out."""
         client = self._clients[self.choose(len(self._clients))]
         operation = client.operation
         if operation is None:
@@ -160,7 +161,7 @@ class Simulation:
             self.stream.take_effect(late, 1)
 
     def finish(self) -> list[Operation]:
-        """Answers what is under way and reads the log from every node."""
+        """Answer the operations under way, and read the log from every node."""
         for client in self._clients:
             if client.operation is not None and client.is_done:
                 self._answer(client, client.operation)
@@ -221,7 +222,7 @@ class Simulation:
             client.stamp = None
 
     def _abandon(self, client: _Client, operation: Operation) -> Operation:
-        """The client sees a time-out; what it sent may still be on its way, and is returned."""
+        """The client times out; its request may still be on its way, and is returned."""
         client.operation, client.is_done = None, False
         client.lives += 1
         told = self.begin(operation.client, operation.kind)

@@ -1,4 +1,4 @@
-"""Good histories pass; whatever is planted into them is found by its name, and nothing else."""
+"""Good histories pass; each corruption of one is found by its name, and nothing else is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLANTS = [
 
 
 def chooser(tape: list[int]) -> Callable[[int], int]:
-    """Takes one choice after the other from a tape; zero past its end."""
+    """Take one choice after the other from a tape; zero past its end."""
     numbers = iter(tape)
     return lambda below: next(numbers, 0) % below
 
@@ -47,7 +47,7 @@ def test_a_good_history_has_no_findings(tape: list[int]) -> None:
     assert [str(finding) for finding in report.findings] == []
 
 
-def test_good_histories_hold_all_that_the_checker_judges() -> None:
+def test_good_histories_contain_every_kind_of_operation() -> None:
     total: Counter[str] = Counter()
     for seed in range(300):
         simulation = Simulation(random.Random(seed).randrange)
@@ -62,14 +62,14 @@ def test_good_histories_hold_all_that_the_checker_judges() -> None:
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_the_histories_to_be_spoilt_are_good(is_closed: bool) -> None:
+def test_the_histories_to_corrupt_are_good(is_closed: bool) -> None:
     for seed in range(100):
         world = corruptions.good_world(random.Random(seed).randrange, 80, is_closed)
         assert check(world.history).is_valid
 
 
 @pytest.mark.parametrize(("anomaly", "plant", "is_closed"), PLANTS)
-def test_what_is_planted_is_found_by_its_name_and_nothing_else(
+def test_each_corruption_is_found_by_its_name_and_nothing_else_is(
     anomaly: Anomaly, plant: corruptions.Plant, is_closed: bool
 ) -> None:
     @settings(max_examples=100)
@@ -84,7 +84,7 @@ def test_what_is_planted_is_found_by_its_name_and_nothing_else(
     spoil()
 
 
-def test_every_name_is_planted_somewhere() -> None:
+def test_every_anomaly_has_a_corruption() -> None:
     of_several_lives = {Anomaly.RESURRECTED_DATA}
     assert {anomaly for anomaly, _, _ in PLANTS} | of_several_lives == set(Anomaly)
 
@@ -135,7 +135,7 @@ def lives() -> Lives:
     return lives
 
 
-def test_a_new_life_that_begins_empty_is_good(lives: Lives) -> None:
+def test_a_recreated_stream_that_begins_empty_is_good(lives: Lives) -> None:
     lives.do("final_read", 1, next_offset=token(0, 0))
     assert lives.names() == set()
 
@@ -217,7 +217,7 @@ def test_without_a_final_read_two_appends_at_one_offset_are_still_found() -> Non
     assert check(lives.history).counts["without final read"] == 1
 
 
-def test_a_retry_that_is_told_another_place_than_the_first_is_found() -> None:
+def test_a_retry_answered_with_another_offset_is_found() -> None:
     lives = Lives()
     lives.do("create", 0)
     stamp = Stamp("p", 0, 0)
@@ -231,7 +231,7 @@ def test_a_retry_that_is_told_another_place_than_the_first_is_found() -> None:
 # -- histories that break the recorder's rules ------------------------------------------------
 
 
-def test_a_client_that_goes_on_after_an_unknown_write_is_no_history() -> None:
+def test_a_history_with_operations_after_an_unknown_write_is_malformed() -> None:
     lives = Lives()
     lives.do("append", 0, payload="<a>", outcome="unknown", client="c")
     lives.do("head", 0, next_offset=token(0, 0), client="c")
@@ -239,7 +239,7 @@ def test_a_client_that_goes_on_after_an_unknown_write_is_no_history() -> None:
         check(lives.history)
 
 
-def test_a_payload_sent_twice_by_no_producer_is_no_history() -> None:
+def test_a_history_with_a_repeated_payload_without_a_producer_is_malformed() -> None:
     lives = Lives()
     lives.do("append", 0, payload="<a>", next_offset=token(1, 3))
     lives.do("append", 0, payload="<a>", next_offset=token(1, 3))
@@ -250,7 +250,7 @@ def test_a_payload_sent_twice_by_no_producer_is_no_history() -> None:
 # -- the recorder and the command -------------------------------------------------------------
 
 
-def test_what_is_recorded_is_loaded_as_it_was(tmp_path: Path) -> None:
+def test_a_recorded_history_is_loaded_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     clock = iter(range(100))
     with Recorder(path, now_ns=lambda: next(clock)) as recorder:
@@ -265,7 +265,7 @@ def test_what_is_recorded_is_loaded_as_it_was(tmp_path: Path) -> None:
     assert (head.outcome, head.refusal, head.node) == ("fail", history.NOT_FOUND, "n1")
 
 
-def test_what_ends_without_an_answer_is_unknown(tmp_path: Path) -> None:
+def test_an_operation_without_an_answer_is_unknown(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     with Recorder(path) as recorder:
         with (
@@ -277,7 +277,7 @@ def test_what_ends_without_an_answer_is_unknown(tmp_path: Path) -> None:
     assert [o.outcome for o in history.load([path])] == ["unknown", "unknown"]
 
 
-def test_an_operation_returns_once(tmp_path: Path) -> None:
+def test_an_operation_returns_only_once(tmp_path: Path) -> None:
     with Recorder(tmp_path / "history.jsonl") as recorder:
         pending = recorder.invoke("a", "head", "b/s")
         pending.ok()
@@ -319,7 +319,7 @@ def test_the_command_names_what_it_finds(
     assert "stale read: 1" in capsys.readouterr().out
 
 
-def test_the_command_cannot_tell_from_a_broken_file(
+def test_the_command_refuses_a_malformed_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "broken.jsonl"

@@ -46,7 +46,8 @@ def _create(node: NodeProcess, stream: str, headers: Mapping[str, str]) -> None:
 
 
 def _seen(cluster: ClusterProcesses, stream: str) -> list[int]:
-    """What the nodes say of a stream: first the leader, which alone may end it, then the others."""
+    """The answers of the nodes about a stream: first the leader, which alone may end it, then the
+    others."""
     leader = cluster.leader()
     nodes = [leader, *cluster.followers(leader)]
     return [_ask(node, "HEAD", stream).status for node in nodes]
@@ -88,7 +89,7 @@ def test_nodes_whose_clocks_are_an_hour_apart_agree_on_which_streams_have_expire
         assert _seen(skewed, "clocks/date") == [404] * 3
         assert _seen(skewed, "clocks/lasting") == [200] * 3
 
-        # Log time stands still now: what is over is not back, and what is new does not end.
+        # Log time stands still now: expired streams do not return, and new ones do not expire.
         _lead(skewed, 3)
         _create(skewed.nodes[3], "clocks/later", half_an_hour)
         work.work(PHASE_S / 2)

@@ -26,14 +26,14 @@ from tests.jepsen_like.workload import PHASE_S, Workload, under_load
 
 @pytest.fixture(name="cluster")
 def _cluster(kept: ClusterProcesses) -> ClusterProcesses:
-    """A test that breaks nodes or links heals them, so that all can share the cluster."""
+    """Tests that break nodes or links heal them, so that all tests can share the cluster."""
     return kept
 
 
-# -- nodes that die ---------------------------------------------------------------------------
+# -- nodes that stop --------------------------------------------------------------------------
 
 
-def test_a_killed_leader_is_succeeded_within_two_election_timeouts(
+def test_a_killed_leader_has_a_successor_within_two_election_timeouts(
     cluster: ClusterProcesses,
 ) -> None:
     killed: list[int] = []
@@ -52,7 +52,7 @@ def test_a_killed_leader_is_succeeded_within_two_election_timeouts(
     assert median(outages) <= 2 * ELECTION_TIMEOUT_S
 
 
-def test_live_readers_at_a_leader_that_dies_go_on_elsewhere_without_a_gap(
+def test_live_readers_of_a_killed_leader_continue_elsewhere_without_a_gap(
     cluster: ClusterProcesses,
 ) -> None:
     with under_load(cluster) as work:
@@ -69,7 +69,7 @@ def test_live_readers_at_a_leader_that_dies_go_on_elsewhere_without_a_gap(
     assert work.counts["event streams"] >= 3 * len(work.followers)
 
 
-def test_all_nodes_killed_at_once_come_back_with_everything(cluster: ClusterProcesses) -> None:
+def test_all_nodes_killed_at_once_restart_with_everything(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         for _ in range(2):
             work.work()
@@ -82,7 +82,7 @@ def test_all_nodes_killed_at_once_come_back_with_everything(cluster: ClusterProc
             work.wait_progress()
 
 
-def test_a_rolling_restart_under_load_interrupts_nobody_for_longer_than_an_election(
+def test_a_rolling_restart_interrupts_no_client_for_longer_than_an_election(
     cluster: ClusterProcesses,
 ) -> None:
     with under_load(cluster) as work:
@@ -95,7 +95,7 @@ def test_a_rolling_restart_under_load_interrupts_nobody_for_longer_than_an_elect
     assert work.longest_gap() < ONE_ELECTION_S
 
 
-def test_a_leader_that_stood_still_answers_nothing_old(cluster: ClusterProcesses) -> None:
+def test_a_paused_leader_answers_nothing_stale(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         for _ in range(2):
             work.work(PHASE_S / 2)
@@ -116,7 +116,7 @@ def test_a_leader_that_stood_still_answers_nothing_old(cluster: ClusterProcesses
 
 
 def _wait_deposed(cluster: ClusterProcesses, node: NodeProcess) -> None:
-    """Wait until a node no longer takes itself for the leader."""
+    """Wait until a node no longer believes that it leads."""
 
     def is_deposed() -> bool:
         status = node.status()
@@ -126,7 +126,7 @@ def _wait_deposed(cluster: ClusterProcesses, node: NodeProcess) -> None:
 
 
 def _fail_over(cluster: ClusterProcesses, work: Workload, leader: NodeProcess) -> NodeProcess:
-    """After its links failed: the leader is deposed, and the others go on under another."""
+    """After its links failed: the leader is deposed, and the others continue under another."""
     successor = cluster.leader(but=leader.node_id)
     _wait_deposed(cluster, leader)
     work.wait_writes_elsewhere(leader.node_id)
@@ -134,9 +134,7 @@ def _fail_over(cluster: ClusterProcesses, work: Workload, leader: NodeProcess) -
     return successor
 
 
-def test_a_leader_cut_off_with_clients_acknowledges_and_answers_nothing(
-    cluster: ClusterProcesses,
-) -> None:
+def test_a_partitioned_leader_acknowledges_and_answers_nothing(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         work.work()
         leader = cluster.leader()
@@ -161,7 +159,7 @@ def test_a_leader_cut_off_with_clients_acknowledges_and_answers_nothing(
     assert cluster.links.counts["held back"]
 
 
-def test_a_leader_that_sends_but_hears_nothing_gives_up_the_lead(cluster: ClusterProcesses) -> None:
+def test_a_leader_that_hears_nothing_steps_down(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         work.work(PHASE_S / 2)
         leader = cluster.leader()
@@ -171,7 +169,7 @@ def test_a_leader_that_sends_but_hears_nothing_gives_up_the_lead(cluster: Cluste
     assert cluster.links.counts["held back"]
 
 
-def test_a_deaf_follower_disturbs_nobody(cluster: ClusterProcesses) -> None:
+def test_a_deaf_follower_does_not_disturb_the_others(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         work.work(PHASE_S / 2)
         leader = cluster.leader()
@@ -180,7 +178,7 @@ def test_a_deaf_follower_disturbs_nobody(cluster: ClusterProcesses) -> None:
         for other in cluster.nodes:
             if other != deaf.node_id:
                 cluster.links.cut(other, deaf.node_id)
-        # Long enough for it to miss its leader and ask for votes, again and again.
+        # Long enough for it to miss its leader and ask for votes several times.
         work.work(max(PHASE_S, 4 * ELECTION_TIMEOUT_S))
         work.wait_writes_elsewhere(deaf.node_id)
         assert (cluster.leader(), term_of(leader)) == (leader, term)
@@ -188,9 +186,7 @@ def test_a_deaf_follower_disturbs_nobody(cluster: ClusterProcesses) -> None:
     assert (cluster.leader(), term_of(leader)) == (leader, term)
 
 
-def test_with_a_bridge_between_two_that_do_not_hear_each_other_the_leader_stays(
-    cluster: ClusterProcesses,
-) -> None:
+def test_the_leader_stays_when_only_a_bridge_connects_two_nodes(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         work.work(PHASE_S / 2)
         leader = cluster.leader()
@@ -203,7 +199,7 @@ def test_with_a_bridge_between_two_that_do_not_hear_each_other_the_leader_stays(
     assert cluster.links.counts["held back"]
 
 
-def test_slow_links_that_break_again_and_again_cost_only_time(cluster: ClusterProcesses) -> None:
+def test_slow_and_unreliable_links_cost_only_time(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         work.work(PHASE_S / 2)
         cluster.links.worsen(cluster.nodes, delay_s=0.005, jitter_s=0.03, break_probability=0.01)
@@ -212,8 +208,9 @@ def test_slow_links_that_break_again_and_again_cost_only_time(cluster: ClusterPr
     assert cluster.links.counts["broken"]
 
 
-def test_five_in_a_ring_that_hear_only_their_neighbours_go_on(tmp_path: Path) -> None:
-    """Each reaches two others, which makes a majority with itself, and no two the same one."""
+def test_five_nodes_in_a_ring_continue(tmp_path: Path) -> None:
+    """Each node reaches two others, a majority with itself, and no two nodes reach the same
+    majority."""
     with ClusterProcesses(tmp_path, 5) as cluster, under_load(cluster) as work:
         work.work(PHASE_S / 2)
         ring = sorted(cluster.nodes)

@@ -1,4 +1,4 @@
-"""What counts as a fault in a live reader's deliveries, and what its message tells."""
+"""Faults in a live reader's deliveries, and their messages."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def _fault(final: str, *pieces: str) -> str:
     return fault_in_delivery([*appends, *given, broken_off, read], "r", "s")
 
 
-def test_all_of_the_stream_piece_after_piece_is_no_fault() -> None:
+def test_the_whole_stream_in_order_is_not_a_fault() -> None:
     assert not _fault("<a><b><c>", "<a>", "", "<b><c>")
 
 
-def test_an_append_of_unknown_outcome_may_come_when_the_reader_has_left() -> None:
+def test_an_append_of_unknown_outcome_may_take_effect_after_the_reader_left() -> None:
     assert not _fault("<a><c><b>", "<a><c>")
 
 
-def test_an_acknowledged_append_must_have_been_given() -> None:
+def test_a_missing_acknowledged_append_is_a_fault() -> None:
     fault = _fault("<a><b><c>", "<a>")
     assert "lacks '<c>'" in fault
     assert "payload='<c>'" in fault

@@ -1,4 +1,4 @@
-"""Disks fail, fill up, slow down, forget and lie, one node's at a time."""
+"""Disks fail, fill up, slow down, lose writes and return damaged data, one node's at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _flip_a_bit(node: NodeProcess) -> None:
 
 
 def _truncate(node: NodeProcess) -> None:
-    """Far below what it has confirmed."""
+    """Far below the entries that it has confirmed."""
     file = _log_file(node)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 3])
 
@@ -62,10 +62,10 @@ def test_a_damaged_log_of_one_node_is_repaired_from_its_peers(cluster: ClusterPr
             wait_until(lambda node=node: not (node.data_dir / "lost").exists(), "trusted again")
 
 
-def test_a_founder_that_lost_its_whole_log_early_founds_no_second_cluster(
+def test_a_founder_that_lost_its_log_early_founds_no_second_cluster(
     cluster: ClusterProcesses,
 ) -> None:
-    """Nothing is left of its log, and nothing of what was in it was stored as state yet."""
+    """Nothing is left of its log, and its state was not stored yet."""
     founder = cluster.nodes[1]
     wait_until(lambda: (founder.data_dir / "floor").exists(), "known how far the log was")
     founder.kill()
@@ -106,7 +106,7 @@ def test_a_disk_that_was_set_back_is_noticed_and_the_node_replaced(
 
 @needs_strace
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
-def test_a_follower_whose_disk_fails_stops_and_the_others_go_on(
+def test_a_follower_whose_disk_fails_stops_and_the_others_continue(
     cluster: ClusterProcesses, tmp_path: Path, error: str
 ) -> None:
     with under_load(cluster) as work:
@@ -121,7 +121,7 @@ def test_a_follower_whose_disk_fails_stops_and_the_others_go_on(
 
 
 @needs_strace
-def test_a_leader_whose_disk_fails_acknowledges_nothing_and_is_succeeded(
+def test_a_leader_whose_disk_fails_acknowledges_nothing_and_has_a_successor(
     cluster: ClusterProcesses, tmp_path: Path
 ) -> None:
     with under_load(cluster) as work:
@@ -139,7 +139,7 @@ def test_a_leader_whose_disk_fails_acknowledges_nothing_and_is_succeeded(
 
 
 @needs_strace
-def test_a_leader_whose_disk_is_full_is_succeeded_and_goes_on_when_there_is_room(
+def test_a_leader_whose_disk_is_full_has_a_successor_and_returns_when_there_is_room(
     cluster: ClusterProcesses, tmp_path: Path
 ) -> None:
     with under_load(cluster) as work:
@@ -159,7 +159,7 @@ def test_a_leader_whose_disk_is_full_is_succeeded_and_goes_on_when_there_is_room
 
 
 @needs_strace
-def test_a_leader_whose_disk_becomes_slow_makes_room_for_another(
+def test_a_leader_whose_disk_becomes_slow_steps_down(
     cluster: ClusterProcesses, tmp_path: Path
 ) -> None:
     with under_load(cluster) as work:

@@ -1,4 +1,4 @@
-"""Members come and go under load, and leadership is transferred."""
+"""Members are added and removed under load, and leadership is transferred."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_fourth_node_becomes_a_voter_and_the_leader_is_removed_under_load(
     assert work.longest_gap() < ONE_ELECTION_S
 
 
-def test_the_lead_is_handed_over_and_back_under_load(cluster: ClusterProcesses) -> None:
+def test_leadership_is_transferred_and_back_under_load(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         for _ in range(4):
             work.work(PHASE_S / 2)
@@ -46,7 +46,7 @@ def test_the_lead_is_handed_over_and_back_under_load(cluster: ClusterProcesses) 
     assert work.longest_gap() < ELECTION_TIMEOUT_S
 
 
-def test_a_member_whose_disk_was_wiped_is_refused_and_comes_back_under_a_new_id(
+def test_a_member_whose_disk_was_wiped_is_refused_and_returns_under_a_new_id(
     cluster: ClusterProcesses,
 ) -> None:
     with under_load(cluster) as work:

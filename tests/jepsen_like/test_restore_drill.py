@@ -1,4 +1,4 @@
-"""The drill: a cluster under load loses all its disks, and is brought back from the cold store."""
+"""The drill: a cluster under load loses all its disks, and is restored from the cold store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RECORD_BYTES = 512
 
 
 class Recording(NamedTuple):
-    """All streams as they were while nobody wrote."""
+    """All streams as they were while the writers paused."""
 
     index: int  # type: ignore[assignment]  # of NamedTuple
     time_ms: int
@@ -50,9 +50,9 @@ class Load:
         self._stop = threading.Event()
         self._pause = threading.Lock()
         self._busy = [threading.Lock() for _ in range(WRITERS)]
-        # Of each stream, the offset after each record that was acknowledged.
+        # The offset after each acknowledged record, by stream.
         self.acknowledged: list[list[str]] = [[] for _ in range(WRITERS)]
-        # What was acknowledged when the log was committed up to an index at least.
+        # The acknowledged records when the log was committed up to an index at least.
         self.checkpoints: list[tuple[int, list[int]]] = []
         self._threads = [
             threading.Thread(target=self._write, args=(number,)) for number in range(WRITERS)
@@ -69,7 +69,7 @@ class Load:
             thread.join()
 
     def note(self, leader: NodeProcess) -> None:
-        """Remember what is acknowledged by now, and how far the log is committed."""
+        """Record the acknowledged records by now, and the commit index."""
         counts = [len(offsets) for offsets in self.acknowledged]
         status = leader.status()
         if status is not None and status["role"] == "leader":
@@ -85,7 +85,7 @@ class Load:
             index = status_of(leader)["last_applied"]
             time_ms = time.time_ns() // 1_000_000
             assert status_of(leader)["last_applied"] >= index
-            # What comes next is of a later millisecond.
+            # Later appends have a later millisecond.
             wait_until(lambda: time.time_ns() // 1_000_000 > time_ms, "the next millisecond")
             return Recording(index, time_ms, content)
 
@@ -177,14 +177,14 @@ def streamd(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen
 
 
 def done(process: subprocess.Popen[str]) -> Any:
-    """Its JSON, once it has ended well."""
+    """Its JSON, once it has succeeded."""
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, (output, errors)
     return json.loads(output)
 
 
 def restore_in_pieces(environment: Mapping[str, str], data_dir: Path, *arguments: str) -> Any:
-    """Restore, killed again and again, each time a little later, until it outruns the killer."""
+    """Restore, killed each time a little later, until it finishes first."""
     command = ("restore", "--from", PLACE, "--data-dir", str(data_dir), "--json", *arguments)
     for tenths in range(6, 16, 2):
         process = streamd(environment, *command)
@@ -196,7 +196,7 @@ def restore_in_pieces(environment: Mapping[str, str], data_dir: Path, *arguments
     return done(streamd(environment, *command))
 
 
-def test_a_cluster_that_lost_all_disks_is_brought_back(tmp_path: Path, minio: MinioServer) -> None:
+def test_a_cluster_that_lost_all_disks_is_restored(tmp_path: Path, minio: MinioServer) -> None:
     environment = cold_environment(minio)
     with ClusterProcesses(tmp_path, environment=environment, proxied=False) as cluster:
         leader = cluster.leader()
@@ -258,7 +258,7 @@ def check_acknowledged(node: NodeProcess, load: Load, last_index: int) -> None:
 def check_old_times(
     tmp_path: Path, cluster: ClusterProcesses, recording: Recording, cluster_id: str
 ) -> None:
-    """Going back, by entry or by time, gives exactly what was recorded."""
+    """A restore up to an entry or a time gives exactly what was recorded."""
     for name, point in (
         ("index", ("--index", str(recording.index))),
         ("time", ("--at", str(recording.time_ms))),

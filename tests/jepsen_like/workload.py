@@ -32,9 +32,9 @@ from tests.jepsen_like.findings import Report
 from tests.jepsen_like.hasty import Hasty
 from tests.jepsen_like.history import Operation, Recorder
 
-# How long a fault lasts, and each stretch of work around it.
+# The duration of a fault, and of each stretch of work around it.
 PHASE_S = float(os.environ.get("JEPSEN_S", "1.2"))
-# From healing until each client has been served again.
+# From healing until each client has had an answer again.
 _PROGRESS_BOUND_S = 20.0
 
 
@@ -51,7 +51,7 @@ class Workload:
         self._writers: list[Client] = []
         self._readers: list[Client] = []
         self._short_lived: list[ShortLived] = []
-        # They never hear of any success.
+        # They never see a success.
         self._hasty: list[Client] = []
         self.report = Report()
         self.operations: list[Operation] = []
@@ -61,7 +61,7 @@ class Workload:
         return self.shared.counts
 
     def start(self) -> None:
-        """Make the streams and set all clients to work."""
+        """Create the streams and start all clients."""
         self._create_streams()
         shared, ids = self.shared, list(self.shared.ports)
         self._writers += [Appender(shared, f"appender{i}", i, pinned=True) for i in ids]
@@ -98,7 +98,7 @@ class Workload:
         reader.start()
 
     def send_clients_away_from(self, node_id: int) -> None:
-        """A node is leaving: clients that stayed with it roam as soon as it fails them."""
+        """A node is leaving: clients that stayed with it roam as soon as a request fails."""
         self.shared.open_to_all.discard(node_id)
         for client in self._clients():
             if client.node_id == node_id:
@@ -141,7 +141,7 @@ class Workload:
     # -- its end ------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """End the writing, let all of it be delivered live, and stop."""
+        """Stop the writers, wait until live readers have everything, and stop."""
         self.shared.no_more_writes.set()
         for writer in [*self._writers, *self._hasty]:
             writer.join()
@@ -152,7 +152,7 @@ class Workload:
             )
 
     def stop(self) -> None:
-        """Stop all clients, in whatever they are doing."""
+        """Stop all clients at once."""
         self.shared.no_more_writes.set()
         self.shared.stopping.set()
         for client in self._clients():
@@ -190,7 +190,7 @@ class Workload:
                 pending.ok(data=data, next_offset=offset, up_to_date=True, closed=closed)
                 return
 
-    # -- what the history says ----------------------------------------------------------------
+    # -- queries on the history ---------------------------------------------------------------
 
     def acknowledged(self, from_ns: int, to_ns: int) -> int:
         """How many appends were sent and acknowledged within an interval."""
@@ -219,7 +219,7 @@ class Workload:
         return max(later - one for one, later in pairwise(moments)) / 1e9
 
     def assert_delivered_once(self) -> None:
-        """Each live reader was given the stream, piece after piece."""
+        """Each live reader got the stream, piece after piece."""
         faults = [
             fault_in_delivery(self.operations, follower.client, follower.stream)
             for follower in self.followers
@@ -229,8 +229,8 @@ class Workload:
 
 @contextmanager
 def under_load(cluster: ClusterProcesses) -> Iterator[Workload]:
-    """Work inside, heal at the end, and judge: no finding, progress for each client, all nodes
-    at one place, everything delivered live. The history stays in the cluster's directory."""
+    """Work inside, heal at the end, and judge: no finding, progress for each client, all nodes at
+    the same entry, everything delivered live. The history stays in the cluster's directory."""
     path = cluster.directory / f"history{cluster.runs + 1}.jsonl"
     try:
         with Recorder(path) as recorder:

@@ -1,5 +1,5 @@
-// Prints each message of a stream, live, until it is closed. What the client gives up on is begun
-// anew at the last offset, as its documentation asks for.
+// Prints each message of a stream, live, until it is closed. When the client stops trying, the read
+// begins again at the last offset, as its documentation requires.
 import { stream } from "@durable-streams/client"
 
 const [url, live] = process.argv.slice(2)

@@ -83,7 +83,7 @@ class SimulatedDisk:
         self._removed = [removed]
 
 
-class Snapshot(NamedTuple):
+class RaftSnapshot(NamedTuple):
     """A stored state: the applied index, the members, and the digest of the commands."""
 
     index: int  # type: ignore[assignment]  # of NamedTuple
@@ -115,7 +115,7 @@ class SimulatedNode:
         self.lost_below = lost_below
         # What the state machine has stored.
         term = disk.term(applied) if applied <= disk.last_index else 0
-        self.stored = Snapshot(applied, term, configuration, 0)
+        self.stored = RaftSnapshot(applied, term, configuration, 0)
         self.start()
 
     def lose_entries(self, after: int) -> None:
@@ -186,13 +186,13 @@ class SimulatedNode:
     def store_state(self) -> None:
         """Make durable what the state machine has applied."""
         term = self.core.term_at(self.applied)
-        self.stored = Snapshot(self.applied, term, self.configuration, self.digest)
+        self.stored = RaftSnapshot(self.applied, term, self.configuration, self.digest)
 
-    def take_snapshot(self) -> Snapshot:
+    def take_snapshot(self) -> RaftSnapshot:
         """The stored state; a compacted log can be followed only from there."""
         return self.stored
 
-    def install(self, snapshot: Snapshot) -> None:
+    def install(self, snapshot: RaftSnapshot) -> None:
         """Replace state and log by a Raft snapshot that the core has accepted."""
         self.stored = snapshot
         self._state_as_stored()

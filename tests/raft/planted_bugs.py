@@ -37,7 +37,7 @@ from streamd.raft.roles import Roles
 from streamd.raft.state import State
 from streamd.raft.vote_eligibility import VoteEligibility
 from streamd.raft.writes import Writes
-from tests.raft.cluster import SimulatedNode, Snapshot
+from tests.raft.cluster import RaftSnapshot, SimulatedNode
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 FOR_RANDOM: list[Plant] = []
@@ -72,7 +72,7 @@ def replies_leave_before_the_write(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug
-def leader_counts_what_it_has_not_stored(patch: pytest.MonkeyPatch) -> None:
+def leader_counts_entries_that_it_has_not_stored(patch: pytest.MonkeyPatch) -> None:
     real = Replication.match_index
 
     def match_index(self: Replication, member: int) -> int:
@@ -197,7 +197,7 @@ def reads_do_not_wait_for_the_own_term(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug
-def read_rounds_are_not_told_apart(patch: pytest.MonkeyPatch) -> None:
+def read_rounds_are_not_distinguished(patch: pytest.MonkeyPatch) -> None:
     real = ReadQueue.confirmed
 
     def confirmed(self: ReadQueue, round_number: int) -> list[Round]:
@@ -340,7 +340,7 @@ def removed_leader_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug_for_scripts
-def removed_voter_never_stands(patch: pytest.MonkeyPatch) -> None:
+def removed_voter_never_campaigns(patch: pytest.MonkeyPatch) -> None:
     real = Roles._may_stand
 
     def may_stand(self: Roles) -> bool:
@@ -363,7 +363,7 @@ def change_before_an_own_entry_is_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug_for_scripts
-def removed_node_is_not_told(patch: pytest.MonkeyPatch) -> None:
+def removed_node_is_not_notified(patch: pytest.MonkeyPatch) -> None:
     real = Replication.follow_configuration
 
     def follow_configuration(self: Replication) -> None:
@@ -378,7 +378,7 @@ def removed_node_is_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug_for_scripts
-def snapshot_replaces_a_log_that_holds_more(patch: pytest.MonkeyPatch) -> None:
+def raft_snapshot_replaces_a_log_that_holds_more(patch: pytest.MonkeyPatch) -> None:
     def begin_restore(self: Core, index: int, term: int) -> bool:
         if self.role == core.Role.FOLLOWER and index > self.commit_index:
             self._state.restoring = index, term
@@ -400,13 +400,13 @@ def log_grows_while_it_is_replaced(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug
-def failed_snapshot_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
+def failed_raft_snapshot_is_not_retried(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replication, "snapshot_failed", lambda *_: None)
 
 
 @bug_for_scripts
-def snapshot_names_an_uncommitted_configuration(patch: pytest.MonkeyPatch) -> None:
-    def take_snapshot(self: SimulatedNode) -> Snapshot:
+def raft_snapshot_names_an_uncommitted_configuration(patch: pytest.MonkeyPatch) -> None:
+    def take_snapshot(self: SimulatedNode) -> RaftSnapshot:
         return self.stored._replace(configuration=self.core.configuration)
 
     patch.setattr(SimulatedNode, "take_snapshot", take_snapshot)
@@ -419,7 +419,7 @@ def node_without_its_entries_votes(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug
-def lost_entries_are_not_confessed(patch: pytest.MonkeyPatch) -> None:
+def lost_entries_are_not_reported(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(following, "_reject", lambda *_: None)
 
 
@@ -447,7 +447,7 @@ def transfer_is_ignored_as_a_campaign(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug_for_scripts
-def transfer_goes_to_one_that_lacks_entries(patch: pytest.MonkeyPatch) -> None:
+def transfer_goes_to_a_node_that_lacks_entries(patch: pytest.MonkeyPatch) -> None:
     def ask_to_campaign(self: Replication, member: int) -> bool:
         state = self._state
         state.messages.append(TimeoutNow(state.node_id, member, state.term))

@@ -16,7 +16,7 @@ import msgspec
 
 from streamd.raft.core import CoreRefused, NotLeader, Overloaded, Role, Settings
 from streamd.raft.messages import AppendRejected, Configuration, Message, VoteRequest
-from tests.raft.cluster import SimulatedDisk, SimulatedNode, Snapshot, bootstrapped_disk
+from tests.raft.cluster import RaftSnapshot, SimulatedDisk, SimulatedNode, bootstrapped_disk
 from tests.raft.faults import Faults
 from tests.raft.invariants import Checker, InvariantBroken
 
@@ -50,8 +50,8 @@ class Simulation:
         self.network: list[Message] = []
         self._overtaken = False
         # (leader, follower, Raft snapshot), and what a follower is installing.
-        self.snapshots: list[tuple[int, int, Snapshot]] = []
-        self.installing: dict[int, tuple[int, Snapshot]] = {}
+        self.snapshots: list[tuple[int, int, RaftSnapshot]] = []
+        self.installing: dict[int, tuple[int, RaftSnapshot]] = {}
         self.asked_at: list[int] = []  # what was committed when each read was asked for
         self.counted: Counter[str] = Counter()
         self.digest = 0
@@ -219,7 +219,7 @@ class Simulation:
             self._after(node)
             self._report_snapshot(leader, follower, snapshot)
 
-    def _report_snapshot(self, leader: int, follower: int, snapshot: Snapshot) -> None:
+    def _report_snapshot(self, leader: int, follower: int, snapshot: RaftSnapshot) -> None:
         self.nodes[leader].core.snapshot_sent(follower, snapshot.index)
         self._after(self.nodes[leader])
 

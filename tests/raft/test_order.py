@@ -24,7 +24,7 @@ from streamd.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from tests.raft.cluster import SimulatedNode, Snapshot, bootstrapped_disk, settle
+from tests.raft.cluster import RaftSnapshot, SimulatedNode, bootstrapped_disk, settle
 
 ENTRY = Entry(7, 3, EntryKind.COMMANDS, b"payload")
 
@@ -128,7 +128,7 @@ def test_an_installation_withholds_answers_that_would_confirm_replaced_entries()
     node.outbox.clear()
     node.core.step(append(2, 1))
     assert node.core.begin_restore(9, 2)
-    node.install(Snapshot(9, 2, Configuration((1, 2, 3)), 0))
+    node.install(RaftSnapshot(9, 2, Configuration((1, 2, 3)), 0))
     settle(node)
     assert [message for message in node.outbox if isinstance(message, AppendAccepted)] == []
 

@@ -29,13 +29,13 @@ LIKELY_SEEDS = {
     "new_voters_decide_without_a_joint_configuration": 56,
     "one_half_of_a_joint_configuration_commits": 49,
     "one_half_of_a_joint_configuration_elects": 154,
-    "read_rounds_are_not_told_apart": 467,
+    "read_rounds_are_not_distinguished": 467,
     "reads_do_not_ask_anyone": 126,
 }
 
 
 @pytest.mark.parametrize("plant", FOR_RANDOM, ids=lambda plant: plant.__name__)
-def test_random_schedules_find(
+def test_random_schedules_find_the_mistake(
     plant: Plant, monkeypatch: pytest.MonkeyPatch, summary: Callable[[str], None]
 ) -> None:
     plant(monkeypatch)
@@ -45,7 +45,7 @@ def test_random_schedules_find(
 
 
 @pytest.mark.parametrize("plant", FOR_SCRIPTS, ids=lambda plant: plant.__name__)
-def test_scripts_find(
+def test_scripts_find_the_mistake(
     plant: Plant, monkeypatch: pytest.MonkeyPatch, summary: Callable[[str], None]
 ) -> None:
     plant(monkeypatch)

@@ -19,9 +19,9 @@ from streamd.raft.messages import (
     HeartbeatReply,
     VoteRequest,
 )
-from tests.raft.cluster import SimulatedDisk, SimulatedNode, Snapshot, bootstrapped_disk, settle
+from tests.raft.cluster import RaftSnapshot, SimulatedDisk, SimulatedNode, bootstrapped_disk, settle
 
-SNAPSHOT = Snapshot(9, 2, Configuration((1, 2, 4)), 77)
+SNAPSHOT = RaftSnapshot(9, 2, Configuration((1, 2, 4)), 77)
 
 
 @pytest.fixture

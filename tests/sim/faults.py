@@ -362,7 +362,7 @@ class Faults:
         snapshot."""
         host = self._random.choice(self._hosts())
         host.crash_in_install = self._random.random() < 0.4
-        await self._have_need_of_a_snapshot(host)
+        await self._let_lag_beyond_the_log(host)
         # And again, perhaps in the middle of the transfer.
         await self._trap(host, self._random.choice((0, 5, 10, 20, 40)))
 
@@ -371,23 +371,23 @@ class Faults:
         host = self._random.choice(self._hosts())
         await self._compact_at(host)
         host.crash_in_install = True
-        await self._have_need_of_a_snapshot(host)
+        await self._let_lag_beyond_the_log(host)
         await self._trap(host)
 
     async def crash_after_install(self) -> None:
         """The same, and the node ends right after the installation."""
         host = self._random.choice(self._hosts())
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._have_need_of_a_snapshot, host)
+            nursery.start_soon(self._let_lag_beyond_the_log, host)
             with trio.move_on_after(5):
                 await host.next_install()
                 await self._crash_for(host, 0.1)
 
-    async def need_a_snapshot(self) -> None:
+    async def need_a_raft_snapshot(self) -> None:
         """The same, and nothing is interrupted."""
-        await self._have_need_of_a_snapshot(self._random.choice(self._hosts()))
+        await self._let_lag_beyond_the_log(self._random.choice(self._hosts()))
 
-    async def _have_need_of_a_snapshot(self, host: Host) -> None:
+    async def _let_lag_beyond_the_log(self, host: Host) -> None:
         if self._random.random() < 0.5:
             await host.kill(powerless=False)
             await self._compact_others(host)

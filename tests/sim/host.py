@@ -56,7 +56,7 @@ class _CountingHub(Hub):
         self._counted = counted
 
     def start_over(self, group_id: int) -> None:
-        self._counted["snapshot installs"] += 1
+        self._counted["Raft snapshot installs"] += 1
         super().start_over(group_id)
 
 

@@ -150,7 +150,7 @@ def applied_index_is_not_in_the_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug(Focus({Faults.compact_and_crash: 1, Faults.lose_power: 1}))
-def state_is_not_synced_before_the_log_is_cut(patch: pytest.MonkeyPatch) -> None:
+def state_is_not_synced_before_the_log_is_compacted(patch: pytest.MonkeyPatch) -> None:
     real = StateStore.write
 
     def write(self: StateStore, items: Iterable[tuple[bytes, bytes | None]]) -> None:
@@ -178,18 +178,18 @@ _RARE_FLUSHES = {
 
 
 @bug(Focus({Faults.keep_the_only_copy_damaged: 1}, limits=_RARE_FLUSHES))
-def node_that_lost_entries_votes(patch: pytest.MonkeyPatch) -> None:
+def node_that_lost_entries_votes_at_once(patch: pytest.MonkeyPatch) -> None:
     real = stores.Core
     patch.setattr(stores, "Core", lambda **given: real(**given | {"may_vote": True}))
 
 
 @bug(Focus({Faults.tear_write: 1}))
-def torn_write_is_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
+def torn_write_is_mistaken_for_damage(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leveldb, "cut_torn_tails", lambda *_: None)
 
 
 @bug(Focus({Faults.keep_the_only_copy_damaged: 1}, limits=_RARE_FLUSHES))
-def damage_is_taken_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
+def damage_is_mistaken_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
     """Confirmed entries are cut off."""
 
     def whole_size(content: bytes, records: Any) -> int:
@@ -203,7 +203,7 @@ def damage_is_taken_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug(Focus({Faults.damage_log: 1, Faults.keep_the_only_copy_damaged: 1}))
-def log_that_was_cut_is_held_against_nothing(patch: pytest.MonkeyPatch) -> None:
+def truncated_log_is_not_compared_with_its_floor(patch: pytest.MonkeyPatch) -> None:
     """Neither the floor nor the state shows that there were more entries."""
     patch.setattr(LogEvidence, "floor", lambda _: ChainPosition())
     patch.setattr(LogEvidence, "note_lost", lambda *_: None)
@@ -213,12 +213,14 @@ def log_that_was_cut_is_held_against_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug(Focus({Faults.interrupt_install: 1}))
-def snapshot_is_installed_without_a_marker(patch: pytest.MonkeyPatch) -> None:
+def raft_snapshot_is_installed_without_a_marker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(install, "write_checked", lambda *_: None)
 
 
-@bug(Focus({Faults.need_a_snapshot: 1}))
-def snapshot_is_installed_beside_the_state_in_memory(patch: pytest.MonkeyPatch) -> None:
+@bug(Focus({Faults.need_a_raft_snapshot: 1}))
+def raft_snapshot_is_installed_beside_the_state_in_memory(
+    patch: pytest.MonkeyPatch,
+) -> None:
     real = State.load
 
     def load(self: State) -> None:
@@ -232,7 +234,7 @@ def snapshot_is_installed_beside_the_state_in_memory(patch: pytest.MonkeyPatch) 
 
 
 @bug(Focus({Faults.crash_after_install: 1}, mean_pause_s=2.0))
-def snapshot_leaves_the_log_as_it_is(patch: pytest.MonkeyPatch) -> None:
+def raft_snapshot_does_not_reset_the_log(patch: pytest.MonkeyPatch) -> None:
     def reset(self: LogStore, position: ChainPosition) -> None:
         real(self, position)
         self._engine.write(base=ChainPosition())
@@ -287,7 +289,7 @@ _LEADERS_CHANGE = Focus(
 
 
 @bug(_LEADERS_CHANGE)
-def package_takes_effect_as_often_as_it_comes(patch: pytest.MonkeyPatch) -> None:
+def package_takes_effect_each_time_it_arrives(patch: pytest.MonkeyPatch) -> None:
     real = Machine._apply_package
 
     def apply_package(
@@ -325,7 +327,7 @@ def outcomes_are_forgotten_while_their_package_may_come_again(patch: pytest.Monk
     patch.setattr(OwnPackages, "stamp", stamp)
 
 
-@bug(Focus({Faults.need_a_snapshot: 1, Faults.break_connections: 1}, client_pause_s=0.02))
+@bug(Focus({Faults.need_a_raft_snapshot: 1, Faults.break_connections: 1}, client_pause_s=0.02))
 def sessions_are_forgotten_at_an_install(patch: pytest.MonkeyPatch) -> None:
     real = State.load
 
@@ -361,7 +363,7 @@ def write_of_a_deposed_leader_is_called_unknown(patch: pytest.MonkeyPatch) -> No
 
 
 @bug(_LEADERS_CHANGE)
-def package_of_another_node_answers_for_the_own(patch: pytest.MonkeyPatch) -> None:
+def package_of_another_node_is_mistaken_for_the_own(patch: pytest.MonkeyPatch) -> None:
     """Only the package's number is compared, not its node."""
     real = OwnPackages.decided
 
@@ -407,7 +409,7 @@ def forwarded_write_is_answered_before_it_is_committed(patch: pytest.MonkeyPatch
 
 
 @bug(Focus({Faults.skew_clock: 1}))
-def replicas_go_by_their_own_clocks(patch: pytest.MonkeyPatch) -> None:
+def replicas_use_their_own_clocks(patch: pytest.MonkeyPatch) -> None:
     real = Group.__init__
 
     def init(self: Group, *args: Any, **given: Any) -> None:

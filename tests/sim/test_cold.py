@@ -16,7 +16,7 @@ SEEDS = max(12, int(os.environ.get("SEEDS", "240")) // 20)
 EXPECTED = (
     "elections",
     "leaders deposed",
-    "snapshot installs",
+    "Raft snapshot installs",
     "crashes during calls",
     "power losses of all",
     "streams created again",

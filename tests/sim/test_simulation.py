@@ -20,7 +20,7 @@ EXPECTED = (
     "elections",
     "leaders deposed",
     "log compactions",
-    "snapshot installs",
+    "Raft snapshot installs",
     "installs completed at start",
     "crashes in the midst of an install",
     "members added",

@@ -1,4 +1,4 @@
-"""What a state says, however its rows are laid out; and a cold store in a directory."""
+"""The content of a state, however its rows are laid out; and a cold store in a directory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REMOVED = (keys.GARBAGE, keys.TRIM, keys.CHUNK, keys.BLOB_PART, keys.PRODUCER, 
 
 
 class Said(NamedTuple):
-    """What a state knows: rows, and the records of each stream, as sizes and bytes."""
+    """The content of a state: rows, and the records of each stream, as sizes and bytes."""
 
     applied_index: int
     rows: dict[bytes, bytes]
@@ -42,7 +42,7 @@ class Said(NamedTuple):
 
 
 class Quiet:
-    """Progress that nobody looks at; `stages` are those that came."""
+    """Progress without output; it records the `stages`."""
 
     def __init__(self) -> None:
         self.stages: list[str] = []
@@ -60,7 +60,7 @@ def cold_in(directory: Path) -> tuple[AsyncObjectStore, FlakyStore]:
 
 
 def said_by(store: KeyValue) -> Said:
-    """What a stored state says of streams that exist."""
+    """The content of a stored state, for existing streams."""
     rows = dict(store.scan(b"", b"\xff", limit=1_000_000))
     header = _HEADER.decode(rows[keys.HEADER])
     dead = {keys.parse_id(key) for key in rows if key[:1] == keys.GARBAGE}
@@ -92,7 +92,7 @@ def log_of(data_dir: Path) -> list[Entry]:
 
 
 def state_after(entries: list[Entry]) -> Said:
-    """What a machine says that has applied these entries from the first on."""
+    """The content of a machine that has applied these entries from the first on."""
     store = MemoryStore()
     state = State(store)
     machine = Machine(state)
@@ -106,7 +106,7 @@ def state_after(entries: list[Entry]) -> Said:
 
 
 def state_in(data_dir: Path) -> Said:
-    """What the stored state of a stopped node says."""
+    """The content of the stored state of a stopped node."""
     store = StateStore(data_dir / "state")
     try:
         return said_by(store)

@@ -1,4 +1,4 @@
-"""Directories in which LevelDB may be tidying up, in a thread of its own, while a test looks."""
+"""Directories in which LevelDB may remove files in its own thread while a test reads them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def sizes(directory: Path, pattern: str = "**/*") -> dict[Path, int]:
 
 
 def copy_in_use(directory: Path, to: Path) -> Path:
-    """What the disk holds of a node or a store that is open: nothing is flushed or closed for it.
+    """A copy of what the disk holds of an open node or store: nothing is flushed or closed for it.
 
-    A copy during which files came or went shows no single moment, and is made again. Locks belong
-    to the living process and are not copied.
+    A copy during which files appeared or disappeared shows no single moment, and is repeated. Locks
+    belong to the running process and are not copied.
     """
     left_out = shutil.ignore_patterns("LOCK")
     while True:

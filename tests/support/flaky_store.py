@@ -1,4 +1,4 @@
-"""An object store that fails when it is told to."""
+"""An object store that fails on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Away(list[Exception]):
 
 
 class FlakyStore(FsStore):
-    """A directory whose next calls fail, or whose next reads are damaged, as told."""
+    """A directory whose next calls fail, or whose next reads are damaged, on request."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -30,7 +30,7 @@ class FlakyStore(FsStore):
         self.calls = 0
         # The store's own clock, in ms since the epoch, where it is not that of the disk.
         self.clock_ms: Callable[[], int] | None = None
-        # When objects were written by that clock. It is noted before they are there: a listing must
+        # When objects were written by that clock. It is noted before they exist: a listing must
         # never see the disk's time.
         self._written_ms: dict[str, int] = {}
 

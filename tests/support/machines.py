@@ -33,15 +33,15 @@ _BOUND_S = 60.0
 
 
 async def wait_until(condition: Callable[[], bool], bound_s: float = _BOUND_S) -> None:
-    """Wait, on the virtual clock, for what the nodes bring about."""
+    """Wait, on the virtual clock, for a condition that the nodes bring about."""
     with trio.fail_after(bound_s):
         while not condition():  # noqa: ASYNC110 - no event tells of it
             await trio.sleep(0.01)
 
 
 class Machine:
-    """A directory, and a node that comes and goes. `calls` counts what the node had done with
-    its disk, by the name of the call; `disk_s` is how long such a call takes, in seconds."""
+    """A directory, and a node that can be stopped and started. `calls` counts the node's calls of
+    its disk by name; `disk_s` is the duration of such a call, in seconds."""
 
     server = ServerConfig(max_body_bytes=1024 * 1024)
 
@@ -118,8 +118,8 @@ class Machine:
             self._ended.set()
 
     async def kill(self) -> None:
-        """End the node without a chance to tidy up: it goes on from a copy of what is there now,
-        because this process still holds what it had open."""
+        """End the node without a chance to clean up: it continues from a copy of the present files,
+        because this process still holds those that it had open."""
         self.running = None
         self._lives += 1
         old, self.path = self.path, self.path.with_name(f"n{self.node_id}.{self._lives}")
@@ -170,7 +170,7 @@ def _clock_ms() -> int:
 
 
 class Machines:
-    """Three of them, on one network; with a `store` they share that as their cold one, with only a
+    """Three machines on one network; with a `store` they share it as their cold store, with only a
     `cold_config` the simulated `objects`."""
 
     def __init__(
@@ -200,7 +200,7 @@ class Machines:
         return next(machine for machine in self.all if machine.leads)
 
     def part(self, one: Machine, other: Machine) -> None:
-        """Nothing goes between the two any more, and everything between all others."""
+        """Cut the link between the two, and no other."""
         self.network.cut([(one.node_id, other.node_id), (other.node_id, one.node_id)])
 
     def heal(self) -> None:

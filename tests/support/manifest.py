@@ -27,7 +27,7 @@ def rows_of(store: KeyValue, letter: bytes, kind: type[T]) -> dict[bytes, T]:
 
 
 class Manifest:
-    """The rows of a store that speak of the cold store, and the objects."""
+    """The rows of a store about the cold store, and the objects."""
 
     def __init__(self, store: KeyValue, objects: Mapping[str, bytes]) -> None:
         raw = store.get(keys.HEADER)
@@ -73,7 +73,8 @@ class Manifest:
         assert self.header.hot_bytes == hot
 
     def _check_stream(self, stream: Stream) -> None:
-        """Slices are end to end and reach to `cold`; with the chunks they cover all records."""
+        """Slices follow each other without a gap up to `cold`; with the chunks they cover all
+        records."""
         own = sorted(self.slices[stream.stream_id].items())
         starts = [row.start_record for _, row in own]
         ends = [end_record for end_record, _ in own]

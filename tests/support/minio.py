@@ -1,6 +1,6 @@
 """A real MinIO for tests: found on the PATH, or built from its official source, once a machine.
 
-Run as a program it sees to that ahead of the tests, because building takes some minutes.
+Run as a program it prepares the server ahead of the tests, because building takes some minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support import tether
 from tests.support.ports import unused_port
 
 MODULE = "github.com/minio/minio"
-# The last state of the official repository; pinned as Go pins what has no semantic version.
+# The last state of the official repository; pinned as Go pins commits without a semantic version.
 VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
 # Set where a run without MinIO must not pass.
 REQUIRED = "STREAMD_REQUIRE_MINIO"
@@ -159,32 +159,32 @@ class MinioServer:
             time.sleep(_POLL_S)
 
     def kill(self) -> None:
-        """End it at once, as a power cut would; its directory stays."""
+        """Kill it; its directory stays."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def client(self) -> Minio:
-        """A client with all rights, for what only an operator would do."""
+        """A client with all rights, for operators' tasks."""
         return Minio(
             f"127.0.0.1:{self.port}",
             self.access_key_id,
             self.secret_access_key,
             secure=self._has_tls,
             region="us-east-1",
-            # Asked too early the server says to come again in a minute, and the client would.
+            # A request too early would be told to retry in a minute, and the client would wait.
             http_client=PoolManager(retries=False, cert_reqs="CERT_NONE"),
         )
 
     def files_of(self, bucket: str, name: str) -> list[Path]:
-        """Where an object of this name lies on its disk: ``xl.meta``, and parts unless small."""
+        """The files of an object of this name on its disk: ``xl.meta``, and parts unless small."""
         return sorted(
             path for path in (self.directory / bucket / name).rglob("*") if path.is_file()
         )
 
     def _serves(self) -> bool:
-        """Its health routes say yes before it takes requests; so make one."""
+        """Its health routes succeed before it takes requests; so make one."""
         with suppress(MinioException, HTTPError, OSError):
             self.client().list_buckets()
             return True

@@ -1,4 +1,4 @@
-"""A node in the test's own process, on real stores, with a clock the test can turn."""
+"""A node in the test's own process, on real stores, with a clock that the test can set."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 
 
 class Clock:
-    """Wall time, in ms since the epoch, that moves only when it is told to."""
+    """Wall time, in ms since the epoch, that moves only when a test moves it."""
 
     def __init__(self, now_ms: int | None = None) -> None:
         self.now_ms = wall_clock_ms() if now_ms is None else now_ms
@@ -43,7 +43,7 @@ class Clock:
 
 
 class Witness(Hub):
-    """A listener that remembers the changes it was told."""
+    """A listener that records the changes it hears."""
 
     present = True
 
@@ -68,7 +68,7 @@ async def running_node(
     cold_config: ColdConfig | None = None,
     run_blocking: RunBlocking = in_thread,
 ) -> AsyncIterator[Node]:
-    """A recovered node; stopped and closed in order at the end."""
+    """A recovered node; stopped and closed properly at the end."""
     stores = await in_thread(Stores.open, directory, 1)
     environment = Environment(
         clock_ms=clock or wall_clock_ms, random=Random(1), run_blocking=run_blocking, cold=cold

@@ -1,4 +1,4 @@
-"""Packs as readers of the cold store meet them."""
+"""Packs as readers of the cold store use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports for servers that are told theirs before they listen."""
+"""Ports for servers that must know theirs before they listen."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 import random
 import socket
 
-# Below the ports that the system gives to outgoing connections: one that a stopped server had,
-# and needs again, must not have been given away meanwhile.
+# Below the ports that the system gives to outgoing connections: a stopped server needs its port
+# again, which must not be taken meanwhile.
 _FIRST, _LAST = 20_000, 32_000
-# Processes that run tests at once each have ports of their own.
+# Concurrent test processes use separate ports.
 _PROCESSES = 16
 _PER_PROCESS = (_LAST - _FIRST) // _PROCESSES
 
@@ -25,7 +25,7 @@ def unused_port() -> int:
         port = _FIRST + _process % _PROCESSES * _PER_PROCESS + _next
         _next = (_next + 1) % _PER_PROCESS
         with socket.socket() as probe:
-            # As servers do, or one that has just ended would be taken for one that listens.
+            # As servers do; otherwise a port of a server that has just ended would seem in use.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))

@@ -28,7 +28,7 @@ _SLOW_DOWN = b"""<?xml version="1.0" encoding="UTF-8"?>
 
 
 class Fault(Enum):
-    """What may become of a request."""
+    """What may happen to a request."""
 
     SLOW_DOWN = "503 in the store's own words; the request was not passed on"
     BAD_GATEWAY = "503 of some web server; the request was not passed on"
@@ -50,7 +50,7 @@ class Moment(Enum):
 
 
 class Hold:
-    """One request that will be held, or is, or was; `about` is part of what it is about."""
+    """One request that will be held, is held, or was held; `about` is part of its object's name."""
 
     def __init__(self, moment: Moment, method: str, about: str, *, passed_over: int = 0) -> None:
         self.moment = moment
@@ -70,7 +70,7 @@ class Hold:
         return self._reached.is_set()
 
     def release(self, *, drop: bool = False) -> None:
-        """Let it go on; or break its connection, and let the store never hear of it."""
+        """Let it continue; or break its connection, so that the store never receives it."""
         self.drops = drop
         self._released.set()
 
@@ -84,7 +84,7 @@ class Hold:
         return self._reached.is_set()
 
     def hold(self) -> bool:
-        """Keep the request until it is released; whether it is to be dropped then."""
+        """Keep the request until it is released. Returns whether to drop it then."""
         self._released.wait(_HOLD_TIMEOUT_S)
         return self.drops
 
@@ -98,7 +98,7 @@ class _Answer:
 
 
 class S3Proxy:
-    """Listens on a free port for as long as the context lasts."""
+    """Listens on a free port until the context ends."""
 
     def __init__(self, upstream_port: int) -> None:
         self._upstream_port = upstream_port
@@ -138,7 +138,7 @@ class S3Proxy:
             self.fail_always(method, fault)
 
     def only(self, about: str) -> None:
-        """Until `heal`, faults befall only requests that are about something of this name."""
+        """Until `heal`, faults affect only requests about an object with this in its name."""
         self._about = about
 
     def hold(self, moment: Moment, method: str, about: str = "", passed_over: int = 0) -> Hold:
@@ -150,7 +150,7 @@ class S3Proxy:
         return hold
 
     def heal(self) -> None:
-        """No faults any more, and nothing is held."""
+        """End all faults, and release everything held."""
         with self._lock:
             self._faults.clear()
             self._always.clear()
@@ -160,7 +160,7 @@ class S3Proxy:
             hold.release()
 
     def held(self, moment: Moment, method: str, about: str) -> bool:
-        """Hold a request if it is to be held; whether it is to be dropped."""
+        """Hold a request if required. Returns whether to drop it."""
         with self._lock:
             waiting = [hold for hold in self._holds if hold.moment is moment]
             hold = next((hold for hold in waiting if hold.claims(method, about)), None)
@@ -197,7 +197,7 @@ class S3Proxy:
     def forward_half(
         self, method: str, path: str, headers: list[tuple[str, str]], body: bytes
     ) -> None:
-        """Let the store see a request that breaks off."""
+        """Send the store an incomplete request."""
         connection = http.client.HTTPConnection(
             "127.0.0.1", self._upstream_port, timeout=_UPSTREAM_TIMEOUT_S
         )

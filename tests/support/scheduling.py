@@ -42,12 +42,12 @@ class Scheduling(LoadFileScheduling):
 
 
 def scope_of(file: str) -> str:
-    """What the tests of a file are kept together with."""
+    """The unit that the tests of a file belong to."""
     return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
 
 def longest(scopes: list[str]) -> str:
-    """The one to begin next; of several alike the first."""
+    """The unit to begin next; the first of several alike."""
     return min(scopes, key=_place)
 
 

@@ -1,4 +1,4 @@
-"""A whole server as a process of its own, as an operator would run it."""
+"""A whole server in its own process, as an operator would run it."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class ServerProcess:
         os.killpg(self.process.pid, number)
 
     def wait(self, timeout_s: float = _DEADLINE_S) -> int:
-        """Wait for its end; returns the exit status and leaves all it printed in `output`."""
+        """Wait for its end. Returns the exit status; `output` has everything it printed."""
         assert self.process is not None
         printed, _ = self.process.communicate(timeout=timeout_s)
         self.output += printed or ""
@@ -140,7 +140,7 @@ class ServerProcess:
         return self.wait()
 
     def kill(self) -> None:
-        """End it without a chance to tidy up; harmless when it has ended."""
+        """Kill it; harmless if it has ended."""
         if self.process is not None and self.process.poll() is None:
             self.signal(signal.SIGKILL)
             self.wait()

@@ -1,4 +1,4 @@
-"""A wall clock that is wrong, for a process that is started under it.
+"""A wrong wall clock for a process that is started with it.
 
 A library put before the system's moves CLOCK_REALTIME; the monotonic clock, by which processes
 wait, stays as it is.

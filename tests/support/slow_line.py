@@ -1,4 +1,4 @@
-"""Calls to a store at the end of a line that takes its time, by a virtual clock."""
+"""Calls to a store over a slow line, by a virtual clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Args = TypeVarTuple("Args")
 
 
 class SlowLine:
-    """Runs calls at the end of a line that takes its time, or brings nothing while it `hangs`."""
+    """Runs calls over a slow line, which answers nothing while it `hangs`."""
 
     def __init__(self, timeout_s: float = 30.0) -> None:
         """`timeout_s` is how long a call hangs before it fails."""

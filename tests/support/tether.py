@@ -35,7 +35,8 @@ def _watcher(_: int) -> subprocess.Popen[bytes]:
 
 
 def _started(pid: int) -> bytes:
-    """When a process started, which tells it from a later one with its id; empty without one."""
+    """When a process started, which distinguishes it from a later one with its id; empty if it is
+    not there."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19]
     return b""

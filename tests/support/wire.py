@@ -48,14 +48,14 @@ class EventStream:
         self._searched = max(0, len(self._rest) - 1)
 
     def end(self) -> None:
-        """Called where the response says that it is whole."""
+        """Called where the response declares its end."""
         assert not self._rest, f"the response ends inside the event {bytes(self._rest[:200])!r}"
         assert self._last != b"event: data\n", "the response ends before the control event"
 
 
 class ResponseCheck:
-    """What a server says on one connection of HTTP/1.1. A server that closes too early is the
-    client's to complain of."""
+    """The bytes of a server on one connection of HTTP/1.1. A server that closes too early is for
+    the client to report."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -166,7 +166,7 @@ class ResponseCheck:
 
 
 def checked_async_client(**settings: Any) -> httpx.AsyncClient:
-    """An httpx client that fails on a response that is not framed as it must be."""
+    """An httpx client that fails on a badly framed response."""
     client = httpx.AsyncClient(**settings)
     pool = _pool(client)
     pool._network_backend = _AsyncBackend(pool._network_backend)
