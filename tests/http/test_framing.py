@@ -20,7 +20,7 @@ from streamd.http.asgi import AsgiApplication
 from streamd.http.front_door import FrontDoor
 from streamd.http.hypercorn_server import HypercornHttp2
 from streamd.http.listeners import listen
-from streamd.http.messages import Channel, LiveResponse, Request
+from streamd.http.messages import Begun, Channel, Later, LiveResponse, Request
 from streamd.metrics import Metrics
 from tests.http.pki import Pki
 from tests.http.serving import PATIENCE_S, serving
@@ -131,6 +131,9 @@ class WithEmptyPieces:
 
     def takes_pieces(self, path: bytes) -> bool:
         return False
+
+    def begin(self, request: Request, later: Later) -> Begun:
+        return Begun.MUST_WAIT
 
     async def handle(self, request: Request) -> LiveResponse:
         return LiveResponse(200, b"Content-Type: text/plain\r\n", self._run)

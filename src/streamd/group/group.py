@@ -17,7 +17,7 @@ from streamd.group.opening import Opener
 from streamd.group.packages import ForeignPackage, OwnPackages
 from streamd.group.peers import ChangeListener, NoPeers, Peers
 from streamd.group.pins import Pins
-from streamd.group.proposals import OutcomeUnknown, Proposal, ProposalQueue, Unavailable
+from streamd.group.proposals import OutcomeUnknown, Proposal, ProposalQueue, Settled, Unavailable
 from streamd.group.read_index import ReadIndex
 from streamd.group.retention import Retention
 from streamd.group.state_flusher import StateFlusher
@@ -231,13 +231,19 @@ class Group:
         A cancelled caller learns nothing: the command may still take effect.
         Raises `Unavailable` if it never will, `OutcomeUnknown` if no node can tell.
         """
-        proposal = Proposal(command, size, trio.current_time() + PROPOSE_TIMEOUT_S)
+        return await self.submit(command, size).settled()
+
+    def submit(
+        self, command: Command, size: int = 0, tell: Callable[[Settled], None] | None = None
+    ) -> Proposal:
+        """As `propose`, without waiting: `tell` gets what the caller of `propose` would.
+
+        It is called in a turn of the group, before the next batch goes to the disk, so it must be
+        quick. Raises `Unavailable`; then it is never called.
+        """
+        proposal = Proposal(command, size, trio.current_time() + PROPOSE_TIMEOUT_S, tell)
         self.admission.add(proposal)
-        try:
-            return await proposal.settled()
-        except OutcomeUnknown:
-            self._metrics.outcomes_unknown += 1
-            raise
+        return proposal
 
     @property
     def writes_taken(self) -> int:
@@ -355,8 +361,9 @@ class Group:
 
     def _wake(self) -> None:
         """Let the turn task take a turn; further calls before that turn add nothing."""
-        self._turn_is_due = True
-        self._turn_due.unpark()
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self._turn_due.unpark()
 
     def _proposed(self) -> None:
         # While the disk is busy the next entry gathers; a turn follows when the write has ended.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import trio
 
-from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
 from streamd.headers import ACCEPT_ENCODING, CONTENT_ENCODING, HEADERS
 from streamd.http import batches, bootstrap, buckets, reading, snapshots, writes
 from streamd.http.admin_guard import PUBLIC_PATHS, AdminGuard
 from streamd.http.fields import BadRequest, refuse_coding
-from streamd.http.messages import LiveResponse, Request, Response, error_response
+from streamd.http.messages import Begun, Later, LiveResponse, Request, Response, error_response
 from streamd.http.routing import (
     RESERVED_STREAM,
     BadPath,
@@ -29,19 +30,26 @@ from streamd.http.routing import (
     resolve,
 )
 from streamd.http.service import Service
+from streamd.http.writes import Write
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
+from streamd.streams.commands import Outcome
 
 Handler = Callable[[Service, Request, Any], Awaitable[Response | LiveResponse]]
+# What answers without waiting, says what to propose for the answer, or with None leaves the request
+# to the handler.
+Prompt = Callable[[Service, Request, Any], Response | Write | None]
 
 
 class Resource(NamedTuple):
-    """The label of a kind of route in the metrics, and the handler of each of its methods.
+    """The label of a kind of route in the metrics, and the handlers of its methods: those in
+    `prompt` are asked first.
 
-    Every route answers OPTIONS, so that is not among the handlers.
+    Every route answers OPTIONS, so that is not among the methods.
     """
 
     label: str
     handlers: Mapping[str, Handler]
+    prompt: Mapping[str, Prompt] = {}
 
     @property
     def methods(self) -> bytes:
@@ -63,6 +71,7 @@ RESOURCES: Mapping[type[Route], Resource] = {
             "PUT": writes.create,
             "DELETE": writes.delete,
         },
+        {"POST": writes.begin_append, "PUT": writes.begin_create},
     ),
     BatchRoute: Resource("batch", {"POST": batches.append_batch}),
     LatestSnapshotRoute: Resource("snapshot", {"GET": snapshots.latest, "HEAD": snapshots.latest}),
@@ -92,6 +101,7 @@ RESOURCES: Mapping[type[Route], Resource] = {
 _STREAMS = RESOURCES[StreamRoute]
 _ALL_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _WRITES = frozenset(("POST", "PUT", "DELETE"))
+_APPENDS = frozenset((_STREAMS.label, RESOURCES[BatchRoute].label))
 _ALLOW = re.compile(rb"^allow: ([^\r]*)\r$", re.MULTILINE | re.IGNORECASE)
 # Accept-Encoding is the browser's own business.
 _ALLOWED_HEADERS = ", ".join(
@@ -103,6 +113,10 @@ _PREFLIGHT = (
     b"Access-Control-Max-Age: 86400\r\n"
     b"Allow: %b\r\n"
 )
+
+# What a handler raises instead of an answer.
+REFUSALS = (BadRequest, Unavailable, OutcomeUnknown, ColdError)
+_DAMAGED = "bytes in the cold store are damaged or missing; the node's log names the object"
 
 Ops = Callable[[Request], Awaitable[Response]]
 
@@ -118,54 +132,106 @@ class StreamApplication:
     def takes_pieces(self, path: bytes) -> bool:
         return isinstance(resolve(path), SnapshotRoute)
 
-    async def handle(self, request: Request) -> Response | LiveResponse:
-        """Answer `request`. Raises `ClientGone` when a long-poll's client left."""
+    def begin(self, request: Request, later: Later) -> Response | Begun:
+        """As `Application.begin`."""
         route = resolve(request.path)
         resource = RESOURCES.get(type(route))
-        response = await self._answer(request, route, resource)
+        prompt = None if resource is None else resource.prompt.get(request.method)
+        if resource is None or prompt is None:
+            return Begun.MUST_WAIT
+        started = trio.current_time()
+        try:
+            begun = self._refused(request, route) or prompt(self._service, request, route)
+            if begun is None:
+                return Begun.MUST_WAIT
+            if isinstance(begun, Write):
+                finish = partial(self._finish, begun.answer, request, resource.label, started)
+                tell = partial(later, finish)
+                self._service.node.group.submit(begun.command, begun.size, tell)
+                return Begun.UNDER_WAY
+        except REFUSALS as error:
+            begun = self._refusal(error)
+        self._count(request, resource.label, begun, started)
+        return begun
+
+    def _finish(
+        self,
+        answer: Callable[[Outcome], Response],
+        request: Request,
+        label: str,
+        started: float,
+        settled: Settled,
+    ) -> Response:
+        """The answer to a write whose outcome is known, or can no longer be."""
+        try:
+            response = answer(settled.unwrap())
+        except REFUSALS as error:
+            response = self._refusal(error)
+        self._count(request, label, response, started)
+        return response
+
+    async def handle(self, request: Request) -> Response | LiveResponse:
+        """As `Application.handle`. Raises `ClientGone` when a long-poll's client left."""
+        route = resolve(request.path)
+        resource = RESOURCES.get(type(route))
+        started = trio.current_time()
+        try:
+            response = await self._answer(request, route, resource)
+        except REFUSALS as error:
+            response = self._refusal(error)
         label = _label(route) if resource is None else resource.label
-        self._service.node.metrics.request(label, request.method, response.status)
+        self._count(request, label, response, started)
         return response
 
     async def _answer(
         self, request: Request, route: Route, resource: Resource | None
     ) -> Response | LiveResponse:
-        # Every call on the way to a handler costs every request, so this method also dispatches.
-        try:
-            if request.method in _WRITES:
-                if CONTENT_ENCODING.key in request.headers:
-                    refuse_coding(request.headers[CONTENT_ENCODING.key])
-                if elsewhere := self._redirect(request, route):
-                    return elsewhere
-            if resource is None:
-                response = await self._operate(request, route)
-            elif (handler := resource.handlers.get(request.method)) is None:
-                response = _other(request.method, route, resource)
-            elif request.method == "POST":
-                started = trio.current_time()
-                response = await handler(self._service, request, route)
-                self._service.node.metrics.append_latency.observe(trio.current_time() - started)
-            else:
-                response = await handler(self._service, request, route)
-            # The stream handlers decide themselves what to compress.
-            if resource is not _STREAMS and isinstance(response, Response):
-                await self._service.compressor.compress_any(request, response)
-            return response
-        except BadRequest as error:
-            return error.response()
-        except Unavailable as error:
-            return error_response(503, "UNAVAILABLE", str(error), b"Retry-After: 1\r\n")
-        except (ObjectMissing, ObjectCorrupt):
-            message = (
-                "bytes in the cold store are damaged or missing; the node's log names the object"
-            )
-            return error_response(500, "COLD_DATA_DAMAGED", message)
-        except ColdError:
-            message = "old bytes are in the cold store, which cannot be read now"
-            return error_response(503, "COLD_UNAVAILABLE", message, b"Retry-After: 5\r\n")
-        except OutcomeUnknown as error:
-            message = f"{error}; it may have taken effect"
-            return error_response(503, "OUTCOME_UNKNOWN", message, b"Retry-After: 1\r\n")
+        if refused := self._refused(request, route):
+            return refused
+        response: Response | LiveResponse
+        if resource is None:
+            response = await self._operate(request, route)
+        elif (handler := resource.handlers.get(request.method)) is None:
+            response = _other(request.method, route, resource)
+        else:
+            response = await handler(self._service, request, route)
+        # The stream handlers decide themselves what to compress.
+        if resource is not _STREAMS and isinstance(response, Response):
+            await self._service.compressor.compress_any(request, response)
+        return response
+
+    def _count(
+        self, request: Request, label: str, response: Response | LiveResponse, started: float
+    ) -> None:
+        metrics = self._service.node.metrics
+        if request.method == "POST" and label in _APPENDS:
+            metrics.append_latency.observe(trio.current_time() - started)
+        metrics.request(label, request.method, response.status)
+
+    def _refusal(self, error: Exception) -> Response:
+        """The answer for one of `REFUSALS`."""
+        match error:
+            case BadRequest():
+                return error.response()
+            case Unavailable():
+                return error_response(503, "UNAVAILABLE", str(error), b"Retry-After: 1\r\n")
+            case OutcomeUnknown():
+                self._service.node.metrics.outcomes_unknown += 1
+                message = f"{error}; it may have taken effect"
+                return error_response(503, "OUTCOME_UNKNOWN", message, b"Retry-After: 1\r\n")
+            case ObjectMissing() | ObjectCorrupt():
+                return error_response(500, "COLD_DATA_DAMAGED", _DAMAGED)
+            case _:
+                message = "old bytes are in the cold store, which cannot be read now"
+                return error_response(503, "COLD_UNAVAILABLE", message, b"Retry-After: 5\r\n")
+
+    def _refused(self, request: Request, route: Route) -> Response | None:
+        """The answer to a write that no handler gets. Raises `BadRequest`."""
+        if request.method not in _WRITES:
+            return None
+        if CONTENT_ENCODING.key in request.headers:
+            refuse_coding(request.headers[CONTENT_ENCODING.key])
+        return self._redirect(request, route)
 
     def _redirect(self, request: Request, route: Route) -> Response | None:
         """The redirect of a write to the leader, with ``server.non_leader = "redirect"``."""

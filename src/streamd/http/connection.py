@@ -1,22 +1,26 @@
 """One client's connection: reads requests one after another, and sends their answers.
 
-A connection is the `Channel` of its live responses, so that the hub writes events straight to its
-socket. Two tasks may then have bytes for it. One rule keeps their order: bytes that do not fit into
-the socket go to `_left`, all later bytes follow them there, and only the connection's own task
-takes them out, by `flush`.
+A connection in its normal way has no task. The reactor calls `advance` when its socket has bytes,
+and that call serves a request that has come whole, or proposes its write and leaves a callback.
+What must wait goes on in a task, `run`, until the connection is idle: a body that comes in pieces,
+a handler that waits, a live response, a full socket. Over TLS that is everything.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import structlog
 import trio
 
+from streamd.http.channels import WireChannel
 from streamd.http.heads import Fields, Head
 from streamd.http.incoming import Pace, WireBody, body_too_large, too_many_bodies, too_slow
 from streamd.http.messages import (
+    Begun,
     Buffer,
     ClientGone,
     LiveResponse,
@@ -26,20 +30,23 @@ from streamd.http.messages import (
 )
 from streamd.http.outgoing import FULL, UNCOUNTED_BYTES, OutgoingFull
 from streamd.http.shares import LimitReached
-from streamd.http.transports import Transport
+from streamd.http.transports import RECEIVE_BYTES, SocketTransport, Transport
 from streamd.http.wire import (
     CONTINUE,
     PREFACE_HEAD,
     STATUS_LINES,
     Chunked,
     RequestRejected,
-    body_parts,
+    answer_parts,
     empty_lines,
     head_too_large,
 )
 
 if TYPE_CHECKING:
     from streamd.http.front_door import FrontDoor
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 log = structlog.get_logger("streamd.http")
 
@@ -54,19 +61,20 @@ class Phase(Enum):
 
 
 class Connection:
-    """One client's connection, and the `Channel` of its live responses. `buffer` holds the bytes
-    received but not yet consumed."""
+    """One client's connection. `buffer` holds the bytes received but not yet consumed."""
 
     def __init__(self, door: FrontDoor, transport: Transport, client: str) -> None:
         self._door = door
         self._client = client
         self.transport = transport
         self.buffer = bytearray()
-        self._chunked = False
-        self._left = b""
-        self._pending_head = b""
-        self._late: RequestRejected | None = None
-        self.scope = trio.CancelScope()
+        self._searched = 0  # How much of `buffer` certainly has no end of a head.
+        self.hung_up = False  # The reactor reported the end of the client's input.
+        self._has_more = False  # The socket may have something that was reported already.
+        self._head: Head | None = None  # That of the request being answered by the reactor.
+        self._channel = WireChannel(transport, door)
+        self._refusal: RequestRejected | None = None
+        self._scope: trio.CancelScope | None = None  # Its task's, while it has one.
         self.phase = Phase.IDLE
         self.since = door.swept_at
         self.held = door.bodies.share(client)
@@ -76,97 +84,182 @@ class Connection:
 
     # -- its life -----------------------------------------------------------------------------
 
-    async def run(self, *, speaks_http2: bool = False) -> None:
-        """Answer requests, in order, until either side ends the connection."""
-        try:
-            with self.scope:
-                if speaks_http2:
-                    await self._speak_http2()
-                    return
-                while await self._serve_one():
-                    if self.buffer:
-                        # A client that pipelines requests must not starve the others.
-                        await trio.lowlevel.checkpoint()
-            if self._late is not None:
-                await self._refuse(self._late)
-        except ClientGone:
-            pass
-
-    async def _speak_http2(self, ahead: bytes = b"") -> None:
-        """Serve HTTP/2 to the end; `ahead` has already been read from the connection."""
-        assert self._door.http2 is not None
-        self._enter(Phase.BUSY)
-        await self._door.http2.serve(self.transport.stream(ahead + self.buffer))
-
     def check_time(self, now: float) -> None:
         """Called by the sweeper: end the connection if it has waited too long. While a body
         arrives, `since` is the time of the last check of its pace."""
         config = self._door.config
         waited_ms = (now - self.since) * 1000
         if self.phase is Phase.IDLE and waited_ms > config.idle_timeout_ms:
-            self.scope.cancel()
+            self.end()
         elif self.phase is Phase.HEAD and waited_ms > config.header_timeout_ms:
-            self._late = RequestRejected(
-                408, "HEADER_TIMEOUT", "the request's head arrived too slowly"
-            )
-            self.scope.cancel()
+            message = "the request's head arrived too slowly"
+            self.end(RequestRejected(408, "HEADER_TIMEOUT", message))
         elif self.phase is Phase.BODY:
             assert self._pace is not None
             if not self._pace.keeps_up(now - self.since, self._body_came):
-                self._late = too_slow()
-                self.scope.cancel()
+                self.end(too_slow())
             self.since, self._body_came = now, 0
+
+    def end(self, refusal: RequestRejected | None = None) -> None:
+        """End the connection, which waits for its client, with an answer if there is a refusal."""
+        if self._scope is not None:
+            self._refusal = refusal
+            self._scope.cancel()
+        elif refusal is not None:
+            self._continue(partial(self._refuse, refusal))
+        else:
+            self._door.end(self)
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
         self.since = self._door.swept_at
 
-    async def _serve_one(self) -> bool:
-        """Serve one request. Returns whether another may follow."""
+    # -- in the reactor: nothing here waits ---------------------------------------------------
+
+    def advance(self) -> None:
+        """Serve the next request, as far as it has come and needs no waiting.
+
+        While a request is being answered, what follows it stays in the socket.
+        """
+        if self.phase is Phase.BUSY:
+            self._has_more = True
+            return
         try:
-            raw = await self._read_head()
+            raw = self._take_head() or self._receive_head()
             if raw is None:
-                return False
-            is_new, self._is_new = self._is_new, False
-            if is_new and raw == PREFACE_HEAD and self._door.http2 is not None:
-                await self._speak_http2(raw)
-                return False
+                return
+            if self._is_http2(raw):
+                self._continue(partial(self.speak_http2, raw))
+                return
             head = self._door.heads.parse(raw)
-            if head.method == "PUT" and self._door.application.takes_pieces(head.path):
-                return await self._serve_pieces(head)
-            body = await self._read_body(head.fields)
+            body = self._whole_body(head)
         except RequestRejected as refused:
-            await self._refuse(refused)
-            return False
+            self._continue(partial(self._refuse, refused))
+            return
+        if body is None:
+            self._continue(partial(self._serve_rest, head))
+        else:
+            self._begin(head, self._request(head, body))
+
+    def _receive_head(self) -> bytes | None:
+        """Receive once; the head, if that completes it. Raises `RequestRejected`."""
+        assert isinstance(self.transport, SocketTransport)
+        data = self.transport.receive_now()
+        if not data:
+            self._has_more = False
+            if data is not None:
+                self._door.end(self)
+            return None
+        self._has_more = self.hung_up or len(data) >= RECEIVE_BYTES
+        self._take_in(data)
+        raw = self._take_head()
+        if raw is None and self._has_more:
+            self._door.reactor.soon(self.advance)
+        return raw
+
+    def _begin(self, head: Head, request: Request) -> None:
         self._enter(Phase.BUSY)
-        request = Request(
-            head.method,
-            head.path,
-            head.query,
-            head.fields.headers,
-            body,
-            self,
-            self._door.scheme,
-            client=self._client,
-        )
+        self._head = head
+        begun = self._guarded(self._door.application.begin, request, self._answer_later)
+        if begun is Begun.UNDER_WAY:
+            return
+        if begun is Begun.MUST_WAIT:
+            self._continue(partial(self._serve, head, request))
+        else:
+            self._answer(begun)
+
+    def _answer_later(self, make: Callable[[T], Response], argument: T) -> None:
+        self._door.reactor.soon(self._make_answer, make, argument)
+
+    def _make_answer(self, make: Callable[[T], Response], argument: T) -> None:
+        self._answer(self._guarded(make, argument))
+
+    def _answer(self, response: Response) -> None:
+        """Send an answer, or the part of it that the socket takes now."""
+        head = self._head
+        assert head is not None
+        keep_alive = self._keeps_alive(head, response)
+        parts, size = self._parts(response, head, keep_alive=keep_alive)
+        if size > UNCOUNTED_BYTES:
+            self._continue(partial(self._respond, head, response))
+            return
+        data = b"".join(parts)
+        self._door.metrics.bytes_out += len(data)
+        sent = self.transport.send_now(data)
+        if sent < len(data):
+            self._continue(partial(self._send_rest, data[sent:], keep_alive))
+        elif not self._answered(keep_alive):
+            self._door.end(self)
+        elif self.buffer or self._has_more:
+            # In a later turn: a client that pipelines requests must not starve the others.
+            self._door.reactor.soon(self.advance)
+
+    def _continue(self, rest: Callable[[], Awaitable[bool]]) -> None:
+        """Let a task do the rest, which returns whether another request may follow."""
+        self._enter(Phase.BUSY)
+        self._door.leave_to_task(self, rest)
+
+    # -- in a task ----------------------------------------------------------------------------
+
+    async def run(self, serve: Callable[[], Awaitable[bool]]) -> bool:
+        """Let `serve` have the connection. Returns whether another request may follow."""
+        goes_on = False
+        try:
+            try:
+                with trio.CancelScope() as self._scope:
+                    goes_on = await serve()
+            except RequestRejected as refused:
+                self._refusal = refused
+            if self._refusal is not None:
+                return await self._refuse(self._refusal)
+        except ClientGone:
+            return False
+        self._scope = None
+        return goes_on
+
+    async def serve_all(self) -> bool:
+        """Answer requests, in order, until either side ends the connection."""
+        while await self._serve_one():
+            if self.buffer:
+                # A client that pipelines requests must not starve the others.
+                await trio.lowlevel.checkpoint()
+        return False
+
+    async def speak_http2(self, ahead: bytes = b"") -> bool:
+        """Serve HTTP/2 to the end; `ahead` has already been read from the connection."""
+        assert self._door.http2 is not None
+        self._enter(Phase.BUSY)
+        await self._door.http2.serve(self.transport.stream(ahead + self.buffer))
+        return False
+
+    async def _serve_one(self) -> bool:
+        """Serve one request. Returns whether another may follow. Raises `RequestRejected`."""
+        while (raw := self._take_head()) is None:
+            if not await self._receive():
+                return False
+        if self._is_http2(raw):
+            return await self.speak_http2(raw)
+        return await self._serve_rest(self._door.heads.parse(raw))
+
+    async def _serve_rest(self, head: Head) -> bool:
+        """Serve a request whose head was taken. As `_serve_one`."""
+        if self._comes_in_pieces(head):
+            return await self._serve_pieces(head)
+        body = self._whole_body(head)
+        if body is None:
+            body = await self._read_body(head.fields)
+        return await self._serve(head, self._request(head, body))
+
+    async def _serve(self, head: Head, request: Request) -> bool:
+        """Serve a request that has come whole. As `_serve_one`."""
+        self._enter(Phase.BUSY)
         return await self._respond(head, await self._handle(request))
 
     async def _serve_pieces(self, head: Head) -> bool:
-        """Serve a request whose body the handler receives in pieces. Raises `RequestRejected`."""
+        """Serve a request whose body the handler receives in pieces. As `_serve_one`."""
         self._enter(Phase.BUSY)
         body = WireBody(self, head.fields, Pace(self._door.config))
-        request = Request(
-            head.method,
-            head.path,
-            head.query,
-            head.fields.headers,
-            b"",
-            self,
-            self._door.scheme,
-            body,
-            self._client,
-        )
-        response = await self._handle(request)
+        response = await self._handle(self._request(head, b"", body))
         if not body.ended and isinstance(response, Response):
             response = Response(response.status, response.head, response.body, close=True)
         keep_alive = await self._respond(head, response)
@@ -176,19 +269,42 @@ class Connection:
 
     async def _respond(self, head: Head, response: Response | LiveResponse) -> bool:
         """Send a response. Returns whether another request may follow."""
-        keep_alive = head.fields.keep_alive and not self._door.draining
         if isinstance(response, LiveResponse):
-            keep_alive = await self._send_live(head, response, keep_alive)
-        else:
-            keep_alive = keep_alive and not response.close
-            is_head, is_http_1_0 = head.method == "HEAD", head.fields.version == "1.0"
-            try:
-                await self._send(response, is_head, keep_alive, is_http_1_0)
-            except OutgoingFull:
-                await self._send(FULL, is_head, keep_alive, is_http_1_0)
-        self.held.release()
-        self._enter(Phase.IDLE)
-        return keep_alive and not self._door.draining
+            return self._answered(await self._send_live(head, response))
+        keep_alive = self._keeps_alive(head, response)
+        try:
+            await self._send(*self._parts(response, head, keep_alive=keep_alive))
+        except OutgoingFull:
+            await self._send(*self._parts(FULL, head, keep_alive=keep_alive))
+        return self._answered(keep_alive)
+
+    async def _send_rest(self, data: bytes, keep_alive: bool) -> bool:
+        """Send what the socket did not take of an answer. Returns as `_respond`."""
+        await self.transport.send((data,))
+        return self._answered(keep_alive)
+
+    # -- one request, with or without a task --------------------------------------------------
+
+    def _is_http2(self, raw: bytes) -> bool:
+        """Whether the first head begins HTTP/2, and that is served."""
+        is_new, self._is_new = self._is_new, False
+        return is_new and raw == PREFACE_HEAD and self._door.http2 is not None
+
+    def _comes_in_pieces(self, head: Head) -> bool:
+        return head.method == "PUT" and self._door.application.takes_pieces(head.path)
+
+    def _request(self, head: Head, body: bytes, incoming: WireBody | None = None) -> Request:
+        return Request(
+            head.method,
+            head.path,
+            head.query,
+            head.fields.headers,
+            body,
+            self._channel,
+            self._door.scheme,
+            incoming,
+            self._client,
+        )
 
     async def _handle(self, request: Request) -> Response | LiveResponse:
         try:
@@ -200,62 +316,94 @@ class Connection:
         except self._door.fatal:
             raise
         except Exception:
-            # A bug of ours: this client gets an error, other clients are not affected.
-            log.exception("handler failed", method=request.method)
-            return error_response(500, "INTERNAL", "an internal error", close=True)
+            return self._failed()
+
+    def _guarded(self, call: Callable[[*Args], T], *args: *Args) -> T | Response:
+        """As `_handle`, for a part of the application that does not wait."""
+        try:
+            return call(*args)
+        except self._door.fatal:
+            raise
+        except Exception:
+            return self._failed()
+
+    def _failed(self) -> Response:
+        """The answer to a request that met a bug of ours; other clients are not affected.
+        Call it where the exception is handled."""
+        log.exception("handler failed")
+        return error_response(500, "INTERNAL", "an internal error", close=True)
+
+    def _keeps_alive(self, head: Head, response: Response) -> bool:
+        return head.fields.keep_alive and not self._door.draining and not response.close
+
+    def _answered(self, keep_alive: bool) -> bool:
+        """Note that an answer was sent. Returns whether another request may follow."""
+        self.held.release()
+        self._enter(Phase.IDLE)
+        return keep_alive and not self._door.draining
 
     # -- receiving ----------------------------------------------------------------------------
 
-    async def _receive(self) -> bool:
-        data = await self.transport.receive()
+    def _take_in(self, data: bytes) -> None:
         self.buffer += data
         self._door.metrics.bytes_in += len(data)
+
+    async def _receive(self) -> bool:
+        data = await self.transport.receive()
+        self._take_in(data)
         return bool(data)
 
-    async def _read_head(self) -> bytes | None:
-        """The next request's head, or None when the client is done."""
-        limit = self._door.config.max_header_bytes
+    def _take_head(self) -> bytes | None:
+        """The next request's head, or None if that has not come whole. Raises `RequestRejected`."""
         buffer = self.buffer
-        searched = 0
-        if buffer:
-            self._enter(Phase.HEAD)
-        while True:
-            if buffer[:2] == b"\r\n":
-                del buffer[: empty_lines(buffer)]  # RFC 9112 section 2.2: ignored.
-            if (end := buffer.find(b"\r\n\r\n", searched)) >= 0:
-                break
-            searched = max(0, len(buffer) - 3)
+        if not buffer:
+            return None
+        if buffer[:2] == b"\r\n":
+            del buffer[: empty_lines(buffer)]  # RFC 9112 section 2.2: ignored.
+        limit = self._door.config.max_header_bytes
+        end = buffer.find(b"\r\n\r\n", self._searched)
+        if end < 0:
             if len(buffer) > limit:
                 raise head_too_large(limit)
             if b"\n\n" in buffer or b"\0" in buffer:
                 raise RequestRejected(400, "BAD_REQUEST", "a bare LF or NUL in the head")
-            if not await self._receive():
-                return None
+            self._searched = max(0, len(buffer) - 3)
             if self.phase is Phase.IDLE:
                 self._enter(Phase.HEAD)
+            return None
+        self._searched = 0
         if end + 4 > limit:
             raise head_too_large(limit)
         head = bytes(buffer[: end + 4])
         del buffer[: end + 4]
         return head
 
-    async def _read_body(self, fields: Fields) -> bytes:
-        length = fields.content_length
+    def _whole_body(self, head: Head) -> bytes | None:
+        """The body, or None if it comes in pieces or has not come whole. Raises `RequestRejected`
+        for one that is too large."""
+        length = head.fields.content_length
+        if length is None or self._comes_in_pieces(head):
+            return None
         if length == 0:
             return b""
         limit = self._door.config.max_body_bytes
-        if length is not None and length > limit:
+        if length > limit:
             raise body_too_large(limit)
-        if length is not None and len(self.buffer) >= length:
-            body = bytes(self.buffer[:length])
-            del self.buffer[:length]
-            return body
+        if len(self.buffer) < length:
+            return None
+        body = bytes(self.buffer[:length])
+        del self.buffer[:length]
+        return body
+
+    async def _read_body(self, fields: Fields) -> bytes:
+        """A body that has not come whole, once it has. Raises `RequestRejected`, `ClientGone`."""
+        length = fields.content_length
         self._pace, self._body_came = Pace(self._door.config), len(self.buffer)
         self.phase, self.since = Phase.BODY, trio.current_time()
         if fields.expects_continue and not self.buffer:
             await self.send_continue()
         if length is None:
-            return await self._read_chunked(limit)
+            return await self._read_chunked(self._door.config.max_body_bytes)
         while len(self.buffer) < length:
             self._account(len(self.buffer))
             await self._receive_body()
@@ -283,8 +431,7 @@ class Connection:
         data = await self.transport.receive()
         if not data:
             raise ClientGone
-        self.buffer += data
-        self._door.metrics.bytes_in += len(data)
+        self._take_in(data)
         return data
 
     async def send_continue(self) -> None:
@@ -305,84 +452,47 @@ class Connection:
 
     # -- sending ------------------------------------------------------------------------------
 
-    async def _refuse(self, refused: RequestRejected) -> None:
+    async def _refuse(self, refused: RequestRejected) -> bool:
         """Send the error, then close so that the client can still read it."""
         self.held.release()
         self.buffer.clear()
-        await self._send(refused.response, False, False, False)
+        await self._send(*self._parts(refused.response, None, keep_alive=False))
         await self.transport.linger()
+        return False
 
-    async def _send(
-        self, response: Response, is_head: bool, keep_alive: bool, is_http_1_0: bool
-    ) -> None:
-        parts, size = body_parts(response.body)
+    def _parts(
+        self, response: Response, head: Head | None, *, keep_alive: bool
+    ) -> tuple[Sequence[Buffer], int]:
+        """A response to the request with that head as it goes on the wire (`answer_parts`)."""
         tail_head = self._door.private_tail_head if response.private else self._door.tail_head
-        head = STATUS_LINES[response.status] + response.head + tail_head
-        if response.status not in (204, 304) and (size or not is_head):
-            head += b"Content-Length: %d\r\n" % size
-        if not keep_alive:
-            head += b"Connection: close\r\n\r\n"
-        elif is_http_1_0:
-            head += b"Connection: keep-alive\r\n\r\n"
-        else:
-            head += b"\r\n"
-        if is_head or not size:
-            parts = ()
-            size = 0
-        self._door.metrics.bytes_out += len(head) + size
-        if size <= UNCOUNTED_BYTES:
-            await self.transport.send((head, *parts) if parts else (head,))
-            return
-        with self._door.outgoing.holding(parts, size, self._client):
-            await self.transport.send((head, *parts))
+        is_head = head is not None and head.method == "HEAD"
+        is_http_1_0 = head is not None and head.fields.version == "1.0"
+        return answer_parts(
+            response, tail_head, is_head=is_head, keep_alive=keep_alive, is_http_1_0=is_http_1_0
+        )
 
-    async def _send_live(self, head: Head, response: LiveResponse, keep_alive: bool) -> bool:
+    async def _send(self, parts: Sequence[Buffer], size: int) -> None:
+        """Send a response whose body has that size in bytes. Raises `OutgoingFull`."""
+        self._door.metrics.bytes_out += len(parts[0]) + size
+        if size <= UNCOUNTED_BYTES:
+            await self.transport.send(parts)
+            return
+        with self._door.outgoing.holding(parts[1:], size, self._client):
+            await self.transport.send(parts)
+
+    async def _send_live(self, head: Head, response: LiveResponse) -> bool:
         """Send a live response. Returns whether another request may follow."""
-        self._chunked = response.length is None and head.fields.version == "1.1"
+        is_1_1 = head.fields.version == "1.1"
+        keep_alive = is_1_1 and head.fields.keep_alive and not self._door.draining
+        chunked = is_1_1 and response.length is None
         wire = STATUS_LINES[response.status] + response.head + self._door.tail_head
-        if self._chunked:
+        if chunked:
             wire += b"Transfer-Encoding: chunked\r\n"
         elif response.length is not None:
             wire += b"Content-Length: %d\r\n" % response.length
-        keep_alive = keep_alive and head.fields.version == "1.1"
         if not keep_alive:
             wire += b"Connection: close\r\n"
-        self._pending_head = wire + b"\r\n"
-        await response.run(self)
-        end = self._pending_head + (b"0\r\n\r\n" if self._chunked else b"")
-        self._pending_head = b""
-        await self.flush()
-        if end:
-            await self.transport.send((end,))
+        self._channel.begin(wire + b"\r\n", chunked=chunked)
+        await response.run(self._channel)
+        await self._channel.end()
         return keep_alive
-
-    def _framed(self, data: Buffer) -> bytes:
-        """A piece of a live body in wire format, after the head if it is the first."""
-        framed = self._door.chunk(data) if self._chunked else bytes(data)
-        if self._pending_head:
-            framed, self._pending_head = self._pending_head + framed, b""
-        self._door.metrics.bytes_out += len(framed)
-        return framed
-
-    def try_send(self, data: bytes) -> bool:
-        framed = self._framed(data)
-        if self._left:
-            self._left += framed
-            return False
-        sent = self.transport.send_now(framed)
-        if sent == len(framed):
-            return True
-        self._left = framed[sent:]
-        return False
-
-    async def flush(self) -> None:
-        if self._left:
-            left, self._left = self._left, b""
-            await self.transport.send((left,))
-
-    async def send(self, data: Buffer) -> None:
-        await self.flush()
-        await self.transport.send((self._framed(data),))
-
-    async def wait_disconnected(self) -> None:
-        await self.transport.wait_disconnected()

@@ -1,14 +1,15 @@
 """The front door: a small, strict HTTP/1.1 server on Trio, for all traffic of a node.
 
-Each connection has one task and no timers. A single sweeper checks the time limits of all
-connections once a second, because a cancel scope per request costs as much as parsing the request.
+A reactor drives the connections; only what must wait has a task (`connection`). None has timers: a
+single sweeper checks the time limits of all connections once a second, because a cancel scope per
+request costs as much as parsing the request.
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from email.utils import formatdate
 from functools import partial
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from streamd.http.messages import (
     Buffer,
 )
 from streamd.http.outgoing import Outgoing
+from streamd.http.reactor import Reactor
 from streamd.http.shares import Shares
 from streamd.http.transports import SocketTransport, StreamTransport, Transport
 from streamd.metrics import Metrics
@@ -74,6 +76,8 @@ class FrontDoor:
         self.fatal = fatal
         self.http2 = http2
         self.connections: set[Connection] = set()
+        self.reactor = Reactor()
+        self._nursery: trio.Nursery | None = None
         self.bodies = Shares(config.max_buffered_bytes)
         self.outgoing = Outgoing(config.max_buffered_bytes)
         if http2 is not None:
@@ -95,33 +99,48 @@ class FrontDoor:
     ) -> None:
         """Serve until drained or cancelled. Closes the listeners, which must be non-blocking."""
         self.scheme = b"http" if ssl_context is None else b"https"
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._sweep)
-            if self.http2 is not None:
-                nursery.start_soon(self.http2.raise_fatal)
-            with self._accepting:
-                async with trio.open_nursery() as accepting:
-                    take = partial(self._take, ssl_context=ssl_context, nursery=nursery)
-                    for listener in listeners:
-                        accepting.start_soon(accept_for_ever, listener, take)
-            for listener in listeners:
-                trio.lowlevel.notify_closing(listener)
-                listener.close()
-            if self.http2 is not None:
-                await self.http2.drain()
-            with trio.move_on_after(self.config.drain_timeout_ms / 1000):
-                while self.connections:
-                    await self._idle.wait()
-                    self._idle = trio.Event()
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as self._nursery:
+                await self._serve(listeners, ssl_context, self._nursery)
+                self._nursery.cancel_scope.cancel()
+        finally:
+            for connection in tuple(self.connections):
+                self.end(connection)
+            self.reactor.close()
+
+    async def _serve(
+        self,
+        listeners: Sequence[socket.socket],
+        ssl_context: ssl.SSLContext | None,
+        nursery: trio.Nursery,
+    ) -> None:
+        """Serve in `nursery` until drained."""
+        nursery.start_soon(self._sweep)
+        nursery.start_soon(self.reactor.run)
+        if self.http2 is not None:
+            nursery.start_soon(self.http2.raise_fatal)
+        with self._accepting:
+            async with trio.open_nursery() as accepting:
+                take = partial(self._take, ssl_context=ssl_context, nursery=nursery)
+                for listener in listeners:
+                    accepting.start_soon(accept_for_ever, listener, take)
+        for listener in listeners:
+            trio.lowlevel.notify_closing(listener)
+            listener.close()
+        if self.http2 is not None:
+            await self.http2.drain()
+        with trio.move_on_after(self.config.drain_timeout_ms / 1000):
+            while self.connections:
+                await self._idle.wait()
+                self._idle = trio.Event()
 
     def drain(self) -> None:
         """Stop accepting; end idle connections now and the others after their response."""
         self.draining = True
         self._accepting.cancel()
-        for connection in self.connections:
+        for connection in tuple(self.connections):
             if connection.phase is Phase.IDLE:
-                connection.scope.cancel()
+                connection.end()
 
     def _take(
         self,
@@ -135,7 +154,7 @@ class FrontDoor:
             turn_away(sock)
         elif ssl_context is None:
             transport = SocketTransport(sock, self.config.write_timeout_ms / 1000)
-            nursery.start_soon(self._serve_connection, self._connection(transport, client))
+            self.reactor.watch(self._connection(transport, client), transport)
         else:
             self._handshakes += 1
             nursery.start_soon(self._serve_tls, sock, client, ssl_context)
@@ -156,25 +175,50 @@ class FrontDoor:
         transport = StreamTransport(stream, self.config.write_timeout_ms / 1000)
         connection = self._connection(transport, client)
         speaks_http2 = self.http2 is not None and stream.selected_alpn_protocol() == "h2"
-        await self._serve_connection(connection, speaks_http2=speaks_http2)
+        serve = connection.speak_http2 if speaks_http2 else connection.serve_all
+        await self._serve_in_task(connection, serve)
 
     def _connection(self, transport: Transport, client: str) -> Connection:
         connection = Connection(self, transport, client)
         self.connections.add(connection)
         return connection
 
-    async def _serve_connection(
-        self, connection: Connection, *, speaks_http2: bool = False
+    def leave_to_task(self, connection: Connection, serve: Callable[[], Awaitable[bool]]) -> None:
+        """Let `serve` (`Connection.run`) go on with a connection of the reactor, in a task."""
+        assert self._nursery is not None
+        assert isinstance(connection.transport, SocketTransport)
+        self.reactor.unwatch(connection.transport)
+        self._nursery.start_soon(self._serve_in_task, connection, serve)
+
+    async def _serve_in_task(
+        self, connection: Connection, serve: Callable[[], Awaitable[bool]]
     ) -> None:
+        goes_on = False
         try:
-            await connection.run(speaks_http2=speaks_http2)
+            goes_on = await connection.run(serve)
         finally:
-            self.connections.discard(connection)
-            connection.held.release()
-            if not self.connections:
-                self._idle.set()
-            with trio.CancelScope(shield=True):
-                await connection.transport.close()
+            if not goes_on:
+                self._forget(connection)
+                with trio.CancelScope(shield=True):
+                    await connection.transport.close()
+        if goes_on:
+            assert isinstance(connection.transport, SocketTransport)
+            self.reactor.watch(connection, connection.transport)
+            self.reactor.soon(connection.advance)  # It may have received ahead.
+
+    def end(self, connection: Connection) -> None:
+        """End a connection of the reactor."""
+        if connection in self.connections:
+            assert isinstance(connection.transport, SocketTransport)
+            self._forget(connection)
+            self.reactor.unwatch(connection.transport)
+            connection.transport.close_now()
+
+    def _forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        connection.held.release()
+        if not self.connections:
+            self._idle.set()
 
     def chunk(self, data: Buffer) -> bytes:
         """`data` as a chunk of a chunked body. An event for many readers is framed once.
@@ -200,5 +244,5 @@ class FrontDoor:
             await trio.sleep(_SWEEP_INTERVAL_S)
             self._renew_tail_heads()
             self.swept_at = trio.current_time()
-            for connection in self.connections:
+            for connection in tuple(self.connections):
                 connection.check_time(self.swept_at)

@@ -8,7 +8,8 @@ a `Request` to a `Response` or a `LiveResponse` and knows neither sockets nor AS
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from enum import Enum
+from typing import Any, Protocol
 
 import msgspec
 
@@ -186,11 +187,30 @@ class LiveResponse:
         self.length = length
 
 
+class Begun(Enum):
+    """What has become of a request that is not answered at once (`Application.begin`)."""
+
+    UNDER_WAY = "under way"
+    MUST_WAIT = "must wait"
+
+
+# Takes the function that makes the answer, and its argument.
+Later = Callable[[Callable[[Any], Response], Any], None]
+
+
 class Application(Protocol):
     """What the adapters serve."""
 
     def takes_pieces(self, path: bytes) -> bool:
         """Whether the handler of a PUT to the raw `path` receives the body in pieces."""
+        ...
+
+    def begin(self, request: Request, later: Later) -> Response | Begun:
+        """Answer `request` without waiting.
+
+        Or begin it: `UNDER_WAY` says that `later` will be called once, after the return, with what
+        makes the answer. Or do nothing: `MUST_WAIT` leaves the request to `handle`.
+        """
         ...
 
     async def handle(self, request: Request) -> Response | LiveResponse:

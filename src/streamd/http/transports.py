@@ -10,7 +10,7 @@ import trio
 
 from streamd.http.messages import Buffer, ClientGone
 
-_RECEIVE_BYTES = 64 * 1024
+RECEIVE_BYTES = 64 * 1024
 # How much a client may send ahead during its live response.
 _MAX_AHEAD_BYTES = 64 * 1024
 _JOIN_BYTES = 256 * 1024
@@ -77,19 +77,29 @@ class SocketTransport:
         self._write_timeout_s = write_timeout_s
         self._ahead = b""
 
-    async def receive(self) -> bytes:
-        """The next bytes, as `Transport.receive` says."""
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def receive_now(self) -> bytes | None:
+        """The bytes that are there, as `Transport.receive` says, or None if there are none yet."""
         if self._ahead:
             data, self._ahead = self._ahead, b""
             return data
+        try:
+            return self._sock.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    async def receive(self) -> bytes:
+        """The next bytes, as `Transport.receive` says."""
         while True:
-            await trio.lowlevel.wait_readable(self._sock)
-            try:
-                return self._sock.recv(_RECEIVE_BYTES)
-            except BlockingIOError:
-                continue
-            except OSError:
-                return b""
+            if not self._ahead:
+                await trio.lowlevel.wait_readable(self._sock)
+            data = self.receive_now()
+            if data is not None:
+                return data
 
     def send_now(self, data: bytes) -> int:
         try:
@@ -126,7 +136,7 @@ class SocketTransport:
         while len(self._ahead) < _MAX_AHEAD_BYTES:
             await trio.lowlevel.wait_readable(self._sock)
             try:
-                data = self._sock.recv(_RECEIVE_BYTES)
+                data = self._sock.recv(RECEIVE_BYTES)
             except BlockingIOError:
                 continue
             except OSError:
@@ -147,9 +157,13 @@ class SocketTransport:
             return
         await _discard(self)
 
-    async def close(self) -> None:
+    def close_now(self) -> None:
+        """Close at once."""
         trio.lowlevel.notify_closing(self._sock)
         self._sock.close()
+
+    async def close(self) -> None:
+        self.close_now()
 
 
 class StreamTransport:
@@ -165,7 +179,7 @@ class StreamTransport:
             data, self._ahead = self._ahead, b""
             return data
         try:
-            return bytes(await self._stream.receive_some(_RECEIVE_BYTES))
+            return bytes(await self._stream.receive_some(RECEIVE_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
 
@@ -189,7 +203,7 @@ class StreamTransport:
     async def wait_disconnected(self) -> None:
         while len(self._ahead) < _MAX_AHEAD_BYTES:
             try:
-                data = await self._stream.receive_some(_RECEIVE_BYTES)
+                data = await self._stream.receive_some(RECEIVE_BYTES)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
             if not data:

@@ -151,3 +151,31 @@ def body_parts(body: Buffer | Sequence[Buffer]) -> tuple[Sequence[Buffer], int]:
     if isinstance(body, bytes | memoryview):
         return (body,), len(body)
     return body, sum(map(len, body))
+
+
+def answer_parts(
+    response: Response,
+    tail_head: bytes,
+    *,
+    is_head: bool = False,
+    keep_alive: bool = True,
+    is_http_1_0: bool = False,
+) -> tuple[Sequence[Buffer], int]:
+    """A response on the wire, its head first, and the size of its body in bytes.
+
+    The answer to a HEAD request has no body. `tail_head` are the last header lines but those
+    about the connection.
+    """
+    parts, size = body_parts(response.body)
+    head = STATUS_LINES[response.status] + response.head + tail_head
+    if response.status not in (204, 304) and (size or not is_head):
+        head += b"Content-Length: %d\r\n" % size
+    if not keep_alive:
+        head += b"Connection: close\r\n\r\n"
+    elif is_http_1_0:
+        head += b"Connection: keep-alive\r\n\r\n"
+    else:
+        head += b"\r\n"
+    if is_head or not size:
+        return (head,), 0
+    return (head, *parts), size

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -13,11 +15,10 @@ from streamd.http.fields import BadRequest
 from streamd.http.messages import Request, Response, error_response
 from streamd.http.routing import StreamRoute, resolve
 from streamd.http.service import BUCKET_NOT_FOUND, GONE, NOT_FOUND, Service, offset_gone
-from streamd.streams.commands import Append, Create, Delete, Outcome, Result
+from streamd.streams.commands import Append, Command, Create, Delete, Outcome, Result
 from streamd.streams.content import (
     DEFAULT_CONTENT_TYPE,
     MAX_MESSAGES,
-    NO_RECORDS,
     SMALL_BYTES,
     InvalidJson,
     Records,
@@ -35,37 +36,70 @@ _CLOSED = b"Stream-Closed: true\r\n"
 _POSITION = b"Stream-Next-Offset: %b\r\nETag: " + STATE_TAG + b"\r\n"
 
 
+class Write(NamedTuple):
+    """A command to propose, its payload in bytes, and what makes the answer of its outcome."""
+
+    command: Command
+    size: int
+    answer: Callable[[Outcome], Response]
+
+
+def begin_append(service: Service, request: Request, route: StreamRoute) -> Write | None:
+    """POST: append, append and close, or close. None leaves it to `append`."""
+    kind = _kind(request)
+    if not _is_cut_at_once(kind, request.body):
+        return None
+    try:
+        records = _appended(kind, request.body)
+    except BadRequest:
+        return None  # Errors of the stream come first, and it may have to be looked up.
+    return _append(request, route, kind, records)
+
+
 async def append(service: Service, request: Request, route: StreamRoute) -> Response:
-    """POST: append, append and close, or close."""
+    """As `begin_append`, for any body."""
+    kind = _kind(request)
+    try:
+        records = await _cut(service, _appended, kind, request.body)
+    except BadRequest as unfit:
+        return await stream_refusal(service, route, kind) or unfit.response()
+    write = _append(request, route, kind, records)
+    return write.answer(await service.node.group.propose(write.command, write.size))
+
+
+def _kind(request: Request) -> str:
+    """The content type of an append, empty without a body. Raises `BadRequest`."""
+    if not request.body:
+        if not fields.wants_close(request.headers):
+            raise BadRequest("EMPTY_BODY", "a body is required unless Stream-Closed is true")
+        return ""
+    raw_type = request.headers.get(CONTENT_TYPE.key)
+    if not raw_type:
+        raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required with a body")
+    return fields.content_type(raw_type)
+
+
+def _appended(kind: str, body: bytes) -> Records:
+    """The body of an append as records. Raises `BadRequest`."""
+    records = _records(kind, body)
+    if body and not records.lengths:
+        raise BadRequest("EMPTY_BODY", "an empty array appends nothing")
+    return records
+
+
+def _append(request: Request, route: StreamRoute, kind: str, records: Records) -> Write:
     headers = request.headers
-    close = fields.wants_close(headers)
-    kind = ""
-    records = NO_RECORDS
-    if request.body:
-        raw_type = headers.get(CONTENT_TYPE.key)
-        if not raw_type:
-            raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required with a body")
-        kind = fields.content_type(raw_type)
-        try:
-            records = await _records(service, kind, request.body)
-            if not records.lengths:
-                raise BadRequest("EMPTY_BODY", "an empty array appends nothing")
-        except BadRequest as unfit:
-            return await stream_refusal(service, route, kind) or unfit.response()
-    elif not close:
-        raise BadRequest("EMPTY_BODY", "a body is required unless Stream-Closed is true")
     command = Append(
         route.key,
         kind,
         records.data,
         records.lengths,
-        close,
+        fields.wants_close(headers),
         fields.stream_seq(headers),
         fields.producer(headers),
         if_match(headers),
     )
-    outcome = await service.node.group.propose(command, len(records.data))
-    return append_answer(command, outcome, route)
+    return Write(command, len(records.data), lambda outcome: append_answer(command, outcome, route))
 
 
 async def stream_refusal(service: Service, route: StreamRoute, kind: str) -> Response | None:
@@ -177,29 +211,44 @@ def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
             raise AssertionError(outcome)
 
 
-async def create(service: Service, request: Request, route: StreamRoute) -> Response:
-    """PUT: create a stream or a fork, or confirm that it exists as asked for."""
-    headers = request.headers
-    fork = fields.fork_request(headers, _fork_source(request))
-    settings = fields.create_settings(headers, fork)
-    command = Create(
-        route.key,
-        settings,
-        fields.wants_close(headers),
-        implicit_bucket=route.implicit_bucket,
-        if_match=if_match(headers),
+def begin_create(service: Service, request: Request, route: StreamRoute) -> Write | None:
+    """PUT: create a stream, or confirm that it exists as asked for. None leaves it to `create`."""
+    command = _create(request, route)
+    kind = command.settings.content_type or DEFAULT_CONTENT_TYPE
+    if command.settings.fork is not None or not _is_cut_at_once(kind, request.body):
+        return None
+    if request.body:
+        try:
+            command = _with_records(command, kind, _records(kind, request.body))
+        except BadRequest:
+            return None  # It does not matter if the stream exists.
+    return Write(
+        command, len(command.data), lambda outcome: _create_answer(request, outcome, route)
     )
+
+
+async def create(service: Service, request: Request, route: StreamRoute) -> Response:
+    """As `begin_create`, for any body, and for forks."""
+    command = _create(request, route)
+    fork = command.settings.fork
     if fork is None:
         outcome = await _propose_stream(service, command, request.body)
     else:
         outcome = await _propose_fork(service, command, fork, request.body)
-    asked = headers.get(IF_NONE_MATCH.key)
-    if asked is not None and outcome.result in (Result.EXISTS, Result.SETTINGS_DIFFER):
-        tag = state_tag(outcome.incarnation, outcome.tail.token(), outcome.closed)
-        if named_tag(asked, tag) is not None:
-            message = "the stream exists in a state that If-None-Match names"
-            return _state_differs(outcome, message)
     return _create_answer(request, outcome, route)
+
+
+def _create(request: Request, route: StreamRoute) -> Create:
+    """The command without initial records. Raises `BadRequest`."""
+    headers = request.headers
+    fork = fields.fork_request(headers, _fork_source(request))
+    return Create(
+        route.key,
+        fields.create_settings(headers, fork),
+        fields.wants_close(headers),
+        implicit_bucket=route.implicit_bucket,
+        if_match=if_match(headers),
+    )
 
 
 def _fork_source(request: Request) -> bytes | None:
@@ -263,11 +312,20 @@ async def _with_body(service: Service, command: Create, kind: str, body: bytes) 
     """The command with its initial records, split by the content type `kind`."""
     if not body:
         return command
-    records = await _records(service, kind, body)
+    return _with_records(command, kind, await _cut(service, _records, kind, body))
+
+
+def _with_records(command: Create, kind: str, records: Records) -> Create:
     return replace(command, data=records.data, lengths=records.lengths, cut_as=kind)
 
 
 def _create_answer(request: Request, outcome: Outcome, route: StreamRoute) -> Response:
+    asked = request.headers.get(IF_NONE_MATCH.key)
+    if asked is not None and outcome.result in (Result.EXISTS, Result.SETTINGS_DIFFER):
+        tag = state_tag(outcome.incarnation, outcome.tail.token(), outcome.closed)
+        if named_tag(asked, tag) is not None:
+            message = "the stream exists in a state that If-None-Match names"
+            return _state_differs(outcome, message)
     match outcome.result:
         case Result.CREATED | Result.EXISTS:
             head = b"Content-Type: %b\r\n%b" % (
@@ -316,14 +374,25 @@ def location(request: Request) -> bytes:
     return b"Location: %b://%b%b\r\n" % (request.scheme, host, request.path)
 
 
-async def _records(service: Service, content_type: str, body: bytes) -> Records:
-    """A body as records. A large JSON body is split in a thread: splitting millions of messages
-    in the loop would block all clients and Raft's heartbeats."""
+def _is_cut_at_once(kind: str, body: bytes) -> bool:
+    """Whether cutting a body into records takes no longer than a turn of the loop may: splitting
+    millions of JSON messages there would block all clients and Raft's heartbeats."""
+    return len(body) <= SMALL_BYTES or not is_json(kind)
+
+
+async def _cut(
+    service: Service, cut: Callable[[str, bytes], Records], kind: str, body: bytes
+) -> Records:
+    """What `cut` makes of a body, in a thread if that takes long."""
+    if _is_cut_at_once(kind, body):
+        return cut(kind, body)
+    return await service.node.run_blocking(cut, kind, body, limiter=service.splitting)
+
+
+def _records(kind: str, body: bytes) -> Records:
+    """A body as records. Raises `BadRequest`."""
     try:
-        if len(body) <= SMALL_BYTES or not is_json(content_type):
-            return split_body(content_type, body)
-        run_blocking = service.node.run_blocking
-        return await run_blocking(split_body, content_type, body, limiter=service.splitting)
+        return split_body(kind, body)
     except InvalidJson as error:
         raise BadRequest("INVALID_JSON", f"the body is not JSON: {error}") from None
     except TooManyMessages:

@@ -1,0 +1,88 @@
+"""One task for all connections that are in their normal way.
+
+A task for each connection costs a switch and a wait for its socket with every request, several
+times what the request itself costs. Here an epoll instance of our own watches the sockets, Trio
+waits for that one descriptor, and each socket that has bytes costs a plain call.
+
+The epoll is edge-triggered: it tells of bytes once, when they come, so that a connection that is
+busy with a request costs nothing meanwhile. So a connection must take all bytes, and the end of
+the input after them, or look again by itself.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVarTuple
+
+import trio
+
+from streamd.http.transports import SocketTransport
+
+if TYPE_CHECKING:
+    from streamd.http.connection import Connection
+
+# In one turn of the loop: what takes a few milliseconds, so that nobody else waits for longer.
+CALLS_PER_TURN = 256
+
+Args = TypeVarTuple("Args")
+
+_EVENTS = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
+
+
+class Reactor:
+    """Calls `Connection.advance` when a socket that it watches has bytes, or its end."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._watched: dict[int, Connection] = {}
+        self._due: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._something_due = trio.lowlevel.ParkingLot()
+
+    def watch(self, connection: Connection, transport: SocketTransport) -> None:
+        """Watch a connection's socket. What has come already is told of, too."""
+        descriptor = transport.fileno()
+        self._watched[descriptor] = connection
+        self._epoll.register(descriptor, _EVENTS)
+
+    def unwatch(self, transport: SocketTransport) -> None:
+        """Stop watching a socket, which is still open."""
+        descriptor = transport.fileno()
+        del self._watched[descriptor]
+        self._epoll.unregister(descriptor)
+
+    def soon(self, call: Callable[[*Args], None], *args: *Args) -> None:
+        """Make a call in another turn. Calls are made in order."""
+        if not self._due:
+            self._something_due.unpark()
+        self._due.append((call, args))
+
+    def close(self) -> None:
+        """Stop watching. The sockets stay open."""
+        self._watched.clear()
+        self._epoll.close()
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises what a connection raises."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._make_calls)
+            while True:
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                for descriptor, events in self._epoll.poll(0, CALLS_PER_TURN):
+                    # A call for one connection may end another one.
+                    if (connection := self._watched.get(descriptor)) is None:
+                        continue
+                    if events != select.EPOLLIN:
+                        connection.hung_up = True
+                    connection.advance()
+
+    async def _make_calls(self) -> None:
+        while True:
+            for _ in range(min(len(self._due), CALLS_PER_TURN)):
+                call, args = self._due.popleft()
+                call(*args)
+            if self._due:
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._something_due.park()

@@ -1,0 +1,200 @@
+"""Connections in their normal way share one task; what must wait for a client has one of its own.
+
+That both ways answer alike is shown by the other tests of this directory: each of them takes the
+way that its request has.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from streamd.http.connection import Phase
+from streamd.http.transports import RECEIVE_BYTES
+from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
+
+HEAD = b"Host: x\r\nContent-Type: text/plain\r\n"
+CREATE = b"PUT /v1/stream/s HTTP/1.1\r\n" + HEAD + b"\r\n"
+APPEND = b"POST /v1/stream/s HTTP/1.1\r\n" + HEAD + b"Content-Length: 1\r\n\r\nx"
+READ = b"GET /v1/stream/s HTTP/1.1\r\nHost: x\r\n\r\n"
+TAIL = b"HEAD /v1/stream/s HTTP/1.1\r\nHost: x\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+RACE = 50
+
+
+def tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def exchange(client: RawClient, request: bytes, status: int) -> None:
+    await client.send(request)
+    assert (await client.read_response()).status == status
+
+
+async def clients(stack: AsyncExitStack, server: Serving, count: int) -> list[RawClient]:
+    return [await stack.enter_async_context(server.connect()) for _ in range(count)]
+
+
+async def test_connections_cost_no_tasks(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, AsyncExitStack() as stack:
+        [first] = await clients(stack, server, 1)
+        await exchange(first, CREATE, 201)
+        before = tasks()
+        for client in await clients(stack, server, 50):
+            await exchange(client, APPEND, 204)
+            assert tasks() == before
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "status"),
+    [(APPEND[:-1], APPEND[-1:], 204), (b"", HEALTH, 200), (TAIL[:20], TAIL[20:], 200)],
+    ids=["a body in pieces", "a handler that waits", "a head in pieces"],
+)
+async def test_a_connection_that_had_a_task_needs_none_afterwards(
+    start: bytes, end: bytes, status: int, tmp_path: Path
+) -> None:
+    async with serving(tmp_path) as server, server.connect() as client:
+        await exchange(client, CREATE, 201)
+        await exchange(client, HEALTH, 200)
+        before = tasks()
+        for _ in range(3):
+            await client.send(start)
+            await trio.testing.wait_all_tasks_blocked()
+            await client.send(end)
+            assert (await client.read_response(to_head=start == TAIL[:20])).status == status
+            await until(lambda: tasks() == before)
+            await exchange(client, APPEND, 204)
+
+
+async def test_answers_keep_their_order_whichever_way_the_requests_went(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.connect() as client:
+        pipelined = (CREATE + HEALTH + APPEND + READ + HEALTH + APPEND) * 10
+        await client.send(pipelined)
+        statuses = [(await client.read_response()).status for _ in range(60)]
+    assert statuses[:6] == [201, 200, 204, 200, 200, 204]
+    assert statuses[6:] == [200, 200, 204, 200, 200, 204] * 9
+
+
+async def test_a_client_that_pipelines_does_not_keep_others_waiting(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.connect() as hasty, server.connect() as other:
+        await exchange(other, CREATE, 201)
+        await hasty.send(b"".join(APPEND for _ in range(RACE)))
+        await exchange(other, APPEND, 204)
+        seen = await server.content("/v1/stream/s")
+        for _ in range(RACE):
+            assert (await hasty.read_response()).status == 204
+    assert len(seen) < RACE, "all that came before was served first"
+
+
+async def test_pipelined_requests_stay_in_the_socket_until_their_turn(tmp_path: Path) -> None:
+    padded = APPEND.replace(HEAD, HEAD + b"X-Padding: " + b"x" * 4000 + b"\r\n")
+    count = 4 * RECEIVE_BYTES // len(padded)
+    async with serving(tmp_path) as server, server.connect() as client:
+        await exchange(client, CREATE, 201)
+        [connection] = server.door.connections
+        largest = 0
+
+        async def watch() -> None:
+            nonlocal largest
+            while True:
+                largest = max(largest, len(connection.buffer))
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            nursery.start_soon(client.send, padded * count)
+            for _ in range(count):
+                assert (await client.read_response()).status == 204
+            nursery.cancel_scope.cancel()
+    assert largest < RECEIVE_BYTES + len(padded)
+
+
+async def test_a_client_that_takes_no_answers_holds_up_only_itself(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, AsyncExitStack() as stack:
+        [other] = await clients(stack, server, 1)
+        await exchange(other, CREATE, 201)
+        await exchange(other, APPEND.replace(b": 1\r\n", b": 50000\r\n") + b"x" * 49_999, 204)
+        greedy = await stack.enter_async_context(server.connect(receive_buffer=4096))
+        before = tasks()
+        await greedy.send(READ * 400)
+        await until(lambda: tasks() == before + 1)  # It waits for its socket in a task.
+        await exchange(other, APPEND, 204)
+        for _ in range(400):
+            assert len((await greedy.read_response()).body) >= 50_000
+
+
+@pytest.mark.parametrize("requests", [CREATE, CREATE + APPEND, CREATE + APPEND[:30], b""])
+async def test_the_end_of_the_input_is_noticed_although_it_came_with_the_last_bytes(
+    requests: bytes, tmp_path: Path
+) -> None:
+    async with serving(tmp_path) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            await until(lambda: server.connections == 1)
+            # Without a wait in between: the server gets both at once.
+            client.sendall(requests)
+            client.shutdown(socket.SHUT_WR)
+            await until(lambda: server.connections == 0)
+            answers = client.recv(RECEIVE_BYTES)
+    assert answers.count(b"HTTP/1.1 20") == requests.count(b"\r\n\r\n")
+
+
+async def test_a_head_that_is_not_whole_has_its_time_limit(tmp_path: Path) -> None:
+    async with serving(tmp_path, header_timeout_ms=50) as server, server.connect() as client:
+        await exchange(client, CREATE, 201)
+        await client.send(APPEND + APPEND[:30])
+        assert (await client.read_response()).status == 204
+        late = await client.read_response()
+        assert (late.status, late.code) == (408, "HEADER_TIMEOUT")
+        assert await client.closed()
+
+
+class Fault(Exception):
+    """What no handler raises by itself."""
+
+
+@pytest.mark.parametrize("at", ["begin", "finish"])
+async def test_a_bug_costs_one_client_its_answer(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server, AsyncExitStack() as stack:
+        unlucky, other = await clients(stack, server, 2)
+        await exchange(other, CREATE, 201)
+        await exchange(unlucky, APPEND, 204)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "streamd.http.application.StreamApplication."
+                + {"begin": "_refused", "finish": "_finish"}[at],
+                _fail,
+            )
+            await unlucky.send(APPEND)
+            answer = await unlucky.read_response()
+            assert (answer.status, answer.code) == (500, "INTERNAL")
+            assert await unlucky.closed()
+        await exchange(other, APPEND, 204)
+
+
+def _fail(*_: Any) -> Any:
+    raise Fault
+
+
+async def test_an_append_under_way_is_answered_before_a_drained_connection_ends(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server, server.connect() as client:
+        await exchange(client, CREATE, 201)
+        [connection] = server.door.connections
+        await client.send(APPEND * 2)
+        with trio.fail_after(PATIENCE_S):
+            while connection.phase is not Phase.BUSY:
+                await trio.lowlevel.checkpoint()
+        server.door.drain()
+        answer = await client.read_response()
+        assert answer.status == 204
+        assert answer.headers["connection"] == "close"
+        assert await client.closed()
