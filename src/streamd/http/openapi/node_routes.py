@@ -5,9 +5,8 @@ from __future__ import annotations
 from streamd.http.admin_guard import PUBLIC_PATHS
 from streamd.http.openapi.elements import Json, Operation, Path, Reply, json_content, ref
 
-_COMPRESSED = ("Content-Encoding?", "Vary?")
-_LARGE = ("500 RESPONSE_TOO_LARGE",)
 _ALIVE = json_content(ref("schemas", "Alive"))
+_OBJECT = json_content({"type": "object"})
 _EMPTY: Json = {"required": False, "content": json_content({"type": "object", "maxProperties": 0})}
 
 
@@ -26,6 +25,15 @@ def _readiness(operation_id: str, summary: str) -> Operation:
         summary,
         {200: Reply("Yes.", (), _ALIVE), 503: Reply("No.", (), _ALIVE)},
     )
+
+
+def _report(
+    template: str, name: str, summary: str, reply: str, content: Json, errors: tuple[str, ...] = ()
+) -> Path:
+    """A report that may be large, and is compressed for clients that take that."""
+    replies = {200: Reply(reply, ("Content-Encoding?", "Vary?"), content)}
+    errors = (*errors, "500 RESPONSE_TOO_LARGE")
+    return _read_only(template, Operation(name, summary, replies, errors, ("Accept-Encoding",)))
 
 
 def _admin_command(
@@ -55,12 +63,8 @@ def _work(work: str, summary: str) -> Path:
         f"{work}Cold",
         summary,
         {
-            202: Reply("The leader has started it.", (), json_content({"type": "object"})),
-            307: Reply(
-                "Another node leads.",
-                ("Location", "Cache-Control"),
-                json_content({"type": "object"}),
-            ),
+            202: Reply("The leader has started it.", (), _OBJECT),
+            307: Reply("Another node leads.", ("Location", "Cache-Control"), _OBJECT),
         },
         ("404 NO_COLD_STORE", "503 UNAVAILABLE"),
         body=_EMPTY,
@@ -83,57 +87,28 @@ PATHS = (
             "readyCluster", "Whether this node is in contact with a leader and does not lag"
         ),
     ),
-    _read_only(
+    _report(
         "/metrics",
-        Operation(
-            "metrics",
-            "Metrics for Prometheus",
-            {200: Reply("All metrics.", _COMPRESSED, {"text/plain": {"schema": {}}})},
-            _LARGE,
-            ("Accept-Encoding",),
-        ),
+        "metrics",
+        "Metrics for Prometheus",
+        "All metrics.",
+        {"text/plain": {"schema": {}}},
     ),
-    _read_only(
-        "/openapi.json",
-        Operation(
-            "openapi",
-            "This document",
-            {200: Reply("The document.", _COMPRESSED, json_content({"type": "object"}))},
-            _LARGE,
-            ("Accept-Encoding",),
-        ),
-    ),
-    _read_only(
+    _report("/openapi.json", "openapi", "This document", "The document.", _OBJECT),
+    _report(
         "/cluster/status",
-        Operation(
-            "clusterStatus",
-            "The status of this node and its cluster",
-            {
-                200: Reply(
-                    "The status as this node sees it.",
-                    _COMPRESSED,
-                    json_content(ref("schemas", "Status")),
-                )
-            },
-            _LARGE,
-            ("Accept-Encoding",),
-        ),
+        "clusterStatus",
+        "The status of this node and its cluster",
+        "The status as this node sees it.",
+        json_content(ref("schemas", "Status")),
     ),
-    _read_only(
+    _report(
         "/cluster/cold",
-        Operation(
-            "coldStatus",
-            "The status of the cold store",
-            {
-                200: Reply(
-                    "The status as this node sees it.",
-                    _COMPRESSED,
-                    json_content({"type": "object"}),
-                )
-            },
-            ("404 NO_COLD_STORE", *_LARGE),
-            ("Accept-Encoding",),
-        ),
+        "coldStatus",
+        "The status of the cold store",
+        "The status as this node sees it.",
+        _OBJECT,
+        ("404 NO_COLD_STORE",),
     ),
     _work("flush", "Flush hot bytes to the cold store now"),
     _work("gc", "Delete objects from the cold store that nothing refers to"),
