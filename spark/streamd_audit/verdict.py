@@ -56,13 +56,6 @@ _IN_LOG = frozenset(("history_changed", "term_wrong", "leaders_disagree", "stamp
 _STATE_LOST = frozenset(kind for kind in KINDS if kind.startswith(("manifest_", "piece_"))) | {
     "row_damaged"
 }
-_MODELLED = frozenset(
-    (
-        "append_after_close", "producer_gap", "producer_repeated", "seq_back", "refused_wrongly",
-        "taken_wrongly", "stream_lost", "stream_unknown", "tail_differs", "closed_differs",
-        "producer_differs", "trim_lost", "fork_moved", "expiry_lost", "settings_differ",
-    )
-)  # fmt: skip
 # What the log itself shows of an append, at its index.
 _IN_APPENDS = frozenset(
     (
@@ -70,6 +63,10 @@ _IN_APPENDS = frozenset(
         "taken_wrongly",
     )
 )  # fmt: skip
+_MODELLED = _IN_APPENDS | {
+    "stream_lost", "stream_unknown", "tail_differs", "closed_differs", "producer_differs",
+    "trim_lost", "fork_moved", "expiry_lost", "settings_differ",
+}  # fmt: skip
 # What is found by comparing with where the log leads to.
 _BY_LOG = _MODELLED | {
     "bytes_differ", "bucket_differs", "counts_differ", "slice_contradicts_log", "slice_cuts_append",
