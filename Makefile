@@ -1,4 +1,4 @@
-# Every target sets up what it needs; nothing has to be done first.
+# Every target sets up what it needs; no preparation is necessary.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,12 +10,12 @@ NODE_READY := tests/conformance/node_modules/.ready
 CLIENT_READY := tests/official_clients/node_modules/.ready
 SIM_HEARTS := tests/raft/test_simulation.py tests/raft/test_planted_bugs.py
 ARGS ?=
-# Which Python to set up with; by default the first that is new enough.
+# The Python for the set-up; by default the first that is new enough.
 PYTHON ?=
-# Tests of one file share what they started, so a file is never split; Spark's share one session.
+# Tests of one file share their servers, so a file is never split; Spark's share one session.
 # One process more than cores: half of a test of servers is waiting, for a start or a timeout.
 WORKERS ?= $(shell expr $$(nproc) + 1)
-# Images of containers set it, and every server of the tests would compile its modules again.
+# Container images set it, and then every server of the tests would compile its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # The pure packages. Their tests are fast enough to run with the branches counted.
