@@ -185,7 +185,7 @@ def test_the_keys_of_the_object_store_may_come_from_variables(tmp_path: Path) ->
 # -- the sample ---------------------------------------------------------------------------------
 
 
-def test_the_sample_changes_nothing_as_it_is() -> None:
+def test_the_unchanged_sample_changes_nothing() -> None:
     assert load(SAMPLE, {}, {}) == Config()
 
 

@@ -19,7 +19,7 @@ def test_a_known_error_ends_the_process_with_its_sentence_and_status(
     assert capsys.readouterr().err == "streamd: the disk is full\n"
 
 
-def test_errors_of_nested_groups_are_told_each_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_nested_groups_are_reported_each_once(capsys: pytest.CaptureFixture[str]) -> None:
     one, again, other = OSError("one"), OSError("one"), OSError("other")
     with pytest.raises(SystemExit, match="3"), exit_on(failure_of):
         raise ExceptionGroup("", [one, ExceptionGroup("", [again, other])])

@@ -51,7 +51,7 @@ def test_gauges_and_live_readers_are_read_at_each_scrape() -> None:
     assert samples["streamd_raft_term", ()] == 7
 
 
-def test_every_metric_that_operators_rely_on_is_there_from_the_start() -> None:
+def test_every_metric_that_operators_rely_on_exists_from_the_start() -> None:
     names = {name for name, _ in _samples(Metrics())}
     assert {
         "streamd_append_latency_seconds_count",

@@ -54,6 +54,13 @@ PHRASES = (
         ),
         "name it: 'a client that', 'anyone'",
     ),
+    (
+        re.compile(
+            r"\bdef test_\w*_(?:told|said|given_up|gives_up|go(?:es)?_on|any_more|taken_for"
+            r"|is_none)(?=[_(])"
+        ),
+        "a test's name says what happens: reported, refused, continued",
+    ),
 )
 
 # Names in formats, on the wire and in metrics, which stay as they were released.
@@ -338,6 +345,8 @@ def test_the_house_is_tidy(rule: str) -> None:
         "read by who comes",
         "Those who read",
         "An end. Who comes again is told why.",
+        "def test_an_outage_is_told_once(): ...",
+        "def test_a_slow_body_is_given_up(): ...",
     ],
 )
 def test_a_wrong_word_is_found_in_prose_and_in_names(text: str) -> None:
@@ -353,6 +362,7 @@ def test_a_wrong_word_is_found_in_prose_and_in_names(text: str) -> None:
         "an operator who asks who leads",
         "forewish, or renew",
         "it is no more than that",
+        "def test_an_outage_is_reported_once(told: str): ...",
     ],
 )
 def test_the_right_words_are_not_found(text: str) -> None:

@@ -29,15 +29,15 @@ class Overlap(NamedTuple):
 class Listing:
     """How many objects there are, and their `size` in bytes; by folder as well.
 
-    `unknown` have names that no streamd gives. `snapshots` are the places of which there are
-    pieces: (group, index, snapshot's id), with one piece of each. `ends` are the names of pointers
+    `unknown` have names that no streamd gives. `checkpoints` are the places that have pieces:
+    (group, index, checkpoint's id), with one piece of each. `ends` are the names of pointers
     to the archive's end; `overlaps` are segments with entries that others have.
     """
 
     objects: Counter[str] = field(default_factory=Counter)
     sizes: Counter[str] = field(default_factory=Counter)
     unknown: list[Listed] = field(default_factory=list)
-    snapshots: dict[tuple[int, int, int], Listed] = field(default_factory=dict)
+    checkpoints: dict[tuple[int, int, int], Listed] = field(default_factory=dict)
     ends: list[str] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ def look_through(store: Store, cluster: str) -> Listing:
             if named is None and len(found.unknown) < _NAMED:
                 found.unknown.append(one)
             elif isinstance(named, PieceName):
-                found.snapshots.setdefault((named.group, named.index, named.snapshot_id), one)
+                found.checkpoints.setdefault((named.group, named.index, named.snapshot_id), one)
             elif isinstance(named, EndName) and len(found.ends) < _POINTERS:
                 found.ends.append(one.name)
             elif isinstance(named, SegmentName):
@@ -86,7 +86,7 @@ def listing_findings(
         for one in listing.unknown
     ]
     newest = {group: index for group, index, _ in sorted(states)}
-    for place, one in listing.snapshots.items():
+    for place, one in listing.checkpoints.items():
         if place not in states and place[1] <= newest.get(place[0], -1):
             found.append(
                 finding(

@@ -231,7 +231,7 @@ class Row(msgspec.Struct, gc=False):
 
 
 def split_rows(parts: Iterable[Buffer]) -> Iterator[tuple[bytes, memoryview]]:
-    """Key and value of each row in the rows of a snapshot's pieces, in order.
+    """Key and value of each row in the rows of a checkpoint's pieces, in order.
 
     A row may go over from one piece into the next. Raises `Damaged`.
     """

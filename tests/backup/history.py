@@ -20,7 +20,7 @@ from tests.support.archived import (
 from tests.support.flaky_store import FlakyStore
 
 MINUTE_MS = 60_000
-# Nothing is flushed, so that a state's rows say all.
+# Nothing is flushed, so that a state's rows have every record.
 UNFLUSHED = ColdConfig(
     backend="fs", flush_after_ms=10**9, snapshot_interval_minutes=10, archive_retention_hours=1000
 )

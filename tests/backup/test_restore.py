@@ -124,7 +124,7 @@ async def test_an_entry_that_is_not_archived_is_refused(
         await restored(cold, tmp_path / "new", Choice(index=index), fencing=False)
 
 
-async def test_a_directory_with_anything_in_it_is_refused(tmp_path: Path, history: History) -> None:
+async def test_a_directory_that_is_not_empty_is_refused(tmp_path: Path, history: History) -> None:
     cold, _ = history.cold()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RestoreRefused, match="not empty"):

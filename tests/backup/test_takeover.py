@@ -102,7 +102,7 @@ async def test_the_old_majority_no_longer_deletes_archives_or_flushes(
     assert verified.exit_code == 0, verified.output
 
 
-async def test_without_a_store_at_hand_the_node_fences_before_it_uses_it(
+async def test_a_node_recovered_without_its_store_fences_before_it_uses_it(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, _ = place

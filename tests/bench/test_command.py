@@ -87,7 +87,7 @@ def test_a_missing_tool_is_reported_without_a_traceback(monkeypatch: pytest.Monk
     assert invoke() == "1 Error: the benchmark needs wrk\n"
 
 
-def test_the_servers_take_turns_at_being_first() -> None:
+def test_the_servers_take_turns_going_first() -> None:
     first = [turns(SERVERS, round_index)[0].name for round_index in range(4)]
     assert first == ["streamd", "node-memory", "node-file", "streamd"]
     assert turns(SERVERS, 1) == [SERVERS[1], SERVERS[2], SERVERS[0]]
@@ -118,7 +118,7 @@ def test_a_failing_trial_loses_only_its_own_figures(tmp_path: Path) -> None:
     assert list(plan.data_dir.iterdir()) == []
 
 
-def test_each_measurement_and_server_has_a_name_of_its_own() -> None:
+def test_each_measurement_and_server_has_a_unique_name() -> None:
     names = [each.name for each in measurements.ALL]
     assert len(set(names)) == len(names)
     listed = [figure for each in measurements.ALL for figure in each.figures]

@@ -26,7 +26,7 @@ def many(streamd: Shell) -> list[str]:
 # --- buckets
 
 
-def test_a_listing_pages_by_itself(streamd: Shell, many: list[str]) -> None:
+def test_a_listing_requests_every_page(streamd: Shell, many: list[str]) -> None:
     assert streamd("list", "many").decode().splitlines() == many
     chosen = streamd("list", "many", "--prefix", "23").decode().splitlines()
     assert chosen == [name for name in many if name.startswith("many/23")]

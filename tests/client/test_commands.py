@@ -123,7 +123,7 @@ def test_a_closed_stream_takes_no_more(streamd: Shell) -> None:
     assert "409 STREAM_CLOSED" in streamd.fails(1, "append", "done", given=b"more")
 
 
-def test_a_fork_holds_what_its_source_held(streamd: Shell) -> None:
+def test_a_fork_has_the_records_of_its_source(streamd: Shell) -> None:
     streamd("create", "trunk")
     told = json.loads(streamd("append", "trunk", "--json", given=b"one "))
     streamd("append", "trunk", given=b"two")
@@ -135,7 +135,7 @@ def test_a_fork_holds_what_its_source_held(streamd: Shell) -> None:
     assert streamd("read", "inner") == b"one t"
 
 
-def test_a_deleted_stream_is_gone(streamd: Shell) -> None:
+def test_a_deleted_stream_cannot_be_read(streamd: Shell) -> None:
     streamd("create", "brief")
     assert streamd("delete", "brief") == b"deleted brief\n"
     for command in ("delete", "read", "head", "tail", "append", "close"):

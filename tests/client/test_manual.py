@@ -1,4 +1,4 @@
-"""The manual page of the client tells the truth about its options."""
+"""The manual page of the client matches its options."""
 
 from __future__ import annotations
 

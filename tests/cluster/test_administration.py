@@ -240,7 +240,7 @@ def test_strangers_that_have_left_block_no_later_command(play: Play) -> None:
             await wait_until(lambda: all(one.node_id in connected(leader) for one in strangers))  # noqa: B023 - awaited at once
             for one in strangers:
                 await one.kill()
-            # Longer than a connection stands silence, and an attempt to dial takes.
+            # Longer than the silence limit of a connection and an attempt to dial.
             await trio.sleep(10)
         fourth = newcomer(machines)
         answer = await have(leader, Add(address_of(fourth.node_id)))

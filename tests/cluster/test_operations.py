@@ -199,7 +199,7 @@ def test_a_redirecting_node_accepts_writes_itself_as_leader(cluster: ClusterProc
     assert ask(leader, "PUT", "/v1/stream/ops/taken").status == 201
 
 
-def test_live_readers_at_a_follower_are_woken_by_what_it_applies(cluster: ClusterProcesses) -> None:
+def test_a_follower_wakes_live_readers_when_it_applies(cluster: ClusterProcesses) -> None:
     leader = lead(cluster, 1)
     assert ask(leader, "PUT", "/v1/stream/ops/live").status == 201
     reader = http.client.HTTPConnection("127.0.0.1", cluster.nodes[2].client_port, timeout=10)

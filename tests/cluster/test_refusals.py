@@ -189,7 +189,7 @@ def test_a_node_id_that_is_taken_is_refused(
 def test_a_node_with_data_of_another_cluster_is_refused(
     cluster: ClusterProcesses, stranger: NodeProcess
 ) -> None:
-    """Founded by itself, under the same name."""
+    """A node founded its own cluster, under the same name."""
     routes = stranger.environment.pop("STREAMD_CLUSTER_ROUTES")
     stranger.environment["STREAMD_CLUSTER_BOOTSTRAP_NODE_ID"] = "8"
     stranger.start()

@@ -128,7 +128,7 @@ def test_after_a_broken_connection_the_transfer_continues_with_the_next_piece(pl
             with trio.move_on_after(30):
                 await after_pieces(lagging, 1).wait()
             machines.part(leader, lagging)
-            # Longer than a connection stands silence.
+            # Longer than the silence limit of a connection.
             await trio.sleep(8)
             machines.heal()
         await wait_until(lambda: has_caught_up(lagging, leader))

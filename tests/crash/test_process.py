@@ -86,7 +86,7 @@ def test_clients_cannot_take_the_descriptors_that_the_stores_need(tmp_path: Path
             assert answer.status == 204
 
 
-def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+def test_a_second_signal_stops_the_server_at_once(tmp_path: Path) -> None:
     patience = {"STREAMD_SERVER_DRAIN_TIMEOUT_MS": "3600000"}
     with ServerProcess(tmp_path / "data", environment=patience) as server:
         writer = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)

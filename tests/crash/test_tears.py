@@ -96,9 +96,9 @@ def part_of(path: str) -> str:
 
 
 def check(script: Script, data: Path, acknowledged: int) -> None:
-    """The node starts with all that it has acknowledged, and at most what was under way as well.
+    """The node starts with everything that it acknowledged, and at most with what was under way.
 
-    It votes, and goes on.
+    It votes, and continues.
     """
     known = [Contents(), *script.after][acknowledged : acknowledged + 2]
     if not script.with_peers and not acknowledged:

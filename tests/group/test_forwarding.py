@@ -58,7 +58,7 @@ async def renewed(machine: Machine, read_ms: int) -> None:
     await wait_until(lambda: stream.touched_ms >= read_ms)
 
 
-def test_a_read_renews_a_window_though_no_leader_hears_of_it_for_long(play: Play) -> None:
+def test_a_read_renews_a_window_though_no_leader_is_known_for_long(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         _, second, third = await begin(machines)
         machines.network.cut(
@@ -86,7 +86,7 @@ def test_a_read_renews_a_window_though_the_leader_is_handing_over(play: Play) ->
     play(scenario)
 
 
-def test_a_read_renews_a_window_though_the_clock_there_is_an_hour_ahead(play: Play) -> None:
+def test_a_read_renews_a_window_though_the_nodes_clock_is_an_hour_ahead(play: Play) -> None:
     """The time of such a read would be one at which the stream has expired long ago."""
 
     async def scenario(machines: Machines) -> None:

@@ -181,7 +181,7 @@ async def test_a_cancelled_caller_does_not_disturb_others(tmp_path: Path) -> Non
 # -- telling live readers -------------------------------------------------------------------------
 
 
-async def test_writers_are_answered_before_live_readers_are_told(tmp_path: Path) -> None:
+async def test_writers_are_answered_before_live_readers_hear(tmp_path: Path) -> None:
     witness = Witness()
     async with running_node(tmp_path, listener=witness) as node:
         await node.group.propose(create("a"))

@@ -1,4 +1,4 @@
-"""What becomes of commands on their way into the log."""
+"""Outcomes of commands on their way into the log."""
 
 from __future__ import annotations
 

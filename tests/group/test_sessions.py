@@ -272,8 +272,9 @@ def test_a_restarted_process_opens_a_new_session(play: Play) -> None:
     play(scenario)
 
 
-def test_a_process_whose_state_lags_is_told_which_session_it_replaces(play: Play) -> None:
-    """Packages numbered in the old process's session would be taken for that process's packages."""
+def test_a_process_whose_state_lags_learns_which_session_it_replaces(play: Play) -> None:
+    """Packages numbered in the old process's session would be mistaken for that process's
+    packages."""
 
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)

@@ -157,7 +157,9 @@ def test_forged_commands_are_refused_and_their_neighbours_proposed(
     play(scenario)
 
 
-def test_only_the_leader_makes_commands_of_its_own_state(play: Callable[[Scenario], None]) -> None:
+def test_only_the_leader_proposes_commands_about_its_own_state(
+    play: Callable[[Scenario], None],
+) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await all_ready(machines)
         term, index = leader.node.group.term, leader.node.group.last_index

@@ -155,7 +155,7 @@ def test_no_command_stops_the_machine_and_invalid_ones_have_no_effect(
     driver.flush()
 
 
-def test_a_command_of_an_earlier_release_is_applied_as_it_was() -> None:
+def test_a_command_of_an_earlier_release_keeps_its_effect() -> None:
     """An absurd but harmless command keeps its former effect, or replicas would differ."""
     driver = _driver()
     assert _apply(driver, Create(b"\0nameless", Settings(TEXT), implicit_bucket=True)) is (

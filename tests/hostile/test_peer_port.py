@@ -1,8 +1,8 @@
-"""Strangers and members that send whatever the types of the peer protocol allow, and more.
+"""Strangers and members that send everything that the types of the peer protocol allow, and more.
 
-Three real nodes on a network in memory: no node dies, nothing is in the log that the API would
-refuse, what strangers make a node hold is bounded, and the real members go on working. `make fuzz`
-plays as many scenes as `FUZZ_EXAMPLES` says.
+Three real nodes on a network in memory: no node stops, nothing is in the log that the API would
+refuse, the memory that strangers can occupy is bounded, and the real members go on working. `make
+fuzz` plays as many scenes as `FUZZ_EXAMPLES` says.
 """
 
 from __future__ import annotations

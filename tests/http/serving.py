@@ -59,7 +59,7 @@ class RawClient:
                 data = data[await self._sock.send(data) :]
 
     async def read_response(self, *, to_head: bool = False) -> Answer:
-        """The next response, whole. One `to_head` has no body, whatever its headers say."""
+        """The next response, whole. A response `to_head` has no body, whatever its headers say."""
         answer = await self.read_head()
         if to_head or answer.status in (100, 204, 304):
             return answer

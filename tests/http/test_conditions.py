@@ -143,7 +143,7 @@ async def test_too_many_tags_are_400(tmp_path: Path) -> None:
         assert (await client.post(STREAM, content=b"x", headers=headers)).status_code == 400
 
 
-async def test_head_is_304_while_the_stream_is_as_it_was(tmp_path: Path) -> None:
+async def test_head_is_304_while_the_stream_is_unchanged(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as client:
         tag = (await client.put(STREAM, headers=TEXT)).headers["etag"]
         for change in (

@@ -1,4 +1,4 @@
-"""Slow clients of HTTP/2, who may open many requests on one connection."""
+"""Slow clients of HTTP/2, which may open many requests on one connection."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_an_offset_past_the_tail_is_treated_as_the_tail(
             assert '"streamClosed":true' in control
 
 
-def test_between_two_boundaries_a_read_begins_with_the_record_that_lies_there(
+def test_a_read_between_two_boundaries_begins_with_the_record_there(
     urls: str, client: httpx.Client
 ) -> None:
     here, *_ = places = urls.split(",")

@@ -237,7 +237,7 @@ async def test_every_response_is_safe_for_browsers(tmp_path: Path) -> None:
             assert_safe_for_browsers(response)
 
 
-async def test_preflights_allow_what_the_protocol_needs(tmp_path: Path) -> None:
+async def test_preflights_allow_the_methods_and_headers_of_the_protocol(tmp_path: Path) -> None:
     asked = {
         "Origin": "https://example.org",
         "Access-Control-Request-Method": "POST",

@@ -126,7 +126,7 @@ async def test_json_messages_come_with_the_comma_that_offsets_count(tmp_path: Pa
         assert inside.headers["stream-first-offset"] == token(1, 9)
 
 
-async def test_trimmed_records_are_gone_by_number_too(tmp_path: Path) -> None:
+async def test_trimmed_records_are_410_by_number_too(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.client() as http:
         await make_streams(http, CONTENTS)
         earliest = token(4, sum(map(len, CONTENTS[:4])))

@@ -135,7 +135,7 @@ def _check_stream(name: str, lives: dict[int, list[Operation]], report: Report) 
 
 
 def _hand_over_stragglers(lives: dict[int, list[Operation]], report: Report) -> None:
-    """What was under way when the path's next life began may have met either life.
+    """Operations under way when the path's next life began may have reached either life.
 
     Such reads prove nothing and are left out. Such closes and deletes may have happened to both.
     Appends stay: their payload tells where they went.

@@ -431,7 +431,7 @@ class Follower(Client):
         self._wanted_node = 0
 
     def follow_at(self, node_id: int) -> None:
-        """End the present event stream, and go on at this node."""
+        """End the present event stream, and continue at this node."""
         self._wanted_node = node_id
 
     def step(self) -> None:

@@ -191,9 +191,9 @@ def common_prefix(one: str, other: str) -> int:
 
 
 def place_appends(life: Life, others: list[Life]) -> None:
-    """Finds each append in the log, once; reports what is there and should not be.
+    """Find each append in the log once, and report bytes that should not be there.
 
-    First where the acknowledgements say, then in the gaps that this leaves.
+    First where the acknowledgements place it, then in the remaining gaps.
     """
     content, placed, position = life.content, life.placed, life.offsets.position
     for payload, append in life.appends.items():
@@ -303,7 +303,8 @@ class _Gaps:
 
 
 def is_wrong_end(append: Operation, acknowledged: int, end: int) -> bool:
-    """A retry may be told a later tail than the end of its append, never an earlier one."""
+    """A retry may be answered with a later tail than the end of its append, never an earlier
+    one."""
     return acknowledged < end if append.duplicate else acknowledged != end
 
 

@@ -11,8 +11,8 @@ _CONTEXT = 60
 
 
 def fault_in_delivery(operations: Sequence[Operation], reader: str, stream: str) -> str:
-    """What is wrong with what `reader` was given of `stream`, with the operations that tell of it;
-    empty when nothing is.
+    """The faults of `reader`'s deliveries of `stream`, with the operations that prove them; empty
+    without faults.
 
     The reader came at the stream's start, and ended after the last acknowledgement had returned
     and it had been given all there was then. What it may lack are appends of unknown outcome that

@@ -67,7 +67,7 @@ class Operation(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class Pending:
-    """An operation that was invoked; ends as `ok`, `fail` or, if nothing is said, `unknown`."""
+    """An operation that was invoked; it ends as `ok`, `fail` or, by default, `unknown`."""
 
     __slots__ = ("_recorder", "operation")
 

@@ -255,7 +255,7 @@ def _classify(
 
 
 def _place_of(life: Life, data: str, end: int) -> int | None:
-    """Where in the log the bytes stand, if it is where the answer ends or a record begins."""
+    """The place of the bytes in the log, if it is where the answer ends or a record begins."""
     candidates = [end - len(data)]
     first = append_at(life, data, 0, len(data))
     if first is not None and first.payload in life.placed:

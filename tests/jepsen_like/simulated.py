@@ -103,7 +103,7 @@ class _Client:
 
 
 class Simulation:
-    """Clients and one stream; `choose(n)` says what happens next, by a number below n."""
+    """Clients and one stream; `choose(n)` decides the next step by a number below n."""
 
     def __init__(self, choose: Callable[[int], int], clients: int = 4) -> None:
         self.choose = choose

@@ -153,7 +153,7 @@ def test_a_reader_that_sees_a_former_life_sees_resurrected_data(lives: Lives) ->
 
 
 @pytest.mark.parametrize("outcome", ["ok", "unknown"])
-def test_an_append_under_way_when_the_next_life_began_may_belong_to_it(
+def test_an_append_that_overlaps_the_next_life_may_belong_to_it(
     lives: Lives, outcome: history.Outcome
 ) -> None:
     straying = lives.history[1]
@@ -184,7 +184,7 @@ def test_an_append_that_strayed_out_of_a_life_without_a_final_read_leaves_no_mar
     assert lives.names() == set()
 
 
-def test_a_read_under_way_when_the_next_life_began_proves_nothing(lives: Lives) -> None:
+def test_a_read_that_overlaps_the_next_life_proves_nothing(lives: Lives) -> None:
     lives.do("append", 1, payload="<new>", next_offset=token(1, 5))
     straying = lives.do("read", 0, offset="-1", data="<new>", next_offset=token(1, 5))
     straying.invoked_ns = 15
@@ -195,7 +195,7 @@ def test_a_read_under_way_when_the_next_life_began_proves_nothing(lives: Lives) 
 
 
 @pytest.mark.parametrize("kind", ["close", "delete"])
-def test_a_close_or_delete_under_way_when_the_next_life_began_may_have_met_it(
+def test_a_close_or_delete_that_overlaps_the_next_life_may_belong_to_it(
     lives: Lives, kind: history.Kind
 ) -> None:
     straying = lives.do(kind, 0, next_offset=token(0, 0))

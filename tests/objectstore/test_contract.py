@@ -109,7 +109,7 @@ def test_deleting_twice_is_not_an_error(store: ObjectStore) -> None:
     store.delete([])
 
 
-def test_a_large_object_comes_back_as_it_was(store: ObjectStore) -> None:
+def test_a_large_object_is_read_back_unchanged(store: ObjectStore) -> None:
     content = bytes(range(251)) * (12 * 1024 * 1024 // 251)
     store.put("large", content)
     assert store.get("large", 0, len(content)) == content

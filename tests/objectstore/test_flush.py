@@ -89,7 +89,7 @@ async def test_a_pack_close_to_the_size_limit_matches_its_command(
         assert counts == {1, 2}
 
 
-async def test_a_record_that_no_object_can_hold_stops_no_other_stream(
+async def test_a_record_too_large_for_an_object_does_not_stop_other_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert flush._PACK_MAX_BYTES < MAX_OBJECT_BYTES

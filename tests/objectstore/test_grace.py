@@ -40,7 +40,7 @@ BODY = b"0123456789" * 2000
 
 @pytest.fixture(name="play")
 def _play(tmp_path: Path) -> Callable[[Step], None]:
-    """Plays with a leader on whom a stream has been flushed, while another stream is busy."""
+    """Play a scenario at a leader that has flushed a stream, while another stream is busy."""
 
     async def scenario(step: Step, machines: Machines) -> None:
         leader = await machines.leader()

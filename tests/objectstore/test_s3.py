@@ -96,7 +96,7 @@ def test_a_short_answer_is_never_returned(s3_through_proxy: S3Store, proxy: S3Pr
         s3_through_proxy.get("a", 0, len(CONTENT))
 
 
-def test_a_killed_server_is_unavailable_until_it_is_back(minio: MinioServer, s3: S3Store) -> None:
+def test_a_killed_server_is_unavailable_until_it_restarts(minio: MinioServer, s3: S3Store) -> None:
     s3.put("a", CONTENT)
     minio.kill()
     try:

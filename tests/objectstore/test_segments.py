@@ -71,7 +71,7 @@ def test_decoding_returns_what_was_written_in_order(
     assert list(entries_of(segment.content)) == entries
 
 
-def test_the_head_alone_says_which_entries_and_times_it_holds() -> None:
+def test_the_head_alone_names_the_entries_and_times_of_a_segment() -> None:
     entries = [
         Entry(4, 2, EntryKind.COMMANDS, _batch(1_000, b"a")),
         Entry(5, 2, EntryKind.COMMANDS, _batch(1_700, b"b")),
@@ -104,7 +104,7 @@ def test_consecutive_segments_match_in_position_and_chain() -> None:
     assert second.last == _segment(entries).last, "cut elsewhere, the chain ends alike"
 
 
-def test_the_name_says_which_entries_it_holds_and_proves_it() -> None:
+def test_the_name_gives_the_entries_of_a_segment_and_proves_its_content() -> None:
     segment = _segment(_log(1, 20, Random(2))).finish()
     name = SegmentName.parse(segment.name)
     assert name is not None

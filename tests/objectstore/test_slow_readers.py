@@ -66,7 +66,7 @@ def packs_in(root: Path) -> set[Path]:
 
 
 async def until_gone(server: Serving, packs: set[Path]) -> None:
-    """Wait until packs are gone; restore points go for what is written meanwhile."""
+    """Wait until packs are removed; writes meanwhile make older restore points removable."""
     async with server.client() as http:
         await http.put("/bucket/busy", headers=TEXT)
         while any(pack.exists() for pack in packs):

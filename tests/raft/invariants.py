@@ -123,7 +123,7 @@ class Checker:
         """A node that the committed configuration has removed does not lead beyond that."""
         removed = core.committed_configuration == core.configuration and core.role == Role.LEADER
         if removed and not core.configuration.is_voter(core.node_id):
-            # Elected before an entry of its own term tells that the removal is committed.
+            # Elected before an entry of its own term shows that the removal is committed.
             began = core.term_at(core.commit_index) < core.term
             self._require(began, f"node {core.node_id} still leads, though it was removed")
 

@@ -90,7 +90,7 @@ class Script:
         )
         return []
 
-    # -- what a node is told --------------------------------------------------------------
+    # -- inputs of a node -----------------------------------------------------------------
 
     def tick(self, node_id: str, count: str = "1") -> list[str]:
         for _ in range(int(count)):
@@ -143,7 +143,7 @@ class Script:
         self.nodes[int(node_id)].core.step(message_type(**values))
         return []
 
-    # -- what a node does -----------------------------------------------------------------
+    # -- actions of a node ----------------------------------------------------------------
 
     def ready(self, node_id: str) -> list[str]:
         """Take all Readies: apply, send, and begin the writes."""

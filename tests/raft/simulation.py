@@ -52,7 +52,7 @@ class Simulation:
         # (leader, follower, Raft snapshot), and what a follower is installing.
         self.snapshots: list[tuple[int, int, RaftSnapshot]] = []
         self.installing: dict[int, tuple[int, RaftSnapshot]] = {}
-        self.asked_at: list[int] = []  # what was committed when each read was asked for
+        self.asked_at: list[int] = []  # the commit index when each read was requested
         self.counted: Counter[str] = Counter()
         self.digest = 0
         self.faults = Faults(list(node_ids), self.random, self.counted)

@@ -63,7 +63,7 @@ def test_messages_that_no_correct_peer_sends_are_found(message: Message, reason:
     assert reason in (fault(message) or "")
 
 
-def test_the_chain_differs_for_every_field_of_an_entry_and_for_what_came_before() -> None:
+def test_the_chain_depends_on_every_field_of_an_entry_and_on_earlier_entries() -> None:
     before = ChainPosition(4, 2, 77)
     after = before.next(0, entry(5, 3))
     assert after == ChainPosition(5, 3, chain(77, 0, entry(5, 3)))

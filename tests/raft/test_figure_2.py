@@ -1,6 +1,6 @@
 """Figure 2 of the Raft paper, and the rules of its sections 5 to 8, one test for each sentence.
 
-The docstrings say the rule in our words. Where streamd deliberately does more (it asks before it
+The docstrings give the rule in our words. Where streamd deliberately does more (it asks before it
 campaigns, and probes before it streams), the test shows the rule within that.
 """
 
@@ -145,7 +145,7 @@ def test_the_applied_index_begins_at_zero_and_only_grows() -> None:
         node.core.applied(1)
 
 
-def test_a_new_leader_takes_followers_to_be_where_it_is_itself() -> None:
+def test_a_new_leader_assumes_that_followers_have_its_log() -> None:
     """The next index of a follower begins after the leader's last entry before its election."""
     peers = leader(1, 1).core.peers()
     assert {peer.next_index for peer in peers.values()} == {3}
@@ -292,7 +292,7 @@ def test_follower_1_candidates_and_leaders_get_answers() -> None:
         assert len(told(node, request)) == 1
 
 
-def test_follower_2_without_a_leader_it_stands_for_election() -> None:
+def test_follower_2_without_a_leader_it_campaigns() -> None:
     """An election timeout without an append or a vote given makes it a candidate."""
     node = node_with(1)
     requests = timed_out(node)
@@ -341,7 +341,7 @@ def test_candidate_3_a_new_leader_makes_it_a_follower() -> None:
 
 
 def test_candidate_4_a_campaign_without_a_result_is_followed_by_another() -> None:
-    """When the timeout passes it stands again."""
+    """When the timeout passes it campaigns again."""
     node = candidate(1)
     requests = timed_out(node)
     assert {m.term for m in requests if isinstance(m, VoteRequest)} == {3}
@@ -387,7 +387,7 @@ def test_leader_3_success_moves_next_and_match_index() -> None:
     assert (status.match_index, status.next_index) == (2, 3)
 
 
-def test_leader_3_an_inconsistency_makes_it_try_further_back() -> None:
+def test_leader_3_after_an_inconsistency_it_retries_further_back() -> None:
     """After a refusal the next request begins earlier."""
     node = leader(1, 1, 1)
     [first] = appends(said(node), 2)
@@ -396,7 +396,7 @@ def test_leader_3_an_inconsistency_makes_it_try_further_back() -> None:
     assert second.entries[0].index == 2
 
 
-def test_leader_4_what_a_majority_has_of_the_own_term_is_committed() -> None:
+def test_leader_4_an_entry_of_its_own_term_on_a_majority_is_committed() -> None:
     """An index that a majority matches, and whose entry is of the present term."""
     node = leader(1)
     said(node)
@@ -461,7 +461,7 @@ def test_a_raft_snapshot_stands_for_the_entries_it_replaces() -> None:
 
 
 def test_a_new_leader_commits_an_empty_entry_first() -> None:
-    """Its first entry tells it what is committed (8)."""
+    """Its first entry shows what is committed (8)."""
     node = leader(1)
     assert node.core.entry_at(2).kind == EntryKind.NOOP
 

@@ -126,7 +126,7 @@ def test_a_late_completion_confirms_only_entries_that_were_not_replaced() -> Non
     assert log.stable_index == 4
 
 
-def test_truncation_below_what_is_stored_lowers_what_counts_as_stored() -> None:
+def test_truncation_below_the_stored_entries_lowers_the_stored_index() -> None:
     disk = disk_with(1, 1, 2, 2)
     log = Log(disk, 1)
     log.truncate(3)

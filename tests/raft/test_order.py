@@ -151,7 +151,7 @@ def test_a_candidate_installs_no_raft_snapshot() -> None:
 # --- reads
 
 
-def test_reads_that_come_during_a_transfer_begin_when_it_has_failed() -> None:
+def test_reads_that_arrive_during_a_transfer_begin_when_it_has_failed() -> None:
     node = elected_leader_of_three()
     node.core.transfer(3)
     settle(node)

@@ -1,6 +1,6 @@
 """The checks themselves are checked: each deliberate mistake is found.
 
-The end of the run shows what found which, and how many scripts tell as well.
+The end of the run shows which check found each, and how many scripts also differ.
 """
 
 from __future__ import annotations

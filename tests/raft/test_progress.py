@@ -65,7 +65,7 @@ def test_a_rejection_while_replicating_probes_after_the_match(replicating: Progr
     assert (replicating.next_index, replicating.paused) == (5, False)
 
 
-def test_a_rejection_of_what_has_matched_since_is_old(replicating: Progress) -> None:
+def test_a_rejection_of_entries_that_match_by_now_is_ignored(replicating: Progress) -> None:
     assert not replicating.rejected(prev_index=4, next_index=1)
     assert replicating.flow is Flow.REPLICATE
 
@@ -88,7 +88,7 @@ def test_an_answer_to_an_earlier_probe_is_ignored() -> None:
     assert progress.next_index == 50
 
 
-def test_the_size_of_what_is_unanswered_is_limited_too(replicating: Progress) -> None:
+def test_the_size_of_unanswered_requests_is_limited_too(replicating: Progress) -> None:
     replicating.sent(6, 100)
     assert replicating.paused
     assert replicating.accepted(6)

@@ -67,8 +67,8 @@ class _Silence:
 
 @dataclass
 class Path:
-    """A stream's path and the lives it has had. Once nobody can say whether it was deleted, it
-    is abandoned: it is not created again."""
+    """A stream's path and the lives it has had. Once it is unknown whether it was deleted, it is
+    abandoned: it is not created again."""
 
     name: str
     incarnation: int = 0

@@ -308,7 +308,7 @@ class Faults:
             self._simulation.start(host)
 
     async def lose_power(self) -> None:
-        """All machines at once; they come back one after the other."""
+        """All machines at once; they restart one after the other."""
         self._counted["power losses of all"] += 1
         hosts = self._hosts()
         powerless = self._random.random() < 0.7

@@ -168,7 +168,8 @@ class Host:
         while self.life is not None:
             if self.is_up:
                 return
-            # What stops it may be gone before it has stopped, and would not have started it again.
+            # The task that stops it may be cancelled before it has stopped, and would not have
+            # started it again.
             await self.life.ended.wait()
         life = self.life = Life(self.disk.path)
         self._network.power_on(self.node_id)

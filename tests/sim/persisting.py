@@ -28,7 +28,7 @@ class Crashed(BaseException):
 
 
 class Writing(Protocol):
-    """Is told of each write."""
+    """Hears of each write."""
 
     def persist(self, write: Callable[[], T]) -> T:
         """Write a file or the name of one."""

@@ -127,7 +127,7 @@ def test_live_readers_continue_at_a_node_that_gets_a_raft_snapshot(play: Play) -
             await append_all(leader, range(40, 80))
             for machine in (leader, other):
                 await machine.node.group.compact()
-            # Longer than a connection stands silence: what was sent into it is gone.
+            # Longer than the silence limit of a connection: bytes sent into it are lost.
             await trio.sleep(10)
             machines.heal()
             await wait_until(lambda: lagging.calls["install"] == 1)

@@ -32,7 +32,7 @@ def an_append(folder: Folder) -> Said:
 
 
 def _with_other_bytes(folder: Folder, said: Said) -> Entry:
-    """An entry with a bit of what an append brings flipped; its chain is not recomputed."""
+    """An entry with a flipped bit in an append's bytes; its chain is not recomputed."""
     entry = folder.log()[said.index - 1]
     at = entry.payload.index(said.command.data) + len(said.command.data) // 2
     return replace(entry, payload=flipped(entry.payload, at))
@@ -49,7 +49,7 @@ def _forged_alone(folder: Folder) -> tuple[int, str, bytes]:
 
 
 def _in_order(folder: Folder, name: str, entries: list[Entry]) -> NamedObject:
-    """A segment that goes on from where another does, with its chain recomputed."""
+    """A segment that continues from the same entry as another, with its chain recomputed."""
     head = read_segment_head(folder.objects[name])
     writer = SegmentWriter(head.group_id, head.previous, folder.cluster_id)
     for entry in entries:
@@ -80,7 +80,7 @@ def byte_of_a_segments_head(scene: Scene) -> Expected:
 
 
 @LOG.add()
-def byte_of_a_segment_made_good(scene: Scene) -> Expected:
+def byte_of_a_segment_recomputed(scene: Scene) -> Expected:
     """A byte in a segment's body changes, and its CRC-32C is recomputed."""
     folder = scene.folder
     _, name, content = _forged_alone(folder)
@@ -90,7 +90,7 @@ def byte_of_a_segment_made_good(scene: Scene) -> Expected:
 
 @LOG.add()
 def segment_truncated(scene: Scene) -> Expected:
-    """The last third of a segment is gone."""
+    """The last third of a segment is missing."""
     folder = scene.folder
     name = folder.segment_of(an_append(folder).index)
     folder.objects[name] = folder.objects[name][: len(folder.objects[name]) * 2 // 3]
@@ -116,7 +116,7 @@ def last_segment_dropped(scene: Scene) -> Expected:
 
 @LOG.add(is_whole=True)
 def segment_duplicated(scene: Scene) -> Expected:
-    """A copy of a segment lies under the name of other entries."""
+    """A copy of a segment has the name of other entries."""
     folder = scene.folder
     name = folder.segment_of(an_append(folder).index)
     parsed = SegmentName.parse(folder.local(name))
@@ -144,7 +144,7 @@ def segments_reordered(scene: Scene) -> list[Expected]:
 
 @LOG.add(is_whole=True)
 def segment_of_another_cluster(scene: Scene) -> Expected:
-    """A whole segment of another cluster lies among the segments."""
+    """A whole segment of another cluster is among the segments."""
     name = scene.foreign.segments()[1]
     local, content = scene.foreign.local(name), scene.foreign.objects[name]
     return Expected("segment_foreign", scene.folder.put(local, content))
@@ -209,7 +209,7 @@ def chain_recomputed_against_the_state(scene: Scene) -> Expected:
 
 
 def _record_of(folder: Folder, said: Said) -> int:
-    """The number of the one record that an append to the chat brought."""
+    """The number of the single record of an append to the chat."""
     records = 0
     for append in appends_to(folder, CHAT):
         if append.index == said.index:
@@ -220,7 +220,7 @@ def _record_of(folder: Folder, said: Said) -> int:
 
 @LOG.add()
 def entries_too_few(scene: Scene) -> Expected:
-    """A segment holds an entry less than it says, all checksums recomputed."""
+    """A segment has an entry less than its head says, all checksums recomputed."""
     folder = scene.folder
     name = folder.segment_of(an_append(folder).index)
     content = raw_segment(folder, name, folder.entries(name)[:-1])

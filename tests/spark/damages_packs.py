@@ -75,7 +75,7 @@ def byte_of_a_slice(scene: Scene) -> Expected:
 
 
 @PACKS.add()
-def byte_of_a_slice_made_good(scene: Scene) -> Expected:
+def byte_of_a_slice_recomputed(scene: Scene) -> Expected:
     """A record in a slice changes, and the checksums of slice and footer are recomputed."""
     folder = scene.folder
     found = a_slice(folder)
@@ -96,7 +96,7 @@ def slice_forged_everywhere(scene: Scene) -> Expected:
 
 @PACKS.add(is_whole=True)
 def slice_groups_other_appends(scene: Scene) -> Expected:
-    """A slice says that its records came in other appends, and everything is recomputed."""
+    """A slice groups its records into other appends, and everything is recomputed."""
     folder = scene.folder
     found = a_slice(folder)
     slices = folder.chunks(found.pack)
@@ -123,7 +123,7 @@ def slices_swapped(scene: Scene) -> Expected:
 
 @PACKS.add()
 def slice_at_another_place(scene: Scene) -> Expected:
-    """A slice with the right bytes says to begin a record later, its checksums recomputed."""
+    """A slice with the right bytes claims to begin a record later, its checksums recomputed."""
     folder = scene.folder
     found = a_slice(folder)
     slices = folder.chunks(found.pack)
@@ -178,7 +178,7 @@ def slices_that_overlap(scene: Scene) -> Expected:
 
 @PACKS.add(is_whole=True)
 def slice_with_a_record_too_many(scene: Scene) -> Expected:
-    """A slice has a record that nobody appended, and everything is recomputed but the tail."""
+    """A slice has a record that nobody appended, and everything except the tail is recomputed."""
     folder = scene.folder
     stream = "agents/done"
     [found] = folder.slices(folder.stream(stream).stream_id)
@@ -212,7 +212,7 @@ def byte_of_a_footer(scene: Scene) -> Expected:
 
 
 @PACKS.add()
-def footer_made_good(scene: Scene) -> Expected:
+def footer_recomputed(scene: Scene) -> Expected:
     """A pack's footer gives a slice another digest, and the footer's checksum is recomputed."""
     folder = scene.folder
     found = a_slice(folder)
@@ -239,7 +239,7 @@ def byte_of_a_packs_head(scene: Scene) -> Expected:
 
 @PACKS.add()
 def pack_truncated(scene: Scene) -> Expected:
-    """The last third of a pack is gone."""
+    """The last third of a pack is missing."""
     folder = scene.folder
     name = a_slice(folder).pack
     folder.objects[name] = folder.objects[name][: len(folder.objects[name]) * 2 // 3]
@@ -257,7 +257,7 @@ def pack_grown(scene: Scene) -> Expected:
 
 @PACKS.add()
 def pack_of_another_cluster(scene: Scene) -> Expected:
-    """A whole pack of another cluster lies under the name of a pack."""
+    """A whole pack of another cluster has the name of a pack."""
     folder = scene.folder
     name = a_slice(folder).pack
     folder.objects[name] = scene.foreign.objects[scene.foreign.packs()[0]]
@@ -266,7 +266,7 @@ def pack_of_another_cluster(scene: Scene) -> Expected:
 
 @PACKS.add()
 def pack_of_another_number(scene: Scene) -> Expected:
-    """A whole pack of the same cluster lies under the name of another."""
+    """A whole pack of the same cluster has the name of another."""
     folder = scene.folder
     name = a_slice(folder).pack
     folder.objects[name] = folder.objects[folder.packs()[0]]
@@ -284,7 +284,7 @@ def pack_deleted(scene: Scene) -> Expected:
 
 @PACKS.add(is_whole=True)
 def pack_nobody_refers_to(scene: Scene) -> Expected:
-    """A pack of an earlier term lies there that no state refers to; it is harmless."""
+    """A pack of an earlier term that no state refers to is there; it is harmless."""
     folder = scene.folder
     writer = PackWriter(folder.group_id, 1, 7)
     for stream_id, chunk in folder.chunks(folder.packs()[0])[:2]:

@@ -43,8 +43,8 @@ def byte_of_a_manifest(scene: Scene) -> Expected:
 
 
 @STATES.add()
-def manifest_made_good(scene: Scene) -> Expected:
-    """The newest manifest tells another log time, and its CRC-32C is recomputed."""
+def manifest_recomputed(scene: Scene) -> Expected:
+    """The newest manifest has another log time, and its CRC-32C is recomputed."""
     folder = scene.folder
     name = _newest(folder)
     manifest = folder.manifest(name)
@@ -75,7 +75,7 @@ def manifest_of_another_log(scene: Scene) -> Expected:
 
 @STATES.add()
 def manifest_of_another_cluster(scene: Scene) -> Expected:
-    """A manifest of another cluster lies among the manifests."""
+    """A manifest of another cluster is among the manifests."""
     name = scene.foreign.manifests()[-1]
     local, content = scene.foreign.local(name), scene.foreign.objects[name]
     return Expected("manifest_foreign", scene.folder.put(local, content))
@@ -83,7 +83,7 @@ def manifest_of_another_cluster(scene: Scene) -> Expected:
 
 @STATES.add()
 def manifest_that_names_another_piece(scene: Scene) -> Expected:
-    """The newest manifest names an older state's piece, which lies there under the new name."""
+    """The newest manifest names an older state's piece, which is there under the new name."""
     folder = scene.folder
     name = _newest(folder)
     older = folder.pieces(folder.manifests()[-2])[0]
@@ -123,7 +123,7 @@ def byte_of_a_piece(scene: Scene) -> Expected:
 
 @STATES.add()
 def piece_truncated(scene: Scene) -> Expected:
-    """The last third of a piece is gone."""
+    """The last third of a piece is missing."""
     folder = scene.folder
     [name] = folder.pieces(_newest(folder))
     folder.objects[name] = folder.objects[name][: len(folder.objects[name]) * 2 // 3]
@@ -131,7 +131,7 @@ def piece_truncated(scene: Scene) -> Expected:
 
 
 @STATES.add()
-def piece_made_good(scene: Scene) -> Expected:
+def piece_recomputed(scene: Scene) -> Expected:
     """A piece holds other rows, and its checksums are recomputed."""
     folder = scene.folder
     name = _newest(folder)
@@ -145,7 +145,7 @@ def piece_made_good(scene: Scene) -> Expected:
 
 @STATES.add(is_whole=True)
 def piece_nobody_names(scene: Scene) -> Expected:
-    """A piece lies there that no manifest names; it is harmless."""
+    """A piece that no manifest names is there; it is harmless."""
     folder = scene.folder
     [name] = folder.pieces(_newest(folder))
     of = folder.manifest(_newest(folder)).of
@@ -156,7 +156,7 @@ def piece_nobody_names(scene: Scene) -> Expected:
 
 @STATES.add(is_whole=True)
 def stray_object(scene: Scene) -> Expected:
-    """An object lies there that no streamd writes; it is harmless."""
+    """An object that no streamd writes is there; it is harmless."""
     return Expected(
         "object_unknown",
         scene.folder.put(f"packs/{scene.folder.group_id:08x}/notes.txt", b"do not delete"),
@@ -208,7 +208,7 @@ def _drop_chunks(rows: Rows, stream_id: int) -> None:
 
 @STATES.add(is_whole=True)
 def invented_stream(scene: Scene) -> Expected:
-    """The newest state has a stream that nobody made, its totals recomputed."""
+    """The newest state has a stream that nobody created, its totals recomputed."""
     folder = scene.folder
     like = folder.stream("agents/born-closed")
 
@@ -289,7 +289,7 @@ def producer_set_back(scene: Scene) -> Expected:
 
 @STATES.add(is_whole=True)
 def lost_trim(scene: Scene) -> Expected:
-    """A stream's snapshot, before which it was trimmed, is gone from the newest state."""
+    """A stream's snapshot, before which it was trimmed, is missing in the newest state."""
     row = stream_row("agents/story")
     scene.folder.forge_state(lambda rows: edit_row(rows, row, Stream, snapshot=None))
     return Expected("trim_lost", stream="agents/story")
@@ -311,7 +311,7 @@ def moved_fork(scene: Scene) -> Expected:
 
 @STATES.add(is_whole=True)
 def lost_expiry(scene: Scene) -> Expected:
-    """A stream's expiry is gone from the newest state."""
+    """A stream's expiry is missing in the newest state."""
     folder = scene.folder
     stream = folder.stream("agents/until")
     row = stream_row("agents/until")

@@ -121,7 +121,7 @@ def _settle(table, results, events, initial, bases, first_number, compared_at) -
         wrong = any(found is not None and numbers[place] != found for place, found in made)
         if not wrong and absent == missing:
             found = {(row[3], row[4]): row[5] for row in replay.rows(run.OUTCOMES)}
-            # Of all other commands something was told.
+            # All other commands have results.
             appended = {row[3:5] for row in table if row[2] == run.COMMAND} - found.keys()
             assert {index for index, _ in appended} <= _entries(replay.rows(run.APPENDS))
             found |= dict.fromkeys(appended, "appended")

@@ -10,7 +10,7 @@ import zstandard
 from crc32c import crc32c
 
 from streamd_audit import packs, segments
-from tests.spark.both import FORMATS
+from tests.spark.both_decoders import FORMATS
 
 SEGMENT_HEAD, PIECE_HEAD, LIST_HEAD = segments.HEAD_BYTES, 42, 18
 CLUSTER_FRAME = 8 + 36 + 1

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.spark.aged_buckets import write_on
 from tests.spark.auditing import audited
 from tests.spark.buckets import Clean, Place
 from tests.spark.conftest import BUCKET
 from tests.spark.test_clean_buckets import check_clean
-from tests.spark.worn import write_on
 from tests.support.minio import MinioServer
 from tests.support.s3_proxy import Hold, Moment, S3Proxy
 

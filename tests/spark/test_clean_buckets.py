@@ -11,11 +11,11 @@ import trio
 from streamd.objectstore.names import ManifestName, SegmentName
 from streamd.objectstore.segments import SegmentWriter, read_segment_head
 from streamd_audit.findings import INFO
+from tests.spark.aged_buckets import write_under_faults, write_worn
 from tests.spark.auditing import Audited, audited, told
 from tests.spark.buckets import Clean, Place
 from tests.spark.conftest import BUCKET
 from tests.spark.damages import Scene
-from tests.spark.worn import write_under_faults, write_worn
 from tests.support.minio import MinioServer
 
 pytestmark = pytest.mark.usefixtures("spark")

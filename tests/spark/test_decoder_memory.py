@@ -14,7 +14,7 @@ from streamd_audit.errors import (
     TOO_SHORT,
     Damaged,
 )
-from tests.spark.both import FORMATS
+from tests.spark.both_decoders import FORMATS
 from tests.spark.resealing import (
     SEGMENT_HEAD,
     at,

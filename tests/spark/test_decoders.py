@@ -18,13 +18,13 @@ from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import model
 from streamd.streams.chunks import Chunk
 from streamd.streams.sessions import Session
-from streamd_audit import commands, names, rows, segments, snapshots
+from streamd_audit import checkpoints, commands, names, rows, segments
 from streamd_audit.errors import TOO_SHORT, Damaged
 from streamd_audit.framing import check_digest
 from streamd_audit.store import open_store
 from tests.objectstore.damage import cut, flipped
 from tests.releases.record import HERE
-from tests.spark.both import FORMATS, audit_object, judged, plain, server_object
+from tests.spark.both_decoders import FORMATS, audit_object, judged, plain, server_object
 from tests.spark.damages import Damage, Scene
 from tests.spark.every_command import COMMANDS, every_command
 from tests.spark.test_damages import each_damage
@@ -37,7 +37,7 @@ each_format = pytest.mark.parametrize("kind", FORMATS)
 
 
 @each_format
-def test_both_read_what_was_written(kind: str) -> None:
+def test_both_decoders_read_the_examples(kind: str) -> None:
     name, content = FORMATS[kind].example()
     assert audit_object(name, content) == server_object(name, content)
 
@@ -136,7 +136,7 @@ def test_the_state_of_a_released_store_is_read_alike(released: Path) -> None:
     found = objects_in(released)
     newest = max(name for name in found if name.endswith(".manifest"))
     manifest = found[newest]
-    expected, audited = read_manifest(manifest), snapshots.read_manifest(manifest)
+    expected, audited = read_manifest(manifest), checkpoints.read_manifest(manifest)
     stored = [found[audited.piece_name(number)] for number in range(len(audited.pieces))]
     pieces = [read_piece(expected, number, content) for number, content in enumerate(stored)]
     in_rows = [(key, bytes(value)) for key, value in rows.split_rows(pieces)]

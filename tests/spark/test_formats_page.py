@@ -1,4 +1,4 @@
-"""The examples of docs/formats.md are what both decoders read, and what the page says they are."""
+"""Both decoders read the examples of docs/formats.md as the page describes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from streamd.objectstore.checkpoints import read_manifest, read_piece
 from streamd.objectstore.ends import read_end
 from streamd.tiering.fence import FenceNote
-from streamd_audit import commands, ends, names, packs, rows, segments, snapshots
+from streamd_audit import checkpoints, commands, ends, names, packs, rows, segments
 from streamd_audit.framing import check_digest
 from tests.support.packs import chunks_of
 from tests.support.segments import entries_of
@@ -79,10 +79,10 @@ def test_the_example_segment_matches_the_page() -> None:
 
 
 def test_the_example_state_matches_the_page() -> None:
-    manifest = snapshots.read_manifest(example("manifest"))
+    manifest = checkpoints.read_manifest(example("manifest"))
     assert (manifest.of.cluster, manifest.of.index, manifest.of.chain) == (CLUSTER, 4, 0xE1201B05)
     check_digest(manifest.piece_name(0), example("piece"))
-    found = snapshots.read_piece(example("piece"))
+    found = checkpoints.read_piece(example("piece"))
     assert found == example("rows")
     assert read_piece(read_manifest(example("manifest")), 0, example("piece")) == found
     header, bucket = (rows.read_row(*row) for row in rows.split_rows([found]))

@@ -1,4 +1,4 @@
-"""The manual page of the jobs tells the truth about them."""
+"""The manual page of the jobs matches their options."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from tests.spark.forging import Folder
 
 # The kinds that a pack by itself reveals.
 BY_ITSELF = (
-    "byte_of_a_slice", "byte_of_a_slice_made_good", "slices_swapped", "slice_at_another_place",
-    "byte_of_a_footer", "footer_made_good", "byte_of_a_packs_head", "pack_truncated", "pack_grown",
+    "byte_of_a_slice", "byte_of_a_slice_recomputed", "slices_swapped", "slice_at_another_place",
+    "byte_of_a_footer", "footer_recomputed", "byte_of_a_packs_head", "pack_truncated", "pack_grown",
     "pack_of_another_cluster", "pack_of_another_number",
 )  # fmt: skip
 

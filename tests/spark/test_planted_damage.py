@@ -34,7 +34,7 @@ from streamd_audit.errors import (
     Damaged,
 )
 from streamd_audit.framing import zstd_frame_size
-from tests.spark.both import FORMATS, judged
+from tests.spark.both_decoders import FORMATS, judged
 from tests.spark.resealing import (
     CLUSTER_FRAME,
     PIECE_HEAD,

@@ -41,8 +41,8 @@ def writer(server: ServerProcess) -> Iterator[Writer]:
 
 
 class Query:
-    """A query over streams that is run again and again, from its checkpoint, to the end of what
-    there is, and remembers what each micro-batch had."""
+    """A query over streams that is run repeatedly from its checkpoint to the end of the streams,
+    and records the rows of each micro-batch."""
 
     def __init__(self, spark: SparkSession, checkpoint: Path, options: dict[str, Any]) -> None:
         self._spark = spark

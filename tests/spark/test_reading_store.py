@@ -125,7 +125,7 @@ def tuple_of(row: dict[str, Any]) -> tuple[str, str]:
     return row["stream"], row["offset"]
 
 
-async def test_a_table_is_made_from_a_bucket(tmp_path: Path, minio: MinioServer) -> None:
+async def test_a_table_is_read_from_a_bucket(tmp_path: Path, minio: MinioServer) -> None:
     place = Place(minio, BUCKET, "tables")
     async with serving(tmp_path / "node", cold=place.cold()) as server, server.client() as http:
         author = Author(server, http)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 
 SPARK = Path(__file__).parents[2] / "spark"
 
-# Read on the workers, by a package that came in the zip: a row says where from.
+# Read on the workers, by a package from the zip: a row names its path.
 SCRIPT = """
 import json, sys
 from pyspark.sql import SparkSession

@@ -80,7 +80,7 @@ def listed(store: Store, prefix: str = "", after: str = "") -> dict[str, int]:
 # -- what every store does -----------------------------------------------------------------------
 
 
-def test_a_listing_is_in_the_order_of_names_and_says_the_sizes(store: Store) -> None:
+def test_a_listing_has_names_in_order_and_sizes(store: Store) -> None:
     expected = [(name, len(CONTENTS[name])) for name in sorted(CONTENTS)]
     assert list(listed(store).items()) == expected
 

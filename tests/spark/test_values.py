@@ -78,7 +78,7 @@ def test_values_that_fit_are_converted_whatever_is_beside_them() -> None:
 @pytest.mark.parametrize("name", MISFITS)
 def test_failfast_finds_each_value_that_does_not_fit(name: str) -> None:
     message = json.dumps({**FITTING, name: MISFITS[name]}).encode()
-    if name == "text":  # JSON is text, whatever it is
+    if name == "text":  # JSON values as text
         assert array(ALL, message, failfast=True)[0]["text"] == '{"a": 1}'
         return
     with pytest.raises(BadRecord, match=rf"record 1: record\.{name}.* is an? .* in the schema"):

@@ -74,7 +74,7 @@ def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-def test_a_floor_comes_back_as_written_and_is_zero_without_a_file(tmp_path: Path) -> None:
+def test_a_floor_is_read_back_and_is_zero_without_a_file(tmp_path: Path) -> None:
     assert LogEvidence(tmp_path / "floor").floor() == ChainPosition()
     LogEvidence(tmp_path / "floor").note_floor(ChainPosition(12, 3, 0xDEADBEEF))
     assert LogEvidence(tmp_path / "floor").floor() == ChainPosition(12, 3, 0xDEADBEEF)

@@ -238,7 +238,7 @@ def test_a_log_written_before_votes_had_a_file_gets_one(tmp_path: Path) -> None:
 # -- the log and the state ------------------------------------------------------------------------
 
 
-def test_a_log_that_reaches_the_state_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_log_that_reaches_the_state_is_not_changed(tmp_path: Path) -> None:
     log = open_log(tmp_path, alone=False)
     fill(log, 9)
     compact(log, 3)
@@ -303,7 +303,7 @@ def test_a_reset_log_is_empty_after_the_given_entry(index: int, tmp_path: Path) 
     log.close()
 
 
-def test_a_closed_log_is_reset_whatever_its_floor_says(tmp_path: Path) -> None:
+def test_a_closed_log_is_reset_regardless_of_its_floor(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 9)
     log.close()

@@ -25,7 +25,7 @@ def test_a_new_log_is_empty(tmp_path: Path) -> None:
     log.close()
 
 
-def test_entries_and_hard_state_come_back_after_a_crash(tmp_path: Path) -> None:
+def test_entries_and_hard_state_survive_a_crash(tmp_path: Path) -> None:
     log = open_log(tmp_path / "live")
     entries = [entry(1), entry(2), entry(3, term=4)]
     log.append(entries[:2], HardState(1, 1))

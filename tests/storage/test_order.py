@@ -103,7 +103,7 @@ def test_an_entry_that_is_replaced_lowers_the_floor_first(tmp_path: Path) -> Non
         log.close()
 
 
-def test_a_log_that_ends_before_the_state_notes_its_loss_and_how_much_before_it_is_emptied(
+def test_a_log_that_ends_before_the_state_records_its_loss_before_it_is_emptied(
     tmp_path: Path,
 ) -> None:
     """If it were noted afterwards, a crash in between would leave an empty log whose node votes;

@@ -95,7 +95,7 @@ def test_no_piece_exceeds_its_limit(sender: Replica) -> None:
     source.close()
 
 
-def test_a_piece_may_be_asked_for_again_but_none_before_its_turn(sender: Replica) -> None:
+def test_a_piece_may_be_requested_again_but_not_before_its_turn(sender: Replica) -> None:
     source = sender.snapshot()
     first = source.piece(0)
     second = source.piece(1)

@@ -110,7 +110,7 @@ def test_confirmed_entries_that_look_torn_are_missed_by_the_floor(tmp_path: Path
 
 
 def test_a_lost_page_of_a_write_before_another_is_damage(tmp_path: Path) -> None:
-    """Without a floor to say so: the later one began when the earlier was synced."""
+    """Even without a floor: the later write began when the earlier one was synced."""
     log = open_log(tmp_path / "live")
     fill(log, 3)
     log.append([entry(4, payload=b"\x5a" * 20_000)], None)
@@ -268,7 +268,7 @@ def test_a_state_ignores_records_that_may_be_of_an_older_file(tmp_path: Path) ->
 
 
 def count_batches(manifest: Path, last_sequence: int) -> None:
-    """Let a manifest say that there had been so many changes."""
+    """Make a manifest claim so many changes."""
     number = int(newest(manifest.parent).stem)
     edit = bytes([1, 2, number, 9, 0, 3, number + 1, 4, last_sequence])
     crc = crc32c(edit)

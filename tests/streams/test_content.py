@@ -115,7 +115,7 @@ def test_white_space_around_messages_is_removed_and_inside_them_kept() -> None:
     assert messages(split_json(b' \n{"a" :  1} \n')) == [b'{"a" :  1}']
 
 
-def test_text_beyond_ascii_is_kept_as_it_is() -> None:
+def test_text_beyond_ascii_is_kept_unchanged() -> None:
     assert messages(split_json('["ü€", "\\u00fc"]'.encode())) == ['"ü€"'.encode(), b'"\\u00fc"']
 
 
@@ -240,7 +240,7 @@ def test_a_large_empty_array_has_no_messages() -> None:
     assert split_json(b"[" + b" " * 2 * content.SMALL_BYTES + b"]") == NO_RECORDS
 
 
-# Halves of characters outside the basic plane, and all that could be taken for them.
+# Halves of characters outside the basic plane, and everything similar to them.
 HALVES = st.lists(
     st.text(st.sampled_from('\ud83d\ude00a\\u,[]"\n\ufffd'), max_size=8), min_size=1, max_size=8
 )
@@ -270,6 +270,6 @@ def test_halved_characters_in_a_body_that_is_split_in_steps() -> None:
     "body",
     [rb"\ud83d", rb'"\ud83"', rb'["\ud83d]', rb'["\ud83d",]', rb'["\ud83d" 1]', b'"\xed\xa0\xbd"'],
 )
-def test_a_halved_character_makes_nothing_else_json(body: bytes) -> None:
+def test_a_halved_character_does_not_make_malformed_json_valid(body: bytes) -> None:
     with pytest.raises(InvalidJson):
         split_json(body)

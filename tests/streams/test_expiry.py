@@ -195,7 +195,7 @@ def test_an_end_before_1970_is_over_at_once(driver: Driver, end: int) -> None:
 # -- sweeping ---------------------------------------------------------------------------------
 
 
-def test_a_sweep_removes_what_has_expired(driver: Driver) -> None:
+def test_a_sweep_removes_expired_streams(driver: Driver) -> None:
     driver.create("a", ttl_ms=WINDOW_MS)
     driver.create("b", expires_at_ms=driver.now_ms + WINDOW_MS)
     driver.create("c", ttl_ms=WINDOW_MS + 1)

@@ -233,7 +233,7 @@ def test_a_repeated_fork_request_finds_the_fork_after_the_source_has_grown(drive
 # -- deleted sources --------------------------------------------------------------------------
 
 
-def test_a_deleted_source_is_gone_but_kept_for_its_forks(driver: Driver) -> None:
+def test_a_deleted_source_refuses_commands_but_keeps_records_for_forks(driver: Driver) -> None:
     driver.fork("f", "text", Position(1, 5), 2)
     assert driver.delete("text") is Result.DELETED
     assert driver.delete("text") is Result.GONE

@@ -328,7 +328,7 @@ def test_a_deposed_leaders_pack_and_a_repeated_one_are_stale(driver: Driver) -> 
     assert driver.do(MoveSlices(2, 5, "pack", 1, [])).result is Result.STALE
 
 
-def test_a_pack_is_forgotten_once_nothing_refers_to_it(driver: Driver) -> None:
+def test_a_pack_is_removed_from_the_state_once_nothing_refers_to_it(driver: Driver) -> None:
     driver.create("t")
     driver.append(b"more", "t")
     driver.flush()

@@ -39,7 +39,7 @@ def test_a_stream_needs_its_bucket(driver: Driver) -> None:
     assert driver.do(command).result is Result.CREATED
 
 
-def test_an_implicit_bucket_is_made_along_with_its_first_stream(driver: Driver) -> None:
+def test_an_implicit_bucket_is_created_with_its_first_stream(driver: Driver) -> None:
     driver.create()
     assert driver.state.buckets.get(b"b") == Bucket(driver.now_ms, 1)
     assert driver.do(CreateBucket(b"b")).result is Result.BUCKET_EXISTS

@@ -36,7 +36,7 @@ commands = st.one_of(st.just(PLAIN), st.sampled_from(OTHERS))
 
 
 def applied(entries: list[list[Command]]) -> tuple[list[Outcome], bytes, dict[int, bytes]]:
-    """Outcomes, all that is to be stored, and what live readers hear."""
+    """Outcomes, every row to store, and the changes for live readers."""
     state = State(MemoryStore())
     machine = Machine(state)
     outcomes = []

@@ -75,7 +75,7 @@ def test_an_upload_for_a_stream_that_was_created_again_is_not_published(driver: 
 
 
 @pytest.mark.parametrize("end", ["published", "refused", "deleted"])
-def test_an_upload_leaves_nothing_whatever_its_outcome(driver: Driver, end: str) -> None:
+def test_an_upload_leaves_no_rows_whatever_its_outcome(driver: Driver, end: str) -> None:
     upload_id = driver.upload(TWO, b"state")
     if end == "refused":
         driver.publish(b"newer", TAIL)
@@ -127,7 +127,7 @@ def test_records_that_a_fork_reads_stay_until_the_fork_is_deleted(driver: Driver
     assert chunks(driver) == 0
 
 
-def test_forks_share_a_blob_and_the_last_one_takes_it_along(driver: Driver) -> None:
+def test_forks_share_a_blob_that_is_removed_with_the_last_of_them(driver: Driver) -> None:
     driver.publish(b"state", TWO)
     driver.fork("f", "s")
     driver.fork("g", "f")

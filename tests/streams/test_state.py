@@ -56,7 +56,7 @@ def test_stored_records_are_not_recent(driver: Driver) -> None:
     assert driver.state.read_recent(driver.stream(), START, 100) is None
 
 
-def test_at_the_tail_there_is_nothing_to_wait_for(driver: Driver) -> None:
+def test_a_read_at_the_tail_does_not_wait(driver: Driver) -> None:
     driver.create(body=b"x")
     driver.flush()
     driver.reopen()

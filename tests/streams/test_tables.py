@@ -60,7 +60,7 @@ def test_changed_rows_are_visible_at_once_and_stored_by_a_flush() -> None:
     assert table.dirty == 0
 
 
-def test_a_value_changed_in_place_is_stored_once_it_is_put() -> None:
+def test_a_value_changed_in_place_is_stored_after_a_put() -> None:
     store = stored(a=1)
     table = table_over(store)
     value = table.get(b"a")

@@ -58,7 +58,7 @@ def test_a_flush_stores_each_append_once() -> None:
     assert flush(tails) == []
 
 
-def test_small_chunks_are_stored_again_with_what_follows() -> None:
+def test_small_chunks_are_stored_again_with_the_next_records() -> None:
     tails = Tails(1 << 20)
     writer = Writer(tails)
     writer.append(1)

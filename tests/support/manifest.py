@@ -45,7 +45,7 @@ class Manifest:
         self._objects = objects
 
     def check(self) -> None:
-        """Everything that docs/cold-store.md says of one node's rows."""
+        """Every invariant of docs/cold-store.md about one node's rows."""
         self._check_packs()
         self._check_counts()
         for stream in self.streams.values():

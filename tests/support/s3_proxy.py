@@ -1,8 +1,8 @@
 """A proxy before an object store, through which every request can be made to fail.
 
-It passes on what it gets, byte for byte, so signatures stay valid, and does to the next requests
-of a method what a test told it to. It can also hold a request at a certain moment, so that a test
-can kill who made it just then.
+It forwards everything byte for byte, so that signatures stay valid, and applies the faults that a
+test requests to the next requests of a method. It can also hold a request at a certain moment, so
+that a test can kill who made it just then.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ async def test_a_shortened_object_is_damaged(cold: AsyncObjectStore, tmp_path: P
         await cold.get("a", 0, 100, crc=0)
 
 
-async def test_the_digest_is_that_of_what_is_in_the_store(
+async def test_the_digest_is_that_of_the_stored_bytes(
     cold: AsyncObjectStore, tmp_path: Path
 ) -> None:
     await cold.put("a", CONTENT)

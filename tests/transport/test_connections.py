@@ -61,7 +61,7 @@ async def test_three_nodes_are_all_connected_and_traffic_is_counted() -> None:
         assert all(peer.connected and not peer.last_error for peer in sent.values())
 
 
-async def test_the_handler_meets_each_peer_as_it_introduces_itself() -> None:
+async def test_the_handler_learns_each_peers_hello() -> None:
     one, two = Node(1, cluster_id="abc"), Node(2)
     async with running(one, two):
         await wait_until(lambda: len(one.met) == len(two.met) == 2)

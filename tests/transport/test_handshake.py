@@ -1,4 +1,4 @@
-"""Which nodes may speak with each other: every refusal has a name, and says what to do."""
+"""Which nodes may speak with each other: every refusal has a name, and advises what to do."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ async def test_strangers_do_not_take_the_places_of_peers() -> None:
         await two.wait_connected(1)
 
 
-async def test_an_address_that_was_announced_makes_room_for_one_that_is_asked_for() -> None:
+async def test_a_requested_address_displaces_an_announced_one() -> None:
     node, two, three = Node(1, limits=Limits(max_routes=1)), Node(2), Node(3)
     async with running(node, two, three, mesh=False), stranger(node) as other:
         assert other

@@ -1,4 +1,4 @@
-"""Mutual TLS: both sides show a certificate of the cluster's authority, or nothing is said."""
+"""Mutual TLS: both sides show a certificate of the cluster's authority, or no message is sent."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_a_flipped_bit_never_goes_unnoticed(payload: bytes, data: st.DataObject)
 
 
 @given(st.binary(max_size=300))
-def test_garbage_is_never_taken_for_a_packet(garbage: bytes) -> None:
+def test_garbage_is_never_decoded_as_a_packet(garbage: bytes) -> None:
     assert not isinstance(_outcome(garbage), list) or not _outcome(garbage)
 
 
@@ -109,7 +109,7 @@ def test_any_number_of_messages_shares_a_frame(count: int) -> None:
     assert parse_messages(payload) == (GROUP, messages)
 
 
-def test_requests_and_replies_are_parsed_as_they_were_made() -> None:
+def test_requests_and_replies_are_parsed_as_they_were_encoded() -> None:
     request = Request(GROUP, 2**64 - 1, 65535, 2**32 - 1, b"payload")
     assert parse_request(request_payload(request)) == request
     reply = Reply(5, 1, b"")

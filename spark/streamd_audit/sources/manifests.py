@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from streamd_audit.checkpoints import check_manifest_name, read_manifest
 from streamd_audit.errors import OTHER_CLUSTER, Damaged
 from streamd_audit.framing import check_digest
 from streamd_audit.names import SNAPSHOTS, ManifestName
-from streamd_audit.snapshots import check_manifest_name, read_manifest
 from streamd_audit.sources.planning import Piece
 from streamd_audit.sources.source import BucketSource, ObjectReader, holds
 from streamd_audit.store import Store

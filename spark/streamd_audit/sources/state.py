@@ -8,6 +8,14 @@ from typing import Any, ClassVar
 import msgspec
 import pyarrow as pa
 
+from streamd_audit.checkpoints import (
+    Manifest,
+    check_manifest_name,
+    check_piece_name,
+    read_manifest,
+    read_piece,
+    read_piece_head,
+)
 from streamd_audit.errors import (
     CONTRADICTION,
     OTHER_CLUSTER,
@@ -17,14 +25,6 @@ from streamd_audit.errors import (
 from streamd_audit.framing import Buffer, check_digest
 from streamd_audit.names import SNAPSHOTS, ManifestName, PieceName, parse
 from streamd_audit.rows import KINDS, Row, read_row, split_rows
-from streamd_audit.snapshots import (
-    Manifest,
-    check_manifest_name,
-    check_piece_name,
-    read_manifest,
-    read_piece,
-    read_piece_head,
-)
 from streamd_audit.sources.log_columns import binary, split_key
 from streamd_audit.sources.planning import Piece
 from streamd_audit.sources.source import (

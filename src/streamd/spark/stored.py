@@ -22,11 +22,11 @@ from streamd.spark.streams import Described, Located, Piece, Range, Snapshot, So
 from streamd.streams.keys import stream_key
 from streamd.streams.offsets import Position
 from streamd_audit import names, rows
+from streamd_audit.checkpoints import Manifest, read_manifest, read_piece
 from streamd_audit.errors import ObjectMissing
 from streamd_audit.framing import check_digest
 from streamd_audit.packs import Chunk, read_chunk, read_slice
 from streamd_audit.rows import read_row, split_rows
-from streamd_audit.snapshots import Manifest, read_manifest, read_piece
 from streamd_audit.sources.source import the_only_cluster
 from streamd_audit.store import Store, open_store
 

@@ -93,8 +93,8 @@ class Ledger:
         del self.streams[path]
 
     def verify(self, port: int) -> None:
-        """Everything acknowledged is there once, in order, at its offset, and nothing else but
-        what nobody could tell of, at most once (I1)."""
+        """Everything acknowledged is there once, in order, at its offset, and nothing else except
+        appends of unknown outcome, at most once (I1)."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
         for path, stream in self.streams.items():
             if stream.exists:

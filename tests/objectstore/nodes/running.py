@@ -20,7 +20,7 @@ from tests.support.minio import MinioServer
 from tests.support.s3_proxy import S3Proxy
 from tests.support.server_process import ServerProcess
 
-# Whether to take each step and not only a few that stand for the others.
+# Whether to take each step, instead of a few that represent the others.
 ALL = os.environ.get("COLD_STEPS") == "all"
 PACK_BYTES = 64 * 1024
 REQUEST_TIMEOUT_S = 1.0
@@ -32,7 +32,7 @@ _BOUND_S = 40.0
 def cold_environment(
     minio: MinioServer, bucket: str, endpoint: str, **more: float
 ) -> dict[str, str]:
-    """How a node is told where its cold store is; `more` are keys of the section."""
+    """The configuration of a node's cold store; `more` are keys of the section."""
     keys: dict[str, object] = {
         "backend": "s3",
         "s3_bucket": bucket,
@@ -64,7 +64,7 @@ def wait_until(condition: Callable[[], bool], what: str, bound_s: float = _BOUND
 
 
 def look(url: str) -> dict[str, Any] | None:
-    """What a node says of its cold store, or None when it does not answer."""
+    """The status of a node's cold store, or None if it does not answer."""
     try:
         with urllib.request.urlopen(f"{url}/cluster/cold", timeout=5) as response:
             found: dict[str, Any] = json.load(response)
@@ -88,7 +88,7 @@ def command(url: str, *words: str, timeout_s: float = 60) -> subprocess.Complete
 
 
 class ColdServer:
-    """One node by itself, its store reached through a proxy; it may be killed and started again."""
+    """A single node that reaches its store through a proxy; it may be killed and started again."""
 
     def __init__(
         self, minio: MinioServer, bucket: str, proxy: S3Proxy, data_dir: Path, **more: float
@@ -141,7 +141,7 @@ class ColdServer:
         self.start()
 
     def look(self) -> dict[str, Any]:
-        """What it says of its cold store; it must answer."""
+        """The status of its cold store; it must answer."""
         found = look(self.url)
         assert found is not None
         return found

@@ -39,7 +39,7 @@ def whole(server: ColdServer, path: str) -> bytes:
     return content
 
 
-def test_a_fork_keeps_what_it_reads_of_a_deleted_stream(
+def test_a_fork_keeps_the_records_of_a_deleted_source(
     make: Make, minio: MinioServer, bucket: str
 ) -> None:
     with make() as server:

@@ -1,7 +1,7 @@
-"""A node that is killed at each step of what it does in the store: before the store has heard of
-it, and when the store has done it and the node does not know yet.
+"""A node is killed at each step of its work in the store: before the request reaches the store, and
+after the store has done it but before the node knows.
 
-`COLD_STEPS=all` takes every step; otherwise there are a few that stand for the others.
+`COLD_STEPS=all` takes every step; otherwise a few represent the others.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def test_refused_repeated_and_unanswered_deletions_change_nothing(make: Make) ->
 
 def test_a_damaged_answer_never_reaches_a_reader(make: Make) -> None:
     ledger = Ledger()
-    # Without a cache, or what was read once would not be asked for again.
+    # Without a cache, because a cached slice would not be requested again.
     with make(cache_bytes=1) as server:
         ledger.write(server.port, 60)
         server.wait_only_cold()
@@ -121,7 +121,7 @@ def test_readers_get_an_error_when_the_store_does_not_answer(make: Make) -> None
         connection.close()
 
 
-def test_an_outage_is_survived_up_to_the_hot_limit_and_drains_by_itself(make: Make) -> None:
+def test_writes_continue_during_an_outage_up_to_the_hot_limit(make: Make) -> None:
     ledger = Ledger()
     limit = 200_000
     with make(hot_limit_bytes=limit) as server:

@@ -148,7 +148,7 @@ class Judge:
             self._find(f"{key!r}: record {at} of id {stream_id} is nowhere (of {first} to {end})")
 
     def _end_to_end(self, key: bytes, stream: Stream, first: int) -> None:
-        """A stream's slices leave no gap, and reach to where the stream says."""
+        """A stream's slices leave no gap, and reach to the end of its cold records."""
         spans = self._state.slice_spans(stream.stream_id)
         for one, other in itertools.pairwise(spans):
             if (one.end, one.end_byte) != (other.start, other.start_byte):

@@ -1,4 +1,4 @@
-"""Snapshots of a state: manifests and pieces (docs/formats.md, "Snapshots of a state")."""
+"""Checkpoints: manifests and pieces (docs/formats.md, "Checkpoints")."""
 
 from __future__ import annotations
 

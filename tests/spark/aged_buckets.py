@@ -156,7 +156,7 @@ async def write_on(directory: Path, place: Place) -> None:
 
 
 async def _last(author: Author, life: str) -> None:
-    """What lies between the two states that are left, and is compared with the newer."""
+    """Commands between the two remaining states, which are compared with the newer one."""
     await _live(author, f"{life}-last")
     await a_round(author.node, "garbage")
     await author.lines(f"/worn/kept-{life}", 3)
@@ -188,7 +188,7 @@ async def _live(author: Author, life: str) -> None:
 
 
 async def _remove(author: Author, place: Place) -> None:
-    """Wait until packs, and what is older than the retention, are gone from the store."""
+    """Wait until packs, and everything older than the retention, are removed from the store."""
     before = {name for name in _names(place) if "/packs/" in name}
     for number in range(60):
         await author.create("/worn/tick")

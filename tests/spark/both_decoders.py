@@ -31,7 +31,7 @@ from streamd.raft.membership import bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import LogPosition
-from streamd_audit import ends, names, packs, segments, snapshots
+from streamd_audit import checkpoints, ends, names, packs, segments
 from streamd_audit.errors import CHAIN, CONTRADICTION, Damaged
 from streamd_audit.framing import check_digest
 from tests.spark.every_command import NOW_MS, every_command
@@ -143,7 +143,7 @@ def _snapshot() -> tuple[NamedObject, NamedObject]:
 
 def server_piece(content: bytes) -> Any:
     """The server reads a piece only as a manifest names it: here by its own hash and head."""
-    head = snapshots.read_piece_head(content)
+    head = checkpoints.read_piece_head(content)
     ref = PieceRef(server_names.digest_of(content), len(content), 0)
     if head.number > 1000:
         raise Damaged(CONTRADICTION, "no manifest here has so many pieces")
@@ -152,10 +152,10 @@ def server_piece(content: bytes) -> Any:
 
 
 def audit_piece(content: bytes) -> Any:
-    head = snapshots.read_piece_head(content)
+    head = checkpoints.read_piece_head(content)
     if head.number > 1000:
         raise Damaged(CONTRADICTION, "no manifest here has so many pieces")
-    return head.snapshot_id, head.number, snapshots.read_piece(content)
+    return head.snapshot_id, head.number, checkpoints.read_piece(content)
 
 
 # -- ends ----------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ FORMATS = {
     "manifest": Format(
         a_manifest,
         lambda content: plain(read_manifest(content)),
-        lambda content: plain(snapshots.read_manifest(content)),
+        lambda content: plain(checkpoints.read_manifest(content)),
     ),
     "end": Format(
         an_end,
@@ -205,9 +205,9 @@ def audit_object(name: str, content: bytes) -> Any:
         case names.SegmentName() as segment:
             segments.check_name(segment, segments.read_head(content))
         case names.PieceName() as piece:
-            snapshots.check_piece_name(piece, snapshots.read_piece_head(content))
+            checkpoints.check_piece_name(piece, checkpoints.read_piece_head(content))
         case names.ManifestName() as manifest:
-            snapshots.check_manifest_name(manifest, snapshots.read_manifest(content))
+            checkpoints.check_manifest_name(manifest, checkpoints.read_manifest(content))
         case names.EndName() as end:
             ends.check_name(end, ends.read_end(content))
         case other:
