@@ -43,6 +43,7 @@ class Producer:
 
     def append(self, body: bytes, *, close: bool = False) -> Answer:
         """Append, and close the stream with it. Raises `ApiError`, `Unreachable`."""
+        assert body or close, "an append brings something (protocol section 5.2)"
         while True:
             try:
                 answer = self._send(body, close)

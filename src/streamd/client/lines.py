@@ -41,6 +41,7 @@ def pieces(read: Read, max_bytes: int, *, text: bool) -> Iterator[bytes]:
         held += data
         while len(held) > max_bytes:
             end = _character_start(held, max_bytes) if text else max_bytes
+            assert 0 < end <= max_bytes, "each piece is some of the input, and fits in an append"
             yield bytes(held[:end])
             del held[:end]
     if held:

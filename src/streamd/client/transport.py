@@ -115,6 +115,7 @@ class Server:
     def __init__(
         self, urls: Sequence[str], *, cacert: str | None = None, retry_for_s: float | None = None
     ) -> None:
+        assert urls, "there is a node to ask"
         self._urls = [url.rstrip("/") for url in urls]
         self._at = 0
         # Whether a server has answered before, and so may come back.

@@ -116,7 +116,9 @@ def _is_the_last(command: Append, outcome: Outcome) -> bool:
 
 def _add_offsets(response: Response, command: Append, outcome: Outcome) -> BatchBody:
     tail = outcome.tail
-    first = Position(tail.record - len(command.lengths), tail.byte - len(command.data)).token()
+    begin = Position(tail.record - len(command.lengths), tail.byte - len(command.data))
+    assert min(begin) >= 0, "the batch lies before the tail that it made"
+    first = begin.token()
     last = Position(tail.record - 1, tail.byte - command.lengths[-1]).token()
     response.head += b"Stream-First-Offset: %b\r\nStream-Last-Offset: %b\r\n" % (first, last)
     return BatchBody(len(command.lengths), first.decode(), last.decode(), tail.token().decode())

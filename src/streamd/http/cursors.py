@@ -33,4 +33,6 @@ class Cursors:
         if echoed is None or echoed < current:
             return current
         jitter_ms = self._random.randint(1, _MAX_JITTER_S) * 1000
-        return echoed + max(1, -(-jitter_ms // INTERVAL_MS))
+        following = echoed + -(-jitter_ms // INTERVAL_MS)
+        assert following > echoed, "a cursor never repeats"
+        return following

@@ -62,6 +62,7 @@ class Reader:
 
     async def park(self, channel: Channel, deadline: float) -> bool:
         """Wait for a change until `deadline`. Returns False if the client disconnects first."""
+        assert self._scope is None, "one task parks a reader"
         self.news = False
         with trio.CancelScope(deadline=deadline) as self._scope:
             await channel.wait_disconnected()
@@ -95,6 +96,7 @@ class SseReader(Reader):
             return super().deliver(change, encode)
         event, self.held = encode(self.cursor, self.held)
         sent = self.channel.try_send(event)
+        assert self.at <= change.stream.tail, "events never go back"
         self.at = change.stream.tail
         self.finished = change.stream.closed
         if sent and not self.finished:
@@ -136,6 +138,7 @@ class Hub:
             yield
         finally:
             self.reading_now[mode] -= 1
+            assert self.reading_now[mode] >= 0, "a response ends once"
 
     def add(self, reader: Reader) -> None:
         """Publish changes to `reader` too. It must `park` without awaiting in between, or it would

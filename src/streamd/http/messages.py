@@ -149,6 +149,7 @@ class Response:
         close: bool = False,
         private: bool = False,
     ) -> None:
+        assert not head or head.endswith(b"\r\n"), "a head is whole lines"
         self.status = status
         self.head = head
         self.body = body
@@ -181,6 +182,7 @@ class LiveResponse:
         run: Callable[[Channel], Awaitable[None]],
         length: int | None = None,
     ) -> None:
+        assert head.endswith(b"\r\n"), "a head is whole lines"
         self.status = status
         self.head = head
         self.run = run

@@ -50,6 +50,7 @@ class Outgoing:
         if size <= UNCOUNTED_BYTES:
             yield
             return
+        assert size == sum(map(len, parts)), "what is counted is what is sent"
         copied = size if is_joined(parts, size) else 0
         wholes = [] if copied else [_whole(part) for part in parts]
         own = self._clients.setdefault(client, _Held())
@@ -96,6 +97,7 @@ class _Held:
                 self._shares[whole] = shares
             else:
                 self.bytes -= size
+        assert self.bytes >= 0, "nothing is removed twice"
 
 
 def _whole(part: Buffer) -> tuple[int, int]:

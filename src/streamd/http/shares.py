@@ -56,6 +56,7 @@ class Share:
         """Hold `amount` in all. Raises `LimitReached`, and then holds as much as before."""
         shares, more = self._shares, amount - self.held
         others = shares.clients.get(self._client, 0) - self.held
+        assert min(amount, others) >= 0, "a client holds what its requests hold"
         if more > 0:
             held = shares.held + more
             if held > shares.limit:
@@ -64,6 +65,7 @@ class Share:
                 raise LimitReached
         shares.held += more
         self.held = amount
+        assert shares.held >= others + amount, "all clients hold what each of them holds"
         if others + amount:
             shares.clients[self._client] = others + amount
         else:

@@ -94,8 +94,10 @@ class Sending:
             await channel.send(data)
             # Neither the read nor the send may have waited: let others run.
             await trio.lowlevel.checkpoint()
+            assert data, "a blob has as many bytes as its snapshot says"
             sent += len(data)
             number += 1
+        assert sent == snapshot.size, "the length in the head is that of the body"
 
 
 # -- publishing -------------------------------------------------------------------------------

@@ -119,8 +119,10 @@ class _SseTail:
                 found = await self._service.node.reads.read(stream, self._at, _EVENT_BYTES)
             except (OffsetMismatch, OffsetGone, ColdError):
                 return False  # The client learns why when it reconnects.
-            self._at = found.end
             up_to_date = found.end == stream.tail
+            # Otherwise this loop would send nothing for ever.
+            assert found.end > self._at or up_to_date, "a read before the tail finds records"
+            self._at = found.end
             closed = up_to_date and stream.closed
             control = control_event(
                 found.end, self._current_cursor(), up_to_date=up_to_date, closed=closed

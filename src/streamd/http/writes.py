@@ -135,6 +135,7 @@ def append_answer(command: Append, outcome: Outcome, route: StreamRoute) -> Resp
     """The outcome of an append as the protocol answers it."""
     result = outcome.result
     if result is Result.APPENDED or result is Result.CLOSED:
+        assert outcome.tail.byte >= len(command.data), "what was appended lies before the tail"
         head = _position(outcome)
         if outcome.closed:
             head += _CLOSED
@@ -156,6 +157,7 @@ def append_answer(command: Append, outcome: Outcome, route: StreamRoute) -> Resp
 
 def _position(outcome: Outcome) -> bytes:
     """The tail after a write, or the one that the write found, and its ETag."""
+    assert outcome.incarnation, "a tag names a stream that exists"
     tail = outcome.tail.token()
     return _POSITION % (tail, outcome.incarnation, tail, CLOSED if outcome.closed else b"")
 

@@ -69,6 +69,7 @@ async def run_until_ended(*jobs: Callable[[trio.Nursery], Awaitable[None]]) -> s
     async with trio.open_nursery() as nursery:
         for job in jobs:
             nursery.start_soon(run, job)
+    assert reasons, "no job ends otherwise"
     return reasons[0]
 
 

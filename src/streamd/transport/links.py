@@ -174,6 +174,7 @@ class Link:
         return peer
 
     async def _speak(self, wire: Wire, peer: Hello) -> None:
+        assert self.node_id == peer.node_id, "a link speaks to the node that it is for"
         began_at = trio.current_time()
         self.connected = True
         self._logged = ""

@@ -81,6 +81,7 @@ class Asking:
 
     def begin(self) -> None:
         """A connection was made."""
+        assert not self._calls, "no request outlives its connection"
         self._connected = True
 
     def end(self, reason: str) -> None:
@@ -112,6 +113,7 @@ class Asking:
         return call.result(call.lost or f"no answer within {timeout_s:g} s")
 
     async def _exchange(self, call: _Call, request: Request) -> None:
+        assert self._connected, "a request waits only while it can be sent"
         self._calls[request.request_id] = call
         number = self._outbox.put_packet(
             Packet(FrameKind.REQUEST, request_payload(request), call.begin)
@@ -178,6 +180,7 @@ class Answering:
         """Call the handler; the request counts as under way until its reply is being written."""
         reply = await self._handle(request)
         self._request_bytes -= len(request.payload)
+        assert self._request_bytes >= 0, "each request is counted once"
         if reply is None:
             self._requests -= 1
             return
@@ -192,6 +195,7 @@ class Answering:
         def give_back() -> None:
             self._requests -= 1
             self._reply_bytes -= len(payload)
+            assert min(self._requests, self._reply_bytes) >= 0, "each reply is counted once"
 
         self._outbox.put_packet(Packet(FrameKind.REPLY, payload, give_back))
 

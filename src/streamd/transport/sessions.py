@@ -262,6 +262,7 @@ class Acceptor:
         """Register a session for its node; this must happen before anything waits."""
         peer = session.peer
         earlier = self._sessions.get(peer.node_id)
+        assert earlier is not session, "a session is installed once"
         self._sessions[peer.node_id] = session
         if earlier is not None:
             earlier.stop()

@@ -235,6 +235,8 @@ class Transport:
         """
         link = self._peers.get(peer_id)
         if link is not None:
+            # The peer would end the connection over a message for another node.
+            assert all(message.to == peer_id for message in messages), (peer_id, messages)
             link.send(group_id, messages)
 
     async def request(

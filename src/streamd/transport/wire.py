@@ -106,6 +106,7 @@ def frames(kind: int, payload: bytes, piece_bytes: int) -> Iterator[bytes]:
         yield frame(kind, payload)
         return
     last = (len(payload) - 1) // piece_bytes * piece_bytes
+    assert 0 < len(payload) - last <= piece_bytes, "no piece is empty or too large"
     for start in range(0, last, piece_bytes):
         yield frame(FrameKind.PART, payload[start : start + piece_bytes])
     yield frame(kind | CONTINUED, payload[last:])
@@ -184,6 +185,7 @@ class Unfinished:
 
     def remove(self, size: int) -> None:
         self.size -= size
+        assert self.size >= 0, "no part is removed twice"
 
 
 class Wire:
