@@ -77,11 +77,15 @@ async def check_streams(http: httpx.AsyncClient, contents: list[bytes]) -> None:
     for number, start in enumerate([*starts, starts[-1]]):
         by_number = await http.get(f"{STREAM}?record={number}&framing=lengths")
         assert by_number.headers["stream-first-offset"] == start
-        assert parts_of(by_number.content) == contents[number:]
+        # An answer from the cold store may end where a slice ends.
+        records = parts_of(by_number.content)
+        assert records or start == starts[-1]
+        assert records == contents[number : number + len(records)]
         plain = await http.get(f"{STREAM}?record={number}")
         assert plain.headers["stream-first-offset"] == start
         assert plain.headers["content-type"] == BYTES["Content-Type"]
-        assert plain.content == b"".join(contents[number:])
+        assert plain.content or start == starts[-1]
+        assert b"".join(contents[number:]).startswith(plain.content)
         head = await http.head(f"{STREAM}?record={number}")
         assert head.headers["stream-first-offset"] == start
         assert head.headers["stream-next-offset"] == starts[-1]
