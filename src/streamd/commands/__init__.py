@@ -17,7 +17,8 @@ Invariants:
 
 - A command that abandons data does so only with an explicit flag, and prints what is lost.
 - Exit statuses are those of man/streamd.1 and man/streamd-client.1: 0 done, 1 refused, 2 usage,
-  3 no server answered. Scripts rely on them and on the JSON of ``--json``; text is for people.
+  3 no server answered (`streamd.exits`). Scripts rely on them and on the JSON of ``--json``; text
+  is for people.
 - Only the user of the process can read what it creates (`streamd.privacy`).
 
 The commands must never decide what only a node may decide (which node leads, what is garbage), nor

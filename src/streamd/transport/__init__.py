@@ -25,6 +25,8 @@ Invariants:
 - Messages of one peer and one queue arrive in order, at most once, or not at all.
 - Nothing that a peer sends ends the process, except an error that the handler raises on purpose
   (`fatal`): bytes that do not parse end the connection.
+- Each message and request carries the id of its group; a frame has messages of one group. The
+  handler refuses those of a group that it does not host.
 - One live session per node id: a second node with that id is refused, a restarted one replaces it.
 
 The transport must never interpret a Raft message, retry a request by itself, or block a heartbeat
