@@ -1,18 +1,18 @@
 """Streams as DataFrames: ``format("streamd")`` and ``format("streamd_materialized")``.
 
 Spark finds the data sources in `source` and `materialized` by name. The driver plans: `options`
-checks what the user gave, `places` decides whether servers or a cold store are read, `planning`
-cuts streams into ranges of offsets, so that one large stream is read by many tasks. Each task reads
-its ranges: `remote` from servers through `streamd.client.transport`, `stored` from packs and the
-newest checkpoint without any server. `values` and `columns` turn records into Arrow columns.
-`live` keeps the protocol's offsets in a query's checkpoint; `sink` writes rows back.
+checks what the user gave, `places` decides whether to read servers or a cold store, `planning` cuts
+streams into ranges of offsets, so that many tasks read one large stream. Each task reads its
+ranges: `remote` from servers through `streamd.client.transport`, `stored` from packs and the newest
+checkpoint without any server. `values` and `columns` turn records into Arrow columns. `live` keeps
+the protocol's offsets in a query's checkpoint; `sink` writes rows back.
 
 Invariants:
 
 - A partition names fixed offsets, so a task that runs twice reads the same records.
 - A stream that was deleted and created again has another incarnation: the two are never mixed.
 - Positions come from the server or from stored lengths; no record is found by counting bytes.
-- The sink decides in a journal stream what a partition writes before it writes it, so that a
+- The sink records in a journal stream what a partition will write before it writes it, so that a
   repeated task, a speculative twin and a restarted driver append nothing twice.
 
 docs/spark.md is the users' page; decisions 011 and 012 say why the sink keeps a journal and why
@@ -28,6 +28,6 @@ from streamd.spark.source import StreamdSource
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats known to a session: once for each, before they are used."""
+    """Register the formats with a session: once for each, before they are used."""
     spark.dataSource.register(StreamdSource)
     spark.dataSource.register(MaterializedSource)

@@ -23,7 +23,7 @@ _NAMES = (STREAM, OFFSET, RECORD)
 
 
 class Columns:
-    """Makes a batch of each piece. Raises `BadOption` for a schema that cannot be had."""
+    """Makes a batch of each piece. Raises `BadOption` for an impossible schema."""
 
     def __init__(self, schema: T.StructType, *, failfast: bool) -> None:
         for field in schema.fields:

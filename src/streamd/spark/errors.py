@@ -1,4 +1,4 @@
-"""What ends a query that reads. Spark shows the user the last line of it."""
+"""Errors that end a query that reads. Spark shows the user the last line."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from streamd.streams.offsets import Position
 
 
 class Trimmed(Exception):
-    """Records that were asked for are gone: a snapshot stands for them.
+    """The requested records are gone: a snapshot replaced them.
 
     `earliest` is the first offset that can still be read.
     """
 
     def __init__(self, stream: str, earliest: Position) -> None:
         super().__init__(
-            f"{stream} begins at {earliest.token().decode()}: a snapshot stands for what was "
+            f"{stream} begins at {earliest.token().decode()}: a snapshot replaced everything "
             "before it. Start there with option starting_offset, or set option "
-            "on_trimmed=snapshot to go on from the snapshot whenever this happens"
+            "on_trimmed=snapshot to continue from the snapshot whenever this happens"
         )
         self.stream = stream
         self.earliest = earliest
@@ -25,11 +25,12 @@ class Trimmed(Exception):
 
 
 class StreamMissing(Exception):
-    """A stream is not there, or another of the same name is."""
+    """A stream does not exist, or another one has its name."""
 
 
 class StoreChanged(Exception):
-    """What a state of the store names is not there any more: a later query finds a later state."""
+    """Something that a state of the store names no longer exists: a later query finds a later
+    state."""
 
 
 class TooManyStreams(Exception):
@@ -37,8 +38,8 @@ class TooManyStreams(Exception):
 
 
 class BadRecord(Exception):
-    """A record is not what the schema says, in mode failfast."""
+    """In mode failfast, a record does not fit the schema."""
 
 
 class NotUnderstood(Exception):
-    """A server's answer is not as it should be; one older than this package, for example."""
+    """A server's answer is not as expected; the server may be older than this package."""

@@ -2,8 +2,8 @@
 
 The checkpoint has, for each stream, its incarnation and the offset up to which it was read. A
 micro-batch reads from the offsets of the last one to those that `latestOffset` chose, and the same
-again when it is repeated: records never change. A stream that is not in the checkpoint is read
-from its start, and so is one that was deleted and created again, as its incarnation shows.
+records when it is repeated: records never change. A stream that is not in the checkpoint is read
+from its start, and so is one that was deleted and created again, which its incarnation shows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Checkpoint = Mapping[str, Any]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives as long as the query in a process of the driver; a copy of it in each task."""
+    """Lives as long as the query in a process of the driver; each task has a copy."""
 
     def __init__(self, options: Options, schema: T.StructType) -> None:
         given.check_names(options, OPTIONS, "spark.readStream.format('streamd')")
@@ -50,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = Columns(schema, failfast=self._request.failfast)
         self._starting = edge_of(options, "starting_offset", ("-1", NOW), self._request.which)
         self._limit = _limit(options)
-        # With the trigger AvailableNow, the streams as they were when the query began.
+        # With the trigger AvailableNow: the streams as they were when the query began.
         self._target: list[Described] | None = None
         self._latest: list[Described] = []
 
@@ -122,7 +122,7 @@ def _limit(options: Options) -> ReadLimit:
     return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
 
-# -- what the checkpoint says -------------------------------------------------------------------
+# -- the checkpoint -----------------------------------------------------------------------------
 
 
 def _noted(each: Described, at: Position) -> dict[str, str]:
@@ -137,19 +137,19 @@ def _from_checkpoint(name: str, noted: Mapping[str, str]) -> Described:
 
 
 def _begun(each: Described, checkpoint: Checkpoint) -> Position:
-    """How far a stream was read by a checkpoint."""
+    """How far the query has read a stream, by its checkpoint."""
     noted = checkpoint.get(each.name)
     if noted is None or noted["incarnation"] != each.incarnation:
         return START
     return _from_checkpoint(each.name, noted).tail
 
 
-# -- what a micro-batch may have ----------------------------------------------------------------
+# -- the limit of a micro-batch -----------------------------------------------------------------
 
 
 class _Share:
-    """Divides a micro-batch's limit among streams: what a stream with little to read leaves is
-    for the others, and each has its turn."""
+    """Divides a micro-batch's limit among streams: a stream with little to read leaves the rest of
+    its share to the others, and each gets its turn."""
 
     def __init__(self, streams: Streams, limit: ReadLimit, *, skip_trimmed: bool) -> None:
         self._streams = streams
@@ -160,12 +160,12 @@ class _Share:
             case ReadMaxBytes(max_bytes=most):
                 self._left, self._unit = most, 1
             case _:
-                raise BadOption(f"a read limit of the kind {type(limit).__name__} is not known")
+                raise BadOption(f"unknown kind of read limit: {type(limit).__name__}")
 
     def of(self, pending: list[tuple[Described, Position]]) -> dict[str, Position]:
         """Where each stream's part ends."""
-        # Those with less than their share come first, and leave the rest of it. Among the others
-        # chance decides: where not each can have something, none waits for ever.
+        # Those with less than their share come first, and leave the rest of it. Chance orders the
+        # others: when not each of them can have something, none waits for ever.
         random.shuffle(pending)
         share = self._left // max(len(pending), 1) + 1
         pending.sort(key=lambda one: min(self._amount(one), share))
@@ -181,7 +181,7 @@ class _Share:
         return each.tail[self._unit] - start[self._unit]
 
     def _end(self, each: Described, start: Position, most: int) -> Position:
-        """Where at most so much of a stream ends; at least one record is taken."""
+        """Where at most so much of a stream ends; at least one record is read."""
         try:
             return self._within(each, start, most)
         except Trimmed as trimmed:
@@ -194,7 +194,8 @@ class _Share:
             return each.tail
         if self._unit == 0:
             return self._streams.boundary(each.name, start.record + most)
-        # By bytes nothing is found, so the last record that begins within is looked for by number.
+        # Nothing is found by bytes, so the last record that begins within the limit is found by
+        # number.
         low, high = start, each.tail
         while high.record - low.record > 1:
             share = (start.byte + most - low.byte) / (high.byte - low.byte)

@@ -35,7 +35,7 @@ _VALUE = "value"
 
 
 class MaterializedSource(DataSource):
-    """One row for each type and key that has a value."""
+    """One row for each type and key with a value."""
 
     @classmethod
     def name(cls) -> str:
@@ -108,7 +108,7 @@ class MaterializedReader(DataSourceReader):
         except Trimmed as trimmed:
             if not self._request.rules.skip_trimmed:
                 raise
-            # What was applied of it stands in the snapshot as well, or was undone since.
+            # What was applied of it is in the snapshot as well, or has been undone since.
             table.clear()
             snapshot = streams.snapshot(wanted.name)
             if snapshot.at.record > wanted.end:

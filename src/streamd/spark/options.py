@@ -1,6 +1,6 @@
-"""The options of the formats, read strictly: what is wrong is named, with what is allowed.
+"""The options of the formats, read strictly: an error names the option, and what is allowed.
 
-Spark hands options over as text, in a dictionary that does not mind case.
+Spark passes options as text, in a dictionary that ignores case.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WHICH = ("stream", "streams", "bucket", "prefix")
 
 
 class BadOption(ValueError):
-    """An option cannot have the value it was given, or is missing, or is not known."""
+    """An option has an impossible value, is missing, or is unknown."""
 
 
 Options = Mapping[str, str]
@@ -104,8 +104,8 @@ def urls(options: Options) -> list[str]:
 
 
 def stream_name(written: str, option: str) -> str:
-    """A stream as ``BUCKET/STREAM``, or ``STREAM`` for one outside of any bucket, however it was
-    written: as one of these, or as the path of a URL."""
+    """A stream as ``BUCKET/STREAM``, or ``STREAM`` for one outside any bucket; it may be written
+    like that, or as the path of a URL."""
     name = written.removeprefix(_V1) if written.startswith(_V1) else written.removeprefix("/")
     try:
         parse_name(name)

@@ -1,4 +1,4 @@
-"""Where streams are, as the options say it: servers, or a store without any."""
+"""Where the options say the streams are: on servers, or in a store without any."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from streamd.spark.options import BadOption, Options
 from streamd.spark.remote import Remote, Servers, server_of
 from streamd.spark.streams import Streams
 
-# What of the options is for `streamd_audit.store`.
+# The options that `streamd_audit.store` takes.
 _REACHED_BY = given.STORE[2:]
 
 
 class Stores(NamedTuple):
-    """A cluster's folder in a store, and how the store is reached."""
+    """A cluster's folder in a store, and the options for reaching the store."""
 
     url: str
     cluster: str | None
@@ -22,7 +22,7 @@ class Stores(NamedTuple):
 
 
 class Place(NamedTuple):
-    """One of the two. Small enough to go with every task."""
+    """Servers or a store. Small enough to be sent with every task."""
 
     servers: Servers | None
     stores: Stores | None

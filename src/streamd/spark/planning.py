@@ -10,12 +10,12 @@ from pyspark.sql.datasource import InputPartition
 from streamd.spark.streams import Range, Streams
 
 PARTITION_BYTES = 16 * 1024 * 1024
-# A request for each, even for an empty one.
+# One request each, even for an empty one.
 _RANGES_OF_A_TASK = 1000
 
 
 class Part(InputPartition):
-    """Ranges that one task reads, one after the other; its number among those of the query."""
+    """Ranges that one task reads, one after the other, with the task's number in the query."""
 
     def __init__(self, number: int, ranges: list[Range]) -> None:
         self.number = number
@@ -29,7 +29,7 @@ def plan(streams: Streams, ranges: Iterable[Range], partition_bytes: int) -> lis
 
 
 def packed(streams: Streams, ranges: Iterable[Range], partition_bytes: int) -> list[Part]:
-    """Ranges as they are, put together to tasks."""
+    """The ranges as they are, put together into tasks."""
     parts: list[Part] = []
     gathered: list[Range] = []
     size = 0
@@ -46,9 +46,9 @@ def packed(streams: Streams, ranges: Iterable[Range], partition_bytes: int) -> l
 
 
 def cut(whole: Range, most_bytes: int) -> list[Range]:
-    """A range as ranges of about equally many records, of about `most_bytes` or less.
+    """A range cut into ranges of about equally many records, of about `most_bytes` or less.
 
-    Records are about as large everywhere, for all that is known before they are read.
+    Before records are read, nothing is known but that they are about the same size everywhere.
     """
     records = whole.end - whole.start
     if records <= 0:

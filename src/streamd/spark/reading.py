@@ -1,4 +1,4 @@
-"""What all readers have in common: which streams, from where to where, and in which columns."""
+"""What all readers share: which streams, from where to where, and in which columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from streamd.streams.offsets import START, Position
 NOW = "now"
 COMMON = (*given.WHERE, *given.WHICH, "on_trimmed", "on_deleted", "mode", "partition_bytes")
 
-# A schema is inferred from so many records of so many streams.
+# A schema is inferred from this many records of this many streams.
 _SAMPLED_RECORDS = 1000
 _SAMPLED_STREAMS = 16
 _MOST_BYTES = 1 << 40
@@ -52,7 +52,7 @@ class Which(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a query that reads was told."""
+    """The options of a query that reads."""
 
     place: Place
     which: Which
@@ -62,7 +62,7 @@ class Request(NamedTuple):
 
 
 def request_of(options: Options) -> Request:
-    """The options that all readers have. Raises `BadOption`."""
+    """The options that all readers share. Raises `BadOption`."""
     size = given.whole_number(options, "partition_bytes", least=1, most=_MOST_BYTES)
     return Request(
         place_of(options),
@@ -119,7 +119,7 @@ def edge_of(options: Options, name: str, words: tuple[str, ...], which: Which) -
         )
     if len(which.names) != 1:
         raise BadOption(
-            f"option {name} is an offset, which is of one stream: give several streams theirs "
+            f"option {name} is an offset, which belongs to one stream: give several streams theirs "
             'with a JSON object such as {"agents/a": "0000000000000012_0000000000004096"}'
         )
     return Edge(words[0], {which.names[0]: position})
@@ -146,7 +146,7 @@ def _offsets(value: str, option: str, which: Which) -> dict[str, Position]:
 
 
 def verified(streams: Streams, name: str, at: Position, option: str) -> Position:
-    """An offset that the user gave, if it is one of the stream. Raises `BadOption`, `Trimmed`."""
+    """An offset from the user, if it belongs to the stream. Raises `BadOption`, `Trimmed`."""
     found = START if at == START else streams.boundary(name, at.record)
     if found != at:
         raise BadOption(
@@ -156,8 +156,8 @@ def verified(streams: Streams, name: str, at: Position, option: str) -> Position
 
 
 def schema_of(request: Request) -> T.StructType:
-    """The columns of the streams: `record` as their JSON has it, or binary where some of them is
-    not JSON. Raises `BadOption` where there is nothing to tell it by."""
+    """The columns of the streams: `record` as the JSON has it, or binary if one of them is not
+    JSON. Raises `BadOption` if there is nothing to infer it from."""
     streams = request.place.open()
     described = list(request.which.described(streams))
     record: T.DataType = T.BinaryType()
@@ -199,7 +199,7 @@ def sample(streams: Streams, described: Iterable[Described]) -> list[Any]:
 
 
 def batches(request: Request, columns: Columns, part: Part) -> Iterator[pa.RecordBatch]:
-    """What a task reads."""
+    """The batches that a task reads."""
     streams = request.place.open(part.number, met=True)
     for wanted in part.ranges:
         for piece in read(streams, wanted, request.rules):
@@ -209,7 +209,7 @@ def batches(request: Request, columns: Columns, part: Part) -> Iterator[pa.Recor
 def ranges(
     found: Iterable[tuple[Described, Position]],
 ) -> Iterator[Range]:
-    """What lies between a position and the tail of each stream."""
+    """The range between a position and the tail of each stream."""
     for each, start in found:
         if start.record < each.tail.record:
             size = each.tail.byte - start.byte

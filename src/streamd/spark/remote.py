@@ -1,4 +1,4 @@
-"""Streams of servers, over HTTP."""
+"""Streams on servers, over HTTP."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _GONE = (404, 410)
 
 
 class Servers(NamedTuple):
-    """Nodes of a cluster that are asked in turn, and how long a request is tried again.
+    """Nodes of a cluster that are asked in turn, and how long a request is retried.
 
-    Without `retry_for_s` a driver that reaches none of them at first gives up at once.
+    Without `retry_for_s`, a driver that cannot reach any of them at first fails at once.
     """
 
     urls: tuple[str, ...]
@@ -45,11 +45,11 @@ _open: dict[tuple[Servers, int], Server] = {}
 
 
 def server_of(servers: Servers, turn: int = 0, *, met: bool = False) -> Server:
-    """A connection that this process keeps, to begin with the node whose turn it is.
+    """A connection that this process keeps, starting with the node whose turn it is.
 
-    A task passes `met`: the driver has reached a server, so one that does not answer will.
+    A task passes `met`: the driver has reached a server, so a silent one will answer.
     """
-    # Spark forks its Python workers; what a parent has open is not for its children.
+    # Spark forks its Python workers; children must not use what their parent has open.
     turn %= len(servers.urls)
     known = _open.get((servers, os.getpid() << 16 | turn))
     if known is not None:
@@ -78,7 +78,7 @@ _PAGE_DECODER = msgspec.json.Decoder(_Page)
 
 
 class Remote:
-    """`Streams` of a server. Raises `ApiError` and `Unreachable` besides."""
+    """`Streams` on a server. Also raises `ApiError` and `Unreachable`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -166,7 +166,7 @@ _LISTED = (
     "servers list buckets of 4 to 64 of a-z 0-9 _ -: name streams of others, or of none, with "
     "stream or streams"
 )
-_OLD = "the server's answer lacks what its present version tells: it is older than this package"
+_OLD = "the server's answer lacks fields of the present version: it is older than this package"
 
 
 def _piece(answer: Answer) -> Piece:
@@ -187,5 +187,5 @@ def _position(answer: Answer, header: str) -> Position:
 
 
 def _incarnation(etag: str) -> str:
-    """What tells streams of one name apart: the beginning of any ETag of theirs."""
+    """What distinguishes streams of one name: the beginning of all their ETags."""
     return etag.lstrip('"').partition(":")[0]

@@ -1,4 +1,4 @@
-"""What Spark knows of the formats: each method leads to the module that does it."""
+"""The formats as Spark knows them: each method calls the module that does the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The State Protocol: what a stream of change events comes to, in a table on a disk of the task.
+"""The State Protocol: the state that a stream of change events leads to, in a table on a task's
+disk.
 
 Insert and update set the value of a type and key, delete removes it; control event `reset` empties
 the table (sections 5.2 and 5.3, which leave that to us). Other control events change nothing.
@@ -23,7 +24,7 @@ _CACHE_KIB = 32 * 1024
 _ROWS_AT_ONCE = 1000
 
 Key = tuple[str, str]
-# A value as JSON and the place of the event that set it; None of what was deleted.
+# A value as JSON and the position of the event that set it; None for a deleted one.
 Held = tuple[bytes, int, int] | None
 
 
@@ -59,7 +60,7 @@ class Table:
         self._name = name
         self._kind = kind
         self._failfast = failfast
-        # In a file that SQLite removes; only as much of it as the cache holds is in memory.
+        # In a file that SQLite removes; only the cache's share of it is in memory.
         self._rows = sqlite3.connect("", isolation_level=None)
         self._rows.execute("PRAGMA journal_mode = OFF")
         self._rows.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -146,7 +147,7 @@ class Table:
 
 
 def _event(message: bytes) -> _Event | None:
-    """One event, also where another program's idea of JSON is needed; None for anything else."""
+    """One event, also if it is JSON only by another program's standard; None for anything else."""
     try:
         return _EVENT.decode(message)
     except UNDECODABLE:

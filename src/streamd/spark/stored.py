@@ -1,8 +1,8 @@
-"""Streams of a cold store, without any server: as they are in the newest state that it has.
+"""Streams in a cold store, without any server: as they are in its newest state.
 
-A snapshot of a state names each stream, the slices in packs that hold its old records, and has the
-records that no pack has in rows of its own. The driver goes over the rows twice, for the streams
-and for what holds their records, and tells each task the places of what it is to read.
+A checkpoint of a state names each stream and the slices in packs that hold its old records; rows of
+its own hold the records that no pack has. The driver reads the rows twice, for the streams and for
+what holds their records, and tells each task the places to read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _open: dict[tuple[Stores, int], Stored] = {}
 
 
 def stored_in(stores: Stores, *, fresh: bool) -> Stored:
-    """A reader that this process keeps. `fresh`: it looks for the newest state."""
+    """A reader that this process keeps. With `fresh` it looks for the newest state."""
     key = stores, os.getpid()
     if fresh or key not in _open:
         _open[key] = Stored(stores)
@@ -65,7 +65,7 @@ class _State:
             at += len(value)
 
     def parts(self, start: int, length: int) -> tuple[tuple[str, int, int], ...]:
-        """Where some bytes of the rows are: objects, and a range in the rows of each."""
+        """The places of some bytes of the rows: objects, and a range in the rows of each."""
         found = []
         number = bisect_right(self._starts, start) - 1
         while length:
@@ -83,8 +83,8 @@ def piece_rows(store: Store, name: str) -> bytes:
 
 
 class _Home(NamedTuple):
-    """Records `start` to before `end` of a stream are in those of `stream_id`, of which the last
-    ends at `end_byte`."""
+    """Records `start` to before `end` of a stream are records of `stream_id`; the last one ends at
+    `end_byte`."""
 
     stream_id: int
     start: int
@@ -101,7 +101,7 @@ def _homes(stream: rows.Stream) -> list[_Home]:
 
 
 class Stored:
-    """`Streams` of a store. Raises `StoreFailed` and `Damaged` besides."""
+    """`Streams` in a store. Also raises `StoreFailed` and `Damaged`."""
 
     def __init__(self, stores: Stores) -> None:
         self._store = open_store(stores.url, dict(stores.options))
@@ -150,7 +150,7 @@ class Stored:
             while at < min(home.end, wanted.end):
                 if number == len(sources) or sources[number].start > at:
                     raise StoreChanged(f"the state of the store lacks record {at} of {wanted.name}")
-                # A chunk may begin with records that a slice before it has as well.
+                # A chunk may begin with records that an earlier slice has as well.
                 source = sources[number]._replace(start=at)
                 if source.end >= home.end:
                     source = source._replace(end=home.end, end_byte=home.end_byte)
@@ -201,7 +201,7 @@ class Stored:
         return found
 
     def _locate(self) -> None:
-        """Find what holds the records of the streams that were asked for."""
+        """Find what holds the records of the requested streams."""
         wanted = {home.stream_id for stream in self._streams.values() for home in _homes(stream)}
         for state in self._newest():
             slices: list[tuple[int, int, rows.ColdSlice]] = []
@@ -286,7 +286,7 @@ def _piece(content_type: str, source: Source, chunk: Chunk, start: int) -> Piece
     lengths = np.array(chunk.lengths[:count], dtype=np.int64)
     end = int(lengths.sum())
     if source.end_byte is not None:
-        # A fork that was cut inside a record has the first part of it.
+        # A fork that was cut inside a record has the record's first part.
         lengths[-1] -= chunk.start_byte + end - source.end_byte
         end = source.end_byte - chunk.start_byte
     skipped = int(lengths[:first].sum())

@@ -1,4 +1,4 @@
-"""Streams to read, wherever they are: what readers know of a server, or of a store without one."""
+"""Streams to read, wherever they are: what readers need from a server, or from a store."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from streamd.spark.errors import StreamMissing, Trimmed
 from streamd.streams.offsets import START, Position, parse_offset
 
-# Streams of one query. The checkpoint of a live one names each of them, in every micro-batch.
+# The limit for one query. The checkpoint of a live one names each stream in every micro-batch.
 MAX_STREAMS = 100_000
 
 
 class Described(NamedTuple):
     """A stream as of some moment.
 
-    `incarnation` tells it from others of the same name, before and after it.
+    `incarnation` distinguishes it from earlier and later streams of the same name.
     """
 
     name: str
@@ -30,8 +30,8 @@ class Described(NamedTuple):
 class Source(NamedTuple):
     """Where a store has the records `start` to before `end` of some stream.
 
-    `parts` are objects, and of each where the bytes begin and how many they are: a slice of a
-    pack, or a chunk in the rows of a state's pieces. With `end_byte` the last record ends there.
+    `parts` are objects, each with the start and number of its bytes: a slice of a pack, or a chunk
+    in the rows of a state's pieces. With `end_byte` the last record ends there.
     """
 
     start: int
@@ -42,7 +42,7 @@ class Source(NamedTuple):
 
 
 class Located(NamedTuple):
-    """What a task has to know of a range in a store."""
+    """What a task has to know about a range in a store."""
 
     content_type: str
     earliest: Position
@@ -50,7 +50,7 @@ class Located(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Records of a stream, from `start` to before `end`. `size` is about how many bytes."""
+    """Records of a stream, from `start` to before `end`, of about `size` bytes."""
 
     name: str
     incarnation: str
@@ -61,7 +61,7 @@ class Range(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Records end to end, the first of which begins at `start`; their lengths in bytes.
+    """Records end to end, the first of which begins at `start`; and their lengths in bytes.
 
     JSON messages have a comma after each, which lengths and offsets count.
     """
@@ -86,7 +86,7 @@ class Piece(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What the records before `at` come to, as the application has it."""
+    """The application's summary of the records before `at`."""
 
     at: Position
     content_type: str
@@ -94,7 +94,7 @@ class Snapshot(NamedTuple):
 
 
 class Streams(Protocol):
-    """Where streams are read from. Calls block, and raise what is in `errors`."""
+    """A source of streams. Calls block, and raise the exceptions in `errors`."""
 
     def describe(self, wanted: Iterable[str]) -> Sequence[Described]:
         """These streams. Raises `StreamMissing`."""
@@ -105,18 +105,18 @@ class Streams(Protocol):
         ...
 
     def boundary(self, name: str, record: int) -> Position:
-        """Where a record begins; the tail for one that is not there yet.
+        """Where a record begins; the tail if it does not exist yet.
 
         Raises `StreamMissing`, `Trimmed`.
         """
         ...
 
     def located(self, wanted: Range) -> Range:
-        """A range with all that its task needs, of a stream that was described or listed."""
+        """A range with everything that its task needs, of a stream that was described or listed."""
         ...
 
     def pieces(self, wanted: Range, start: int) -> Iterator[Piece]:
-        """Records of a located range from number `start` on, and perhaps what follows it, about a
+        """Records of a located range from number `start` on, and perhaps some after it, about a
         mebibyte at a time.
 
         Raises `StreamMissing`, also when the stream of this incarnation is gone, and `Trimmed`.
@@ -124,19 +124,19 @@ class Streams(Protocol):
         ...
 
     def snapshot(self, name: str) -> Snapshot:
-        """What the application published for a stream that is trimmed."""
+        """The snapshot that the application published for a trimmed stream."""
         ...
 
 
 class Rules(NamedTuple):
-    """What is done about records that are gone: `skip` them, or fail."""
+    """What to do about records that are gone: `skip` them, or fail."""
 
     skip_trimmed: bool = False
     skip_deleted: bool = False
 
 
 def read(streams: Streams, wanted: Range, rules: Rules) -> Iterator[Piece]:
-    """The records of a range, but for those that are gone where `rules` allow it.
+    """The records of a range, except missing ones if `rules` allow that.
 
     Raises `Trimmed`, `StreamMissing`.
     """
@@ -161,5 +161,5 @@ def read(streams: Streams, wanted: Range, rules: Rules) -> Iterator[Piece]:
 
 
 def as_position(token: str) -> Position | None:
-    """The position that an offset names; `-1` is the start. None for what is not an offset."""
+    """The position that an offset names; `-1` is the start. None if it is not an offset."""
     return START if token == "-1" else parse_offset(token.encode())

@@ -1,8 +1,8 @@
 """JSON as Spark's types: strict and fast where it fits, and by rule where it does not.
 
-A batch of messages is decoded in one go into what Arrow takes for the schema. Only when one of
-them does not fit is each looked at by itself, and what does not fit is null, as Spark's own JSON
-reader has it in mode permissive; mode failfast ends the query instead.
+A batch of messages is decoded at once into what Arrow takes for the schema. Only if one of them
+does not fit is each examined by itself, and what does not fit is null, as in mode permissive of
+Spark's own JSON reader; mode failfast ends the query instead.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _BITS: dict[type[T.DataType], int] = {
     T.IntegerType: 32,
     T.LongType: 64,
 }
-# What Arrow raises for values that are of another type, too large, or not Unicode.
+# What Arrow raises for values of another type, too large, or not Unicode.
 _UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 class Misfit(Exception):
-    """A value is not of its type; the message says which and where."""
+    """A value does not fit its type; the message says which and where."""
 
 
 class JsonColumn:
@@ -54,7 +54,7 @@ class JsonColumn:
         return partial(JsonColumn, failfast=self._failfast), (self._type,)
 
     def array(self, data: bytes, lengths: Sequence[int], where: Callable[[int], str]) -> pa.Array:
-        """The messages of `data`, each with its comma; `where` names one for a message.
+        """The messages of `data`, each with its comma; `where` names a message in errors.
 
         Raises `BadRecord`.
         """
@@ -84,7 +84,7 @@ class JsonColumn:
 
 
 def parse(message: bytes) -> Any:
-    """One JSON value, also one that only `json` takes, such as half a surrogate pair.
+    """One JSON value, also one that only `json` accepts, such as half a surrogate pair.
 
     Raises `ValueError`, `RecursionError`.
     """
@@ -95,7 +95,7 @@ def parse(message: bytes) -> Any:
 
 
 def _unicode(value: Any) -> Any:
-    """A value with a question mark for each half of a surrogate pair."""
+    """A value with a question mark in place of each half of a surrogate pair."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -106,7 +106,7 @@ def _unicode(value: Any) -> Any:
 
 
 def _decoded_as(spark_type: T.DataType, path: str) -> Any:
-    """The type that a value, or null, is decoded as. Raises `BadOption` where there is none."""
+    """The type as which a value, or null, is decoded. Raises `BadOption` if there is none."""
     if isinstance(spark_type, T.StructType):
         fields = {
             field.name: _decoded_as(field.dataType, f"{path}.{field.name}")
@@ -147,7 +147,7 @@ _LEAVES: dict[type[T.DataType], Any] = {
 
 
 def fit(value: Any, spark_type: T.DataType, path: str, *, lenient: bool) -> Any:
-    """A parsed value as Arrow takes it; what does not fit is None, or else raises `Misfit`."""
+    """A parsed value as Arrow takes it; one that does not fit is None, or raises `Misfit`."""
     if value is None:
         return None
     if isinstance(spark_type, T.StructType) and isinstance(value, dict):
@@ -197,12 +197,12 @@ def _kind(value: Any) -> str:
     return kinds.get(type(value)) or ("an array" if isinstance(value, list) else "an object")
 
 
-# -- schemas of values that are at hand ---------------------------------------------------------
+# -- schemas of existing values -----------------------------------------------------------------
 
 
 def infer(values: Sequence[Any]) -> T.DataType:
-    """The type that holds all the values: fields in the order in which they were met; string, and
-    so the JSON text, where they are of several kinds."""
+    """The type that holds all the values: fields in the order of their appearance; string, and so
+    the JSON text, if they are of several kinds."""
     found: T.DataType = T.NullType()
     for value in values:
         found = _merged(found, _type_of(value))
@@ -250,7 +250,8 @@ def _merged(one: T.DataType, other: T.DataType) -> T.DataType:
 
 
 def _without_nulls(found: T.DataType) -> T.DataType:
-    """What was only ever null is a string; so is an object without a field, which Spark has not."""
+    """The type of what was only ever null is string; so is an object without fields, which Spark
+    lacks."""
     if isinstance(found, T.ArrayType):
         return T.ArrayType(_without_nulls(found.elementType))
     if isinstance(found, T.StructType) and found.fields:

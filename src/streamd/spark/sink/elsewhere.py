@@ -1,9 +1,9 @@
 """What an earlier run of a query has planned for a batch in other partitions.
 
 Plans are kept by partition. A query that was restarted with another number of partitions, in the
-middle of a batch, has its rows elsewhere, where no plan knows them: they would be appended again.
-No task is told how many partitions there are, so the first one of each worker process in a run
-looks at the journals of the others.
+middle of a batch, has its rows in partitions whose plans do not know them: they would be appended
+again. No task knows how many partitions there are, so the first one of each worker process in a
+run looks at the journals of the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PAGE = 1000
 
 
 class Elsewhere:
-    """The digests of rows by stream, for one batch: that in which a run of a query began."""
+    """The digests of rows by stream, for one batch: the one in which a run of a query began."""
 
     def __init__(self, part: Part) -> None:
         self._part = part
@@ -44,7 +44,7 @@ class Elsewhere:
         return bool(self._planned) and part.epoch == self._part.epoch
 
     def check(self, requests: Iterable[Planned], part: Part) -> None:
-        """Raise `RowsChanged` if rows that nobody has planned in `part` were in another one."""
+        """Raise `RowsChanged` if rows that `part` has not planned were in another one."""
         for request in requests:
             planned = self._planned.get(request.stream)
             if planned is not None and not planned.isdisjoint(split_digests(request.digests)):

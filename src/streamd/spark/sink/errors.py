@@ -1,4 +1,4 @@
-"""What ends a task of the sink. Spark shows the user the last line of it."""
+"""Errors that end a task of the sink. Spark shows the user the last line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class Fenced(Exception):
 
 
 class RowsChanged(Exception):
-    """The rows are not those of the attempt that began the batch."""
+    """The rows differ from those of the attempt that began the batch."""
 
 
 class BadRow(Exception):

@@ -1,4 +1,4 @@
-"""Rows that came from Spark and are not sent yet."""
+"""Rows that Spark delivered and that are not sent yet."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _NOTHING_HASHED = blake2b(digest_size=DIGEST_BYTES)
 
 
 def digests_of(records: Iterable[bytes]) -> bytes:
-    """What a plan knows rows by, within their stream, partition and batch, end to end."""
+    """The digests by which a plan knows rows, within their stream, partition and batch, end to
+    end."""
     found = []
     for record in records:
-        # Half the time of a hash of 100 bytes is spent on its parameters; a copy has them.
+        # Half the time of a hash of 100 bytes goes into its parameters; a copy already has them.
         one = _NOTHING_HASHED.copy()
         one.update(record)
         found.append(one.digest())
@@ -25,7 +26,7 @@ def digests_of(records: Iterable[bytes]) -> bytes:
 
 
 class Held:
-    """Rows by the streams they are for, in the order in which they came."""
+    """Rows by the streams they are for, in the order of their arrival."""
 
     def __init__(self) -> None:
         self._streams: dict[str, _Rows] = {}
@@ -41,8 +42,8 @@ class Held:
         self.bytes += sum(map(len, records))
 
     def take(self, stream: str, digests: bytes) -> list[bytes] | None:
-        """The records of these digests, in that order; None, and nothing taken, while some of them
-        have not come."""
+        """The records with these digests, in that order; None, and nothing is taken, while some of
+        them have not arrived."""
         rows = self._streams.get(stream)
         records = None if rows is None else rows.take(digests)
         if records is not None:
@@ -53,8 +54,8 @@ class Held:
         return records
 
     def cut(self, most_bytes: int, most_rows: dict[str, int]) -> Iterator[tuple[str, bytes]]:
-        """All rows, cut into requests of about so many bytes and at most so many rows for a
-        stream: which stream, and the digests."""
+        """All rows, cut into requests of about `most_bytes` and at most `most_rows` for a stream:
+        each as its stream and the digests."""
         for stream, rows in self._streams.items():
             for digests in rows.cut(most_bytes, most_rows[stream]):
                 yield stream, digests
@@ -65,14 +66,14 @@ class Held:
 
 
 class _Rows:
-    """The rows for one stream. Taken in the order of their coming, as nearly always, they cost
-    one comparison for all; an index is made when they are first wanted in another."""
+    """The rows for one stream. If they are taken in the order of arrival, which is nearly always
+    so, one comparison serves for all; an index is built when another order is first wanted."""
 
     def __init__(self) -> None:
         self._records: list[bytes] = []
         self._digests = bytearray()
         self._left = 0
-        # Where the rows are that are not taken yet, by their digests.
+        # The places of the rows that are not taken yet, by their digests.
         self._places: _Places | None = None
 
     def __bool__(self) -> bool:
@@ -109,7 +110,7 @@ class _Rows:
             first = end
 
     def _forget_taken(self) -> None:
-        """Close the gaps where rows were taken out of their turn."""
+        """Close the gaps where rows were taken out of turn."""
         if self._places is not None:
             left = sorted(chain.from_iterable(self._places.values()))
             digests = list(split_digests(self._digests))
@@ -132,18 +133,18 @@ class _Rows:
         for known_as in wanted:
             place = places[known_as].popleft()
             records.append(self._records[place])
-            self._records[place] = b""  # so that it goes when it is sent
+            self._records[place] = b""  # so that it is freed when it is sent
         self._left -= len(records)
         return records
 
 
 def _index(places: _Places, digests: bytes | bytearray, first: int = 0) -> None:
-    """Note where the rows of these digests are, of which the first is at `first`."""
+    """Note the places of the rows with these digests, of which the first is at `first`."""
     for place, known_as in enumerate(split_digests(digests), first):
         places[known_as].append(place)
 
 
 def split_digests(digests: bytes | bytearray) -> Iterator[bytes]:
-    """Digests that are end to end, one by one."""
+    """The single digests in a run of them."""
     for at in range(0, len(digests), DIGEST_BYTES):
         yield bytes(digests[at : at + DIGEST_BYTES])

@@ -1,4 +1,4 @@
-"""What was decided to be sent for one partition of one batch: the journal of a part."""
+"""The decisions about one partition of one batch: the journal of a part."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from streamd.headers import (
 )
 from streamd.spark.sink.errors import Fenced
 
-# How much of batches that are over may lie in a journal.
+# How many bytes of finished batches may remain in a journal.
 MOST_STALE_BYTES = 256 * 1024
-# The journal of a write without an id, which nobody can repeat, goes by itself.
+# The journal of a write without an id, which nothing can repeat, expires by itself.
 NAMELESS_TTL_S = 24 * 3600
 _REMEMBERED = 10_000
 _START = "-1"
@@ -75,7 +75,7 @@ _DECODER = msgspec.json.Decoder(list[Entry])
 class Journal:
     """The plan of one part, as far as it is decided."""
 
-    # How far this worker process has trimmed which journals, in bytes.
+    # How far this worker process has trimmed each journal, in bytes.
     _trimmed: dict[str, int] = {}  # noqa: RUF012
 
     def __init__(self, server: Server, bucket: str, part: Part) -> None:
@@ -133,8 +133,8 @@ class Journal:
         self._server.ask("PUT", self._stream.path, headers=headers)
 
     def read(self) -> None:
-        """Learn the entries that have come for this batch since the last look. Raises `ApiError`,
-        `Unreachable`."""
+        """Learn the entries that have arrived for this batch since the last call. Raises
+        `ApiError`, `Unreachable`."""
         try:
             self._read_to, entries = read_entries(self._server, self._stream.path, self._read_to)
         except ApiError as refusal:
@@ -146,15 +146,15 @@ class Journal:
                 self._known[entry.number] = entry
 
     def _trim(self, offset: str) -> None:
-        """Let go of the plans of batches that are over, now and then; `offset` is where this
-        batch begins."""
+        """From time to time, trim the plans of finished batches; `offset` is where this batch
+        begins."""
         at = int(offset.partition("_")[2])
         trimmed_to = self._trimmed.get(self._stream.path)
         if trimmed_to is not None and 0 <= at - trimmed_to <= MOST_STALE_BYTES:
             return
         if at:
             path = f"{self._stream.bucketed_path()}/snapshot/{offset}"
-            # Whether it is trimmed now, or by another attempt, or later, makes no difference.
+            # It makes no difference whether this attempt trims it, or another one, or a later one.
             with suppress(ApiError):
                 self._server.ask("PUT", path, headers={CONTENT_TYPE: _JSON}, body=b"{}")
         if len(self._trimmed) == _REMEMBERED:
@@ -163,7 +163,7 @@ class Journal:
 
 
 def read_entries(server: Server, path: str, offset: str = _START) -> tuple[str, list[Entry]]:
-    """The entries of a journal from an offset on, or from where it begins by now; and its end.
+    """The entries of a journal from an offset on, or from its present beginning; and its end.
 
     Raises `ApiError`, `Unreachable`.
     """

@@ -1,4 +1,4 @@
-"""Requests of rows on their way: several at once, those for one stream one after the other."""
+"""Sends requests of rows: several at once, but those for one stream one after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamd.spark.sink.errors import Fenced, NotWritten
 from streamd.spark.sink.plan import Part
 from streamd.spark.sink.targets import Target
 
-# What may wait to be sent, in bytes; a single request may be larger.
+# How many bytes may wait to be sent; a single request may be larger.
 MOST_WAITING_BYTES = 16 * 1024 * 1024
 
 
@@ -31,7 +31,7 @@ class Sender:
         self._part = part
         self._skip_closed = skip_closed
         self._changed = Condition()
-        # The requests of a stream; one that is being sent stays the first until it is done.
+        # The requests of each stream; the one being sent stays the first until it is done.
         self._lanes: dict[str, deque[_Request]] = {}
         self._ready: deque[str] = deque()
         self._next_seq: dict[str, int] = {}
@@ -70,7 +70,7 @@ class Sender:
                 self._changed.notify_all()
 
     def finish(self) -> None:
-        """Wait until all is appended. Raises as `send` does."""
+        """Wait until everything is appended. Raises as `send` does."""
         with self._changed:
             self._changed.wait_for(lambda: self._failure or not self._lanes)
             self._raise_failure()
@@ -129,7 +129,7 @@ class Sender:
                 return
             if refusal.status == 403:
                 raise Fenced(
-                    f"stream {target.name}: a later batch of sink {self._part.sink_id} has "
-                    f"begun than batch {self._part.epoch}: this task is a leftover of it"
+                    f"stream {target.name}: a later batch of sink {self._part.sink_id} than "
+                    f"{self._part.epoch} has begun: this task is a leftover"
                 ) from refusal
             raise NotWritten(f"stream {target.name}: {refusal}") from refusal

@@ -1,4 +1,4 @@
-"""What a write is told: the options of ``df.write`` and ``df.writeStream``, and the columns."""
+"""The settings of a write: the options of ``df.write`` and ``df.writeStream``, and the columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamd.spark.options import SERVER, BadOption, Options
 STREAM, RECORD = "stream", "record"
 
 _OWN = ("stream", "create", "content_type", "closed", "journal", "parallel", "partitions")
-# What Spark puts among the options itself.
+# Options that Spark adds itself.
 _SPARKS = ("checkpointlocation", "queryname")
 _RETRY_FOR_S = 60.0
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -23,8 +23,8 @@ _MAX_EPOCH = 2**53 - 1
 
 @dataclass(frozen=True)
 class Settings:
-    """`stream` is that of all rows, when no column names it; `create` the content type of streams
-    to be made, if any may be."""
+    """`stream` is the stream of all rows, if no column names one; `create` the content type of
+    streams to create, if that is allowed."""
 
     urls: tuple[str, ...]
     cacert: str | None
@@ -40,13 +40,14 @@ class Settings:
 
 
 def stream_settings(options: Options, schema: StructType) -> Settings:
-    """Of ``df.writeStream``. Raises `BadOption`."""
+    """The settings of ``df.writeStream``. Raises `BadOption`."""
     given.check_names(options, SERVER + _OWN + _SPARKS, "df.writeStream.format('streamd')")
     return _settings(options, schema)
 
 
 def batch_settings(options: Options, schema: StructType) -> Settings:
-    """Of ``df.write``, which has the options `id` and `epoch` besides. Raises `BadOption`."""
+    """The settings of ``df.write``, which also has the options `id` and `epoch`. Raises
+    `BadOption`."""
     given.check_names(options, (*SERVER, *_OWN, "id", "epoch"), "df.write.format('streamd')")
     sink_id = given.text(options, "id")
     epoch = given.whole_number(options, "epoch", least=0, most=_MAX_EPOCH)

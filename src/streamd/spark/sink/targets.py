@@ -1,4 +1,4 @@
-"""The streams that rows go to: of which kind they are, and how a request of rows looks there."""
+"""The streams that rows go to: their kinds, and the form of a request of rows for each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from streamd.streams.keys import is_bucket_id
 _MOST_MESSAGES = 10_000
 _MOST_FRAMES = 512
 _LENGTH = Struct(">I")
-# The streams that a worker process remembers between tasks.
+# How many streams a worker process remembers between tasks.
 _REMEMBERED = 10_000
 
 
 @dataclass(frozen=True)
 class Target:
-    """A stream, and the way that several records take to it in one request: an array where it is
-    JSON, frames where it has a bucket, otherwise none."""
+    """A stream, and how several records reach it in one request: as an array if it is JSON, as
+    frames if it is in a bucket, otherwise not at all."""
 
     name: str
     path: str
@@ -42,7 +42,7 @@ class Target:
         return _MOST_FRAMES if self.is_framed else 1
 
     def records(self, raw: Sequence[bytes]) -> Sequence[bytes]:
-        """The records of rows, if they can be that there. Raises `BadRow`."""
+        """The records of rows, if the stream can hold them. Raises `BadRow`."""
         if self.is_json:
             return [self._json(value) for value in raw]
         if b"" in raw:
@@ -67,7 +67,7 @@ class Target:
 
 
 class Targets:
-    """Finds streams by the names in rows, and makes those that are not there if it may."""
+    """Finds streams by the names in rows, and creates missing ones if allowed."""
 
     # By the servers' URLs and the name.
     _remembered: dict[tuple[tuple[str, ...], str], Target] = {}  # noqa: RUF012
@@ -82,7 +82,7 @@ class Targets:
         return self._found[name]
 
     def forget(self) -> None:
-        """What was remembered may be wrong: a stream may have been deleted and created again."""
+        """Forget everything: a stream may have been deleted and created again."""
         self._remembered.clear()
 
     def find(self, names: Iterable[str]) -> None:
@@ -130,7 +130,7 @@ class Targets:
         )
 
     def _made(self, server: Server, stream: StreamName, content_type: str) -> Mapping[str, str]:
-        """Make a stream, or find that somebody has."""
+        """Create a stream, or find that it was created meanwhile."""
         try:
             return server.ask("PUT", stream.path, headers={CONTENT_TYPE: content_type}).headers
         except ApiError as refusal:
@@ -138,7 +138,7 @@ class Targets:
 
 
 def _batch_path(name: str) -> str:
-    """Where frames can be posted; empty where the bucketed surface does not know the name."""
+    """Where frames can be posted; empty if the bucketed surface does not allow the name."""
     try:
         path = parse_name(name).bucketed_path()
     except BadName:

@@ -1,4 +1,4 @@
-"""One attempt at one partition: rows in, requests as the plan has them out."""
+"""One attempt at one partition: takes rows in, sends requests by the plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamd.spark.sink.sending import Sender
 from streamd.spark.sink.settings import RECORD, STREAM, Settings
 from streamd.spark.sink.targets import Targets
 
-# How much is gathered before it is decided how it is sent, and how large a request is about.
+# How much is gathered before its requests are decided, and about how large a request is.
 WINDOW_BYTES = 4 * 1024 * 1024
 WINDOW_ROWS = 100_000
 REQUEST_BYTES = 1024 * 1024
@@ -25,7 +25,7 @@ REQUEST_BYTES = 1024 * 1024
 
 def write_part(batches: Iterator[pa.RecordBatch], settings: Settings, part: Part) -> int:
     """Append the rows of a partition, each once however often this is called. Returns how many
-    rows were skipped, because their streams are closed and that is allowed.
+    rows were skipped because their streams are closed, which the settings allow.
 
     Raises `Fenced`, `RowsChanged`, `BadRow`, `NotWritten`, `Unreachable`.
     """
@@ -52,13 +52,13 @@ class _Rows:
         self.ended = False
 
     def gather(self) -> None:
-        """Hold a window of rows, or all that are left."""
+        """Hold a window of rows, or all that remain."""
         held = self.held
         while not self.ended and held.bytes < WINDOW_BYTES and held.rows < WINDOW_ROWS:
             self.more()
 
     def more(self) -> None:
-        """Hold another batch of rows, or learn that there is none."""
+        """Hold another batch of rows, or learn that there are no more."""
         batch = next(self._batches, None)
         if batch is None:
             self.ended = True
@@ -71,7 +71,7 @@ class _Rows:
             self.held.add(name, self._targets[name].records(records.to_pylist()))
 
     def _by_stream(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.BinaryArray]]:
-        """The records of each stream that there is, in their order."""
+        """The records of each stream in the batch, in their order."""
         records = batch.column(RECORD).cast(pa.binary())
         if self._stream is not None:
             yield self._stream, records
@@ -111,7 +111,7 @@ class _Attempt:
         if not self._rows.held.rows:
             return 0
         if self._elsewhere is not None and self._elsewhere.concerns(self._part):
-            # What this partition had then is not to be looked for in the others.
+            # Rows that were in this partition must not be looked for in the others.
             self._journal.read()
         with self._sender:
             number, is_last = 0, False
@@ -128,7 +128,7 @@ class _Attempt:
         return self._sender.skipped
 
     def _entry(self, number: int) -> Entry:
-        """What this attempt would do next: send all that it holds."""
+        """What this attempt would do next: send everything that it holds."""
         self._rows.gather()
         held = self._rows.held
         most_rows = {name: self._targets[name].most_rows for name in held.streams}
@@ -139,7 +139,7 @@ class _Attempt:
         return Entry(part.epoch, number, part.run, part.attempt, self._rows.ended, requests)
 
     def _records(self, request: Planned) -> list[bytes]:
-        """The records of a request, which may still have to come."""
+        """The records of a request, which may not have arrived yet."""
         while (records := self._rows.held.take(request.stream, request.digests)) is None:
             if self._rows.ended:
                 raise self._changed(f"rows for {request.stream} did not come again")
@@ -160,7 +160,7 @@ _looks: dict[tuple[str, str], Elsewhere] = {}
 
 
 def _elsewhere(server: Server, settings: Settings, part: Part) -> Elsewhere | None:
-    """What to beware of; nothing where there can be no earlier run."""
+    """What an earlier run has planned elsewhere; None if there cannot have been one."""
     if part.nameless or settings.same_partitions:
         return None
     key = part.sink_id, part.run

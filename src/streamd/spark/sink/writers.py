@@ -1,4 +1,4 @@
-"""The sink as Spark knows it. Writers are made on the driver, and sent to the tasks."""
+"""The sink as Spark knows it. Writers are made on the driver and sent to the tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamd.spark.sink.plan import Part
 from streamd.spark.sink.settings import batch_settings, stream_settings
 from streamd.spark.sink.task import write_part
 
-# What a micro-batch tells its tasks: Spark's `StreamExecution.QUERY_ID_KEY`, kept in the
+# Local properties of a micro-batch's tasks: Spark's `StreamExecution.QUERY_ID_KEY`, kept in the
 # checkpoint, `MicroBatchExecution.BATCH_ID_KEY`, and the run, by which jobs are cancelled.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -30,7 +30,7 @@ _RUN_ID = "spark.jobGroup.id"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What became of a partition."""
+    """The result of a partition."""
 
     epoch: int
     skipped: int
@@ -50,7 +50,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Write one partition; Spark calls it in a worker, maybe more than once."""
         context = _context()
         sink_id, epoch = self._settings.sink_id, self._settings.epoch
-        # In `foreachBatch` the run is that of the query.
+        # In `foreachBatch` it is the run of the query.
         run = self._run if context.getLocalProperty(_QUERY_ID) is None else _run_of(context)
         part = Part(
             sink_id or self._run,
@@ -89,7 +89,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return Written(epoch, write_part(iterator, self._settings, part))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        # The tasks' epochs are what their rows were fenced by.
+        # The tasks' epochs fenced their rows.
         for message in messages:
             assert isinstance(message, Written)
             assert message.epoch == batchId, f"{message.epoch} is not {batchId}"
