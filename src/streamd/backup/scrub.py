@@ -334,7 +334,7 @@ def _folder_of(name: str) -> str:
 
 
 def _next_pack(store: StateStore, place: Place) -> StoredPack | None:
-    """The pack of that place, or the next one after it. Blocks."""
+    """The pack at that place, or the next one after it. Blocks."""
     start: bytes | None = keys.pack_key(*place)
     while start is not None:
         packs, start = living_page(store, start, limit=10)

@@ -199,7 +199,7 @@ class Server:
     def attempt(
         self, method: str, path: str, params: Mapping[str, str] | None = None
     ) -> AbstractContextManager[httpx.Response]:
-        """One try; the body is left to the caller to read. Raises `ApiError` and `FAILURES`."""
+        """One try; the caller reads the body. Raises `ApiError` and `FAILURES`."""
         return self._answering(_Request(method, path, params))
 
     @contextmanager

@@ -47,9 +47,9 @@ Args = TypeVarTuple("Args")
 
 
 def open_object_store(config: ColdConfig, data_dir: Path) -> ObjectStore:
-    """The object store that the configuration names; below it each cluster has a folder.
+    """The object store that the configuration names; each cluster has a folder in it.
 
-    Nothing is asked yet. Raises `ColdRefused` for what cannot work.
+    Makes no request yet. Raises `ColdRefused` for settings that cannot work.
     """
     if config.backend == "fs":
         return FsStore(Path(config.fs_path) if config.fs_path else data_dir / "cold")

@@ -213,7 +213,7 @@ class ColdGc:
         return 0
 
     async def _delete_packs(self, dead: Sequence[StoredPack], removed: Removed) -> None:
-        """Objects first: should this end in between, their rows still tell of them."""
+        """Objects first: if this ends in between, their rows still list them."""
         own = [one.pack for one in dead if one.pack.name.startswith(self._folder)]
         await self._guard.check(deleting=True)
         await self._cold.delete_now([pack.name for pack in own])
@@ -264,7 +264,7 @@ class ColdGc:
 
 
 def _notes(store: StateStore, start: bytes) -> tuple[list[bytes], bytes | None]:
-    """Notes of one kind from `start` on, and where to go on. Blocks."""
+    """Notes of one kind from `start` on, and where to continue. Blocks."""
     rows = store.scan(start, keys.end_of(start), limit=MAX_PAGE)
     return [note for note, _ in rows], rows[-1][0] + b"\0" if len(rows) == MAX_PAGE else None
 
@@ -279,7 +279,7 @@ def _slices(store: StateStore, note: bytes, stream_id: int, after: int) -> list[
 
 
 def _dead_packs(store: StateStore, start: bytes) -> tuple[list[StoredPack], bytes | None]:
-    """Dead packs among the next rows, and where to go on. Blocks."""
+    """Dead packs among the next rows, and where to continue. Blocks."""
     packs, following = pack_page(store, start)
     return [one for one in packs if not one.pack.live], following
 
@@ -287,7 +287,7 @@ def _dead_packs(store: StateStore, start: bytes) -> tuple[list[StoredPack], byte
 def _orphans(
     store: StateStore, folder: str, names: Iterable[str], term: int, under_way: Set[int]
 ) -> list[str]:
-    """Those of the packs that have no row, and will have none. Blocks."""
+    """Those of the packs that have no row, and never will. Blocks."""
     found = [(name, PackName.parse(name.removeprefix(folder))) for name in names]
     old = [
         (name, place)

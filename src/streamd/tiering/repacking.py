@@ -83,7 +83,7 @@ class Repacker:
         self._left = _Remembered()
         self._sparse_start: bytes | None = keys.PACK
         self._small_start: bytes | None = keys.PACK
-        # Small packs met since the beginning, by class.
+        # Small packs found since the beginning, by class.
         self._small: dict[int, list[StoredPack]] = {}
 
     async def begin(self) -> None:
@@ -143,7 +143,7 @@ class Repacker:
         return size < self._pack_bytes and len(living) < _MAX_SLICES
 
     async def _sparse(self, one: StoredPack) -> list[_Living]:
-        """The living slices of a pack; none when it is not sparse after all."""
+        """The live slices of a pack; none if it is not sparse after all."""
         living, total = await self._living(one)
         if living and sum(found.ref.length for found in living) >= _SPARSE * total:
             self._dense.add(one)
@@ -151,7 +151,7 @@ class Repacker:
         return living
 
     def _note_small(self, one: StoredPack) -> list[StoredPack]:
-        """Note a small pack; those of its class once they are enough for one of the next."""
+        """Note a small pack; returns its class once they are enough for one of the next."""
         is_to_be_moved = _looks_sparse(one.pack) and one not in self._dense
         if one.pack.live >= self._pack_bytes * _SMALL or is_to_be_moved or one in self._left:
             return []
@@ -163,7 +163,7 @@ class Repacker:
         return self._small.pop(_size_class(one.pack))
 
     async def _repack_small_ones(self, lead: LeaderTerm, small: Sequence[StoredPack]) -> int:
-        """Merge packs, those that can be; returns of how many there is one now."""
+        """Merge those packs that can be merged; returns how many."""
         living: list[_Living] = []
         merged = 0
         for one in small:
@@ -179,7 +179,7 @@ class Repacker:
         return merged
 
     async def _living(self, one: StoredPack) -> tuple[list[_Living], int]:
-        """The living slices of a pack, and the bytes of all; none where it cannot be read."""
+        """The live slices of a pack, and the bytes of all; none if it cannot be read."""
         try:
             content = await self._cold.get(one.pack.name, 0, one.pack.size)
             return await self._run_blocking(_pick, self._store, one, content)

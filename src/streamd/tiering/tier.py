@@ -34,7 +34,7 @@ P = ParamSpec("P")
 async def open_cold(
     config: ColdConfig, data_dir: Path, *, run_blocking: RunBlocking, random: Random
 ) -> AsyncObjectStore:
-    """The cold store of the configuration, tried out.
+    """The configured cold store, tried out.
 
     If it does not answer within `timeout_ms` it may do so later: that is a warning. Raises
     `ConfigError` if it can never work. `run_blocking` should abandon cancelled calls: a call that
