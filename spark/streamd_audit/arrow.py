@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
-# Tasks hold many small objects and make no cycles of them: looking for some at every 700 took a
-# sixth of their time.
+# Tasks hold many small objects and no cycles of them: the garbage collector's search at every 700
+# took a sixth of their time.
 _GC_THRESHOLD = 100_000
 
 ArrowMap = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -21,7 +21,7 @@ def map_in_arrow(frame: DataFrame, function: ArrowMap, schema: str) -> DataFrame
     """`DataFrame.mapInArrow`: `function` gets the batches of a partition, one after the other, and
     makes those of the result, which have the columns of `schema`.
 
-    PySpark's own method demands pandas, though nothing on its way uses it; pandas would cost each
+    PySpark's own method demands pandas, although nothing it does uses pandas, which would cost each
     worker half a second and some 50 MB.
     """
 

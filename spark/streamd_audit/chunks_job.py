@@ -1,8 +1,7 @@
-"""``audit_chunks``: whether every slice that a state refers to is there, whole, and what the log
-says was appended.
+"""``audit_chunks``: whether every slice that a state refers to exists, is whole, and holds what the
+log appended.
 
-What goes on from the tasks that read packs, to be compared with the log, are digests of records,
-never their bytes.
+The tasks that read packs pass on digests of records to compare with the log, never their bytes.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from streamd_audit.sources.packs import PacksSource
 from streamd_audit.sources.state import StateSource
 from streamd_audit.states import State, listed_states, manifest_findings, manifests_of, states_of
 
-# Of missing packs that are looked for once more.
+# How many missing packs are looked for once more.
 _LOOKED_FOR = 10_000
 
 
 def chunks_job(context: Context) -> Judged:
-    """Every reference of every state there is, and of the log after the newest one."""
-    # Listed before anything else is: what is put meanwhile is not an orphan.
+    """Every reference in every state, and in the log after the newest one."""
+    # Listed before anything else: objects put meanwhile are not orphans.
     listed = context.source(PacksSource, "object string, size long")
     states = states_of(context)
     newest = {state.group: state for state in states}
@@ -87,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def size_of(size: int) -> str:
-    """Bytes for people."""
+    """A size in bytes, for people."""
     value, unit = float(size), "bytes"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
@@ -97,7 +96,7 @@ def size_of(size: int) -> str:
 
 
 def _of_listing(context: Context) -> list[Finding]:
-    """What the names of objects tell, and manifests by themselves."""
+    """Findings from the names of objects, and from manifests by themselves."""
     # A damaged manifest still is one: its pieces are no orphans.
     places = [
         (row["group"], row["index"], int(row["snapshot_id"], 16)) for row in manifests_of(context)
@@ -107,8 +106,8 @@ def _of_listing(context: Context) -> list[Finding]:
 
 
 class _Counted(NamedTuple):
-    """How many packs were read, of how many bytes and with how many slices that are referred to;
-    whether anything was found in them, and whether rows of states are damaged."""
+    """How many packs were read, their size in bytes, and how many of their slices are referred to;
+    whether there are findings about them, and whether rows of states are damaged."""
 
     packs: int
     size: int
@@ -132,8 +131,8 @@ def _counted(passed: DataFrame, rows: DataFrame) -> _Counted:
 
 
 def _still_missing(context: Context, found: DataFrame, states: Sequence[State]) -> DataFrame:
-    """What was found in packs, without those that were missing because the state that refers to
-    them has been removed meanwhile, as a cluster does with age."""
+    """The findings about packs, without those that are missing because the state that refers to
+    them was removed meanwhile, as a cluster does with old states."""
     missing = found.where("kind = 'pack_missing'").select("index").distinct().limit(_LOOKED_FOR)
     indexes = [row["index"] for row in missing.collect()]
     if not indexes:
@@ -143,7 +142,7 @@ def _still_missing(context: Context, found: DataFrame, states: Sequence[State]) 
     is_new = there - {state.object for state in states}
     kept = ~F.col("index").isin(gone) if gone else F.lit(True)
     if is_new:
-        # What only the log refers to may have been merged into other packs, as that state knows.
+        # Packs that only the log refers to may have been repacked, as that state knows.
         kept = kept & F.col("index").isNotNull()
     return found.where((F.col("kind") != "pack_missing") | F.coalesce(kept, F.lit(not is_new)))
 
@@ -157,7 +156,7 @@ def _judged_before(context: Context) -> dict[int, int]:
 
 
 def _gone(context: Context, listed: DataFrame, passed: DataFrame) -> DataFrame:
-    """Packs that were judged before, and are not there any more."""
+    """Packs that were judged before and no longer exist."""
     packs = passed.where(f"what = {PACK} and is_judged").where(
         F.col("object").startswith(f"{context.cluster}/")
     )
@@ -172,7 +171,8 @@ def _gone(context: Context, listed: DataFrame, passed: DataFrame) -> DataFrame:
 
 
 def _against_log(context: Context, passed: DataFrame, rows: DataFrame) -> DataFrame:
-    """Slices and a state's own records against one another, and against the appends in the log."""
+    """Slices and a state's own records compared with one another, and with the appends in the
+    log."""
     cluster = context.cluster
     mine = rows.where("is_newest")
     streams = mine.where("said = 'stream'").select(
@@ -216,7 +216,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
 
 
 def _appends(context: Context) -> DataFrame | None:
-    """What the log appended, and where; None where there is no log."""
+    """What the log appended, and where; None if there is no log."""
     found = replayed(context)
     if found is None:
         return None
@@ -246,7 +246,7 @@ def _before_log(context: Context) -> DataFrame | None:
 
 
 def _orphans(context: Context, listed: DataFrame, rows: DataFrame, passed: DataFrame) -> DataFrame:
-    """Packs that nothing refers to. One of the archive's last term may be under way."""
+    """Packs that nothing refers to. A pack of the archive's last term may still be in progress."""
     known = rows.where("said = 'pack'").select(F.col("name").alias("object"))
     known = known.unionByName(passed.where(f"what = {PACK}").select("object"))
     orphans = (

@@ -1,7 +1,8 @@
 """The commands in the log, and the batches they come in (docs/formats.md, "Commands").
 
 Records are not copied: `data` is a view into the entry. Fields that a release added later have
-defaults, so commands of every release decode; what later releases may add at the end is skipped.
+defaults, so commands of every release decode; fields that later releases add at the end are
+skipped.
 """
 
 from __future__ import annotations

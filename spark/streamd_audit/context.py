@@ -1,4 +1,4 @@
-"""What the jobs of one session share: the store, its sources, and frames that several jobs use."""
+"""What the jobs of one session share: the store, its sources, and common frames."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def columns_of(ddl: str) -> StructType:
 
 
 class Judged(NamedTuple):
-    """What a job came to: findings, `few` of which there are by their nature or by a limit, and
-    frames with the columns of `findings.FINDINGS_DDL`.
+    """A job's result: findings, `few` of which are few by their nature or by a limit, and frames
+    with the columns of `findings.FINDINGS_DDL`.
 
-    `facts` is asked for when the findings are there: lines of the summary, by their names, and
-    numbers for scripts.
+    `facts` is called when the findings are ready: lines of the summary, by their names, and numbers
+    for scripts.
     """
 
     few: Sequence[Finding]
@@ -61,7 +61,7 @@ class Context:
 
     @cached_property
     def cluster(self) -> str:
-        """Whose objects are judged. Raises `NotRun` when nobody said and there are several."""
+        """The cluster to judge. Raises `NotRun` if none was named and there are several."""
         found = [folder for folder in self.store.folders() if is_cluster(folder)]
         wanted = self.options.cluster
         if wanted is None and len(found) == 1:
@@ -74,7 +74,7 @@ class Context:
 
     @cached_property
     def listing(self) -> Listing:
-        """What the folder holds, listed to its end. Raises `StoreFailed`."""
+        """The contents of the folder, listed to the end. Raises `StoreFailed`."""
         return look_through(self.store, self.cluster)
 
     def source(
@@ -84,17 +84,17 @@ class Context:
         filters: Filters | None = None,
         **more: str,
     ) -> DataFrame:
-        """The rows of a data source, of which only the columns of `schema` are decoded, and only
-        objects are read that can have rows which `filters` let through."""
+        """The rows of a data source. Only the columns of `schema` are decoded, and only objects are
+        read that can have rows which pass `filters`."""
         reader = self._reader(kind, schema, more)
         reader.filters = filters or reader.filters
         return self.read(reader, schema)
 
     def read(self, reader: BucketReader, schema: str, parts: int | None = None) -> DataFrame:
-        """What a reader reads, in so many parts, or in as many as it plans.
+        """A reader's rows, in this many parts, or in as many as it plans.
 
-        It plans here and now: Spark would start a Python worker for each step of that, for each
-        query again.
+        It plans here and now: Spark would start a Python worker for each step of planning, and
+        again for each query.
         """
         tasks = reader.partitions()
         count = len(tasks)
@@ -108,7 +108,7 @@ class Context:
         return map_in_arrow(numbers, read, schema)
 
     def rows(self, kind: type[BucketSource], schema: str, **more: str) -> list[dict[str, Any]]:
-        """The rows of a data source of which there are few, read here and now."""
+        """The rows of a data source that has few, read here and now."""
         reader = self._reader(kind, schema, more)
         batches = (batch for task in reader.partitions() for batch in reader.read(task))
         return [row for batch in batches for row in batch.to_pylist()]
@@ -126,8 +126,8 @@ class Context:
         return {**self.options.of_sources(), "cluster": self.cluster}
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
-        """What `make` made when it was asked for first: a frame that is decoded or shuffled once
-        for all jobs."""
+        """The value that `make` returned on the first call: a frame that is decoded or shuffled
+        once for all jobs."""
         if name not in self._shared:
             self._shared[name] = make()
         return cast("T", self._shared[name])

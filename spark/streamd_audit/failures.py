@@ -20,7 +20,7 @@ _WORKERS_FAILURE = re.compile(r"^(?:\S+\.)?(StoreFailed|BadOption): (.+)$", re.M
 
 @contextmanager
 def told_in_a_line() -> Iterator[None]:
-    """Raise `NotRun` for what the store, the options or Spark do not let a job do."""
+    """Raise `NotRun` for problems of the store, the options or Spark that prevent a job."""
     try:
         yield
     except (SparkMissing, StoreFailed, sources.BadOption, OSError) as error:

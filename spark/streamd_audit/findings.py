@@ -1,7 +1,7 @@
 """What an audit can find: its kinds, one finding, and findings as rows.
 
 Each kind is named for what is wrong with the data, not for the check that noticed it, so that one
-fault has one name whichever job meets it first. The names are stable: scripts may depend on them.
+fault has one name whichever job finds it first. The names are stable: scripts may depend on them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 import pyarrow as pa
 
 FATAL, ERROR, WARNING, INFO = "fatal", "error", "warning", "info"
-# Worst first. Of `INFO` alone a store is clean.
+# Worst first. A store with nothing but `INFO` is clean.
 SEVERITIES = (FATAL, ERROR, WARNING, INFO)
 
 
 class Kind(NamedTuple):
-    """`title` says in one line what is wrong, `cause` what usually makes it so."""
+    """`title` says in one line what is wrong, `cause` what usually causes it."""
 
     severity: str
     title: str
@@ -184,8 +184,8 @@ class Finding:
     """One fault, at its place. The fields are the columns of the Parquet files, in order.
 
     `stream` is ``BUCKET/NAME``; `offset` a token ``RECORD_BYTE`` or a record's number; `object` the
-    name below the store's prefix, the cluster's folder included; `expected` and `found` are short
-    texts for people. Whatever does not apply is None. Make one with `finding`.
+    name below the store's prefix, with the cluster's folder; `expected` and `found` are short texts
+    for people. What does not apply is None. Make one with `finding`.
     """
 
     severity: str
@@ -247,7 +247,7 @@ def finding(
     )
 
 
-# Kinds of damage (`errors`) that have a name of their own in findings.
+# Kinds of damage (`errors`) that have their own names as findings.
 _DAMAGES = {
     "too_short": "truncated",
     "too_long": "truncated",
@@ -270,8 +270,8 @@ _DAMAGES_OF = {
 
 
 def damage_kind(what: str, damage: str) -> str:
-    """The kind of finding that damage of an object is, by `errors.Damaged.kind`; `what` is
-    ``pack``, ``segment``, ``manifest``, ``piece``, ``end`` or ``row``."""
+    """The kind of finding for damage of an object, by `errors.Damaged.kind`; `what` is ``pack``,
+    ``segment``, ``manifest``, ``piece``, ``end`` or ``row``."""
     if damage == "unknown_version":
         return "format_unknown"
     if damage == "unreadable":
@@ -281,7 +281,7 @@ def damage_kind(what: str, damage: str) -> str:
 
 
 def stream_name(bucket: bytes | str, name: bytes | str) -> str:
-    """How findings write a stream: ``BUCKET/NAME``."""
+    """A stream's name as in findings: ``BUCKET/NAME``."""
     parts = [part.decode(errors="replace") if isinstance(part, bytes) else part
              for part in (bucket, name)]  # fmt: skip
     return "/".join(parts)

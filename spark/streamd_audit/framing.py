@@ -27,7 +27,7 @@ Buffer = bytes | memoryview
 
 # No object is larger.
 MAX_OBJECT_BYTES = 64 * 1024 * 1024
-# What a reader of a hostile frame may be made to keep.
+# How much a hostile frame may make a reader keep.
 MAX_WINDOW_BYTES = 8 * 1024 * 1024
 
 _CRC = Struct(">I")
@@ -64,7 +64,7 @@ class Head:
 
 
 class Decoder(Generic[T]):
-    """Decodes MessagePack of one shape; whatever else there is, is `Damaged`."""
+    """Decodes MessagePack of one shape; anything else is `Damaged`."""
 
     def __init__(self, shape: type[T] | Any, what: str) -> None:
         self._decode = msgspec.msgpack.Decoder(shape).decode
@@ -86,7 +86,7 @@ def digest_of(content: Buffer) -> str:
 
 
 def check_digest(name: str, content: Buffer) -> None:
-    """Raises `Damaged` unless the content of an object is what its name digests."""
+    """Raises `Damaged` unless an object's content has the digest in its name."""
     expected = name.rpartition(".")[0].rpartition("-")[2]
     found = digest_of(content)
     if found != expected:
@@ -104,7 +104,7 @@ def check_part(part: Buffer, size: int, crc: int, what: str) -> None:
 
 
 def zstd_frame_size(data: Buffer) -> int:
-    """How many bytes the zstd frame takes that `data` begins with, by RFC 8878 section 3.1.1.
+    """The size in bytes of the zstd frame at the beginning of `data`, by RFC 8878 section 3.1.1.
 
     Nothing is decompressed, so nothing is allocated. Raises `Damaged`.
     """
@@ -133,5 +133,5 @@ def zstd_frame_size(data: Buffer) -> int:
 
 
 def decompressor() -> zstandard.ZstdDecompressor:
-    """One that takes no more memory than `MAX_WINDOW_BYTES` besides its output."""
+    """A decompressor that takes no more memory than `MAX_WINDOW_BYTES` besides its output."""
     return zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)

@@ -1,4 +1,4 @@
-"""What the listing of a cluster's folder tells by itself."""
+"""What the listing of a cluster's folder shows by itself."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from streamd_audit.findings import Finding, finding
 from streamd_audit.names import EndName, PieceName, SegmentName, parse, split
 from streamd_audit.store import Listed, Store
 
-# What is remembered of objects by name; more are only counted.
+# How many objects are remembered by name; further ones are only counted.
 _NAMED = 1000
 _POINTERS = 10_000
 
 
 class Overlap(NamedTuple):
-    """A segment and those of its entries that segments listed before it have as well."""
+    """A segment, and those of its entries that segments listed earlier have as well."""
 
     group: int
     first: int
@@ -27,7 +27,7 @@ class Overlap(NamedTuple):
 
 @dataclass
 class Listing:
-    """How many objects there are, and their `size` in bytes; by folder as well.
+    """How many objects there are, and their `size` in bytes; also by folder.
 
     `unknown` have names that no streamd gives. `checkpoints` are the places that have pieces:
     (group, index, checkpoint's id), with one piece of each. `ends` are the names of pointers
@@ -51,7 +51,7 @@ class Listing:
 
 
 def look_through(store: Store, cluster: str) -> Listing:
-    """List a cluster's folder to its end. Raises `StoreFailed` when that cannot be done."""
+    """List a cluster's folder to its end. Raises `StoreFailed` when that fails."""
     found = Listing()
     covered = -1, 0
     for page in store.list(f"{cluster}/"):
@@ -79,8 +79,8 @@ def look_through(store: Store, cluster: str) -> Listing:
 def listing_findings(
     listing: Listing, cluster: str, states: Sequence[tuple[int, int, int]]
 ) -> list[Finding]:
-    """Objects that nobody knows, and pieces of no state; `states` are the places of those that
-    there are. Pieces of a newer state than any are being written."""
+    """Unknown objects, and pieces of no state; `states` are the existing ones. Pieces of a state
+    newer than all of them are still being written."""
     found = [
         finding("object_unknown", cluster=cluster, object=one.name, found=f"{one.size} bytes")
         for one in listing.unknown

@@ -1,7 +1,7 @@
-"""A live cluster against where the archived log leads to (docs/api.md).
+"""A live cluster compared with the result of the archived log (docs/api.md).
 
-A cluster goes on while it is audited: it may have more records, may have closed, trimmed, deleted
-or made a stream again. Only what no later command can explain is a finding.
+A cluster keeps working while it is audited: it may have more records, and may have closed, trimmed,
+deleted or recreated a stream. Only what no later command can explain is a finding.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamd_audit.replay.run import decode_detail
 
 _DIGEST_BYTES = 16
 _TIMEOUT_S = 30.0
-# Of one answer; a record is there whole, whatever its size.
+# The size of one answer; a record is in it whole, whatever its size.
 _READ_BYTES = 1024 * 1024
 _COUNT = Struct(">I")
 _OFFSET = re.compile(r"(\d{16})_(\d{16})")
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 
 def live_findings(context: Context, replayed: Replayed) -> DataFrame:
-    """What a cluster at ``--url`` answers otherwise than the log says, stream by stream."""
+    """What a cluster at ``--url`` answers differently from the log, stream by stream."""
     url = (context.options.url or "").rstrip("/")
     cluster = context.cluster
     streams = replayed.streams.select(
@@ -113,7 +113,7 @@ def _finding(
 
 
 class Cluster:
-    """The live cluster, asked for one stream after the other."""
+    """The live cluster, asked about one stream after the other."""
 
     def __init__(self, pool: urllib3.PoolManager, url: str) -> None:
         self._pool = pool
@@ -132,7 +132,7 @@ class Cluster:
 
 
 def _of_stream(live: Cluster, row: Row) -> _Reader | _Told | None:
-    """What a stream's HEAD tells, and who reads it if all is well so far."""
+    """The findings of a stream's HEAD, and a reader for it if all is well so far."""
     detail = decode_detail(row["detail"])
     if detail.deleted or _is_over(detail):
         return None
@@ -143,7 +143,7 @@ def _of_stream(live: Cluster, row: Row) -> _Reader | _Told | None:
         return "live_state_differs", None, "status 200", f"status {head.status}"
     tag, tail = _TAG.match(head.headers.get("ETag", "")), _tail(head)
     if tag is not None and int(tag[1]) % 2**62 > row["stream_id"] and tail[0] < row["records"]:
-        return None  # made again since: a later stream of the name
+        return None  # recreated since: a later stream with this name
     there = row["records"], row["bytes"]
     if tail < there:
         return "live_tail_differs", _token(tail), _token(there), _token(tail)
@@ -157,7 +157,7 @@ def _of_stream(live: Cluster, row: Row) -> _Reader | _Told | None:
 
 
 def _is_over(detail: Any) -> bool:
-    """Whether a stream's time is over by this machine's clock, with a minute for the difference."""
+    """Whether a stream has expired by this machine's clock, with a minute's tolerance."""
     at_ms = detail.expires_at_ms
     if detail.ttl_ms is not None:
         at_ms = detail.touched_ms + detail.ttl_ms
@@ -186,7 +186,7 @@ class _Reader:
         self._earliest = 0
 
     def compare(self, start: int, expected: bytes) -> _Told | None:
-        """The first record that is another, of those from `start` on with these digests."""
+        """The first record that differs, of those from `start` on with these digests."""
         for number in range(start, start + len(expected) // _DIGEST_BYTES):
             at = (number - start) * _DIGEST_BYTES
             digest = expected[at : at + _DIGEST_BYTES]
@@ -196,7 +196,7 @@ class _Reader:
         return None
 
     def _digest(self, number: int) -> bytes | None:
-        """That of a record; None for one that is gone."""
+        """A record's digest; None if the record is gone."""
         if number < self._earliest:
             return None
         while number >= self._record + len(self._digests):
@@ -210,7 +210,7 @@ class _Reader:
         return digest
 
     def _read(self) -> bool:
-        """Read on; False when there is nothing more to be had."""
+        """Read on; False if there are no more records."""
         query = {"record": self._record, "framing": "lengths", "max_bytes": _READ_BYTES}
         answer = self._live.ask("GET", *self._stream, **query)
         if answer.status == 410:

@@ -1,8 +1,8 @@
-"""``audit_log``: whether the archived log is one log, and whether it shows commands to have been
-taken and refused as they had to be.
+"""``audit_log``: whether the archived log is one log, and whether its commands were accepted and
+refused as they had to be.
 
-The chain proves that no entry was changed by itself. Where the whole chain was made again, only
-what the commands come to can tell, compared with a state.
+The chain proves that no single entry was changed. If the whole chain was recomputed, only the
+result of the commands can tell, compared with a state.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from streamd_audit.runner import run
 from streamd_audit.states import states_of
 from streamd_audit.watermark import Watermark
 
-# What differs from a state because a command was judged otherwise than it had to be.
+# Differences from a state because a command was judged differently than it had to be.
 JUDGED = (
     "append_after_close", "producer_gap", "producer_repeated", "seq_back", "taken_wrongly",
     "refused_wrongly",
 )  # fmt: skip
-# Of places that something is said of: manifests and pointers to the end.
+# How many manifests and pointers to the end are compared.
 _MOST_PLACES = 10_000
 
 
 def log_job(context: Context) -> Judged:
-    """Every segment and entry there is, and the commands from the state on that the log joins."""
+    """Every segment and entry, and the commands from the state on that the log continues."""
     made = [
         *findings_of_segments(context),
         *_of_order(context),
@@ -132,7 +132,7 @@ def _of_order(context: Context) -> list[Finding]:
 
 
 def _gaps(context: Context) -> list[Finding]:
-    """Entries that are in no segment: after the oldest state all have to be."""
+    """Entries that are in no segment: after the oldest state all have to be in one."""
     found = []
     last: Span | None = None
     states = states_of(context)
@@ -167,14 +167,14 @@ def _gap(context: Context, group: int, first: int, last: int) -> Finding:
 
 
 def _continued_from_state(context: Context, span: Span) -> bool:
-    """Whether the cluster agreed that its archive goes on with a gap before these entries."""
+    """Whether the cluster agreed that its archive continues with a gap before these entries."""
     return any(
         group == span.group and index >= span.first and what == scan.BEGAN_ANEW
         for group, index, what, *_ in account_of(context).settings
     )
 
 
-# -- what others say of the log ---------------------------------------------------------------
+# -- what others say about the log -----------------------------------------------------------
 
 
 def _of_places(context: Context) -> list[Finding]:
@@ -263,7 +263,7 @@ def _unsettled(context: Context) -> Finding:
 
 
 def _note_judged(context: Context) -> None:
-    """How far the log was judged, for the next audit to go on from."""
+    """Note how far the log was judged, so that the next audit can continue from there."""
     runs = [run for run in account_of(context).runs if run.group == 0]
     if runs:
         last = max(runs, key=lambda run: run.last)

@@ -1,7 +1,7 @@
 """Whether entries follow one another: indexes, terms, log time, one leader to a term.
 
-Tasks look at the entries they read, and hand on one row for each run of entries without a gap;
-whether the runs join is seen in one place.
+Tasks check the entries that they read, and pass on one row for each run of entries without a gap;
+one place checks whether the runs join.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-# What is told of a log: an entry `first` that is wrong, by the name of what is wrong with it; a run
+# The kind of a row about the log: an entry `first` that is wrong, with the name of its fault; a run
 # of entries from `first` to `last`; a leader's first entry, which is `first`.
 WRONG, RUN, NOOP = range(3)
 # Before any entry.
@@ -24,7 +24,7 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 
 class Told(msgspec.Struct, array_like=True):
     """Terms, times and the chain are those of the first and the last entry of a run; `last_ms` is
-    the latest stamp in it, None where no entry has one. `object` has the first entry."""
+    the latest stamp in it, None if no entry has one. `object` has the first entry."""
 
     what: int
     group: int
@@ -55,7 +55,7 @@ class Entries(msgspec.Struct):
 
 
 class Runs:
-    """Entries as a task meets them."""
+    """Entries as a task reads them."""
 
     def __init__(self) -> None:
         self._run: Told | None = None
@@ -116,10 +116,9 @@ def wrong(group: int, index: int, name: str, kind: str, expected: str, found: st
 
 
 def joined(told: Iterable[Told]) -> Iterator[Told]:
-    """What is wrong with the whole log, and its runs, each as long as can be.
+    """What is wrong with the whole log, and its runs, each as long as possible.
 
-    All that was told comes sorted by `what` and group; leaders' first entries by term; and then by
-    `first`.
+    The rows come sorted by `what` and group; leaders' first entries by term; then by `first`.
     """
     run: Told | None = None
     leader: Told | None = None
@@ -150,7 +149,7 @@ def _second_leader(told: Told, first: int) -> Told:
 
 
 def _join(run: Told, more: Told) -> Iterator[Told]:
-    """Make a run longer by one that begins in it or just after it."""
+    """Extend a run by one that begins in it or just after it."""
     if more.last <= run.last:
         return
     if more.first == run.last + 1:

@@ -19,15 +19,15 @@ from streamd_audit.segments import check_cluster
 from streamd_audit.sources.filters import Filters
 from streamd_audit.sources.log import LogSource
 
-# Segments that are read once more, one by one, to tell what is wrong with them.
+# How many segments are read once more, one by one, to find out what is wrong with them.
 _MOST_AGAIN = 100
-# Of damages of one object, the one that says most.
+# Of several kinds of damage to one object, the first of these says most.
 _WORST_FIRST = (
     "unreadable", "unknown_version", "too_short", "too_long", "wrong_magic", "head_crc", "body_crc",
     "other_cluster", "misnamed", "contradiction", "bad_zstd", "too_large", "chain", "bad_msgpack",
     "name_digest",
 )  # fmt: skip
-# Of an entry in a segment that may be whole.
+# Damage of an entry, in a segment that may be whole.
 _OF_ENTRIES = frozenset(("chain", "bad_msgpack"))
 _KINDS = {"bad_msgpack": "entry_damaged", "contradiction": "index_gap"}
 
@@ -56,15 +56,15 @@ def findings_of_segments(context: Context) -> list[Finding]:
     read = cache(lambda name: _damage_of_whole(context, name))
     overlaps = context.listing.overlaps
     if overlaps:
-        # What others cover is not read with the log.
+        # Segments that others cover are not read with the log.
         covered = [read(overlap.object) for overlap in overlaps[:_MOST_AGAIN]]
         found += [one for one in covered if one is not None]
         found += _disagreements(context, overlaps)
     told = []
     again: set[str | None] = set()
     for one in found:
-        # A changed byte with its CRC made good breaks the chain as a forged entry does, and only
-        # the digest in the name tells them apart.
+        # A changed byte with a recomputed CRC breaks the chain as a forged entry does; only the
+        # digest in the name tells them apart.
         is_vague = one.kind in ("chain_broken", "segments_disagree")
         if is_vague and (len(again) < _MOST_AGAIN or one.object in again):
             again.add(one.object)
@@ -93,7 +93,7 @@ def _damage_of_whole(context: Context, name: str) -> Finding | None:
 
 
 def _told_by_problems(cluster: str, problems: Iterable[Problem]) -> Iterator[Finding]:
-    """One finding for each damaged object, and for each entry that is damaged in a whole one."""
+    """One finding for each damaged object, and for each damaged entry in a whole one."""
     by_object: dict[str, list[Problem]] = {}
     for problem in problems:
         by_object.setdefault(problem[2], []).append(problem)
@@ -121,7 +121,7 @@ def _rank(problem: Problem) -> int:
 
 
 def _disagreements(context: Context, overlaps: Sequence[Overlap]) -> list[Finding]:
-    """The first entry of which each overlapping segment has another than the log that was read."""
+    """The first entry in which each overlapping segment differs from the log that was read."""
     chosen = overlaps[:_MOST_AGAIN]
     inside = reduce(
         lambda one, other: one | other,

@@ -1,6 +1,6 @@
-"""What all jobs are told on their command lines, and how they end.
+"""The options that all jobs take on their command lines, and how they end.
 
-Nothing here needs Spark: `start` says in one line what is missing before anything imports it.
+Nothing here needs Spark: `start` reports in one line what is missing before anything imports it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 CLEAN, FINDINGS, NOT_RUN = 0, 1, 2
-# ``--since last``: after what the audit before this one, with the same ``--out``, has judged.
+# ``--since last``: after what the previous audit with the same ``--out`` has judged.
 LAST = "last"
 _OF_SOURCES = (
     "store",
@@ -34,9 +34,9 @@ class NotRun(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """Of every job. `since` is a log index, `LAST`, or None for everything.
+    """The options of every job. `since` is a log index, `LAST`, or None for everything.
 
-    None of the store's access options means the environment's: ``AWS_ENDPOINT_URL``,
+    A store option that is None is taken from the environment: ``AWS_ENDPOINT_URL``,
     ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``AWS_REGION``.
     """
 
@@ -54,7 +54,7 @@ class Options:
     master: str | None = None
 
     def of_sources(self) -> dict[str, str]:
-        """What the data sources are told, for ``spark.read.format(…).options(**…)``."""
+        """The options for the data sources, for ``spark.read.format(…).options(**…)``."""
         given = {name: getattr(self, name) for name in _OF_SOURCES}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -88,7 +88,7 @@ def parse(found: argparse.ArgumentParser, arguments: Sequence[str] | None = None
 def start(job: str, arguments: Sequence[str] | None = None) -> int:
     """Run ``main(arguments)`` of a module of this package, and return its exit status.
 
-    What is missing, or wrong with the command line or the store, is one line on standard error.
+    A missing package, or an error in the command line or the store, is one line on standard error.
     """
     try:
         status = import_module(f"streamd_audit.{job}").main(arguments)
@@ -99,7 +99,7 @@ def start(job: str, arguments: Sequence[str] | None = None) -> int:
     except NotRun as error:
         return _not_run(str(error))
     except Exception as error:
-        # Python would exit with 1, which is what findings are told by.
+        # Python would exit with 1, which means findings.
         traceback.print_exc()
         return _not_run(f"{type(error).__name__}: {error}".partition("\n")[0])
     return int(status)

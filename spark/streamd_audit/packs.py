@@ -54,7 +54,7 @@ class SliceRef(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A slice as the footer names it.
 
     Records and bytes count from the stream's beginning; `offset` and `length` are those of the
-    slice in the pack, its head included. `digest` is `records_digest` of what is in it.
+    slice in the pack, its head included. `digest` is the `records_digest` of its records.
     """
 
     stream_id: _Unsigned
@@ -71,7 +71,7 @@ class SliceRef(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Chunk(msgspec.Struct, array_like=True, gc=False):
     """Records of one stream end to end: their lengths in bytes, and how many each append had.
 
-    No `appends` stand for one record each. `data` is a view into a larger buffer.
+    If `appends` is empty each append had one record. `data` is a view into a larger buffer.
     """
 
     start_record: _Unsigned
@@ -251,7 +251,7 @@ def read_pack(content: Buffer) -> tuple[PackHead, list[SliceRef]]:
 
 
 def check_pack(content: Buffer) -> Iterator[tuple[SliceRef, Slice]]:
-    """All slices of a whole pack, each as the footer says. Raises `Damaged` at the first other."""
+    """All slices of a whole pack. Raises `Damaged` at the first that differs from the footer."""
     view = memoryview(content)
     for ref in read_pack(view)[1]:
         found = read_slice(view[ref.offset : ref.offset + ref.length])

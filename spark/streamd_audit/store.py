@@ -1,10 +1,10 @@
 """A cold store to read from: a directory, or a bucket of S3. Nothing here writes.
 
-A call that fails is tried four times with growing pauses, so that a store that is away for a
-moment does not end an audit. What is wrong after that is told apart: the store does not answer or
-refuses (`StoreFailed`: nothing can be said of any object), it has no such object
-(`ObjectMissing`), or it cannot serve this one although it serves others (`Damaged`), as MinIO does
-with an object that its disk has damaged.
+A call that fails is tried four times with growing pauses, so that a short interruption does not end
+an audit. After that the error says which case it is: the store does not answer or refuses
+(`StoreFailed`: nothing can be said about any object), it has no such object (`ObjectMissing`), or
+it cannot serve this one although it serves others (`Damaged`), as MinIO does with an object that
+its disk has damaged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _READ_BYTES = 1024 * 1024
 _DEFAULT_ENDPOINT = "https://s3.amazonaws.com"
 _DEFAULT_REGION = "us-east-1"
 _TOKEN = "AWS_SESSION_TOKEN"
-# What does not get better by itself, by the store's own code.
+# Errors that do not pass by themselves, by the store's own code.
 _REFUSALS = {
     "AccessDenied": "the credentials do not allow it",
     "AuthorizationHeaderMalformed": "the region is wrong",
@@ -61,7 +61,7 @@ _REFUSALS = {
     "RequestTimeTooSkewed": "the clocks of this machine and the store differ too much",
     "SignatureDoesNotMatch": "the secret key is wrong",
 }
-# What MinIO says of an object that its disk has damaged, and others say when they are in trouble.
+# What MinIO answers for an object that its disk has damaged, and others when they are in trouble.
 _FAULTS = ("InternalError", "SlowDownRead")
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ Names = list[str]
 
 
 class Store(Protocol):
-    """Objects by name. Every call raises `StoreFailed` when the store does not do its part."""
+    """Objects by name. Every call raises `StoreFailed` when the store fails."""
 
     @property
     def place(self) -> str:
@@ -90,7 +90,7 @@ class Store(Protocol):
         """All objects whose names begin with `prefix` and come after `after`, in the order of
         their names, a page at a time.
 
-        The end of the iteration is the end of the listing: what cannot be listed raises.
+        The end of the iteration is the end of the listing: a failure raises.
         """
         ...
 
@@ -103,9 +103,9 @@ class Store(Protocol):
         ...
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """`length` bytes from `start` on, or all there are from there.
+        """`length` bytes from `start` on, or all bytes from there.
 
-        Raises `ObjectMissing`, and `Damaged` when the object ends before them or only this object
+        Raises `ObjectMissing`, and `Damaged` when the object ends before that or only this object
         cannot be read.
         """
         ...
@@ -278,7 +278,7 @@ class S3Store:
         except ValueError as error:
             raise StoreFailed(f"the endpoint {endpoint} cannot be used: {error}") from error
         self.place = f"s3://{bucket}/{prefix} at {endpoint}"
-        # An object that was read, by which a damaged one is told from a store in trouble.
+        # An object that was read: it distinguishes a damaged object from a store in trouble.
         self._good: str | None = None
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Page]:
@@ -325,7 +325,7 @@ class S3Store:
             try:
                 return self._once(call)
             except Damaged:
-                # A proxy in between may have sent less than there is.
+                # A proxy in between may have sent fewer bytes than there are.
                 if has_been_short:
                     raise
                 has_been_short = True
@@ -359,7 +359,7 @@ class S3Store:
         except (HTTPError, MinioException, OSError) as error:
             raise _Unavailable(str(error)) from error
         except (ValueError, SyntaxError, LookupError, TypeError, AttributeError) as error:
-            # The client reads answers without checking them first.
+            # The client parses answers without checking them first.
             raise _Unavailable(f"an answer that makes no sense: {error}") from error
 
     def _page(self, prefix: str, after: str) -> Page:
@@ -395,7 +395,7 @@ class S3Store:
             content = _receive(response, wanted)
             response.release_conn()
         except BaseException as error:
-            response.close()  # what is left in the connection belongs to nobody
+            response.close()  # no other request may reuse the rest of the connection
             if isinstance(error, ProtocolError):
                 raise _Faulty(str(error)) from error
             raise
@@ -406,7 +406,7 @@ class S3Store:
         raise _Faulty(f"the body broke off after {len(content)} of {told} bytes")
 
     def _serves_others(self, name: str) -> bool:
-        """Whether another object can be read, now that this one could not."""
+        """Whether another object can be read now, although this one could not."""
         others = [] if self._good in (None, name) else [str(self._good)]
         try:
             listed = self._once(partial(self._page, "", ""))
@@ -424,7 +424,7 @@ class S3Store:
 
 
 def _receive(response: urllib3.BaseHTTPResponse, size: int) -> bytes:
-    """Up to `size` bytes of the body, or all; not longer than the time limit."""
+    """Up to `size` bytes of the body, or all of it; not longer than the time limit."""
     deadline = time.monotonic() + TIMEOUT_S
     parts: list[bytes] = []
     left = size
@@ -437,7 +437,7 @@ def _receive(response: urllib3.BaseHTTPResponse, size: int) -> bytes:
 
 
 def _check_ca_file(ca_file: str | None) -> None:
-    """Raises `StoreFailed` if it has no certificates: a connection would fail again and again."""
+    """Raises `StoreFailed` if it has no certificates: every connection would fail."""
     if ca_file is not None:
         try:
             ssl.create_default_context(cafile=ca_file)
@@ -446,7 +446,7 @@ def _check_ca_file(ca_file: str | None) -> None:
 
 
 def _credentials(options: Mapping[str, str], pool: urllib3.PoolManager) -> Provider:
-    """What is given comes before the environment, each by itself: a secret is better kept there."""
+    """Given options come before the environment, each by itself: a secret is better kept there."""
     key, token = options.get("access_key"), options.get("session_token")
     if not key:
         # A token belongs to its key.

@@ -1,6 +1,6 @@
-"""What uses a cluster, and how much: `usage_report`, from the log and the heads of objects alone.
+"""The usage of a cluster: `usage_report`, from the log and the heads of objects alone.
 
-Counted is what clients sent, as the log has it: a refused append counts where it was refused, and
+It counts what clients sent, as the log has it: a refused append counts where it was refused, and
 what was deleted since counts where it was written. Days are those of the log's time, in UTC.
 """
 
@@ -19,11 +19,11 @@ from streamd_audit.options import CLEAN, NotRun, Options
 from streamd_audit.session import spark_session
 from streamd_audit.usage_page import Day, HotSpot, Objects, Page, render
 
-# What a person reads, however many there are: the rest is in the Parquet files.
+# How much a person reads; the rest is in the Parquet files.
 _BUCKETS_SHOWN = 12
 _DAYS_SHOWN = 366
 _HOT_SPOTS_SHOWN = 25
-# Of one bucket and day.
+# The limit for one bucket and day.
 _HOT_SPOTS_KEPT = 10
 _OTHERS = "(others)"
 
@@ -38,9 +38,9 @@ class Usage(NamedTuple):
 
     ``streams``: bucket, day, stream, and what it got that day: appends, messages, bytes, created,
     deleted. ``days``: bucket, day, the sums of these, the number of streams written to, and
-    ``total_bytes`` up to that day. ``hot_spots``: of each bucket and day the streams that got most
+    ``total_bytes`` up to that day. ``hot_spots``: for each bucket and day the streams that got most
     bytes, with their ``share`` of all and their ``place`` from 1 on. ``objects``: kind, objects,
-    ``stored_bytes`` and the ``content_bytes`` that they hold once uncompressed.
+    ``stored_bytes`` and the ``content_bytes`` that they hold uncompressed.
     """
 
     streams: DataFrame
@@ -50,7 +50,7 @@ class Usage(NamedTuple):
 
 
 def streams_of(log: DataFrame) -> DataFrame:
-    """What each stream got on each day: all else is summed up of it."""
+    """What each stream got on each day: everything else is a sum of this."""
     is_append = F.col("kind") == "append"
     brings = F.col("kind").isin("append", "create")
     return (
@@ -116,7 +116,7 @@ def _sums(kind: str, objects: DataFrame, stored: str, content: str) -> DataFrame
 def write_usage(spark: SparkSession, given: Options, out: Path) -> Path:
     """Write the tables as Parquet below `out`, and the page; returns the page's path.
 
-    The log is gone through once: all else is told from what each stream got on each day.
+    The log is read once: everything else follows from what each stream got on each day.
     """
     sources.register(spark)
 
@@ -146,7 +146,7 @@ def write_usage(spark: SparkSession, given: Options, out: Path) -> Path:
 
 
 def _page(found: Usage, title: str) -> Page:
-    """What the page shows: no more rows than it has room for, however large the cluster."""
+    """The content of the page: no more rows than it has room for, however large the cluster."""
     totals = found.days.agg(
         F.sum("bytes"), F.sum("messages"), F.sum("appends"), F.sum("created"),
         F.count_distinct("bucket"), F.min("day"), F.max("day"),

@@ -1,8 +1,8 @@
-"""The usage report as one page that needs nothing but itself.
+"""The usage report as one self-contained page.
 
-Names come from clients, and may be anything: each is escaped where it goes into the page, what
-cannot be printed is written as an escape, and none goes into a plot, which would read ``$`` as
-mathematics.
+Names come from clients, and may be anything. Each is escaped where it goes into the page,
+unprintable characters are written as escapes, and no name goes into a plot, which would read ``$``
+as mathematics.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From findings to a verdict: what follows from what, and a summary to be read in ten seconds.
+"""From findings to a verdict: which finding explains which, and a summary to read in ten seconds.
 
 One fault shows in several places: a lost segment leaves a gap in the log, and streams shorter than
 their states. `fold` keeps the finding that explains the others. It works on a bounded number of
@@ -15,15 +15,15 @@ from typing import Any
 from streamd_audit.findings import INFO, KINDS, SEVERITIES, Finding
 from streamd_audit.names import PackName, SegmentName, parse, split
 
-# What no verdict needs more of; the Parquet files have all.
+# A verdict needs no more than this; the Parquet files have all.
 MAX_FOLDED = 2_000
-# Of each kind, how many places the summary names.
+# How many places the summary names for each kind.
 _SHOWN = 3
 
 
 @dataclass
 class Fault:
-    """A finding, and how many of which kinds followed from it."""
+    """A finding, and how many findings of which kinds follow from it."""
 
     finding: Finding
     followers: Counter[str] = field(default_factory=Counter)
@@ -75,7 +75,7 @@ _BY_LOG = _MODELLED | {
 }  # fmt: skip
 # An object whose digest is wrong, if nothing else is.
 _ALTERED = frozenset(("segment_altered", "manifest_altered", "piece_altered", "end_altered"))
-# What a state that cannot be read seems to have given up.
+# What a state that cannot be read seems to have lost.
 _ORPHANS = frozenset(("pack_orphan", "piece_orphan"))
 # What a log whose chain was recomputed shows.
 _OFF_LOG = frozenset(("manifest_off_log", "end_off_log"))
@@ -100,7 +100,7 @@ def fold(findings: Iterable[Finding], more: int = 0) -> Verdict:
 
 
 def _order(found: Finding) -> tuple[Any, ...]:
-    """What may explain others comes before them."""
+    """Findings that may explain others come before them."""
     return (
         rank(found),
         found.group or 0,
@@ -138,7 +138,7 @@ _RANK_OF = {kind: number for number, kinds in reversed([*enumerate(_RANKS)]) for
 
 
 def rank(found: Finding) -> int:
-    """What may explain others has a lower rank; what is not a fault has the highest."""
+    """A finding that may explain others has a lower rank; one that is not a fault the highest."""
     if found.severity == INFO:
         return len(_RANKS) + 1
     return _RANK_OF.get(found.kind, len(_RANKS))
@@ -153,7 +153,7 @@ def _explains(first: Finding, later: Finding) -> bool:
     if _of_log(first):
         return _explained_by_log(first, later)
     if first.kind in _STATE_LOST:
-        # Whatever was to be compared with that state, or found by it.
+        # Everything that was to be compared with that state, or found through it.
         return later.kind in _STATE_LOST | _BY_LOG | _ORPHANS | {"manifest_off_log", "not_audited"}
     if first.kind in ("slice_contradicts_log", "bytes_differ"):
         if later.kind in _OFF_LOG:
@@ -185,7 +185,7 @@ def _explains_in_object(first: str, later: str) -> bool:
 
 
 def _group(found: Finding) -> int | None:
-    """Whose a finding is; an object's name tells it too."""
+    """The group of a finding; an object's name shows it too."""
     return getattr(_parsed(found), "group", None) if found.group is None else found.group
 
 

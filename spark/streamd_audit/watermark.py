@@ -1,8 +1,8 @@
-"""How far an audit has judged, so that the next one need not begin at the beginning.
+"""How far an audit has judged, so that the next one need not start at the beginning.
 
-A watermark is saved by an audit that found nothing: what it judged is known to be good, as long as
-the log still has the same chain there. An incremental audit begins with the newest state that is
-not after the watermark, takes its rows as they are, and judges the log after it.
+An audit that found nothing saves a watermark: what it judged is known to be good, as long as the
+log still has the same chain there. An incremental audit begins with the newest state that is not
+after the watermark, takes its rows as they are, and judges the log after it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Watermark:
 
 
 def read_watermark(directory: Path) -> Watermark | None:
-    """None when there is none. Raises `NotRun` for a file that is something else."""
+    """None if there is none. Raises `NotRun` for a file that is something else."""
     path = directory / _NAME
     try:
         return Watermark(**json.loads(path.read_text()))
@@ -39,7 +39,7 @@ def read_watermark(directory: Path) -> Watermark | None:
 
 
 def write_watermark(directory: Path, mark: Watermark) -> None:
-    """Replace the one there; a reader finds the old or the new one whole."""
+    """Replace the existing one; a reader finds the old or the new one whole."""
     path = directory / _NAME
     new = path.with_suffix(".new")
     new.write_text(json.dumps(asdict(mark), indent=2) + "\n")
@@ -47,9 +47,9 @@ def write_watermark(directory: Path, mark: Watermark) -> None:
 
 
 def begins_after(options: Options, cluster: str) -> tuple[int | None, Watermark | None]:
-    """The index after which the log is to be judged, and the watermark that says so.
+    """The index after which to judge the log, and the watermark that says so.
 
-    Raises `NotRun` when ``--since last`` has no audit to go on from.
+    Raises `NotRun` when ``--since last`` has no earlier audit to continue.
     """
     if options.since != LAST:
         return (None if options.since is None else int(options.since)), None
@@ -64,10 +64,10 @@ def begins_after(options: Options, cluster: str) -> tuple[int | None, Watermark 
 
 
 def base_index(states: Iterable[int], first: int, since: int | None) -> int | None:
-    """As of which entry the replay begins, of those that there are `states` of.
+    """The entry as of which the replay begins, of those that have `states`.
 
-    None is the empty state before entry 1. `first` is the first entry that the archive has. Raises
-    `NotRun` when no state joins the log.
+    None is the empty state before entry 1. `first` is the archive's first entry. Raises `NotRun`
+    when no state joins the log.
     """
     if since is None and first <= 1:
         return None

@@ -1,7 +1,7 @@
 """One stream's records, in their order: from the log, from packs, and from a state's own rows.
 
-Rows come sorted by stream id and first record, so that all that has to be kept is a window of
-digests: from the earliest record of a slice that waits for the log to its last.
+Rows come sorted by stream id and first record, so only a window of digests has to be kept: from the
+earliest record of a slice that waits for the log to its last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from streamd_audit.findings import Finding, finding
 from streamd_audit.replay.run import Appended, decode_appended
 
-# What a row is, in the order in which rows of the same place come.
+# The kind of a row; rows of the same place come in this order.
 STREAM, APPEND, SLICE, HOT = range(4)
 _DIGEST_BYTES = 16
 encode_counts = msgspec.msgpack.Encoder().encode
@@ -29,11 +29,11 @@ class Row(NamedTuple):
     """Records from `start_record` to before `end_record` of a stream id.
 
     STREAM comes first: a state must have the records from `start_byte` to `end_record`, and the log
-    need not have those before `end_byte`, which were there before it; `start_record` is -1. An
-    APPEND stands for some, one after the other; a SLICE has its `object`, and `is_newest` unless
-    only an older state, or nothing but the log, refers to it. HOT rows are a state's own. `appends`
-    are in MessagePack a `run.Appended` of an APPEND, and of others how many records each append
-    had, nothing if one each. `digests` are 16 bytes a record, None where they cannot be read.
+    may lack those before `end_byte`, which existed before it; `start_record` is -1. An APPEND
+    stands for several, one after the other. A SLICE has its `object`, and `is_newest` unless only
+    an older state, or nothing but the log, refers to it. HOT rows are a state's own. `appends` is a
+    `run.Appended` in MessagePack for an APPEND; for others it is how many records each append had,
+    empty if one each. `digests` are 16 bytes per record, None if they cannot be read.
     """
 
     group: int
@@ -64,7 +64,7 @@ ROWS_DDL = (
 def judge_streams(rows: Iterable[Row], cluster: str, *, has_log: bool) -> Iterator[Finding]:
     """Judge whole streams; `rows` are sorted by group, stream id, first record, and kind.
 
-    Without a log to compare with, only the references are judged by one another.
+    Without a log to compare with, the references are only compared with one another.
     """
     stream: _Stream | None = None
     for row in rows:
@@ -79,7 +79,7 @@ def judge_streams(rows: Iterable[Row], cluster: str, *, has_log: bool) -> Iterat
 
 @dataclass
 class _Known:
-    """What a state says of a stream."""
+    """What a state says about a stream."""
 
     name: str | None
     tail: int
@@ -115,7 +115,7 @@ class _Stream:
                 self._waiting.append(row)
 
     def finish(self) -> Iterator[Finding]:
-        """What was found, one finding of each kind; to be called after the last row."""
+        """The findings, one of each kind; call it after the last row."""
         self._compare(None)
         known = self._known
         if known is not None and self._covered < known.tail:
@@ -178,7 +178,7 @@ class _Stream:
             self._compare(self._end)
 
     def _forget(self, until: int) -> None:
-        """Let go of what no slice will ask for: those to come begin at `until` or later."""
+        """Forget the records that no slice will ask for: later slices begin at `until` or after."""
         until = min([until, *(row.start_record for row in self._waiting)])
         at = bisect_right(self._starts, (until, -1, -1))
         if at and (at == len(self._starts) or self._starts[at][0] > until):
@@ -189,7 +189,7 @@ class _Stream:
         self._first = until
 
     def _compare(self, reached: int | None) -> None:
-        """Compare the slices that the log has reached, all of them when it goes no further."""
+        """Compare the slices that the log has reached; all of them if it goes no further."""
         left = []
         for row in self._waiting:
             if reached is not None and row.end_record > reached:
@@ -204,7 +204,7 @@ class _Stream:
             return
         known = self._known
         if known is None and not self._has_appends:
-            return  # the parts of a blob, or a stream that is deleted by now
+            return  # the parts of a blob, or a stream that has been deleted
         before_log = self._logged_from if known is None else known.before_log
         first = max(row.start_record, before_log)
         if first >= row.end_record:
@@ -292,12 +292,12 @@ class _Stream:
 
 
 def finding_with(found: Finding, text: str) -> Finding:
-    """The same finding with another text of what was found."""
+    """The same finding with another text for `found`."""
     return Finding(**{**vars(found), "found": text})
 
 
 def _counts(row: Row) -> list[int]:
-    """How many records each append brought that is in a slice."""
+    """How many records each append brought to a slice."""
     counts = decode_counts(row.appends) if row.appends else []
     return counts or [1] * (row.end_record - row.start_record)
 

@@ -1,7 +1,7 @@
 """One pack: its bytes, and the slices that states refer to.
 
-A pack whose digest is not the one in its name is looked at until it is plain what happened to it:
-the same wrong digest stands for a flipped bit and for a pack of another cluster.
+A pack whose digest differs from the one in its name is examined until it is clear what happened:
+the same wrong digest can mean a flipped bit or a pack of another cluster.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Held(NamedTuple):
 
 @dataclass
 class JudgedPack:
-    """`held` has one of each reference, in their order."""
+    """`held` has one element for each reference, in the same order."""
 
     findings: list[Finding]
     held: list[Held]
@@ -101,8 +101,7 @@ class _Judge:
         )
 
     def slice(self, ref: SliceRef) -> tuple[str | None, Held]:
-        """What is wrong with a slice, by the kind of finding that it would be, and what it
-        holds."""
+        """What is wrong with a slice, as the kind of its finding, and what the slice holds."""
         view = self._view[ref.offset : ref.offset + ref.length]
         try:
             found = read_slice(view)
@@ -121,7 +120,7 @@ class _Judge:
         return None, Held(record_digests(chunk.lengths, chunk.data), chunk.appends)
 
     def slices(self, refs: Sequence[SliceRef], wrong: Sequence[tuple[SliceRef, str]]) -> None:
-        """Tell what is wrong with slices that are referred to."""
+        """Report what is wrong with the slices that are referred to."""
         walked = {crc: offset for offset, crc in self._walk()}
         is_other = (
             len(wrong) == len(refs)
@@ -150,7 +149,7 @@ class _Judge:
 
     def _slice_finding(self, ref: SliceRef, why: str, is_shifted: bool) -> None:
         if is_shifted and why == "slice_damaged":
-            return  # what lies here begins elsewhere
+            return  # the slice that is here begins elsewhere
         found = "bytes of another CRC-32C"
         if why == "slice_altered":
             found = "a slice of other records"
@@ -170,7 +169,7 @@ class _Judge:
         return f"records {first} to {end} of stream id {found.stream_id}"
 
     def aside(self, digest: str) -> None:
-        """Tell what is wrong with a pack in which every slice that is referred to is right."""
+        """Report what is wrong with a pack in which every slice that is referred to is right."""
         problem = self._problem()
         expected, found = f"SHA-256 {self._named.digest}", f"SHA-256 {digest}"
         if problem is None:
@@ -182,7 +181,7 @@ class _Judge:
             self.add(kind, expected=expected, found=problem.detail)
 
     def numbers(self) -> None:
-        """Tell of a pack that is whole, under the name of another."""
+        """Report a whole pack under the name of another."""
         problem = self._problem()
         if problem is not None:
             kind = "format_unknown" if problem.kind == UNKNOWN_VERSION else "pack_damaged"
@@ -197,11 +196,11 @@ class _Judge:
             )
 
     def is_whole(self) -> bool:
-        """Whether this is a pack from head to end, of whatever slices."""
+        """Whether this is a pack from head to end, whatever its slices."""
         return self._problem() is None
 
     def _problem(self) -> Damaged | None:
-        """What is wrong besides the slices that are referred to."""
+        """What is wrong apart from the slices that are referred to."""
         try:
             _, refs = read_pack(self._content)
         except Damaged as damaged:

@@ -1,4 +1,4 @@
-"""Reading packs, each once and whole, by the tasks that judge them."""
+"""Reads packs, each once and whole, in the tasks that judge them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from streamd_audit.store import Store, open_store
 _TASK_BYTES = 128 * 1024 * 1024
 _MAX_TASKS = 4096
 
-# Of findings, which are JSON in `found`, and of packs, which have `slices` that were read, unless a
-# former audit has judged them (`is_judged`).
+# Rows of findings, as JSON in `found`, and of packs, with the number of `slices` that were read,
+# unless an earlier audit has judged them (`is_judged`).
 FINDING, PACK = -1, -2
 PASSED_DDL = f"{ROWS_DDL}, size long, state long, is_judged boolean, slices long, found string"
 _PASSED = arrow_schema(PASSED_DDL)
@@ -58,7 +58,7 @@ def read_packs(context: Context, refs: DataFrame, judged: Mapping[int, int]) -> 
 
 
 def findings_in(passed: DataFrame, rows: DataFrame) -> DataFrame:
-    """Findings among what was read; `rows` of `said.SAID_DDL` name the streams."""
+    """The findings among the rows; rows of `said.SAID_DDL` name the streams."""
     parsed = F.from_json("found", FINDINGS_DDL).alias("finding")
     found = passed.where(f"what = {FINDING}").select(parsed).select("finding.*")
     names = rows.where("said = 'stream'").select("group", "stream_id", "name")
@@ -123,7 +123,7 @@ class _Reader:
         ]
 
     def _of_footer(self, pack: Ref, content: bytes) -> list[Ref]:
-        """A pack's own account of its slices, which no state has yet."""
+        """A pack's own list of its slices, which no state has yet."""
         try:
             _, refs = read_pack(content)
         except Damaged:
@@ -158,7 +158,7 @@ def _ref(row: Ref) -> SliceRef:
 
 
 def _unread(pack: Ref, slices: list[Ref]) -> list[dict[str, Any]]:
-    """Slices of which nothing but the references is known."""
+    """Slices of which only the references are known."""
     return [{**_row(pack, row), "digests": None, "appends": None} for row in slices]
 
 

@@ -1,4 +1,4 @@
-"""Which packs and slices must be there: what states refer to, and the log after them."""
+"""Which packs and slices must exist: what states refer to, and the log after them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from streamd_audit.replay import scan
 from streamd_audit.replay.whole import account_of, scanned
 from streamd_audit.states import State
 
-# A pack or a slice that a state refers to, a pack that only the log made, or forgot. Of a pack
-# `name` is the object.
+# A pack or a slice that a state refers to, or a pack that only the log made or forgot. `name` is
+# the pack's object.
 PACK, SLICE, MADE, FORGOTTEN = "pack", "slice", "made", "forgotten"
 REF_DDL = (
     "said string, `group` int, term long, number long, state long, is_newest boolean, "
@@ -51,11 +51,11 @@ def references(context: Context, rows: DataFrame, newest: Mapping[int, State]) -
 def packs_of(
     rows: Iterable[Ref], judged: Mapping[int, int]
 ) -> Iterator[tuple[Ref | None, list[Ref]]]:
-    """The packs of one group, term and number, of which there is one as a rule, and the slices in
-    them that states refer to, each once; slices of no known pack come with None.
+    """The packs of one group, term and number, normally one, and the slices in them that states
+    refer to, each once; slices of unknown packs come with None.
 
-    A pack's `state` is the newest that refers to it, None where only the log does. Packs of which
-    a state in `judged` has every slice need not be read again (`is_judged`).
+    A pack's `state` is the newest that refers to it, None if only the log does. Packs of which a
+    state in `judged` has every slice need not be read again (`is_judged`).
     """
     packs: dict[tuple[str, int], Ref] = {}
     made: dict[str, Ref] = {}

@@ -1,4 +1,4 @@
-"""What states say of packs, slices and streams, as rows."""
+"""What states say about packs, slices and streams, as rows."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _OF_EVERY_STATE = ("slice", "pack")
 
 
 def said_rows(context: Context, newest: Mapping[int, State]) -> DataFrame:
-    """Slices and packs of every state; streams and their own records of the newest. What cannot be
-    read is `said` to be ``damaged``, with what is wrong as `name`."""
+    """Slices and packs of every state; streams and their own records of the newest. Rows that
+    cannot be read have ``damaged`` in `said` and the reason in `name`."""
     is_newest = F.lit(False)
     for state in newest.values():
         is_newest = is_newest | F.col("object").startswith(state.pieces(context.cluster))
@@ -119,7 +119,7 @@ def _said(row: Row) -> dict[str, Any] | None:
 
 
 def totals(context: Context, rows: DataFrame, newest: Mapping[int, State]) -> DataFrame:
-    """Totals that are not the sums of what they count: of the newest state."""
+    """Totals in the newest state that differ from the sums of what they count."""
     cluster = context.cluster
     mine = rows.where("is_newest")
     is_slice = F.col("said") == "slice"
@@ -169,7 +169,7 @@ def totals(context: Context, rows: DataFrame, newest: Mapping[int, State]) -> Da
 
 
 def damaged_rows(context: Context, rows: DataFrame) -> DataFrame:
-    """Findings of pieces and rows that cannot be read; of rows, one for each piece."""
+    """Findings about pieces and rows that cannot be read; for rows, one per piece."""
     cluster = context.cluster
     damaged = rows.where("said = 'damaged'").withColumn("damage", F.substring_index("name", ":", 1))
     told = damaged.groupBy("group", F.col("state").alias("index"), "object", "damage").agg(

@@ -58,7 +58,7 @@ SESSION_EVENTS = (
 )
 REFUSED = "`group` int, index long, position int, result string"
 
-# What is told of a node: a state's session and its packages, a session opened, a package.
+# The kind of a row about a node: a state's session and its packages, a session opened, a package.
 _KNOWN, _REMEMBERED, OPENED, _PACKAGE = range(4)
 
 
@@ -182,7 +182,7 @@ def of_states(batches: Batches) -> Rows:
 
 
 def join_components(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Of each node the one that stands for all that it is joined with; all pairs in one task."""
+    """For each node the one that represents all nodes joined with it; all pairs in one task."""
     held = [[batch.column(name).to_numpy() for name in ("one", "other")] for batch in batches]
     if not held:
         return
@@ -272,7 +272,8 @@ BEGUN = 7
 
 
 def judge_buckets(until: Mapping[int, int | None]) -> ArrowMap:
-    """What buckets make of commands; and each bucket that is there as of the entries `until`."""
+    """The outcomes of commands on buckets; and each bucket that exists as of the entries
+    `until`."""
 
     @_makes(BUCKETS)
     def judge(batches: Batches) -> Rows:

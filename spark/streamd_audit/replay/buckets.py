@@ -1,8 +1,8 @@
-"""One bucket: whether it is there, and how many streams it counts (docs/buckets.md).
+"""One bucket: whether it exists, and how many streams it counts (docs/buckets.md).
 
-Scopes are replayed as if every bucket were there, for clients make streams where buckets are. What
-was made and ended then tells when buckets were there, and commands that met none are replayed
-knowing it.
+Scopes are replayed as if every bucket existed, because clients make streams where buckets are. What
+was made and ended then shows when buckets existed, and commands that found none are replayed with
+that knowledge.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from streamd_audit.replay.results import BUCKET_NOT_FOUND, CREATED, DELETED
 
 BUCKET_EXISTS, BUCKET_NOT_EMPTY = "bucket-exists", "bucket-not-empty"
 
-# What happens in a bucket, in the order in which those of one command are told. A command asks
-# whether the bucket is there; a row of a stream is made, hidden (only its forks keep it), removed.
+# What happens in a bucket; the events of one command come in this order. A command asks whether the
+# bucket exists; a row of a stream is made, hidden (only its forks keep it), removed.
 ASKED, BUCKET_CREATED, BUCKET_DELETED, MADE, HIDDEN, REMOVED, HIDDEN_REMOVED = range(7)
 
 
 class Bucket:
-    """Told of all that happens in the bucket, in the order of the log."""
+    """Follows everything that happens in the bucket, in the order of the log."""
 
     __slots__ = ("created_ms", "hidden", "is_there", "streams")
 
@@ -26,12 +26,12 @@ class Bucket:
         self.created_ms = self.streams = self.hidden = 0
 
     def begin(self, created_ms: int, streams: int, hidden: int) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self.is_there = True
         self.created_ms, self.streams, self.hidden = created_ms, streams, hidden
 
     def tell(self, event: int, log_ms: int) -> str | None:
-        """What becomes of the command; None of what cannot be refused."""
+        """The outcome of the command; None for an event that cannot be refused."""
         if event == ASKED:
             return None if self.is_there else BUCKET_NOT_FOUND
         if event == BUCKET_CREATED:

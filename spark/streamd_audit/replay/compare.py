@@ -1,4 +1,4 @@
-"""A scope as the log leads to it, against the rows of a state."""
+"""The result of the log for a scope, compared with the rows of a state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Producers = dict[str, tuple[int, int, int, int]]
 
 
 class Difference(NamedTuple):
-    """A fault by the names of `findings`; `entry` is the one that it can be told of."""
+    """A fault by its name in `findings`; `entry` is the one to blame."""
 
     kind: str
     key: bytes
@@ -27,7 +27,7 @@ class Difference(NamedTuple):
     found: str
 
 
-# Kinds by the refusal of an append that the state shows to have been taken.
+# Kinds by the refusal of an append that the state shows to have been accepted.
 _TAKEN = {
     results.STREAM_CLOSED: "append_after_close",
     results.SEQ_GAP: "producer_gap",
@@ -41,7 +41,7 @@ _TAKEN = {
 def differences(
     scope: Scope, rows: dict[bytes, StreamRow], producers: dict[int, Producers]
 ) -> Iterator[Difference]:
-    """What a state has otherwise than the log leads to, one difference for a stream."""
+    """Where a state differs from the log's result, one difference per stream."""
     for key, row in rows.items():
         stream = scope.streams.get(key)
         if stream is not None and stream.id is None:
@@ -104,7 +104,7 @@ def _of_stream(stream: Stream, row: StreamRow, producers: Producers) -> Differen
 
 
 def _of_tail(stream: Stream, row: StreamRow) -> Difference:
-    """A tail that is another; most often an append made the difference, or all from one on."""
+    """A tail that differs; usually one append made the difference, or all from one on."""
     expected, found = _tail(stream), _tail(row)
     more = row.records - stream.records, row.size - stream.size
     kind, entry = "tail_differs", None
@@ -121,7 +121,7 @@ def _of_tail(stream: Stream, row: StreamRow) -> Difference:
 
 
 def _that_come_to(appends: Iterable[Ending], what: tuple[int, int]) -> Ending | None:
-    """The one append with so many records and bytes, or the first of those to the end."""
+    """The one append with so many records and bytes, or the first of those up to the end."""
     records = size = 0
     for one in reversed(list(appends)):
         records, size = records + one[2], size + one[3]

@@ -1,4 +1,4 @@
-"""Which streams can influence one another: those that are joined by forks."""
+"""Which streams can influence one another: those joined by forks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def components(left: Numbers, right: Numbers) -> tuple[Numbers, Numbers]:
-    """For each number in the pairs the lowest one that pairs lead to from it, by pointer jumping.
+    """For each number in the pairs, the lowest one that pairs lead to from it, by pointer jumping.
 
-    The numbers are sorted, each there once. The rounds are the logarithm of the longest path, so
-    a chain of forks costs no more than a crowd.
+    The numbers are sorted and unique. The rounds are the logarithm of the longest path, so a chain
+    of forks costs no more than a crowd.
     """
     nodes, places = np.unique(np.concatenate([left, right]), return_inverse=True)
     one, other = np.split(places.astype(np.int64), 2)
@@ -22,7 +22,7 @@ def components(left: Numbers, right: Numbers) -> tuple[Numbers, Numbers]:
         low = np.minimum(roots[one], roots[other])
         found = roots.copy()
         for ends in (one, other):
-            # The root of a tree that another touches hangs below the lower of the two.
+            # The root of a tree that touches another one goes below the lower of the two.
             np.minimum.at(found, roots[ends], low)
             np.minimum.at(found, ends, low)
         while True:

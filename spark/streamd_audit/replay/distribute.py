@@ -1,7 +1,7 @@
-"""The replay of a whole log in Spark: nothing of it is ever in one place.
+"""The replay of a whole log in Spark: the log is never in one place.
 
-What is collected are counts, and kinds of commands. Which streams are joined by forks is found in
-one task, which holds sixteen bytes for each fork.
+Only counts and kinds of commands are collected. One task finds which streams are joined by forks;
+it holds sixteen bytes for each fork.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from streamd_audit.arrow import map_in_arrow
 from streamd_audit.replay import batches, run, scan
 
-# A log that is whole is done after two rounds; one that is not need never be.
+# An intact log is done after two rounds; a damaged one might never be.
 MAX_ROUNDS = 8
 
 _PLACE = ["group", "index", "position"]
@@ -31,11 +31,11 @@ _SCOPES = ["scope", *_PLACE, "op", "body"]
 
 @dataclass(frozen=True)
 class Plan:
-    """Of one group: the state that the replay begins with (None: before entry 1) and the one that
-    it is compared with, by their indexes; what the first one's header and the log say.
+    """The plan of one group: the state with which the replay begins (None: before entry 1) and the
+    one with which it is compared, by their indexes; what the first one's header and the log say.
 
     `bases` are what recoveries added to ids in ETags, each from an index on. `members` are the
-    nodes that the entries of these indexes, rising, leave in the cluster.
+    nodes that the entries with these indexes, rising, leave in the cluster.
     """
 
     before: int | None = None
@@ -47,7 +47,7 @@ class Plan:
 
 @dataclass
 class Replayed:
-    """What the log comes to.
+    """The log's result.
 
     - `appends`: group, bucket, stream, stream_id, start_record, start_byte, records, bytes,
       digests, detail: appends that took effect one after the other, where the records of the first

@@ -50,8 +50,8 @@ class Catalog:
     """The archive of one group, each kind in the order of the log."""
 
     def __init__(self, group_id: int, objects: Iterable[ObjectInfo], folder: str = "") -> None:
-        """`objects` have names that begin with the cluster's `folder`; those that do not belong to the
-        archive are ignored."""
+        """`objects` have names that begin with the cluster's `folder`; those that do not belong to
+        the archive are ignored."""
         objects = [info._replace(name=info.name.removeprefix(folder)) for info in objects]
         # When the last of them was written, in milliseconds since the epoch by the store's clock.
         self.newest_ms = max((info.modified_ms for info in objects), default=0)
