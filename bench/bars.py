@@ -17,7 +17,7 @@ _IDLE_STREAMS = 100_000
 
 @dataclass(frozen=True)
 class Bar:
-    """A limit for streamd's figure: by the peer's, or absolute where there is no peer."""
+    """A limit for streamd's figure: relative to a peer's, or absolute without a peer."""
 
     title: str
     figure: Figure
@@ -41,7 +41,7 @@ class Verdict:
 
     @property
     def met(self) -> bool | None:
-        """`None` where it was not measured."""
+        """`None` if it was not measured."""
         if self.measured is None:
             return None
         if self.bar.peer is None:
@@ -81,7 +81,7 @@ BARS = (
 
 
 def evaluate(results: Results) -> list[Verdict]:
-    """All bars, the ones that were not measured included."""
+    """All bars, including those that were not measured."""
     return [Verdict(bar, _measured(bar, results)) for bar in BARS]
 
 

@@ -1,9 +1,9 @@
 """A cluster's objects in a bucket, made by the server's own writers without a server.
 
 A million entries through a node would be a million turns of its loop. Here the log is written as a
-leader would have written it, applied by the machine, and flushed, archived and snapshotted by what
-flushes, archives and snapshots in a node; only the waiting is left out. What comes out cannot be
-told from a cluster's own folder.
+leader would have written it, applied by the machine, and flushed, archived and checkpointed by the
+code that does so in a node; only the waiting is left out. The result cannot be distinguished from a
+cluster's own folder.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BEGIN_MS = 1_760_000_000_000
 _DAYS = 10
 _DAY_MS = 86_400_000
 _BUCKETS = 10
-# As many streams are written to at a time, and each of them so often before another begins.
+# How many streams are written to at a time, and how often each before another begins.
 _ACTIVE = 64
 _APPENDS = 100
 _JSON = "application/json"
@@ -88,7 +88,7 @@ def write_bucket(store: ObjectStore, directory: Path, shape: Shape, *, seed: int
 
 
 class _Appended(NamedTuple):
-    """What of a stream is in no pack yet."""
+    """The part of a stream that is in no pack yet."""
 
     stream_id: int
     start_record: int
@@ -213,8 +213,8 @@ class _Cluster:
         self._store_state(drop_chunks=True)
 
     def _store_state(self, *, drop_chunks: bool) -> None:
-        """Without chunks that are in the cold store: as a node drops them, but before a disk has
-        taken them."""
+        """Leaves out chunks that are in the cold store: as a node evicts them, but before a disk
+        has stored them."""
         rows = self._state.begin_flush()
         if drop_chunks:
             rows = [row for row in rows if row[0][:1] != keys.CHUNK]
@@ -222,7 +222,7 @@ class _Cluster:
         self._state.end_flush()
 
     def _archive(self) -> None:
-        """Put the segment there is, and have the log say so."""
+        """Put the present segment, and record that in the log."""
         self._put(self._segment.finish())
         place = self._segment.last
         self._segment = SegmentWriter(GROUP_ID, place, self._cluster_id)
@@ -263,8 +263,8 @@ class _Cluster:
 
 
 def _workload(shape: Shape, random: Random) -> Iterator[tuple[int, Command]]:
-    """Commands, each with the milliseconds since the one before: runs of agents, some dozens at a
-    time, each in a stream that is closed in the end."""
+    """Commands, each with the milliseconds since the previous one: runs of agents, some dozens at a
+    time, each in a stream that is closed at the end."""
     size = shape.megabytes * MIB // shape.entries
     pause_ms = _DAYS * _DAY_MS // shape.entries
     runs = [_run(random, number, size) for number in range(_ACTIVE)]

@@ -1,4 +1,5 @@
-"""A small HTTP/1.1 client over one kept-alive socket: little enough not to be what is measured."""
+"""A small HTTP/1.1 client over one kept-alive socket: so little that it does not affect the
+figures."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _RECEIVE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Answer:
-    """A response; its body was counted and let go."""
+    """A response; its body was counted and dropped."""
 
     status: int
     headers: Mapping[str, str]

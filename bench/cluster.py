@@ -92,7 +92,7 @@ class Node:
             connection.close()
 
     def status(self) -> dict[str, Any]:
-        """What it says of itself; empty when it does not answer."""
+        """The node's own status; empty when it does not answer."""
         code, answer = self.ask("/cluster/status")
         return dict(answer) if code == 200 else {}
 
@@ -139,7 +139,7 @@ class Trio:
         node.start(self._routes)
 
     def leader(self) -> Node:
-        """Wait for the leader of the latest term that anybody knows of."""
+        """Wait for the leader of the latest term that any node knows."""
         found: list[Node] = []
 
         def is_led() -> bool:
@@ -302,7 +302,7 @@ def _appends_since(appenders: Sequence[Appender], moment: float) -> bool:
 
 
 def lagging_follower(trio: Trio, records: int, duration_s: float) -> list[Row]:
-    """The leader's rate while a follower that missed so many appends gets a snapshot."""
+    """The leader's rate while a follower that missed this many appends gets a snapshot."""
     leader = trio.leader()
     lagging = trio.followers()[0]
     whole = rate(leader, 64, duration_s)

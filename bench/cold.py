@@ -144,7 +144,7 @@ class Bench:
         return size / 1e6 / (time.perf_counter() - started)
 
     def _until_cold(self, server: ServerProcess, *, dropped: bool) -> None:
-        """Wait until everything is in the cold store, and dropped if it is to be."""
+        """Wait until everything is in the cold store, and evicted if it is to be."""
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
             with urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:

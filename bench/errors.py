@@ -2,7 +2,7 @@
 
 
 class BenchError(Exception):
-    """The measurement cannot go on; the message says what a person can do."""
+    """The measurement cannot continue; the message says what a person can do."""
 
 
 class ToolMissing(BenchError):

@@ -1,5 +1,5 @@
-"""What clients of all nodes see of it when the leader is killed: none of them is at its end, and
-each append is to be there once."""
+"""What clients of all nodes see when the leader is killed: each of them keeps going, and each
+append must be there once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Appender:
     content_type: str
     name: str
     acknowledged: list[tuple[float, bytes]] = field(default_factory=list)
-    # What other answers there were, by their code, and broken connections.
+    # The number of other answers, by their code, and of broken connections.
     others: Counter[str] = field(default_factory=Counter)
     running: bool = True
 
@@ -74,7 +74,7 @@ def longest_gap_s(appenders: Sequence[Appender], since: float) -> float:
 
 
 def records_at(port: int, target: str) -> Counter[bytes]:
-    """All records of the stream, as a node has them, and how often each is there."""
+    """All records of the stream, as a node has them, and how often each occurs."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
     content, offset = b"", "-1"
     while True:

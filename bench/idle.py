@@ -44,9 +44,10 @@ def idle_streams(trial: Trial) -> Values:
 
 
 def _create(trial: Trial, server: ServerProcess, prefix: str) -> int:
-    """Create the streams <prefix>0, <prefix>1, …; how many there are when all is done or time up.
+    """Create the streams <prefix>0, <prefix>1, …; returns how many exist when all are created or
+    the time is up.
 
-    Not with wrk: it sleeps through its whole duration, however early its script wants to stop.
+    Does not use wrk: it sleeps through its whole duration, however early its script wants to stop.
     """
     created = 0
     deadline = time.monotonic() + _CREATE_LIMIT_S

@@ -1,4 +1,4 @@
-"""What measurements of streamd alone share: where they write, and how their figures are told."""
+"""What measurements of streamd alone share: where they write, and how they report figures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Line:
 
 @contextmanager
 def own_directory(data_dir: Path, prefix: str, *, needs_wrk: bool = True) -> Iterator[Path]:
-    """A directory for one run of a command, whose errors are told as commands tell them."""
+    """A directory for one run of a command, with its errors reported as commands report them."""
     try:
         if needs_wrk:
             wrk.require()

@@ -15,7 +15,7 @@ _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 
 @dataclass(frozen=True)
 class Cores:
-    """One core for the server and another for the load; `None` where that cannot be had."""
+    """One core for the server and another for the load; `None` if that is impossible."""
 
     server: int | None
     load: int | None

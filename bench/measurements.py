@@ -36,7 +36,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class _Load:
-    """What wrk shall do: the same in the warm-up and in the run."""
+    """What wrk does: the same in the warm-up and in the run."""
 
     target: str
     connections: int = _CONNECTIONS
@@ -95,7 +95,7 @@ def _append_500(trial: Trial) -> Values:
 
 
 def _create(trial: Trial) -> Values:
-    # Other names in the warm-up: to create a stream again is another, cheaper request.
+    # Other names in the warm-up: creating a stream again is a different, cheaper request.
     warm, new = (
         _Load("/", script="create.lua", arguments=(trial.target(prefix),))
         for prefix in ("warm-", "new-")

@@ -21,7 +21,7 @@ _POLL_S = 0.005
 
 
 def free_port() -> int:
-    """A port on which nobody listens at the moment."""
+    """A port on which no process listens at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -46,10 +46,10 @@ class ServerProcess:
             )
 
     def wait_until_answering(self, target: str, *, accept_missing: bool) -> float:
-        """Poll `target` until it is there; return the seconds since the start.
+        """Poll `target` until it exists; return the seconds since the start.
 
-        With `accept_missing`, a 404 will do: the server answers. Raises `BenchError` if the
-        server ends or stays silent.
+        With `accept_missing`, a 404 suffices: the server answers. Raises `BenchError` if the server
+        ends or stays silent.
         """
         accepted = {200, 404} if accept_missing else {200}
         deadline = self.started_at + _START_TIMEOUT_S
@@ -67,7 +67,7 @@ class ServerProcess:
         return self._memory_mb("VmRSS:")
 
     def peak_mb(self) -> float | None:
-        """The most it ever had resident, in MB (10^6 bytes), where the system tells."""
+        """The most memory it ever had resident, in MB (10^6 bytes), if the system tells."""
         return self._memory_mb("VmHWM:")
 
     def own_mb(self) -> float | None:

@@ -38,7 +38,7 @@ class Setting:
 
 
 def markdown(results: Results, setting: Setting) -> str:
-    """Both tables and what belongs under them."""
+    """Both tables and the notes below them."""
     parts = [
         figures_table(results, list(setting.versions)),
         "",

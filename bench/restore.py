@@ -1,10 +1,9 @@
 """How fast a cluster comes back from the cold store alone.
 
-``python -m bench.restore [messages]`` has a node take messages (a million, unless told otherwise;
-100 bytes each, over a thousand streams), which it flushes and archives as it always does, into a
-directory, or with ``--minio`` into one of those. Then its data is deleted, and ``streamd restore``
-is timed, from its start to its end: once from the newest snapshot, and once without any, so that
-the whole log is replayed.
+``python -m bench.restore [messages]`` gives a node messages (a million, unless told otherwise; 100
+bytes each, over a thousand streams), which it flushes and archives as usual, into a directory, or
+with ``--minio`` into a MinIO. Then its data is deleted, and ``streamd restore`` is timed from start
+to end: once from the newest checkpoint, and once without any, so that the whole log is replayed.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _LOOK_S = 0.05
 
 
 class Restoration(NamedTuple):
-    """How long the command took, what it said, and the most memory it had."""
+    """How long the command took, its answer, and the most memory it had."""
 
     took_s: float
     told: dict[str, int]
@@ -107,9 +106,9 @@ def restore(base: Path, name: str, config: ColdConfig, *choice: str) -> Restorat
 
 
 def _peak_mib(pid: int) -> float:
-    """The most memory that a process has had since it began to be this program.
+    """The most memory that a process has had since it became this program.
 
-    The system's account of a child that ended would count what this process had when it was forked.
+    The system's account of an ended child would count what this process had when it was forked.
     """
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -50,6 +50,6 @@ class Results:
         return ours / theirs
 
     def remark(self, text: str) -> None:
-        """Keep something that a reader of the table must know; said once only."""
+        """Keep something that a reader of the table must know, once."""
         if text not in self.remarks:
             self.remarks.append(text)

@@ -1,9 +1,9 @@
 """`python -m bench.spark`: how fast the audit is, and streams in Spark.
 
-Rates are compared within one run. The audit beside Spark tasks that only read and hash the same
-objects; a machine of two cores beside one of a single core, on which the object store runs as well;
-a bucket of which one stream has half beside one where all have the same; and what Spark writes
-beside a client that does nothing else.
+Rates are compared within one run: the audit with Spark tasks that only read and hash the same
+objects; a machine of two cores with one of a single core, on which the object store runs as well; a
+bucket in which one stream has half of the bytes with one in which all have the same; and what Spark
+writes with a client that does nothing else.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Bench:
         self._two = sorted(os.sched_getaffinity(0))[:2]
 
     def part(self, name: str) -> Iterator[Line]:
-        """The figures of a part; one that fails has a missed bar, and leaves the others theirs."""
+        """The figures of a part; a part that fails has a missed bar, and does not affect the
+        others."""
         try:
             yield from getattr(self, name)()
         except RunFailed as error:

@@ -1,7 +1,7 @@
 """What `bench.spark` times, each in a process of its own with a driver of 1 GiB.
 
-``python -m bench.spark_jobs NAME MASTER ARGUMENT…`` prints one line of JSON: how long it took from
-when the session was there, what it went through, and the most memory the driver ever had.
+``python -m bench.spark_jobs NAME MASTER ARGUMENT…`` prints one line of JSON: how long it took once
+the session was ready, how much it processed, and the most memory the driver ever had.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def write(
         F.concat(F.lit(f"{bucket}/s"), F.col("id") % int(streams)).alias("stream"),
         F.rpad(F.col("id").cast("string"), int(size), "x").cast("binary").alias("record"),
     )
-    # What the client sends is made before its time begins, too. Spark takes longer to pad a row
-    # than to write it.
+    # The client's data, too, is made before its time begins. Spark takes longer to pad a row than
+    # to write it.
     rows.cache().count()
     # The first write of a session starts a Python worker for each core; the client runs already.
     some = rows.where("crc32(record) % 100 = 0")
@@ -146,7 +146,7 @@ def _peak_mb(pid: int | str) -> float:
 
 def _cpu_s() -> float:
     """Processor time of this process and of all that it started, in seconds: on a busy machine it
-    tells more than a clock."""
+    says more than a clock."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

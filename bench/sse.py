@@ -78,8 +78,8 @@ class Subscribers:
     def publish(self) -> list[float]:
         """Append one message; return each subscriber's latency in ms.
 
-        The clock starts before the first byte of the POST is sent, and a subscriber
-        that has the message is read at once, be the POST answered or not.
+        The clock starts before the first byte of the POST is sent, and a subscriber that has the
+        message is read at once, whether the POST was answered or not.
         """
         self._keep_writer()
         self._selector.register(self._writer, selectors.EVENT_READ, None)
@@ -104,7 +104,7 @@ class Subscribers:
         return latencies
 
     def rest(self) -> None:
-        """Let the server come to rest, and take the control events that trail the data."""
+        """Let the server become idle, and take the control events that trail the data."""
         until = time.perf_counter() + _REST_S
         while (left := until - time.perf_counter()) > 0:
             for key, _ in self._selector.select(left):

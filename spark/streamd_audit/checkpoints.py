@@ -28,7 +28,7 @@ from streamd_audit.framing import (
 )
 from streamd_audit.names import ManifestName, PieceName
 
-# Of rows, before compression.
+# The size of a piece's rows before compression.
 MAX_PIECE_BYTES = 32 * 1024 * 1024
 
 _PIECE = Head(b"SDSP", "QQIIII", "a piece's head")
@@ -91,7 +91,7 @@ def read_manifest(content: Buffer) -> Manifest:
 
 
 def check_manifest_name(name: ManifestName, manifest: Manifest) -> None:
-    """Raises `Damaged` unless a manifest's name says what it says."""
+    """Raises `Damaged` unless a manifest's name agrees with its content."""
     of = manifest.of
     _check_said(
         "(group, index, snapshot)",
@@ -106,7 +106,7 @@ def read_piece_head(content: Buffer) -> PieceHead:
 
 
 def check_piece_name(name: PieceName, head: PieceHead) -> None:
-    """Raises `Damaged` unless a piece's name says what its head says."""
+    """Raises `Damaged` unless a piece's name agrees with its head."""
     _check_said(
         "(snapshot, number)", (head.snapshot_id, head.number), (name.snapshot_id, name.number)
     )
@@ -115,7 +115,7 @@ def check_piece_name(name: PieceName, head: PieceHead) -> None:
 def read_piece(content: Buffer) -> bytes:
     """The rows of a whole piece, which may begin and end inside a row. Raises `Damaged`.
 
-    Whether it is the piece meant, the digest in the manifest tells.
+    The digest in the manifest tells whether it is the right piece.
     """
     head = read_piece_head(content)
     body = memoryview(content)[_PIECE.size :]
@@ -125,7 +125,7 @@ def read_piece(content: Buffer) -> bytes:
     if zstd_frame_size(body) != len(body):
         raise Damaged(TOO_LONG, "there is more in a piece than its rows")
     try:
-        # As much memory as the frame says is taken before any of it is read.
+        # The decompressor allocates what the frame claims before it reads any of it.
         found = zstandard.frame_content_size(body)
         if found != head.rows_bytes:
             raise Damaged(

@@ -23,7 +23,7 @@ _START: Position = (0, 0)
 
 
 class Header(msgspec.Struct, array_like=True):
-    """What a state remembers as a whole; bytes count what lies in the cold store or does not."""
+    """The totals of a state; bytes count what is in the cold store or is not."""
 
     applied_index: int = 0
     applied_term: int = 0
@@ -62,7 +62,7 @@ class Segment(msgspec.Struct, array_like=True, gc=False, frozen=True):
 
 
 class Snapshot(msgspec.Struct, array_like=True, gc=False):
-    """What was published for all that lies before (record, byte); `digest` is SHA-256."""
+    """The snapshot published for everything before (record, byte); `digest` is SHA-256."""
 
     record: int
     byte: int
@@ -73,7 +73,7 @@ class Snapshot(msgspec.Struct, array_like=True, gc=False):
 
 
 class Stream(msgspec.Struct, array_like=True, gc=False):
-    """`records` and `size` are the tail, what a fork inherits included."""
+    """`records` and `size` are the tail, inherited records included."""
 
     stream_id: int
     settings: Settings
@@ -99,7 +99,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def earliest(self) -> Position:
-        """Where the first record is that can be read: what lies before it was trimmed."""
+        """The first record that can be read: those before it were trimmed."""
         return _START if self.snapshot is None else (self.snapshot.record, self.snapshot.byte)
 
 
@@ -128,7 +128,7 @@ class Upload(msgspec.Struct, array_like=True, gc=False):
 
 
 class ColdSlice(msgspec.Struct, array_like=True, gc=False):
-    """A slice of pack (term, number); the key says whose and where it ends."""
+    """A slice of pack (term, number); the key says whose it is and where it ends."""
 
     start_record: int
     start_byte: int
@@ -153,7 +153,7 @@ class Pack(msgspec.Struct, array_like=True, gc=False):
 
 
 class Outcome(msgspec.Struct, array_like=True, gc=False):
-    """What became of a command; `result` is a word, such as ``appended``."""
+    """The outcome of a command; `result` is a word, such as ``appended``."""
 
     result: str
     tail: Position = _START
@@ -233,7 +233,7 @@ class Row(msgspec.Struct, gc=False):
 def split_rows(parts: Iterable[Buffer]) -> Iterator[tuple[bytes, memoryview]]:
     """Key and value of each row in the rows of a checkpoint's pieces, in order.
 
-    A row may go over from one piece into the next. Raises `Damaged`.
+    A row may continue in the next piece. Raises `Damaged`.
     """
     waiting: list[Buffer] = []
     held = 0

@@ -42,7 +42,7 @@ def run(
     *,
     needs_out: bool = False,
 ) -> int:
-    """Parse a command line, run the jobs, tell the verdict; returns the exit status.
+    """Parse a command line, run the jobs, print the verdict; returns the exit status.
 
     Raises `NotRun`.
     """
@@ -53,7 +53,7 @@ def run(
 
 def _run(jobs: Mapping[str, Job], options: Options) -> int:
     spark = spark_session("audit", options.master)
-    # What fails reaches us as an exception; Spark's own account of it is a hundred lines.
+    # Failures reach us as exceptions; Spark's own report of one is a hundred lines.
     spark.sparkContext.setLogLevel("OFF")
     for attempts_left in reversed(range(_ATTEMPTS)):
         context = Context(spark, options)
@@ -83,8 +83,8 @@ def _run(jobs: Mapping[str, Job], options: Options) -> int:
 
 
 def _was_overtaken(context: Context) -> bool:
-    """Whether a state that others were compared with has been removed meanwhile, as a cluster does
-    with age: what was not read of it any more looks lost."""
+    """Whether a state used for comparison was removed meanwhile, as a cluster does with old ones:
+    the part of it that was not yet read then looks lost."""
     used = {
         (state.group, state.index)
         for state in {one.group: one for one in states_of(context)}.values()
@@ -100,7 +100,7 @@ def _was_overtaken(context: Context) -> bool:
 
 
 def _divide(context: Context) -> None:
-    """Let shuffles have as many partitions as the work is worth: rows for the audit are digests and
+    """Give shuffles as many partitions as the work is worth: rows for the audit are digests and
     heads, far less than the objects."""
     spark = context.spark
     tasks = max(spark.sparkContext.defaultParallelism, context.listing.size // _SHUFFLED_BYTES)
@@ -108,8 +108,8 @@ def _divide(context: Context) -> None:
 
 
 def judge(context: Context, jobs: Mapping[str, Job]) -> tuple[Verdict, dict[str, Any]]:
-    """Run jobs; what they found as a verdict, and their facts. Writes ``findings.parquet`` below
-    ``--out``."""
+    """Run jobs; returns their findings as a verdict, and their facts. Writes ``findings.parquet``
+    below ``--out``."""
     few: list[Finding] = []
     frames: list[DataFrame] = []
     facts_of = []
@@ -130,7 +130,7 @@ def judge(context: Context, jobs: Mapping[str, Job]) -> tuple[Verdict, dict[str,
         facts.update(tell())
     rows: Iterator[Row] = iter(())
     if found is not None and total:
-        # Few of them come in one piece: each partition fetched by itself is a job.
+        # A few findings come in one piece: each partition fetched by itself is a job.
         fetched = found.coalesce(1) if total <= _FETCHED_AT_ONCE else found
         rows = fetched.toLocalIterator()
     every = chain(few, (Finding(**row.asDict()) for row in rows))

@@ -55,10 +55,10 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
 
 class SegmentHead(msgspec.Struct, frozen=True):
-    """What a segment says of itself.
+    """The head of a segment.
 
     `previous` is the place before its first entry, `last` that of its last one. Sizes are in
-    bytes: of the entries before compression, and of all that follows the head.
+    bytes: of the entries before compression, and of everything after the head.
     """
 
     group: int
@@ -79,9 +79,9 @@ class Entry(msgspec.Struct, gc=False):
     """An entry of the log.
 
     `chain` is the value stored with it; `is_linked` says whether the entry before it and its own
-    content lead to that value. `stamp_ms` is the time that its batch was stamped with, 0 for an
-    entry without commands; `time_ms` the log's time as of it, which never goes back. The payload
-    is a view into a larger buffer: keep `bytes` of it, not the view.
+    content lead to that value. `stamp_ms` is the time in its batch, 0 for an entry without
+    commands; `time_ms` the log's time as of it, which never goes back. The payload is a view into
+    a larger buffer: keep `bytes` of it, not the view.
     """
 
     index: int
@@ -112,7 +112,7 @@ def read_head(content: Buffer) -> SegmentHead:
 
 
 def check_name(name: SegmentName, head: SegmentHead) -> None:
-    """Raises `Damaged` unless a segment's name says what its head says."""
+    """Raises `Damaged` unless a segment's name agrees with its head."""
     found = (head.group, head.first_index, head.last.index)
     said = (name.group, name.first, name.last)
     if found != said:
@@ -125,7 +125,7 @@ def check_body(head: SegmentHead, content: Buffer) -> None:
 
 
 def read_cluster(content: Buffer) -> str | None:
-    """The cluster that a whole segment names; None where an older release wrote it.
+    """The cluster that a whole segment names; None if an older release wrote it.
 
     Raises `Damaged` when the entries are not followed by exactly that.
     """
@@ -145,11 +145,11 @@ def read_entries(
 ) -> Iterator[Entry]:
     """The entries of a whole segment from `first_index` to `last_index`, in order.
 
-    An entry that breaks the chain is yielded with `is_linked` False, and the chain goes on from
+    An entry that breaks the chain is yielded with `is_linked` False, and the chain continues from
     the stored value, so that one forged entry is one finding. Up to about 1 MiB and an entry is
-    decompressed at a time. With `last_index` the rest of the segment is not looked at.
+    decompressed at a time. With `last_index` the rest of the segment is not read.
 
-    Raises `Damaged` as soon as anything else is not as the format says; the entries before that
+    Raises `Damaged` as soon as anything else deviates from the format; the entries before that
     were yielded.
     """
     head = read_head(content)
@@ -177,7 +177,7 @@ def read_entries(
                 buffer, at = source.more(buffer[at:], length), 0
             payload = buffer[at : at + length]
             at += length
-            # What is not yielded need not be proved; only its values are gone on from.
+            # Entries that are not yielded need no proof; their values only lead to the next ones.
             is_linked = index < first_index or (
                 link(chain, group, index, term, kind, payload) == stored
             )
@@ -208,7 +208,7 @@ def read_entries(
 
 
 def check_segment(content: Buffer) -> int:
-    """How many entries a segment has of which every byte is right, the chain included.
+    """The number of entries in a segment whose every byte is right, the chain included.
 
     Raises `Damaged` otherwise.
     """
@@ -221,7 +221,7 @@ def check_segment(content: Buffer) -> int:
 
 
 class _Source:
-    """The decompressed entries: as many bytes as the head says, no less and no more."""
+    """The decompressed entries: exactly as many bytes as the head says."""
 
     def __init__(self, read: Callable[[int], bytes], left: int) -> None:
         self._read = read
@@ -234,7 +234,7 @@ class _Source:
         parts: list[Buffer] = [rest]
         size = len(rest)
         while size < wanted:
-            # As much memory as is asked for is taken before any of it is read.
+            # The decompressor allocates what is asked for before it reads any of it.
             part = self._checked(min(_READ_BYTES, self._left))
             if not part:
                 raise Damaged(TOO_SHORT, "the entries have fewer bytes than the head says")
@@ -257,7 +257,7 @@ class _Source:
 
 
 def _cluster_of(tail: memoryview) -> str | None:
-    """The cluster's id in what follows the entries: a frame that zstd skips, or nothing."""
+    """The cluster's id after the entries: a frame that zstd skips, or nothing."""
     if not tail:
         return None
     if len(tail) >= _SKIPPED.size:

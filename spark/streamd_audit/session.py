@@ -15,8 +15,8 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Jobs run for minutes, and what is hot in them runs in Python: the second compiler of the JVM
-    # took half of its processor time, for code that was then run a few times.
+    # Jobs run for minutes, and their hot code is Python: the second compiler of the JVM took half
+    # of its processor time, for code that then ran a few times.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 
@@ -64,7 +64,7 @@ def _java() -> str:
 
 
 def _version(java: str) -> str:
-    """The first line that it says of itself."""
+    """The first line of its version output."""
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,4 +1,4 @@
-"""Which states the store holds, as their manifests tell."""
+"""The states in the store, as their manifests describe them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class State:
     object: str
 
     def pieces(self, cluster: str) -> str:
-        """What the names of its pieces begin with."""
+        """The prefix of the names of its pieces."""
         return f"{cluster}/{PIECES}{self.group:08x}/{self.index:016x}-{self.snapshot_id}-"
 
 
 def states_of(context: Context) -> Sequence[State]:
-    """All there are, the newest last; there are as many as retention keeps."""
+    """All states, the newest last; there are as many as retention keeps."""
     rows = manifests_of(context)
     return sorted(
         State(*(row[field.name] for field in fields(State)))
@@ -69,7 +69,7 @@ def manifest_findings(context: Context) -> list[Finding]:
 
 
 def listed_states(context: Context) -> set[str]:
-    """The names of the manifests that are there now."""
+    """The names of the manifests that exist now."""
     found: set[str] = set()
     for page in context.store.list(f"{context.cluster}/{SNAPSHOTS}"):
         for listed in page:

@@ -11,7 +11,7 @@ class Known:
     """What a scope cannot find out by itself.
 
     `numbers` are the ids that commands give to what they make, if they make something; a scope
-    whose commands are not in it guesses. `without_bucket` are commands that met no bucket.
+    whose commands are not among them guesses. `without_bucket` are commands that found no bucket.
     `bases` are what recoveries added to the ids in ETags: (index, base), rising. `first_number` is
     the first id that the log gives.
     """
@@ -40,7 +40,7 @@ class Known:
 class Ids:
     """Gives things their ids, and compares them with those that commands name.
 
-    `made` hears of all that takes an id.
+    `made` is called for everything that takes an id.
     """
 
     def __init__(self, known: Known, made: Callable[[Numbered], None]) -> None:

@@ -13,23 +13,23 @@ from streamd_audit.commands import Producer, Settings
 from streamd_audit.replay.results import DUPLICATE, EPOCH_STALE, EPOCH_WITHOUT_RESTART, SEQ_GAP
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
-# How many of a stream's last appends are remembered, to say which one a state took otherwise.
+# How many of a stream's last appends are remembered, to find the one that a state took differently.
 _REMEMBERED = 64
 
 Place = tuple[int, int]
-"""Of a command in the log: index, position in its entry."""
+"""A command's index in the log, and its position in the entry."""
 
 
 Ending = tuple[int, str, int, int]
-"""What became of an append: index, result, records, bytes."""
+"""The outcome of an append: index, result, records, bytes."""
 
 
 class Numbered:
     """Something with an id: a stream, an upload, a blob.
 
-    `born` is the command that made it; None for what was there before the log. `id` is None as
-    long as nobody named it; `is_guessed` that a command named it and nothing contradicted. Ids
-    rise, so it is above `floor`, the highest one that was named when the thing was made.
+    `born` is the command that made it; None if it existed before the log. `id` is None until a
+    command names it; `is_guessed` means that one named it and nothing contradicted. Ids rise, so
+    it is above `floor`, the highest one named when the thing was made.
     """
 
     __slots__ = ("born", "floor", "id", "is_guessed")
@@ -42,7 +42,7 @@ class Numbered:
 
 
 class Upload(Numbered):
-    """A snapshot's body that is coming in, for `stream`."""
+    """A snapshot's body that is arriving, for `stream`."""
 
     __slots__ = ("parts", "size", "stream", "touched_ms")
 
@@ -56,7 +56,7 @@ class Upload(Numbered):
 
 
 class Published(NamedTuple):
-    """A snapshot that stands for what lies before `record`, `byte`."""
+    """A snapshot that replaces everything before `record`, `byte`."""
 
     record: int
     byte: int
@@ -70,8 +70,8 @@ class Stream(Numbered):
     """A stream as the log leads to it.
 
     `records` and `size` are the tail, a fork's prefix included; `segments` say which streams'
-    records are that prefix. `hasher` takes the digests of the records from `from_place` on.
-    `cold` is the place before which records are in packs, as far as the log tells.
+    records are that prefix. `hasher` takes the digests of the records from `from_place` on. `cold`
+    is the place before which records are in packs, as far as the log shows.
     """
 
     __slots__ = (
@@ -159,7 +159,7 @@ class Stream(Numbered):
         return SEQ_GAP if stamp.seq > known[1] else DUPLICATE
 
     def attach(self, source: Stream, at: tuple[int, int]) -> None:
-        """Let a new fork begin with the records of its source before `at`."""
+        """Make a new fork begin with the records of its source before `at`."""
         segments = [one for one in source.segments if one[1] < at[0]]
         if at[0]:
             home = next((one[0] for one in source.segments if at[0] <= one[1]), source)
@@ -177,19 +177,19 @@ class Stream(Numbered):
         source.forks += 1
 
     def heat(self) -> None:
-        """Take records that are on no node's disk but this append's."""
+        """Add an append's records, which are not in the cold store."""
         cold = max(self.cold, self.fork_point)
         self.cold = cold if self.forks else max(cold, self.earliest)
         self.is_hot = True
 
     def cool(self, to: tuple[int, int]) -> None:
-        """Note that records before `to` are not hot any longer."""
+        """Note that records before `to` are no longer hot."""
         if self.is_hot:
             self.is_hot = to[0] < self.records
         self.cold = to
 
     def trim(self) -> None:
-        """Give back what lies before the snapshot, unless forks may read it."""
+        """Free everything before the snapshot, unless forks may read it."""
         if self.snapshot is not None and not self.forks and self.earliest > self.cold:
             self.cool(max(self.earliest, self.fork_point))
 
@@ -209,7 +209,7 @@ def _asked_type(settings: Settings) -> str | None:
 
 
 def same_request(one: Settings, other: Settings) -> bool:
-    """Whether a repeated PUT asks for what is there (protocol section 5.1)."""
+    """Whether a repeated PUT asks for the existing stream (protocol section 5.1)."""
     return (
         _asked_type(one) == _asked_type(other)
         and one.ttl_ms == other.ttl_ms

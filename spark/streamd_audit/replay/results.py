@@ -1,4 +1,4 @@
-"""What becomes of a command, named as the protocol's sections name it."""
+"""The outcomes of commands, named as in the protocol's sections."""
 
 from __future__ import annotations
 

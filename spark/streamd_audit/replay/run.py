@@ -1,4 +1,4 @@
-"""Scopes one after the other, from rows that are sorted by scope and place."""
+"""Replays scopes one after the other, from rows that are sorted by scope and place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamd_audit.rows import ProducerState, read_row
 from streamd_audit.rows import Stream as StreamRow
 from streamd_audit.rows import Upload as UploadRow
 
-# What a row of a scope is: something in the state from which the log continues, a command, or
+# The kind of a scope's row: something in the state from which the log continues, a command, or
 # something in the state that the log leads to.
 BEFORE, COMMAND, AFTER = range(3)
 # Where rows of a state stand in their entry: first streams, then what belongs to them.
@@ -29,8 +29,8 @@ STATE_POSITIONS = {"stream": -3, "producer": -2, "upload": -1}
 # After every command of the entry.
 AFTER_ALL = 2**31 - 1
 
-# Of a bundle of commands the place is that of the first; `body` is the bundle, or a state's row.
-# Only a command by itself has the `number` that it gives, or met no bucket.
+# A bundle of commands has the place of the first; `body` is the bundle, or a state's row. Only a
+# command by itself has the `number` that it gives, or found no bucket.
 COLUMNS = ("scope", "group", "op", "index", "position", "body", "number", "no_bucket")
 
 # Tables of the output.
@@ -75,7 +75,7 @@ _FILLED = {
 
 
 class StreamDetail(msgspec.Struct, array_like=True):
-    """What of a stream has no column of its own."""
+    """The parts of a stream that have no column of their own."""
 
     content_type: str
     created_ms: int
@@ -104,7 +104,7 @@ class Appended(msgspec.Struct, array_like=True):
 
 
 class _Appends:
-    """Appends that are told of in one row; the stream was `born` in the log, or has its id."""
+    """Appends that share one row; the stream was `born` in the log, or has its id."""
 
     __slots__ = ("appended", "digests", "end", "start", "stream")
 
@@ -116,7 +116,7 @@ class _Appends:
         self.digests: list[bytes] = []
 
 
-# A row tells of so many appends at most.
+# One row describes at most this many appends.
 _MOST_APPENDS = 4096
 
 DETAIL_ENCODER = msgspec.msgpack.Encoder()
@@ -128,7 +128,7 @@ _in_order = itemgetter(0, 1, 2)
 class Replay:
     """Feed it rows (`COLUMNS`), and take away what it found.
 
-    `compared_at` is the index of the state that `AFTER` rows are of; None if there is none.
+    `compared_at` is the index of the state of the `AFTER` rows; None if there is none.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Replay:
             waiting.sort(key=_in_order)
 
     def _apply_before(self, place: Place) -> None:
-        """Apply what comes before all rows that are still to come."""
+        """Apply everything that comes before the remaining rows."""
         waiting = self._waiting
         if waiting[-1][:2] < place:
             self._apply(waiting)
@@ -305,7 +305,7 @@ class Replay:
             )
 
     def finish(self) -> None:
-        """End the scope; to be called after the last row."""
+        """End the scope; call it after the last row."""
         if self._at is None:
             return
         self._apply(self._waiting)
@@ -337,14 +337,14 @@ class Replay:
     # -- output -----------------------------------------------------------------------------------
 
     def take(self, least: int = 1) -> Iterator[pa.RecordBatch]:
-        """What was found, of each table that has `least` rows."""
+        """The rows found, of each table that has `least` rows."""
         for table, rows in self._tables.items():
             if len(rows) >= least:
                 yield _batch(table, rows)
                 rows.clear()
 
     def rows(self, table: int) -> list[tuple[Any, ...]]:
-        """What was found and not taken away, as tuples of the columns that the table fills."""
+        """Rows found and not taken away, as tuples of the columns that the table fills."""
         return self._tables[table]
 
 

@@ -1,7 +1,7 @@
 """What the audit takes from the log, in one pass over its segments.
 
 A command is not a row by itself: a row costs Spark more than its command costs the model. Commands
-about one stream travel in bundles; of all else there is little.
+about one stream travel in bundles; there is little of anything else.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ decode_package = msgspec.msgpack.Decoder(Package).decode
 
 
 class Joint(msgspec.Struct, array_like=True):
-    """The chain before a segment's first entry and at its last one, as its head says; None where
-    that cannot be read."""
+    """The chain before a segment's first entry and at its last one, by its head; None if that
+    cannot be read."""
 
     before: int | None = None
     last: int | None = None
@@ -91,8 +91,8 @@ decode_joint = msgspec.msgpack.Decoder(Joint).decode
 class Scan(LogReader):
     """Reads segments as the source does, and makes rows of `SCANNED_DDL`.
 
-    `places` are indexes of entries that are asked for; a bundle ends with each. Only commands after
-    entry `since` are taken.
+    `places` are indexes of requested entries; a bundle ends with each. Only commands after entry
+    `since` are taken.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Scan(LogReader):
             head = read_head(content)
             joint = Joint(head.previous.chain, head.last.chain)
         except Damaged:
-            pass  # the entries are told of
+            pass  # the entries are reported
         body = encode(joint)
         yield from batches_of(
             SCANNED_DDL,
@@ -149,7 +149,7 @@ class Scan(LogReader):
 
 
 def commands_of(group: int, entries: Iterable[LogEntry]) -> Iterator[Row]:
-    """The commands of some entries that follow one another."""
+    """The commands of some consecutive entries."""
     bundles: defaultdict[bytes, Bundle] = defaultdict(list)
     for entry in entries:
         index, term, log_ms = entry.index, entry.term, entry.log_ms
@@ -204,7 +204,7 @@ def _steps(
 
 
 def _facts(group: int, entry: LogEntry, position: int, command: Any) -> Iterator[Row]:
-    """What a command says that is more than something about one stream."""
+    """What a command says beyond one stream."""
     place = group, entry.index, position
     match command:
         case Create() if command.settings.fork is not None:
@@ -238,8 +238,8 @@ def _facts(group: int, entry: LogEntry, position: int, command: Any) -> Iterator
 
 
 def _packages(entry: LogEntry) -> Iterator[tuple[int, Package]]:
-    """The packages of a batch, each with the position of its first command. The commands end with
-    theirs, and packages may say that they have more than there are."""
+    """The packages of a batch, each with the position of its first command. The commands of
+    packages come last, and packages may claim more commands than there are."""
     at = len(entry.commands) - sum(package.count for package in entry.packages)
     for package in entry.packages:
         begin, at = max(at, 0), at + package.count

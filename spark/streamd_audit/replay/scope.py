@@ -73,8 +73,8 @@ class Refused(Exception):
 class Scope:
     """Applies commands to the streams of one scope, in the order of the log.
 
-    `made` hears of all that takes an id, `ended` of streams whose row goes or that only their
-    forks keep.
+    `made` is called for everything that takes an id, `ended` for streams whose row goes or that
+    only their forks keep.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class Scope:
         size: int,
         digests: bytes,
     ) -> str:
-        """What becomes of a command with `records` of together `size` bytes.
+        """The outcome of a command with `records` of together `size` bytes.
 
-        `stream` is then the stream that it reached, and `start` where its records begin, if it
-        has any and they were taken.
+        `stream` is then the stream that it reached, and `start` where its records begin, if it has
+        any and they were accepted.
         """
         self._index, self._position, self._term = index, position, term
         if log_ms > self._now_ms:
@@ -327,7 +327,7 @@ class Scope:
         return DELETED
 
     def _end(self, stream: Stream) -> None:
-        """Take a stream from its clients; while forks read its bytes it stays."""
+        """Hide a stream from its clients; while forks read its bytes it stays."""
         stream.snapshot = None
         if stream.forks:
             stream.deleted = True
@@ -379,7 +379,7 @@ class Scope:
         return UPLOADING
 
     def add_upload(self, upload: Upload) -> None:
-        """Take one that was under way before the log begins."""
+        """Take an upload that was under way before the log begins."""
         self._uploads.append(upload)
 
     def _find_upload(self, number: int) -> Upload | None:
@@ -436,7 +436,7 @@ class Scope:
     def _unpublishable(
         self, stream: Stream, at: tuple[int, int], found: Verified | None
     ) -> str | None:
-        """Why there can be no new snapshot at an offset; None when there can."""
+        """Why there can be no new snapshot at an offset; None if there can be."""
         snapshot = stream.snapshot
         if snapshot is not None:
             if at[0] < snapshot.record:

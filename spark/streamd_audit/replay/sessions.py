@@ -1,7 +1,7 @@
 """Which packages of nodes take effect (docs/sessions.md).
 
-A node numbers what it sends, and sends it again when it does not know what became of it. The log
-then has a package twice; the second copy does nothing, nor does one that its session has forgotten.
+A node numbers what it sends, and sends it again when it does not know the outcome. The log then has
+a package twice. The second copy does nothing, nor does one that its session has forgotten.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ APPLIED, KNOWN, LOST = "applied", "known", "lost"
 
 
 class Node:
-    """What the log says of one node's packages, told in its order."""
+    """What the log says about one node's packages, in its order."""
 
     __slots__ = ("_lowest", "_nonce", "_remembered", "_session_id")
 
@@ -21,7 +21,7 @@ class Node:
         self.remove()
 
     def remove(self) -> None:
-        """The node is not a member any more."""
+        """The node is no longer a member."""
         self._session_id = 0
         self._nonce: int | None = None
         self._lowest = 0
@@ -30,12 +30,12 @@ class Node:
     def begin(
         self, session_id: int, nonce: int | None, lowest: int, remembered: dict[int, int]
     ) -> None:
-        """Go on from a state: how many commands the packages had that are remembered."""
+        """Continue from a state: how many commands the remembered packages had."""
         self._session_id, self._nonce = session_id, nonce
         self._lowest, self._remembered = lowest, remembered
 
     def open(self, index: int, nonce: int, replaces: int) -> bool:
-        """Entry `index` opens a session; False if it is that of a process that has ended."""
+        """Entry `index` opens a session; False if it belongs to a process that has ended."""
         if self._nonce == nonce:
             return True
         if replaces != self._session_id:
@@ -44,7 +44,7 @@ class Node:
         return True
 
     def take(self, session_id: int, sequence: int, lowest: int, count: int) -> str:
-        """What becomes of a package of `count` commands."""
+        """The outcome of a package of `count` commands."""
         if self._nonce is None or session_id != self._session_id:
             return LOST
         if lowest > sequence or sequence < self._lowest:

@@ -1,4 +1,4 @@
-"""The log of a cluster, and what it comes to: fetched, decoded and replayed once for all jobs."""
+"""The log of a cluster and its result: fetched, decoded and replayed once for all jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MOST_TOLD = 10_000
 
 
 class Span(NamedTuple):
-    """Entries of a group that follow one another without a gap, both ends included."""
+    """Consecutive entries of a group, both ends included."""
 
     group: int
     first: int
@@ -65,7 +65,7 @@ class Account:
 
 
 def scanned(context: Context) -> DataFrame:
-    """The log that is judged, as rows of `scan.SCANNED_DDL`."""
+    """The log to judge, as rows of `scan.SCANNED_DDL`."""
 
     def read() -> DataFrame:
         spark = context.spark
@@ -83,7 +83,7 @@ def scanned(context: Context) -> DataFrame:
         if isinstance(mark, Watermark):
             asked.add(mark.index)
         reader = scan.Scan(context.of_sources, columns_of(scan.SCANNED_DDL), sorted(asked), since)
-        # Each job that looks at the log pays for each of its partitions, however small.
+        # Each job that reads the log pays for each of its partitions, however small.
         parts = max(tasks, 2 * spark.sparkContext.defaultParallelism)
         return context.read(reader, scan.SCANNED_DDL, parts).persist(StorageLevel.DISK_ONLY)
 
@@ -148,7 +148,7 @@ def _of_order(told: Told) -> _Row:
 
 
 def _joints(rows: Iterable[_Row]) -> Iterator[_Row]:
-    """Segments, in order, that do not go on from the chain before them."""
+    """Segments, in order, that do not continue the chain before them."""
     before: tuple[int, int, int | None] | None = None
     for what, group, _, first, last, name, body in rows:
         joint = scan.decode_joint(body)
@@ -163,12 +163,12 @@ def _joints(rows: Iterable[_Row]) -> Iterator[_Row]:
 
 
 def spans_of(context: Context) -> Sequence[Span]:
-    """Entries of each group that follow one another without a gap, in order."""
+    """Consecutive entries of each group, in order."""
     return sorted(Span(run.group, run.first, run.last) for run in account_of(context).runs)
 
 
 def replayed(context: Context) -> Replayed | None:
-    """What the last span of each group comes to; None where there is no log.
+    """The result of the last span of each group; None if there is no log.
 
     Raises `NotRun` when a log begins after every state.
     """
@@ -176,7 +176,7 @@ def replayed(context: Context) -> Replayed | None:
 
 
 def plans_of(context: Context) -> dict[int, Plan]:
-    """What the replay began with, and was compared with; empty before it was."""
+    """What the replay began with, and was compared with; empty before the replay."""
     return context.shared("plans", dict)
 
 
@@ -231,7 +231,7 @@ def state_rows(context: Context) -> DataFrame:
 def states_at(
     context: Context, chosen: Mapping[int, tuple[int | None, int | None]]
 ) -> DataFrame | None:
-    """The rows of states of these groups as of these entries; None where none is meant."""
+    """The rows of states of these groups as of these entries; None if there are none."""
     meant = f.lit(False)
     for group, pair in chosen.items():
         there = [index for index in pair if index is not None]
@@ -243,7 +243,8 @@ def states_at(
 
 
 def _headers(state: DataFrame | None) -> dict[tuple[int, int | None], Header]:
-    """By group and index; a state without one is as if it were empty, and differs in all."""
+    """Headers by group and index; a state without one counts as empty, and differs in
+    everything."""
     found = {}
     rows = [] if state is None else state.where("kind = 'header'").collect()
     for row in rows:

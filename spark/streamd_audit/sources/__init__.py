@@ -25,8 +25,8 @@ __all__ = ["SOURCES", "BadOption", "register", "the_only_cluster"]
 
 
 def register(spark: SparkSession) -> None:
-    """Give a session the formats ``streamd_log``, ``streamd_segments``, ``streamd_packs``,
-    ``streamd_slices``, ``streamd_manifests`` and ``streamd_state``."""
+    """Register the formats ``streamd_log``, ``streamd_segments``, ``streamd_packs``,
+    ``streamd_slices``, ``streamd_manifests`` and ``streamd_state`` with a session."""
     # Spark refuses to plan with the option ``pushdown`` unless this is set.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     for source in SOURCES:

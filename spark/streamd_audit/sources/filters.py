@@ -1,4 +1,4 @@
-"""What a query's filters leave of an object, told before any of it is fetched."""
+"""What a query's filters leave of an object, known before any of it is fetched."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pyspark.sql.datasource import (
 
 @dataclass(frozen=True)
 class Bounds:
-    """The values that one column may have: at least `low`, at most `high`, and one of `values`,
-    of which each is None where no filter says so."""
+    """The values that one column may have: at least `low`, at most `high`, and one of `values`;
+    each is None if no filter sets it."""
 
     low: Any = None
     high: Any = None
@@ -47,7 +47,7 @@ class Bounds:
 class Filters:
     """The filters of a query, all of which hold, as bounds of columns.
 
-    What no bound can express is left to Spark, which applies all of them again: bounds only save
+    What no bound can express is left to Spark, which applies all filters again: bounds only save
     work, and may let through more than the filters do, never less.
     """
 
@@ -63,12 +63,12 @@ class Filters:
         return column in self._bounds
 
     def admits(self, column: str, value: Any) -> bool:
-        """Whether rows with this value of a column can matter. None is admitted by no filter."""
+        """Whether rows with this value of a column can matter. No filter admits None."""
         bounds = self._bounds.get(column)
         return bounds is None or (value is not None and bounds.meets(value, value))
 
     def meets(self, column: str, first: Any, last: Any) -> bool:
-        """Whether rows can matter of which a column lies between two values, both included."""
+        """Whether rows can matter whose column lies between two values, both included."""
         bounds = self._bounds.get(column)
         return bounds is None or bounds.meets(first, last)
 

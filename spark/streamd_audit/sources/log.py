@@ -30,7 +30,7 @@ from streamd_audit.sources.source import (
 )
 from streamd_audit.store import Store
 
-# What every command of an entry has in common, and filters may be about.
+# Columns that are the same for all commands of an entry, and that filters may be about.
 _OF_ENTRIES = ("index", "term", "log_ms")
 
 
@@ -56,7 +56,7 @@ class LogReader(BucketReader):
 
     def pieces(self, store: Store, after: str = "", after_index: int = 0) -> Iterator[Piece]:
         """Segments end to end, or with ``overlaps`` all of them: a merge leaves some that overlap
-        for a while, and a leader that was deposed for ever."""
+        for a while, and a deposed leader for ever."""
         group, covered = -1, after_index
         for name, size in self.listed(store, after):
             found = parse(self.below(name))
@@ -117,16 +117,16 @@ class LogReader(BucketReader):
                 yield from self._wrong_with(content, piece, name)
         except Damaged as damaged:
             yield from self._rows(piece, name, gathered)
-            # Each part meets what is wrong with the whole.
+            # Each part finds what is wrong with the whole.
             if piece.part == 0 or (damaged.at is not None and damaged.at >= first):
                 yield self._problem(piece, name, damaged)
 
     def _head(self, piece: Piece, name: SegmentName, content: bytes) -> Iterator[pa.RecordBatch]:
-        """What is to be said of a segment before its entries."""
+        """What to report about a segment before its entries."""
         return iter(())
 
     def _is_of_other_times(self, store: Store, name: str) -> bool:
-        """Whether the head, which is small, says that nothing of a segment is wanted."""
+        """Whether the head, which is small, shows that nothing in a segment is wanted."""
         if not any(column in self.filters for column in ("log_ms", "term")):
             return False
         try:
@@ -141,8 +141,8 @@ class LogReader(BucketReader):
     def _merged_meanwhile(
         self, store: Store, piece: Piece, name: SegmentName
     ) -> Iterator[pa.RecordBatch]:
-        """The entries of a segment that is gone since it was listed, out of those that hold them
-        now. Nothing holds them if they have become older than what is kept."""
+        """The entries of a segment that disappeared since it was listed, from the segments that
+        hold them now. None holds them if they are older than the retention."""
         folder = f"{self.cluster}/{group_folder(LOG, name.group)}"
         first, last = _share(name, piece)
         for page in store.list(folder):
@@ -168,7 +168,7 @@ class LogReader(BucketReader):
     def _wrong_with(
         self, content: bytes, piece: Piece, name: SegmentName
     ) -> Iterator[pa.RecordBatch]:
-        """What is wrong with a segment as a whole, of which every entry is right."""
+        """What is wrong with a segment as a whole, although every entry is right."""
         try:
             check_digest(piece.name, content)
             check_name(name, read_head(content))
@@ -205,7 +205,7 @@ class LogReader(BucketReader):
 
 
 def _foreign(content: bytes, cluster: str) -> Damaged | None:
-    """That a segment is another cluster's. Its entries are no part of this log, however whole."""
+    """The damage if a segment belongs to another cluster: its entries are not part of this log."""
     try:
         check_cluster(content, cluster)
     except Damaged as damaged:
@@ -252,7 +252,7 @@ class LogSource(BucketSource):
 
 
 def _share(name: SegmentName, piece: Piece) -> tuple[int, int]:
-    """The first and the last entry that a piece is about."""
+    """The first and the last entry that a piece covers."""
     count = name.last + 1 - name.first
     first = name.first + count * piece.part // piece.parts
     last = name.first + count * (piece.part + 1) // piece.parts - 1

@@ -1,7 +1,7 @@
 """Entries of the log as columns: one row for each command, built a batch at a time.
 
-A batch costs a few passes over its commands for each column that is asked for, and nothing for a
-column that is not.
+A batch costs a few passes over its commands for each requested column, and nothing for the other
+columns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from streamd_audit.framing import Buffer
 from streamd_audit.segments import KIND_NAMES
 from streamd_audit.sources.filters import Filters
 
-# By exact type: a look-up costs a third of what `isinstance` does, and there are millions.
+# By exact type: a lookup costs a third of `isinstance`, and there are millions.
 _KEYED = frozenset((Create, Append, Delete, BeginUpload, PublishSnapshot))
 _BRINGING = frozenset((Create, Append, StorePart, PublishSnapshot))
 _CUT = frozenset((Create, Append))
@@ -46,7 +46,7 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 class LogEntry(msgspec.Struct, gc=False):
     """An entry with its commands, and its payload if it holds none.
 
-    `stamp_ms` is its batch's clock, None where there is no batch; `log_ms` the log's time as of it.
+    `stamp_ms` is its batch's clock, None if there is no batch; `log_ms` the log's time as of it.
     `problem` says what is wrong with it.
     """
 
@@ -67,7 +67,7 @@ class LogEntry(msgspec.Struct, gc=False):
 
 
 class LogRows:
-    """The rows of some entries: those commands that the filters let through.
+    """The rows of some entries: the commands that the filters let through.
 
     An entry without commands has one row, whose command is None.
     """
@@ -98,7 +98,7 @@ class LogRows:
         return self._picked(np.repeat(np.arange(len(self.entries)), self._counts))
 
     def of_entry(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-        """What is the same for all commands of an entry, given for each entry."""
+        """A value for each entry, repeated for all of its commands."""
         return pa.array(values, kind).take(pa.array(self._entry_of))
 
     def positions(self) -> pa.Array:
@@ -117,7 +117,7 @@ class LogRows:
             at = end - sum(package.count for package in entry.packages)
             for package in entry.packages:
                 until = at + package.count
-                # Packages may say that they have more commands than there are.
+                # Packages may claim more commands than there are.
                 span = slice(max(at, begin), max(until, begin))
                 for values, name in zip(fields, _PACKAGE, strict=True):
                     values[span] = getattr(package, name)
@@ -135,7 +135,7 @@ class LogRows:
     # -- of commands ----------------------------------------------------------------------------
 
     def kinds(self) -> list[str]:
-        """The commands' tags; of an entry without commands, the kind of the entry."""
+        """The commands' tags; for an entry without commands, the kind of the entry."""
         known: dict[type[Any], str] = {}
         found: list[str] = []
         for row, command in enumerate(self.commands):
@@ -169,7 +169,7 @@ class LogRows:
 
     @cached_property
     def data(self) -> list[Buffer | None]:
-        # Kept, as what makes the heads takes the data away.
+        # Kept, because making the heads takes the data away.
         return [command.data if type(command) in _BRINGING else None for command in self.commands]
 
     @cached_property
@@ -206,7 +206,7 @@ class LogRows:
         ]
 
     def closes(self) -> list[bool | None]:
-        """Whether the stream is to be closed, of the commands that can say so."""
+        """Whether the stream is to be closed, for commands that can say so."""
         return [
             command.close
             if type(command) is Append
@@ -238,7 +238,7 @@ class LogRows:
 
 
 def split_key(key: bytes) -> tuple[str | None, str | None]:
-    """Bucket and name in a stream's key; bytes that are no key, as a blob's, have neither."""
+    """Bucket and name in a stream's key; other bytes, such as a blob's, have neither."""
     bucket, _, name = key.partition(b"\0")
     if not bucket or not name:
         return None, None

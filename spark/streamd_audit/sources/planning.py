@@ -1,7 +1,8 @@
 """Which tasks read which objects: neighbours of a listing together, large objects in parts.
 
-A plan's size does not grow with the bucket. Names travel with a task while there are few; with
-more of them, a task gets the first and the last of its run, and lists what lies between itself.
+A plan's size does not grow with the bucket. Names travel with a task while there are few; when
+there are more, a task gets the first and the last of its run, and lists the names in between
+itself.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ MAX_NAMES = 65536
 
 @dataclass(frozen=True)
 class Piece:
-    """The `part`-th of so many equal `parts` of an object; `size` is the whole object's, in bytes.
+    """Part number `part` of `parts` equal parts of an object; `size` is the whole object's, in
+    bytes.
 
-    Of a segment only entries after entry `after` are meant, and up to entry `until`.
+    For a segment only entries after entry `after` are meant, and up to entry `until`.
     """
 
     name: str
@@ -35,8 +37,8 @@ class Task(InputPartition):
     """The objects of a cluster from `first` to `last` in the order of their names, or one part of
     an object.
 
-    `pieces` is None where the task has to list them, of which the first one is meant only after
-    entry `after`. `size` is that of all of them, in bytes.
+    `pieces` is None if the task has to list them; of the first one only entries after `after` are
+    meant. `size` is that of all of them, in bytes.
     """
 
     cluster: str
@@ -74,7 +76,7 @@ class Planner:
         self._names = 0
 
     def add(self, piece: Piece, parts: int = 1) -> None:
-        """Take over the next object, to be read in so many parts."""
+        """Add the next object, to be read in this many parts."""
         self._names += 1
         if self._names == self._max_names + 1:
             self._tasks = [

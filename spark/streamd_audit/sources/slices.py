@@ -32,7 +32,7 @@ from streamd_audit.store import Store
 
 _OF_RECORDS = ("crc_ok", "appends", "lengths", "payload", "digests")
 _OF_REFS = ("stream_id", "start_record", "end_record")
-# Slices so near to one another are read in one request, of at most so much.
+# Slices this close to one another are read in one request, up to this size.
 _GAP_BYTES = 256 * 1024
 _REQUEST_BYTES = 8 * 1024 * 1024
 
@@ -107,7 +107,7 @@ class SlicesReader(PacksReader):
             if self._needs_records:
                 self._decode(found, content, 0)
         yield from self._rows(piece, name, found, sha256_ok)
-        # What has a name of its own comes before the digest, which is wrong for any reason.
+        # Damage with a name of its own comes before the digest, which is wrong for any reason.
         if wrong and not any(one.problem for one in found):
             raise wrong[-1]
 
@@ -115,7 +115,8 @@ class SlicesReader(PacksReader):
         return all(self.filters.admits(column, getattr(ref, column)) for column in _OF_REFS)
 
     def _decode(self, found: Sequence[Found], content: bytes, start: int) -> None:
-        """Read the slices of which `content`, from byte `start` of the pack on, has the bytes."""
+        """Read the slices whose bytes are in `content`, which begins at byte `start` of the
+        pack."""
         view = memoryview(content)
         for one in found:
             ref = one.ref
@@ -243,7 +244,7 @@ def _batches(found: Sequence[Found]) -> Iterator[list[Found]]:
 
 
 def _caught(wrong: list[Damaged], check: Callable[..., None], *about: Any) -> bool:
-    """Whether a check fails; what it raises goes to `wrong`."""
+    """Whether a check fails; its exception goes to `wrong`."""
     try:
         check(*about)
     except Damaged as damaged:
