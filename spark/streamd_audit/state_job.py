@@ -1,5 +1,5 @@
-"""``replay_state``: whether the newest state, and with ``--url`` a live cluster, are what the
-commands in the log come to."""
+"""``replay_state``: whether the newest state, and with ``--url`` a live cluster, are the result of
+the commands in the log."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _of_buckets(context: Context, found: Replayed) -> Sequence[DataFrame]:
-    """Buckets that states have otherwise than the log leads to."""
+    """Buckets in which states differ from the log's result."""
     after = {group: plan.after for group, plan in plans_of(context).items()}
     cluster = context.cluster
     rows = states_at(context, {group: (None, index) for group, index in after.items()})
@@ -93,7 +93,7 @@ def _of_buckets(context: Context, found: Replayed) -> Sequence[DataFrame]:
 
 
 def _pair(rows: Iterable[tuple[Any, ...]]) -> tuple[_Numbers | None, _Numbers | None]:
-    """What the log leads to and what the state says of a bucket."""
+    """A bucket by the log's result and by the state."""
     found: dict[bool, _Numbers] = {is_said: numbers for _, _, *numbers, is_said in rows}
     return found.get(False), found.get(True)
 

@@ -59,8 +59,8 @@ class Replayed:
     - `differences`: group, bucket, stream, stream_id, index, kind, detail: where the state to be
       compared with says otherwise; `detail` has offset, expected, found in MessagePack.
     - `buckets`: group, bucket, created_ms, streams, hidden: as of the state to be compared with.
-    - `next_numbers`: the id that what is made next would have, of each group.
-    - `settled`: whether all that commands say of ids came out right.
+    - `next_numbers`: the id that the next thing made would have, by group.
+    - `settled`: whether everything that commands say about ids came out right.
     - `counts`: how many rows the tables of `run` have, by their numbers.
     """
 
@@ -75,8 +75,8 @@ class Replayed:
 
 
 class _Counted(NamedTuple):
-    """The rows of each table; the id that what is made next would have, of each group; and whether
-    anything is there of what a scope that was replayed with wrong ideas of ids or buckets shows."""
+    """The rows of each table; the id that the next thing made would have, by group; and whether any
+    row shows that a scope was replayed with wrong ids or buckets."""
 
     counts: Mapping[int, int]
     following: dict[int, int]
@@ -96,7 +96,8 @@ def replay(
 
 
 def _kept(frame: DataFrame) -> DataFrame:
-    """On disk, and without the plan that made it: plans over rounds would outgrow the driver."""
+    """The frame on disk, without the plan that made it: plans over rounds would outgrow the
+    driver."""
     return frame.localCheckpoint(True, StorageLevel.DISK_ONLY)
 
 
@@ -149,7 +150,7 @@ class _Replay:
         return self._result(out, numbers, told, found, settled)
 
     def _said(self, what: int) -> DataFrame:
-        """What the log says of something, but by commands that did not take effect."""
+        """What the log says about something, except in commands that did not take effect."""
         found = self._scanned.where(f.col("what") == what)
         if self._refused is None:
             return found
@@ -187,7 +188,7 @@ class _Replay:
     # -- rows of scopes -------------------------------------------------------------------------
 
     def _rows(self) -> DataFrame:
-        """What the model is told, by the scope that it is about."""
+        """The model's input, by scope."""
         frames = [self._commands(scan.BUNDLE, _node("bucket", "stream"))]
         edges = [_edges(self._said(scan.FORK))] if scan.FORK in self._there else []
         uploads = None
@@ -238,7 +239,7 @@ class _Replay:
         return tied, least.withColumnRenamed("least", "node")
 
     def _state_rows(self, uploads: DataFrame | None) -> DataFrame:
-        """Rows of states, by the scopes they are of."""
+        """Rows of states, by their scopes."""
         states = self._states
         assert states is not None
         streams = states.where(f.col("kind") == "stream").withColumn(
@@ -276,7 +277,7 @@ class _Replay:
         return map_in_arrow(ordered, batches.run_scopes(self._plans), run.OUTPUT_DDL)
 
     def _numbers(self, out: DataFrame) -> DataFrame:
-        """Ids of all that was made, by their places."""
+        """The ids of everything made, by their places."""
         made = out.where(f.col("table") == run.MADE).select(
             "group", "born_index", "born_position", "scope", f.col("stream_id").alias("guess")
         )
@@ -284,7 +285,7 @@ class _Replay:
         return map_in_arrow(ordered, batches.number(self._first), batches.NUMBERS)
 
     def _buckets(self, out: DataFrame) -> DataFrame:
-        """What buckets make of commands, and what becomes of them."""
+        """The outcomes of commands on buckets, and the final buckets."""
         events = out.where(f.col("table") == run.EVENTS).select(
             *_PLACE, f.col("key").alias("bucket"), f.col("records").alias("event"),
             f.col("bytes").alias("log_ms"), f.lit(None).cast("long").alias("streams"),
@@ -334,7 +335,7 @@ class _Replay:
         return _Counted(counts, self._first | last, any(row["is_odd"] for row in rows))
 
     def _wrong(self, out: DataFrame, numbers: DataFrame, told: DataFrame) -> DataFrame:
-        """Scopes that were replayed with wrong ideas of ids or buckets."""
+        """Scopes that were replayed with wrong ids or buckets."""
         guessed = numbers.where("guess != number").select("scope")
         absent = told.where("result = 'absent'").select(*_PLACE, f.lit(True).alias("is_absent"))
         outcomes = out.where(f.col("table") == run.OUTCOMES).select("scope", *_PLACE, "text")
@@ -345,7 +346,7 @@ class _Replay:
     def _again(
         self, rows: DataFrame, out: DataFrame, numbers: DataFrame, told: DataFrame
     ) -> DataFrame:
-        """Replay those scopes with ids and buckets as they have been found to be."""
+        """Replay those scopes with the ids and buckets found."""
         wrong = _kept(self._wrong(out, numbers, told))
         chosen = rows.join(wrong, "scope", "left_semi").select(*_SCOPES)
         of_states = chosen.where(f.col("op") != run.COMMAND)
@@ -407,7 +408,7 @@ class _Replay:
 
 
 def _node(bucket: str, stream: str) -> Column:
-    """What stands for a stream before it is known which others it is joined with."""
+    """The node of a stream before it is known which others it is joined with."""
     return f.xxhash64("group", bucket, stream)
 
 
@@ -417,7 +418,7 @@ def _edges(forks: DataFrame) -> DataFrame:
 
 
 def _named(out: DataFrame) -> DataFrame:
-    """With bucket and name in the place of the key."""
+    """The frame with bucket and name in place of the key."""
     key = f.col("key").cast("string")
     out = out.withColumn("bucket", f.substring_index(key, "\0", 1))
     return out.withColumn("stream", f.substring(key, f.length("bucket") + 2, f.length(key)))

@@ -1,7 +1,7 @@
-"""Commands as the replay takes them: each is about one stream, or about one upload of it.
+"""Commands in the replay's form: each is about one stream, or about one upload of it.
 
-Those that name several are cut into one for each. Records' bytes are left out; rows say how many
-there were.
+Commands that name several are cut into one for each. The records' bytes are left out; rows say how
+many there were.
 """
 
 from __future__ import annotations
@@ -84,13 +84,14 @@ _decode = msgspec.msgpack.Decoder(Bundle).decode
 encode = msgspec.msgpack.Encoder().encode
 _compress = zstandard.ZstdCompressor(level=1).compress
 _decompress = zstandard.ZstdDecompressor().decompress
-# What is shorter is not worth it.
+# Shorter bundles are not worth compressing.
 _COMPRESSED_BYTES = 1024
 _ZSTD = zstandard.FRAME_HEADER[:1]
 
 
 def pack(bundle: Bundle) -> bytes:
-    """A bundle as it travels: a third of its bytes, by which Spark's handling of it costs."""
+    """A bundle in compressed form: a third of its bytes, which determine Spark's cost of handling
+    it."""
     body = encode(bundle)
     return body if len(body) < _COMPRESSED_BYTES else _compress(body)
 
@@ -107,9 +108,9 @@ _IDS = 2**63
 
 
 def cut(command: commands.Command) -> Iterator[tuple[bytes | int, Command]]:
-    """What a command says of each stream, by its key, or of an upload, by its id.
+    """What a command says about each stream, by its key, or about an upload, by its id.
 
-    A command that the server refuses as a whole, because it names what cannot be, gives nothing.
+    A command that the server refuses as a whole, because it names impossible things, gives nothing.
     """
     match command:
         case Touch(reads=reads):

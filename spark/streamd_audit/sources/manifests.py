@@ -1,4 +1,4 @@
-"""``streamd_manifests``: the states in the cold store, as their manifests tell of them."""
+"""``streamd_manifests``: the states in the cold store, as their manifests describe them."""
 
 from __future__ import annotations
 

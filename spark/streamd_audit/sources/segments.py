@@ -1,4 +1,4 @@
-"""``streamd_segments``: what the segments of the archived log say of themselves."""
+"""``streamd_segments``: the segments of the archived log, by their heads."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from streamd_audit.sources.planning import Piece, Planner, Task
 from streamd_audit.store import OPTIONS as STORE_OPTIONS
 from streamd_audit.store import Store, open_store
 
-# A batch of rows is handed on when it has so many rows, or so many bytes in them.
+# A batch is passed on when it has this many rows, or this many bytes in them.
 BATCH_ROWS = 8192
 BATCH_BYTES = 8 * 1024 * 1024
 
@@ -34,10 +34,10 @@ class BucketSource(DataSource):
     """A source of rows about one kind of object in a cluster's folder."""
 
     NAME: ClassVar[str]
-    # Of each column its type in SQL, in Spark's own spelling. All may be null.
+    # The SQL type of each column, in Spark's own spelling. All may be null.
     COLUMNS: ClassVar[Mapping[str, str]]
     READER: ClassVar[type[BucketReader]]
-    # What this source takes besides the options of all sources.
+    # The options of this source besides those of all sources.
     MORE_OPTIONS: ClassVar[Sequence[str]] = ()
 
     @classmethod
@@ -66,7 +66,7 @@ class BucketSource(DataSource):
 class BucketReader(DataSourceReader):
     """Plans on the driver and reads on the workers; only what the schema names is decoded."""
 
-    # The folder below the cluster's in which the objects are.
+    # The folder, below the cluster's, that holds the objects.
     FOLDER: ClassVar[str]
     TASK_BYTES: ClassVar[int] = 64 * 1024 * 1024
 
@@ -88,7 +88,7 @@ class BucketReader(DataSourceReader):
         return planner.finish()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Task):  # Spark's own, where nothing was planned
+        if not isinstance(partition, Task):  # Spark's own, if nothing was planned
             return iter(())
         return self._read(partition)
 
@@ -99,14 +99,14 @@ class BucketReader(DataSourceReader):
         yield from self.batches(store, task.pieces or self._between(store, task))
 
     def _between(self, store: Store, task: Task) -> Iterator[Piece]:
-        before = task.first[:-1]  # no other name lies between, as names end with their digest
+        before = task.first[:-1]  # no other name lies between, because names end with their digest
         for piece in self.pieces(store, before, task.after):
             if piece.name > task.last:
                 return
             if self.parts_of(piece.name, piece.size) == 1:
                 yield piece
 
-    # -- what each source says for itself -------------------------------------------------------
+    # -- defined by each source -----------------------------------------------------------------
 
     @abstractmethod
     def batches(self, store: Store, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
@@ -118,21 +118,21 @@ class BucketReader(DataSourceReader):
         return True
 
     def parts_of(self, name: str, size: int) -> int:
-        """In how many tasks an object is read."""
+        """The number of tasks in which to read an object."""
         return 1
 
     def pieces(self, store: Store, after: str = "", after_index: int = 0) -> Iterator[Piece]:
-        """The objects that are wanted and come after one of this name, in the order of names.
+        """The wanted objects that come after this name, in the order of names.
 
-        `after_index` is the last entry of the log that objects before them are read for.
+        `after_index` is the last entry of the log for which earlier objects are read.
         """
         for name, size in self.listed(store, after):
             yield Piece(name, size)
 
-    # -- aids -----------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------
 
     def open(self) -> Store:
-        """The store that the options name. Raises what is wrong with it, in one line."""
+        """The store that the options name. Raises a one-line error if it cannot be opened."""
         url = self.options.get("store") or self.options.get("path")
         if not url:
             raise BadOption("the option 'store' is missing: a directory, or s3://BUCKET/PREFIX")
@@ -144,7 +144,7 @@ class BucketReader(DataSourceReader):
         return name[len(self.cluster) + 1 :]
 
     def listed(self, store: Store, after: str = "") -> Iterator[tuple[str, int]]:
-        """The names and sizes in bytes of the objects that are wanted, in the order of names."""
+        """The names and sizes in bytes of the wanted objects, in the order of names."""
         for page in store.list(f"{self.cluster}/{self.FOLDER}", after):
             for name, size in page:
                 if self.wants(self.below(name), size):
@@ -153,8 +153,8 @@ class BucketReader(DataSourceReader):
     def batch(
         self, rows: int, own: Mapping[str, Any], column: Callable[[str], Any]
     ) -> pa.RecordBatch:
-        """So many rows with the columns of the schema: those of `own` have one value for all of
-        them, others are asked for by name, as a list or an array."""
+        """A batch of rows with the columns of the schema: those in `own` have one value for all
+        rows, others are requested by name, as a list or an array."""
         schema = to_arrow_schema(self.schema)
         arrays = []
         for field in schema:
@@ -168,21 +168,21 @@ class BucketReader(DataSourceReader):
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def row(self, **values: Any) -> pa.RecordBatch:
-        """One row, null in what is not given."""
+        """One row, null in columns that are not given."""
         return self.batch(1, values, lambda _: [None])
 
     def problem_row(self, damaged: Damaged, **values: Any) -> pa.RecordBatch:
-        """A row that tells of damage and has these `values`, the object among them.
+        """A row that reports damage and has these `values`, including the object.
 
-        Raises it where the schema has no column for it: damage never goes unseen.
+        Raises the damage if the schema has no column for it: damage never goes unseen.
         """
         problem = self.told(damaged, values["object"])
         return self.row(cluster=self.cluster, problem=problem, **values)
 
     def told(self, damaged: Damaged, where: str = "") -> str:
-        """What a row says of damage: its kind, a colon, and the details.
+        """The text for damage in a row: its kind, a colon, and the details.
 
-        Raises it where the schema has no column for it.
+        Raises the damage if the schema has no column for it.
         """
         if "problem" not in self.columns:
             raise Damaged(damaged.kind, f"{where}: {damaged.detail}".removeprefix(": "), damaged.at)
@@ -198,7 +198,7 @@ class ObjectReader(BucketReader):
 
     @abstractmethod
     def look(self, store: Store, piece: Piece, name: Any, row: dict[str, Any]) -> None:
-        """Fill a row as far as its columns are asked for, up to damage.
+        """Fill the requested columns of a row, up to damage.
 
         `name` is of the type `NAMES`. Raises `Damaged`, `ObjectMissing`.
         """
@@ -236,7 +236,7 @@ def holds(check: Callable[..., object], *about: Any) -> bool:
 
 
 def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Values that do not fit, such as numbers beyond 63 bits that somebody forged, become null."""
+    """Values that do not fit, such as forged numbers beyond 63 bits, become null."""
     try:
         return pa.array(values, kind)
     except (OverflowError, pa.ArrowInvalid):
@@ -254,16 +254,16 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
 class _Pushing(DataSourceReader):
     """A reader that gets the query's filters, for a DataFrame that is used in one query only.
 
-    Spark (4.1 to 4.3) keeps the plan that it made with one query's filters, and reads by it
-    whatever else is made of the same DataFrame: ``log.union(log.filter("index > 9"))`` would have
-    the second part twice. So filters are pushed only where ``pushdown`` says that they may be.
+    Spark (4.1 to 4.3) keeps the plan that it made with one query's filters, and uses it for
+    everything else that is made of the same DataFrame: ``log.union(log.filter("index > 9"))`` would
+    have the second part twice. So filters are pushed only if ``pushdown`` allows it.
     """
 
     def __init__(self, reader: BucketReader) -> None:
         self._reader = reader
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take them as bounds; Spark applies all of them once more."""
+        """Take the filters as bounds; Spark applies all of them again."""
         self._reader.filters = Filters(filters)
         return filters
 
@@ -276,12 +276,12 @@ class _Pushing(DataSourceReader):
 
 @lru_cache(maxsize=4)
 def _opened(url: str, options: tuple[tuple[str, str], ...]) -> Store:
-    """Kept from task to task: a worker's connections are good for all of them."""
+    """Kept from task to task: all tasks can use a worker's connections."""
     return open_store(url, dict(options))
 
 
 def the_only_cluster(store: Store) -> str:
-    """The cluster of a store that has one. Raises `BadOption`, which names those that are there."""
+    """The cluster of a store with only one. Raises `BadOption`, which names the existing ones."""
     found = [folder for folder in store.folders() if is_cluster(folder)]
     if not found:
         raise BadOption(f"no cluster has a folder in {store.place}")

@@ -40,7 +40,7 @@ _RAW = frozenset(("cluster", "group", "index", "object", "kind", "key", "value",
 
 
 class StateRow(msgspec.Struct, gc=False):
-    """A row as it lies in a piece, and decoded where that is asked for."""
+    """A row as it is in a piece, and decoded if that is requested."""
 
     piece: str
     kind: str
@@ -52,11 +52,11 @@ class StateRow(msgspec.Struct, gc=False):
 
 class StateReader(BucketReader):
     FOLDER = SNAPSHOTS
-    # A task for each manifest: what it names is larger.
+    # A task for each manifest: the objects that it names are larger.
     TASK_BYTES = 1
 
     def pieces(self, store: Store, after: str = "", after_index: int = 0) -> Iterator[Piece]:
-        """Of each group the manifest of the newest state that is wanted, or with ``every`` all."""
+        """For each group the manifest of the newest wanted state, or with ``every`` all of them."""
         every = self.options.get("every", "false").lower() == "true"
         newest: Piece | None = None
         group = -1
@@ -128,7 +128,7 @@ class StateReader(BucketReader):
             yield self._batch(name, gathered)
 
     def _row(self, piece: str, key: bytes, value: Buffer) -> StateRow | None:
-        """A row, decoded if need be; None for one that the filters do not let through."""
+        """A row, decoded if necessary; None if the filters exclude it."""
         kind = KINDS.get(chr(key[0]), "unknown") if key else "unknown"
         if not self.filters.admits("kind", kind):
             return None
@@ -185,8 +185,8 @@ class _Pieces:
 
 
 class StateSource(BucketSource):
-    """One row for each row of the newest state of each group; with ``index`` of the newest one that
-    is not after that entry, with ``every`` of all there are."""
+    """One row for each row of the newest state of each group; with ``index``, of the newest state
+    not after that entry; with ``every``, of all states."""
 
     NAME = "streamd_state"
     READER = StateReader
