@@ -51,7 +51,7 @@ def refusal(options: dict[str, str], *, live: bool = False, schema: T.StructType
             "has an offset of b, which is not read",
         ),
         ({"stream": "a", "starting_offset": '{"a": "x"}'}, "has 'x' for a, which is not an offset"),
-        ({"bucket": "runs", "starting_offset": OFFSET}, "is an offset, which belongs to one stream"),
+        ({"bucket": "runs", "starting_offset": OFFSET}, "which belongs to one stream"),
     ],
 )
 def test_a_wrong_option_of_any_reader_is_named(options: dict[str, str], fault: str) -> None:
