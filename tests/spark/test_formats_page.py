@@ -12,6 +12,7 @@ import pytest
 
 from streamd.objectstore.checkpoints import read_manifest, read_piece
 from streamd.objectstore.ends import read_end
+from streamd.streams.etags import incarnation_base
 from streamd.tiering.fence import FenceNote
 from streamd_audit import checkpoints, commands, ends, names, packs, rows, segments
 from streamd_audit.framing import check_digest
@@ -203,3 +204,8 @@ def test_larger_rows_have_the_fields_that_the_page_gives_them(name: str) -> None
     (item,) = re.findall(rf"^- \*{name}\*: (.*?)(?:\. |: )", PAGE, re.MULTILINE | re.DOTALL)
     bare = re.sub(r" \([^()]*\)", "", " ".join(item.split())).replace(" and ", ", ")
     assert len(bare.split(", ")) == fields_of(LISTED[name])[0], bare
+
+
+@pytest.mark.parametrize("group_id", [0, 1, 2**32 - 1])
+def test_the_state_of_each_group_begins_with_the_same_base_for_both(group_id: int) -> None:
+    assert rows.first_header(group_id).incarnation_base == incarnation_base(group_id)
