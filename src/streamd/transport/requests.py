@@ -132,7 +132,7 @@ class Asking:
             try:
                 _REFUSED.decode(reply.payload)
             except UNDECODABLE as error:
-                raise ProtocolError(f"cannot decode its refusal: {error}") from error
+                raise ProtocolError(f"it sent a refusal that cannot be decoded: {error}") from error
         call = self._calls.pop(reply.request_id, None)
         if call is not None:
             call.reply = reply

@@ -148,7 +148,7 @@ def parse_messages(payload: bytes) -> tuple[int, list[Message]]:
     try:
         return group_id, _MESSAGES.decode(memoryview(payload)[_GROUP.size :])
     except UNDECODABLE as error:
-        raise ProtocolError(f"cannot decode its messages: {error}") from error
+        raise ProtocolError(f"it sent messages that cannot be decoded: {error}") from error
 
 
 def parse_request(payload: bytes) -> Request:
