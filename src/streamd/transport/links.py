@@ -133,7 +133,7 @@ class Link:
         with trio.move_on_after(self._limits.connect_timeout_s):
             host = self.required_host
             if host is not None and not await leads_to(self.address, host):
-                raise ConnectionEnded(f"a peer named it at {host}, but it is not there")
+                raise ConnectionEnded(f"it was named by a peer at {host}, but is not there")
             try:
                 return await self._surroundings.network.connect(self.address)
             except (OSError, trio.BrokenResourceError) as error:
