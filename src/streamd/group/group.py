@@ -274,15 +274,19 @@ class Group:
 
     # -- reads --------------------------------------------------------------------------------
 
+    def may_read_now(self) -> bool:
+        """Whether a read of the state as it is now is linearizable without asking any peer."""
+        # A node that restarts commits its whole log a turn before it has applied it.
+        index = self._core.local_read_index()
+        return index is not None and index <= self._core.applied_index
+
     async def catch_up(self, timeout_s: float = READ_TIMEOUT_S) -> None:
         """Return once the state includes everything acknowledged before the call, so that a read
         of it is linearizable. A leader that is the only voter asks no peer.
 
         Raises `Unavailable` when no leader confirms it in time.
         """
-        # A node that restarts commits its whole log a turn before it has applied it.
-        index = self._core.local_read_index()
-        if index is not None and index <= self._core.applied_index:
+        if self.may_read_now():
             return
         if not await self._read_index.wait(timeout_s):
             raise Unavailable("no leader confirmed that the state is up to date")

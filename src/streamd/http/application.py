@@ -71,7 +71,12 @@ RESOURCES: Mapping[type[Route], Resource] = {
             "PUT": writes.create,
             "DELETE": writes.delete,
         },
-        {"POST": writes.begin_append, "PUT": writes.begin_create},
+        {
+            "GET": reading.begin_read,
+            "HEAD": reading.begin_head,
+            "POST": writes.begin_append,
+            "PUT": writes.begin_create,
+        },
     ),
     BatchRoute: Resource("batch", {"POST": batches.append_batch}),
     LatestSnapshotRoute: Resource("snapshot", {"GET": snapshots.latest, "HEAD": snapshots.latest}),

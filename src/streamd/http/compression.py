@@ -95,8 +95,7 @@ class Compressor:
 
     async def compress(self, request: Request, response: Response) -> None:
         """Compress an answer of a suitable type, if the client wants that and it gets smaller."""
-        accepted = request.headers.get(ACCEPT_ENCODING.key)
-        coding = None if accepted is None else choose(accepted)
+        coding = asked_for(request)
         if coding is None:
             return
         parts, size = body_parts(response.body)
@@ -130,6 +129,12 @@ def pays(content_type: str) -> bool:
     ``application/octet-stream``, the default, tells nothing about the body, so it may.
     """
     return _DENSE.fullmatch(media_type(content_type)) is None
+
+
+def asked_for(request: Request) -> bytes | None:
+    """The coding that a request asks for, or None."""
+    accepted = request.headers.get(ACCEPT_ENCODING.key)
+    return None if accepted is None else choose(accepted)
 
 
 @lru_cache(maxsize=1024)

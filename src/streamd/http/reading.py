@@ -33,12 +33,31 @@ _UP_TO_DATE = b"Stream-Up-To-Date: true\r\n"
 _CLOSED = b"Stream-Closed: true\r\n"
 
 
+def begin_head(service: Service, request: Request, route: StreamRoute) -> Response | None:
+    """HEAD: metadata only. None leaves it to `head`."""
+    query = fields.read_query(request.query)
+    if query.record is not None:
+        return None
+    stream = service.find_now(route, local=query.local)
+    return _metadata(service, request, stream) if isinstance(stream, Stream) else stream
+
+
 async def head(service: Service, request: Request, route: StreamRoute) -> Response:
     """HEAD: metadata only. The one read that does not renew a sliding window."""
     query = fields.read_query(request.query)
     stream = await service.find(route, local=query.local)
     if isinstance(stream, Response):
         return stream
+    response = _metadata(service, request, stream)
+    if query.record is not None and response.status == 200:
+        at = await _boundary(service, stream, query.record)
+        if isinstance(at, Response):
+            return at
+        response.head += _first_offset(at)
+    return response
+
+
+def _metadata(service: Service, request: Request, stream: Stream) -> Response:
     tail = stream.tail.token()
     etag = state_tag(service.incarnation(stream.stream_id), tail, stream.closed)
     asked = request.headers.get(IF_NONE_MATCH.key)
@@ -58,12 +77,33 @@ async def head(service: Service, request: Request, route: StreamRoute) -> Respon
         head += b"Stream-Snapshot-Offset: %b\r\n" % stream.snapshot.position.token()
     if stream.closed:
         head += _CLOSED
-    if query.record is not None:
-        at = await _boundary(service, stream, query.record)
-        if isinstance(at, Response):
-            return at
-        head += _first_offset(at)
     return Response(200, head)
+
+
+def begin_read(service: Service, request: Request, route: StreamRoute) -> Response | None:
+    """GET of records in memory. None leaves it to `read`."""
+    query = fields.read_query(request.query)
+    if query.live is Live.SSE or query.record is not None or query.framed:
+        return None
+    stream = service.find_now(route, local=query.local)
+    if not isinstance(stream, Stream):
+        return stream
+    if query.local and _is_past_tail(query, stream):
+        return None
+    if query.at is None and query.live is None:
+        service.touch(route, stream)
+        return _now(stream)
+    at = _start(query, stream)
+    if query.live is not None and at == stream.tail:
+        return None
+    try:
+        found = service.node.reads.read_now(stream, at, query.max_bytes)
+    except (OffsetMismatch, OffsetGone):
+        return None
+    if found is None or (_may_shrink(stream, found) and compression.asked_for(request)):
+        return None
+    service.touch(route, stream)
+    return _slice(service, request, stream, at, query, found)
 
 
 async def read(service: Service, request: Request, route: StreamRoute) -> Response | LiveResponse:
@@ -77,8 +117,7 @@ async def read(service: Service, request: Request, route: StreamRoute) -> Respon
     if isinstance(stream, Response):
         return stream
     service.touch(route, stream)
-    # An offset past the tail reads as the tail (decision 005).
-    at = stream.tail if query.at is None else min(query.at, stream.tail)
+    at = _start(query, stream)
     if query.record is not None:
         found = await _boundary(service, stream, query.record)
         if isinstance(found, Response):
@@ -94,6 +133,11 @@ async def read(service: Service, request: Request, route: StreamRoute) -> Respon
     elif query.at is None:
         return _now(stream)
     return await _catch_up(service, request, stream, at, query)
+
+
+def _start(query: ReadQuery, stream: Stream) -> Position:
+    """Where a read begins. An offset past the tail reads as the tail (decision 005)."""
+    return stream.tail if query.at is None else min(query.at, stream.tail)
 
 
 async def _boundary(service: Service, stream: Stream, record: int) -> Position | Response:
@@ -138,12 +182,32 @@ async def _catch_up(
         raise BadRequest("INVALID_OFFSET", "offset is not an offset of this stream") from None
     except OffsetGone as gone:
         return offset_gone(gone.earliest)
+    response = _slice(service, request, stream, at, query, found, lengths)
+    if response.status == 200 and _may_shrink(stream, found):
+        await service.compressor.compress(request, response)
+    return response
+
+
+def _may_shrink(stream: Stream, found: Slice) -> bool:
+    """Whether to compress what was found for clients that accept it."""
+    return found.size > compression.LEAST_BYTES and compression.pays(stream.content_type)
+
+
+def _slice(
+    service: Service,
+    request: Request,
+    stream: Stream,
+    at: Position,
+    query: ReadQuery,
+    found: Slice,
+    lengths: list[int] | None = None,
+) -> Response:
+    """The answer with the records found at `at`, or that the client has them."""
     up_to_date = found.end == stream.tail
     closed = up_to_date and stream.closed
     etag = range_tag(service.incarnation(stream.stream_id), at, found.end, closed)
     caching = _caching(service, stream, found)
-    pays = found.size > compression.LEAST_BYTES and compression.pays(stream.content_type)
-    if pays:
+    if _may_shrink(stream, found):
         caching += compression.VARY
     asked = request.headers.get(IF_NONE_MATCH.key)
     if asked is not None and (named := named_tag(asked, etag)) is not None:
@@ -166,10 +230,7 @@ async def _catch_up(
     elif query.live is not None:
         head += b"Stream-Cursor: %d\r\n" % service.cursors.next(query.cursor)
     body = body_of(stream, found) if lengths is None else _framed(found, lengths)
-    response = Response(200, head + caching, body)
-    if pays:
-        await service.compressor.compress(request, response)
-    return response
+    return Response(200, head + caching, body)
 
 
 def body_of(stream: Stream, found: Slice) -> Buffer | list[Buffer]:

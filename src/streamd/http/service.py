@@ -56,11 +56,19 @@ class Service:
         """
         await self.catch_up(local=local)
         stream = await self.node.reads.stream(route.key)
-        if stream is not None and await self._has_expired(route, stream):
+        if stream is not None and self._must_expire(route, stream):
+            await self.node.group.propose(Sweep([route.key]))
             stream = await self.node.reads.stream(route.key)
-        if stream is None:
-            return NOT_FOUND
-        return GONE if stream.deleted else stream
+        return _found(stream)
+
+    def find_now(self, route: StreamRoute, *, local: bool = False) -> Stream | Response | None:
+        """As `find`, or None if that must wait."""
+        if not (local or self.node.group.may_read_now()) or not self.node.reads.has(route.key):
+            return None
+        stream = self.node.reads.known(route.key)
+        if stream is not None and self._must_expire(route, stream):
+            return None
+        return _found(stream)
 
     async def catch_up(self, *, local: bool = False) -> None:
         """Wait until the state has every write acknowledged so far, unless the read is `local`.
@@ -70,8 +78,8 @@ class Service:
         if not local:
             await self.node.group.catch_up()
 
-    async def _has_expired(self, route: StreamRoute, stream: Stream) -> bool:
-        """Whether a stream has expired; if so, the log says it too when this returns.
+    def _must_expire(self, route: StreamRoute, stream: Stream) -> bool:
+        """Whether a stream has expired and the log must say so before a reader is told.
 
         Clocks of nodes differ. If one node answered by its own clock that a stream is gone, another
         could still show the stream afterwards. So the leader first writes the expiry to the log,
@@ -79,11 +87,9 @@ class Service:
         """
         if stream.deleted or (stream.ttl_ms is None and stream.expires_at_ms is None):
             return False
-        touched_ms = self.node.group.touched_ms(route.key, stream.stream_id)
-        if not (self.node.group.leads and stream.expired(self.node.group.now_ms(), touched_ms)):
-            return False
-        await self.node.group.propose(Sweep([route.key]))
-        return True
+        group = self.node.group
+        touched_ms = group.touched_ms(route.key, stream.stream_id)
+        return group.leads and stream.expired(group.now_ms(), touched_ms)
 
     def incarnation(self, stream_id: int) -> int:
         """The number that the stream's ETags begin with."""
@@ -93,6 +99,12 @@ class Service:
         """Renew the sliding window of a stream that was read."""
         if stream.ttl_ms is not None:
             self.node.group.touch(route.key, stream.stream_id)
+
+
+def _found(stream: Stream | None) -> Stream | Response:
+    if stream is None:
+        return NOT_FOUND
+    return GONE if stream.deleted else stream
 
 
 def offset_gone(earliest: Position) -> Response:

@@ -60,10 +60,17 @@ class Reads:
         The value is the machine's own and changes as the stream does: do not keep it across an
         await that matters, and never write to it.
         """
-        streams = self._state.streams
-        if key in streams:
-            return streams.get(key)
+        if self.has(key):
+            return self.known(key)
         return await self._row(lambda: self._state.streams, keys.STREAM, key)
+
+    def has(self, key: bytes) -> bool:
+        """Whether memory knows of a stream, or that there is none."""
+        return key in self._state.streams
+
+    def known(self, key: bytes) -> Stream | None:
+        """As `stream`, of a key that memory `has`."""
+        return self._state.streams.get(key)
 
     async def bucket(self, name: bytes) -> Bucket | None:
         """A bucket, or None. As with `stream`, the value is the machine's."""
@@ -120,9 +127,7 @@ class Reads:
         """
         flushes = self._state.flushes
         while True:
-            if at.record < stream.earliest.record:
-                raise OffsetGone(stream.earliest)
-            recent = self._state.read_recent(stream, at, max_bytes, lengths)
+            recent = self.read_now(stream, at, max_bytes, lengths)
             if recent is not None:
                 return recent
             stored = await self._run_blocking(
@@ -140,6 +145,14 @@ class Reads:
                 if at.record < stream.earliest.record:
                     raise OffsetGone(stream.earliest)
                 raise OffsetMismatch
+
+    def read_now(
+        self, stream: Stream, at: Position, max_bytes: int, lengths: list[int] | None = None
+    ) -> Slice | None:
+        """As `read`, or None if the records are not in memory."""
+        if at.record < stream.earliest.record:
+            raise OffsetGone(stream.earliest)
+        return self._state.read_recent(stream, at, max_bytes, lengths)
 
     async def records(self, stream: Stream, at: Position, max_bytes: int) -> RecordSlice:
         """As `read`, with the records' lengths, for streams as they once were.
