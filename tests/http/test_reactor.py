@@ -198,3 +198,24 @@ async def test_an_append_under_way_is_answered_before_a_drained_connection_ends(
         assert answer.status == 204
         assert answer.headers["connection"] == "close"
         assert await client.closed()
+
+
+async def test_reads_of_recent_records_need_no_task(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.connect() as client:
+        await exchange(client, CREATE, 201)
+        await exchange(client, APPEND, 204)
+        spawned: list[str] = []
+
+        class Watch(trio.abc.Instrument):
+            def task_spawned(self, task: trio.lowlevel.Task) -> None:
+                spawned.append(task.name)
+
+        watch = Watch()
+        trio.lowlevel.add_instrument(watch)
+        for request in (READ, READ.replace(b"/s ", b"/s?offset=now ")):
+            await client.send(request)
+            await client.read_response()
+        await client.send(TAIL)
+        assert (await client.read_response(to_head=True)).status == 200
+        trio.lowlevel.remove_instrument(watch)
+    assert not [name for name in spawned if "_serve_in_task" in name]

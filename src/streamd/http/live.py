@@ -22,12 +22,37 @@ from streamd.streams.offsets import Position
 # A group's id, and a stream's id within that group.
 LiveStream = tuple[int, int]
 
-# Takes the least cursor that a reader may get, and the bytes held back from it so far. Returns the
-# event of a change, and the bytes held back after it.
-Encode = Callable[[int, bytes], tuple[bytes, bytes]]
-
 # A larger change is not encoded for all: each reader reads it by itself, a piece at a time.
 MAX_DIRECT_BYTES = 64 * 1024
+
+
+class Event:
+    """A change as its readers get it, encoded once for all that get the same bytes."""
+
+    __slots__ = ("_by_cursor", "_by_held", "_change", "_cursor", "closed", "start", "tail")
+
+    def __init__(self, change: Change, cursor: int) -> None:
+        """`cursor` is the current one."""
+        self.start = change.start
+        self.tail = change.stream.tail
+        self.closed = change.stream.closed
+        self._change = change
+        self._cursor = cursor
+        self._by_held: dict[bytes, tuple[bytes, bytes]] = {}
+        self._by_cursor: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}
+
+    def encoded(self, least: int, held: bytes) -> tuple[bytes, bytes]:
+        """The bytes for a reader that may get no cursor below `least` and from which `held` are
+        held back, and the bytes held back afterwards."""
+        cursor = max(self._cursor, least)
+        known = self._by_cursor.get((cursor, held))
+        if known is None:
+            if held not in self._by_held:
+                self._by_held[held] = _data_event(self._change, held)
+            data, kept = self._by_held[held]
+            control = control_event(self.tail, cursor, up_to_date=True, closed=self.closed)
+            known = self._by_cursor[cursor, held] = data + control, kept
+        return known
 
 
 class Reader:
@@ -41,19 +66,16 @@ class Reader:
         self.news = False
         self._scope: trio.CancelScope | None = None
 
-    def deliver(self, change: Change, encode: Encode) -> bool:
-        """Deliver a change. Returns whether the reader stays parked."""
-        if self.knows(change):
+    def deliver(self, event: Event) -> bool:
+        """Deliver a change. Returns whether the reader stays parked.
+
+        Changes are published a little after they were made: a reader that has parked in between
+        has read this one already.
+        """
+        if self.at == event.tail and not event.closed:
             return True
         self.wake()
         return False
-
-    def knows(self, change: Change) -> bool:
-        """Whether the reader has read this change already.
-
-        Changes are published a little after they were made; a reader may park in between.
-        """
-        return self.at == change.stream.tail and not change.stream.closed
 
     def wake(self) -> None:
         self.news = True
@@ -90,15 +112,15 @@ class SseReader(Reader):
         self.held = held
         self.finished = False
 
-    def deliver(self, change: Change, encode: Encode) -> bool:
+    def deliver(self, event: Event) -> bool:
         """Write the change's event, if the reader is at its start."""
-        if self.at != change.start:
-            return super().deliver(change, encode)
-        event, self.held = encode(self.cursor, self.held)
-        sent = self.channel.try_send(event)
-        assert self.at <= change.stream.tail, "events never go back"
-        self.at = change.stream.tail
-        self.finished = change.stream.closed
+        if self.at != event.start:
+            return super().deliver(event)
+        data, self.held = event.encoded(self.cursor, self.held)
+        sent = self.channel.try_send(data)
+        assert self.at <= event.tail, "events never go back"
+        self.at = event.tail
+        self.finished = event.closed
         if sent and not self.finished:
             return True
         # Its own task must write the rest now, not at the next heartbeat.
@@ -163,13 +185,15 @@ class Hub:
             readers = self._readers.get((group_id, stream_id))
             if readers is None:
                 continue
-            if change.ended or change.size > MAX_DIRECT_BYTES:
-                leaving = [r for r in readers if change.ended or not r.knows(change)]
+            event = Event(change, current_cursor(self._clock_ms()))
+            if change.ended:
+                leaving = list(readers)
                 for reader in leaving:
                     reader.wake()
+            elif change.size > MAX_DIRECT_BYTES:
+                leaving = [reader for reader in readers if not Reader.deliver(reader, event)]
             else:
-                encode = self._encoder(change)
-                leaving = [reader for reader in readers if not reader.deliver(change, encode)]
+                leaving = [reader for reader in readers if not reader.deliver(event)]
             for reader in leaving:
                 self.remove(reader)
 
@@ -182,27 +206,6 @@ class Hub:
             for reader in list(self._readers[stream]):
                 reader.wake()
                 self.remove(reader)
-
-    def _encoder(self, change: Change) -> Encode:
-        """Encodes the event of `change`, once for all readers that get the same bytes."""
-        stream = change.stream
-        current = current_cursor(self._clock_ms())
-        by_held: dict[bytes, tuple[bytes, bytes]] = {}
-        by_cursor: dict[tuple[int, bytes], bytes] = {}
-
-        def encode(least: int, held: bytes) -> tuple[bytes, bytes]:
-            if held not in by_held:
-                by_held[held] = _data_event(change, held)
-            data, kept = by_held[held]
-            cursor = max(current, least)
-            event = by_cursor.get((cursor, held))
-            if event is None:
-                event = by_cursor[cursor, held] = data + control_event(
-                    stream.tail, cursor, up_to_date=True, closed=stream.closed
-                )
-            return event, kept
-
-        return encode
 
     def drain(self) -> None:
         """Wake all readers and end them: the node is stopping."""
