@@ -43,7 +43,7 @@ def tear(machine: Machine, random: Random) -> None:
     after = copy_in_use(copy, machine.path.with_suffix(".after"))
     log.close()
     state.close()
-    for file in before.glob("*/*.log"):
+    for file in (*before.glob("*/*.log"), before / "log" / "journal"):
         written = after / file.relative_to(before)
         content = torn(file.read_bytes(), written.read_bytes(), random, [random.randbytes(4096)])
         file.write_bytes(content)

@@ -2,8 +2,8 @@
 
 The model of the disk: what was synced is there. Of what was written to a file and not synced, each
 page of 4 KiB may be there or not; where the file has grown it may hold zeros instead, or what the
-disk had there before. Changes to directories reach the disk in order, and a sync of any file takes
-those before it along, as with ext4, XFS and Btrfs.
+disk had there before, and where it was overwritten what it held. Changes to directories reach the
+disk in order, and a sync of any file takes those before it along, as with ext4, XFS and Btrfs.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Call:
     target: str = ""
     data: bytes = b""
     size: int = 0
+    at: int = 0
     truncates: bool = False
 
 
@@ -82,6 +83,8 @@ def _call(name: str, arguments: str, root: Path) -> Call | None:
         return Call(name, path, target=texts[1][len(str(root)) + 1 :].decode())
     if name == "ftruncate":
         return Call(name, path, size=int(arguments.rpartition(",")[2]))
+    if name == "pwrite64":
+        return Call(name, path, data=texts[1], at=int(arguments.rpartition(",")[2]))
     return Call(name, path, data=texts[1] if name == "write" and len(texts) > 1 else b"")
 
 
@@ -104,8 +107,10 @@ class Disk:
         name, path = call.name, call.path
         if name == "openat":
             self._open(path, truncates=call.truncates)
-        elif name in ("write", "pwrite64"):
+        elif name == "write":
             self._file(path).written += call.data
+        elif name == "pwrite64":
+            self._file(path).written[call.at : call.at + len(call.data)] = call.data
         elif name == "ftruncate":
             del self._file(path).written[call.size :]
         elif name in ("fdatasync", "fsync"):

@@ -21,7 +21,7 @@ from streamd.config import ClusterConfig
 from streamd.group.stores import Stores
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind, HardState
-from streamd.storage import leveldb_log, state_store
+from streamd.storage import journal, leveldb_log, state_store
 from streamd.streams import keys
 from streamd.streams.model import Header
 from tests.storage.images import compact
@@ -32,6 +32,8 @@ PEERS = ClusterConfig(name="torn", listen="127.0.0.1:1", bootstrap_node_id=1)
 NO_HARD_STATE = HardState()
 
 _BUFFER_BYTES = 64 * 1024
+# Most entries fit, and the journal begins again several times.
+_JOURNAL_BYTES = 1024 * 1024
 # Rows of the state that no table has; their content tells the applied index.
 _ROWS = [b"\xf0%d" % number for number in range(5)]
 _SIZES = (10, 300, 20_000, 20_000, 70_000)
@@ -190,6 +192,7 @@ class Script:
 
 def small_buffers() -> None:
     leveldb_log._WRITE_BUFFER_BYTES = state_store._WRITE_BUFFER_BYTES = _BUFFER_BYTES
+    journal.MAX_BYTES = _JOURNAL_BYTES
 
 
 def main(directory: Path, seed: int, *, with_peers: bool) -> None:

@@ -8,13 +8,20 @@ from pathlib import Path
 import pytest
 
 from tests.crash.strace import injecting, needs_strace
+from tests.storage.images import newest_file
 from tests.support.server_process import ServerProcess
 
 _PATH = "/v1/stream/disk/faults"
 _MOST = 400
+# More than goes through the log's journal.
+_LARGE_BYTES = 300_000
 
 
-def _append_until_it_fails(port: int) -> list[bytes]:
+def _part(number: int, size: int) -> bytes:
+    return (b"<%d>" % number).ljust(size, b".")
+
+
+def _append_until_it_fails(port: int, size: int) -> list[bytes]:
     """Append to a new stream one by one. Returns the acknowledged appends."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     headers = {"Content-Type": "text/plain"}
@@ -23,7 +30,7 @@ def _append_until_it_fails(port: int) -> list[bytes]:
         connection.request("PUT", _PATH, headers=headers)
         assert connection.getresponse().read() == b""
         for number in range(_MOST):
-            part = b"<%d>" % number
+            part = _part(number, size)
             connection.request("POST", _PATH, part, headers)
             response = connection.getresponse()
             response.read()
@@ -39,28 +46,35 @@ def _append_until_it_fails(port: int) -> list[bytes]:
 
 def _content(port: int) -> bytes:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request("GET", f"{_PATH}?offset=-1")
-    body = connection.getresponse().read()
+    body, offset, is_whole = b"", "-1", False
+    while not is_whole:
+        connection.request("GET", f"{_PATH}?offset={offset}")
+        response = connection.getresponse()
+        body += response.read()
+        offset = response.headers["Stream-Next-Offset"]
+        is_whole = response.headers["Stream-Up-To-Date"] == "true"
     connection.close()
     return body
 
 
 @needs_strace
 @pytest.mark.parametrize(
-    ("syscall", "error", "words", "from_occurrence"),
+    ("syscall", "error", "words", "from_occurrence", "size"),
     [
-        ("fdatasync", "EIO", "Input/output error", 40),
-        ("fdatasync", "ENOSPC", "No space left on device", 40),
-        ("write", "EIO", "Input/output error", 90),
-        ("write", "ENOSPC", "No space left on device", 90),
+        ("fdatasync", "EIO", "Input/output error", 40, 1),
+        ("fdatasync", "ENOSPC", "No space left on device", 40, 1),
+        ("pwrite64", "EIO", "Input/output error", 40, 1),
+        ("pwrite64", "ENOSPC", "No space left on device", 40, 1),
+        ("write", "EIO", "Input/output error", 90, _LARGE_BYTES),
+        ("write", "ENOSPC", "No space left on device", 90, _LARGE_BYTES),
     ],
 )
 def test_a_failing_disk_stops_the_server_and_nothing_acknowledged_is_lost(
-    syscall: str, error: str, words: str, from_occurrence: int, tmp_path: Path
+    syscall: str, error: str, words: str, from_occurrence: int, size: int, tmp_path: Path
 ) -> None:
     wrapper = injecting(syscall, f"error={error}", f"{from_occurrence}+", tmp_path / "trace")
     with ServerProcess(tmp_path / "data", wrapper=wrapper) as server:
-        acknowledged = _append_until_it_fails(server.port)
+        acknowledged = _append_until_it_fails(server.port, size)
         status = server.wait()
     assert 0 < len(acknowledged) < _MOST
     assert status == 1
@@ -70,7 +84,7 @@ def test_a_failing_disk_stops_the_server_and_nothing_acknowledged_is_lost(
     with ServerProcess(tmp_path / "data") as repaired:
         content = _content(repaired.port)
     whole = b"".join(acknowledged)
-    under_way = b"<%d>" % len(acknowledged)
+    under_way = _part(len(acknowledged), size)
     assert content in (whole, whole + under_way)
 
 
@@ -86,11 +100,6 @@ def _run_and_stop(data_dir: Path) -> None:
         assert server.stop() == 0
 
 
-def _log_files(data_dir: Path) -> list[Path]:
-    files = sorted((data_dir / "log").glob("*.log")) + sorted((data_dir / "log").glob("*.ldb"))
-    return [file for file in files if file.stat().st_size > 5000]
-
-
 def _refusal(data_dir: Path) -> str:
     server = ServerProcess(data_dir)
     server.start()
@@ -100,9 +109,9 @@ def _refusal(data_dir: Path) -> str:
 
 def test_a_flipped_bit_in_the_log_is_found_at_the_start_and_not_served(tmp_path: Path) -> None:
     _run_and_stop(tmp_path / "data")
-    (file,) = _log_files(tmp_path / "data")
+    file, written = newest_file(tmp_path / "data")
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 0x10
+    content[written[len(written) // 2]] ^= 0x10
     file.write_bytes(content)
     output = _refusal(tmp_path / "data")
     assert "corrupt" in output or "damaged" in output
@@ -111,8 +120,8 @@ def test_a_flipped_bit_in_the_log_is_found_at_the_start_and_not_served(tmp_path:
 
 def test_a_log_cut_short_is_found_at_the_start_and_not_served(tmp_path: Path) -> None:
     _run_and_stop(tmp_path / "data")
-    (file,) = _log_files(tmp_path / "data")
-    file.write_bytes(file.read_bytes()[:-700])
+    file, written = newest_file(tmp_path / "data")
+    file.write_bytes(file.read_bytes()[: written.stop - 1200])
     output = _refusal(tmp_path / "data")
     assert "acknowledged writes are missing" in output
 

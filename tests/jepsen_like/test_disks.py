@@ -18,32 +18,27 @@ from tests.jepsen_like.cluster_processes import (
     wait_until,
 )
 from tests.jepsen_like.workload import PHASE_S, under_load
+from tests.storage.images import newest_file
 
 _SLOW_US = 3_000_000
 
 
-def _log_file(node: NodeProcess) -> Path:
-    """The file with the end of a stopped node's log."""
-    files = list((node.data_dir / "log").glob("*.log"))
-    return max(files, key=lambda file: file.stat().st_mtime)
-
-
 def _tear(node: NodeProcess) -> None:
-    file = _log_file(node)
-    file.write_bytes(file.read_bytes()[:-7])
+    file, written = newest_file(node.data_dir)
+    file.write_bytes(file.read_bytes()[: written.stop - 7])
 
 
 def _flip_a_bit(node: NodeProcess) -> None:
-    file = _log_file(node)
+    file, written = newest_file(node.data_dir)
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 0x10
+    content[written[len(written) // 2]] ^= 0x10
     file.write_bytes(content)
 
 
 def _truncate(node: NodeProcess) -> None:
     """Far below the entries that it has confirmed."""
-    file = _log_file(node)
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 3])
+    file, written = newest_file(node.data_dir)
+    file.write_bytes(file.read_bytes()[: written[len(written) // 3]])
 
 
 def test_a_damaged_log_of_one_node_is_repaired_from_its_peers(cluster: ClusterProcesses) -> None:
@@ -148,7 +143,7 @@ def test_a_leader_whose_disk_is_full_has_a_successor_and_returns_when_there_is_r
         assert full.process is not None
         files = list((full.data_dir / "log").iterdir())
         trace = tmp_path / "trace"
-        with injecting_into(full.process.pid, "write", "error=ENOSPC", files, trace):
+        with injecting_into(full.process.pid, "write,pwrite64", "error=ENOSPC", files, trace):
             assert full.wait() == 1
         cluster.leader(but=full.node_id)
         work.wait_writes_elsewhere(full.node_id)

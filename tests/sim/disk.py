@@ -6,11 +6,11 @@ import errno
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from streamd.storage.binding import plyvel
 from tests.sim.persisting import Crashed
@@ -41,6 +41,14 @@ class Trap(Enum):
 _ERRNO = {Trap.IO_ERROR: errno.EIO, Trap.FULL: errno.ENOSPC}
 
 
+class _Overwrite(NamedTuple):
+    """Bytes written into a file, and what was there before."""
+
+    at: int
+    old: bytes
+    new: bytes
+
+
 class Disk:
     """The directory of one node, under a new path after each crash: a thread that wrote to the
     old one may continue to, as a process does that is being killed."""
@@ -56,6 +64,11 @@ class Disk:
         self._synced_bytes: dict[Path, int] = {}
         # The same at the last write of the log's floor.
         self._floored_bytes: dict[Path, int] = {}
+        # What was written into journals: not synced, since the last batch of their databases, and
+        # as of when the log's floor was last written.
+        self._unsynced: dict[Path, list[_Overwrite]] = {}
+        self._journaled: dict[Path, list[_Overwrite]] = {}
+        self._floored_journal: dict[Path, list[_Overwrite]] = {}
         self._trap: tuple[Trap, bool] | None = None
         # The only database whose writes count on the way to it, or None.
         self._trapped: Path | None = None
@@ -89,6 +102,31 @@ class Disk:
 
     def persist(self, write: Callable[[], T]) -> T:
         return self._persist(write, self.path)
+
+    def overwrite(self, write: Callable[[], T], file: Path, at: int, content: bytes) -> T:
+        """Raises `InvariantBroken` for a write to a journal that has failed before (I9)."""
+        if file.parent in self._failed:
+            raise InvariantBroken(f"{file.name} is written again after an error")
+        with file.open("rb") as before:
+            before.seek(at)
+            old = before.read(len(content)).ljust(len(content), b"\0")
+        result = write()
+        if self.path in file.parents:
+            writes = self._unsynced.setdefault(file.relative_to(self.path), [])
+            writes.append(_Overwrite(at, old, content))
+        return result
+
+    def sync(self, sync: Callable[[], T], file: Path) -> T:
+        name = file.relative_to(self.path) if self.path in file.parents else file
+        if name not in self._unsynced:
+            return self.persist(sync)
+
+        def sync_journal() -> T:
+            result = sync()
+            self._journaled.setdefault(name, []).extend(self._unsynced.pop(name))
+            return result
+
+        return self._persist(sync_journal, file.parent)
 
     def persist_rows(self, write: Callable[[], T], database: Path, *, synced: bool) -> T:
         """Raises `InvariantBroken` for a write to a database that has failed before (I9)."""
@@ -140,16 +178,20 @@ class Disk:
         if self.path not in source.parents:
             return  # It was left; see `_mark_synced`.
         old, new = source.relative_to(self.path), target.relative_to(self.path)
-        for file in [file for file in self._synced_bytes if new in file.parents]:
-            del self._synced_bytes[file]
-        for file in [file for file in self._synced_bytes if old in file.parents]:
-            self._synced_bytes[new / file.relative_to(old)] = self._synced_bytes.pop(file)
+        everything: list[dict[Path, Any]] = [self._synced_bytes, self._unsynced, self._journaled]
+        for known in everything:
+            for file in [file for file in known if new in (file, *file.parents)]:
+                del known[file]
+            for file in [file for file in known if old in file.parents]:
+                known[new / file.relative_to(old)] = known.pop(file)
         if target.name == "floor":
             self._floored_bytes = dict(self._synced_bytes)
+            self._floored_journal = {file: [*writes] for file, writes in self._journaled.items()}
 
     def _mark_synced(self, database: Path) -> None:
         if self.path not in database.parents:
             return  # A process that is being killed left it; nothing returns to it.
+        self._journaled.pop(database.relative_to(self.path) / "journal", None)
         for file, size in sizes(database, "*.log").items():
             self._synced_bytes[file.relative_to(self.path)] = size
 
@@ -172,6 +214,16 @@ class Disk:
 
     def flip_bit(self, directory: str) -> bool:
         """Change a bit of what is synced of a database's log; False when there is nothing."""
+        journal = self.path / directory / "journal"
+        writes = self._journaled.get(journal.relative_to(self.path))
+        if writes:
+            write = self._random.choice(writes)
+            content = bytearray(journal.read_bytes())
+            place = write.at + self._random.randrange(len(write.new))
+            content[place] ^= 1 << self._random.randrange(8)
+            journal.write_bytes(content)
+            self.is_damaged = True
+            return True
         for file in sorted((self.path / directory).glob("*.log"), reverse=True):
             content = bytearray(file.read_bytes())
             synced = self._synced_bytes.get(file.relative_to(self.path), 0)
@@ -186,6 +238,15 @@ class Disk:
     def cut_short(self, directory: str) -> bool:
         """Cut a database's log below where it was when the floor was written; False when it has
         nothing there."""
+        journal = self.path / directory / "journal"
+        name = journal.relative_to(self.path)
+        needed = self._journaled.get(name, [])
+        known = [write for write in self._floored_journal.get(name, []) if write in needed]
+        if known:
+            write = self._random.choice(known)
+            os.truncate(journal, write.at + self._random.randrange(len(write.new)))
+            self.is_damaged = True
+            return True
         for file in sorted((self.path / directory).glob("*.log"), reverse=True):
             floored = self._floored_bytes.get(file.relative_to(self.path), 0)
             if floored:
@@ -209,6 +270,27 @@ class Disk:
                 self._synced_bytes[name] = len(left)
                 self._counted["unsynced writes lost"] += left == synced
                 self._counted["torn tails"] += left not in (synced, written)
+
+        for name, writes in self._unsynced.items():
+            if (self.path / name).exists():
+                self._tear_overwritten(self.path / name, writes)
+        self._unsynced.clear()
+
+    def _tear_overwritten(self, file: Path, writes: Sequence[_Overwrite]) -> None:
+        content = bytearray(file.read_bytes())
+        whole = bytes(content)
+        for write in writes:
+            tear = self._random.choice([*Tear])
+            end = write.at + len(write.new)
+            content[write.at : end] = torn(
+                write.old, write.new, self._random, tear=tear, page_bytes=_SECTOR_BYTES
+            )
+        file.write_bytes(content)
+        before = bytearray(whole)
+        for write in reversed(writes):
+            before[write.at : write.at + len(write.old)] = write.old
+        self._counted["unsynced writes lost"] += content == before
+        self._counted["torn tails"] += content not in (before, whole)
 
     def _logs(self) -> list[Path]:
         return sorted(self.path.glob("*/*.log"))

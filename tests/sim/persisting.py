@@ -33,6 +33,12 @@ class Writing(Protocol):
     def persist(self, write: Callable[[], T]) -> T:
         """Write a file or the name of one."""
 
+    def overwrite(self, write: Callable[[], T], file: Path, at: int, content: bytes) -> T:
+        """Write into a file from byte `at` on; not synced."""
+
+    def sync(self, sync: Callable[[], T], file: Path) -> T:
+        """Make durable what was written to a file."""
+
     def persist_rows(self, write: Callable[[], T], database: Path, *, synced: bool) -> T:
         """Write a batch to LevelDB's own log."""
 
@@ -61,6 +67,7 @@ class PersistPoints:
         calls = {name: getattr(os, name) for name in dir(os) if not name.startswith("__")}
         calls |= {"fdatasync": self._sync(os.fdatasync), "fsync": self._sync(os.fsync)}
         calls["rename"] = self._rename
+        calls["pwrite"] = self._pwrite
         open_database = plyvel.DB
 
         def open_watched(name: str, **options: Any) -> _Database:
@@ -82,9 +89,17 @@ class PersistPoints:
             if self._disk is None:
                 call(descriptor)
             else:
-                self._disk.persist(lambda: call(descriptor))
+                self._disk.sync(lambda: call(descriptor), _file_of(descriptor))
 
         return sync
+
+    def _pwrite(self, descriptor: int, content: bytes, at: int) -> int:
+        def write() -> int:
+            return os.pwrite(descriptor, content, at)
+
+        if self._disk is None:
+            return write()
+        return self._disk.overwrite(write, _file_of(descriptor), at, content)
 
     def _rename(self, source: Path, target: Path) -> None:
         if self._disk is None:
@@ -97,6 +112,10 @@ class PersistPoints:
                 disk.renamed(source, target)
 
             disk.persist(rename)
+
+
+def _file_of(descriptor: int) -> Path:
+    return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
 
 
 class _Database:

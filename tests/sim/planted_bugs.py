@@ -24,8 +24,8 @@ from streamd.group.writer import Writer
 from streamd.raft.chain import ChainPosition
 from streamd.raft.core import Ready
 from streamd.raft.messages import Entry, HardState
-from streamd.storage import install, leveldb, tears, wal
-from streamd.storage.binding import plyvel
+from streamd.storage import files, install, journal, leveldb, tears, wal
+from streamd.storage.journal import Journal
 from streamd.storage.log_evidence import LogEvidence
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
@@ -77,14 +77,21 @@ class _Unsynced:
 
 @bug(Focus({Faults.lose_power: 1}))
 def writes_are_acknowledged_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
-    real = LogStore.append
+    patch.setattr(journal, "sync_data", lambda _descriptor: None)
 
-    def append(self: LogStore, entries: Sequence[Entry], hard_state: HardState | None) -> None:
-        if not isinstance(self._engine._db, _Unsynced):
-            self._engine._db = _Unsynced(self._engine._db)
-        real(self, entries, hard_state)
 
-    patch.setattr(LogStore, "append", append)
+@bug(
+    Focus(
+        {Faults.crash: 1},
+        limits={
+            "storage.journal.MAX_BYTES": 1 << 14,
+            "group.state_flusher.CHECKPOINT_BYTES": 1 << 25,
+        },
+    )
+)
+def the_journal_is_overwritten_before_leveldb_has_what_it_held(patch: pytest.MonkeyPatch) -> None:
+    never = property(lambda self: self.head.offset, lambda *_: None)
+    patch.setattr(Journal, "_tail", never, raising=False)
 
 
 @bug(Focus({Faults.crash: 1}))
@@ -113,26 +120,11 @@ def votes_are_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 @bug(Focus({Faults.fail_writes: 1}))
 def errors_of_the_disk_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    real = LogStore.append
+    def sync_data(descriptor: int) -> None:
+        with suppress(OSError):
+            files.sync_data(descriptor)
 
-    def append(self: LogStore, entries: Sequence[Entry], hard_state: HardState | None) -> None:
-        class Careless(_Unsynced):
-            def write_batch(self, *, sync: bool = False) -> Any:
-                batch = self._db.write_batch(sync=sync)
-                write = batch.write
-
-                def careless() -> None:
-                    with suppress(plyvel.IOError):
-                        write()
-
-                batch.write = careless
-                return batch
-
-        if not isinstance(self._engine._db, Careless):
-            self._engine._db = Careless(self._engine._db)
-        real(self, entries, hard_state)
-
-    patch.setattr(LogStore, "append", append)
+    patch.setattr(journal, "sync_data", sync_data)
 
 
 @bug(Focus({Faults.crash_at_a_flush: 1}))
@@ -237,7 +229,7 @@ def raft_snapshot_is_installed_beside_the_state_in_memory(
 def raft_snapshot_does_not_reset_the_log(patch: pytest.MonkeyPatch) -> None:
     def reset(self: LogStore, position: ChainPosition) -> None:
         real(self, position)
-        self._engine.write(base=ChainPosition())
+        self._engine.begin_after(ChainPosition())
 
     real = LogStore.reset
     patch.setattr(LogStore, "reset", reset)

@@ -14,6 +14,7 @@ _CHOICES = {
     "group.forwarding.MAX_FORWARDS": (1, 16),
     "group.state_flusher.FLUSH_BYTES": (500, 1 << 22),
     "storage.raft_snapshots.PIECE_BYTES": (100, 1000, 1 << 21),
+    "storage.journal.MAX_BYTES": (1 << 14, 1 << 23),
 }
 
 

@@ -32,7 +32,11 @@ def torn(
     tear = tear or random.choice([*Tear])
     if synced == written or tear is Tear.NOTHING:
         return synced
-    if tear is Tear.ALL or not written.startswith(synced):
+    if tear is Tear.ALL:
+        return written
+    if len(synced) == len(written):
+        return _partly(synced, written, random, tear, page_bytes)
+    if not written.startswith(synced):
         return written
     if tear is Tear.PREFIX:
         return written[: random.randint(len(synced), len(written))]
@@ -49,6 +53,16 @@ def torn(
             old = random.choice(old_blocks) + old
         content[page] = kept + old[: size - len(kept)]
     return b"".join(content)
+
+
+def _partly(synced: bytes, written: bytes, random: Random, tear: Tear, page_bytes: int) -> bytes:
+    """The same for bytes that took the place of others: each page has either."""
+    old, new = pages(synced, page_bytes), pages(written, page_bytes)
+    kept = [random.random() < 0.5 for _ in new]
+    if tear in (Tear.PREFIX, Tear.ZEROS):
+        end = random.randint(0, len(new))
+        kept = [number < end for number in range(len(new))]
+    return b"".join(new[at] if kept[at] else old[at] for at in range(len(new)))
 
 
 def pages(content: bytes, page_bytes: int = PAGE_BYTES) -> list[bytes]:

@@ -50,7 +50,7 @@ def test_another_nodes_directory_is_refused_and_released(tmp_path: Path) -> None
     [
         (b"", "cannot be read"),
         (b'{"node_id": "one"}', "cannot be read"),
-        (b'{"node_id": 1, "cluster_id": "c", "format_version": 2}', "has format 2"),
+        (b'{"node_id": 1, "cluster_id": "c", "format_version": 3}', "has format 3"),
     ],
 )
 def test_an_identity_that_cannot_be_trusted_is_refused(
@@ -127,6 +127,17 @@ def test_an_identity_written_before_clusters_had_names_is_read(tmp_path: Path) -
     old = DataDir.open(tmp_path, 1)
     assert (old.identity.cluster_id, old.identity.cluster_name) == ("c", "")
     old.close()
+
+
+def test_a_directory_is_marked_so_that_a_release_without_a_journal_refuses_it(
+    tmp_path: Path,
+) -> None:
+    """It would take the log for what LevelDB has of it."""
+    (tmp_path / "identity.json").write_bytes(
+        b'{"node_id": 1, "cluster_id": "c", "format_version": 1}'
+    )
+    DataDir.open(tmp_path, 1).close()
+    assert b'"format_version":2' in (tmp_path / "identity.json").read_bytes()
 
 
 def test_a_checked_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:

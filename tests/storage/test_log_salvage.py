@@ -14,14 +14,25 @@ from streamd.storage.errors import LogBelowFloor, LogCorrupt, StateLagsLog, Stor
 from streamd.storage.log_evidence import LogEvidence
 from streamd.storage.log_storage import reset_log
 from streamd.storage.log_store import LogStore
-from tests.storage.images import compact, copy_of, entry, fill, open_log, read_all
+from tests.storage.images import (
+    compact,
+    copy_of,
+    entry,
+    fill,
+    newest_file,
+    open_log,
+    read_all,
+    sabotage,
+)
 from tests.support.directories import copy_in_use
+
+pytestmark = pytest.mark.usefixtures("each_engine")
 
 HARD_STATE = HardState(3, 2)
 
 
-def damaged_image(tmp_path: Path) -> tuple[Path, Path]:
-    """A crash image whose floor is at entry 24 of 30, and its file with entries."""
+def damaged_image(tmp_path: Path) -> tuple[Path, Path, range]:
+    """A crash image whose floor is at entry 24 of 30; its file with entries, and where they are."""
     log = open_log(tmp_path / "live")
     fill(log, 20)
     log.append([entry(index, term=3) for index in range(21, 25)], HARD_STATE)
@@ -30,8 +41,7 @@ def damaged_image(tmp_path: Path) -> tuple[Path, Path]:
         log.append([entry(index, term=3)], None)
     image = copy_in_use(tmp_path / "live", tmp_path / "image")
     log.close()
-    (file,) = (image / "log").glob("*.log")
-    return image, file
+    return image, *newest_file(image)
 
 
 def assert_salvaged(log: LogStore, lost_at_least: int) -> int:
@@ -45,8 +55,8 @@ def assert_salvaged(log: LogStore, lost_at_least: int) -> int:
 
 
 def test_a_log_truncated_below_its_floor_follows_but_may_not_vote(tmp_path: Path) -> None:
-    image, file = damaged_image(tmp_path)
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    image, file, written = damaged_image(tmp_path)
+    file.write_bytes(file.read_bytes()[: written.stop // 2])
     with pytest.raises(StorageError):
         open_log(copy_in_use(image, tmp_path / "single"))
     log = open_log(image, alone=False)
@@ -56,8 +66,8 @@ def test_a_log_truncated_below_its_floor_follows_but_may_not_vote(tmp_path: Path
 
 
 def test_the_loss_is_recorded_until_the_entries_are_back(tmp_path: Path) -> None:
-    image, file = damaged_image(tmp_path)
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    image, file, written = damaged_image(tmp_path)
+    file.write_bytes(file.read_bytes()[: written.stop // 2])
     log = open_log(image, alone=False)
     left = log.last_index
     log.append([entry(index, term=4) for index in range(left + 1, 31)], HardState(4, 0))
@@ -78,13 +88,12 @@ def test_the_loss_is_recorded_until_the_entries_are_back(tmp_path: Path) -> None
 
 
 def test_only_proved_entries_are_kept_wherever_a_bit_is_flipped(tmp_path: Path) -> None:
-    image, file = damaged_image(tmp_path)
-    size = file.stat().st_size
+    image, file, written = damaged_image(tmp_path)
 
     @settings(
         max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
     )
-    @given(st.integers(0, size - 1), st.integers(0, 7))
+    @given(st.sampled_from(written), st.integers(0, 7))
     def flip(place: int, bit: int) -> None:
         copy = copy_of(image, tmp_path / "copy")
         damaged = bytearray(file.read_bytes())
@@ -98,13 +107,12 @@ def test_only_proved_entries_are_kept_wherever_a_bit_is_flipped(tmp_path: Path) 
 
 
 def test_a_loss_below_the_floor_is_noticed_wherever_the_file_is_truncated(tmp_path: Path) -> None:
-    image, file = damaged_image(tmp_path)
-    size = file.stat().st_size
+    image, file, written = damaged_image(tmp_path)
 
     @settings(
         max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
     )
-    @given(st.integers(0, size - 1))
+    @given(st.sampled_from(written))
     def cut(size: int) -> None:
         copy = copy_of(image, tmp_path / "copy")
         (copy / "log" / file.name).write_bytes(file.read_bytes()[:size])
@@ -119,7 +127,7 @@ def test_a_loss_below_the_floor_is_noticed_wherever_the_file_is_truncated(tmp_pa
 
 
 def test_a_damaged_table_is_kept_aside(tmp_path: Path) -> None:
-    image, _ = damaged_image(tmp_path)
+    image, *_ = damaged_image(tmp_path)
     open_log(image).close()  # the replayed entries become a table
     (table,) = (image / "log").glob("*.ldb")
     content = bytearray(table.read_bytes())
@@ -140,9 +148,9 @@ def test_a_damaged_table_is_kept_aside(tmp_path: Path) -> None:
 def test_entries_seen_after_the_damage_count_as_lost(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 9)
-    log._engine.write(removed=[5])
     log._floor = log._last  # as if the floor had last been written long ago
     log.close()
+    sabotage(tmp_path, removed=[5])
     again = open_log(tmp_path, alone=False)
     assert again.last_index == 4
     assert again.lost_below is not None
@@ -151,7 +159,7 @@ def test_entries_seen_after_the_damage_count_as_lost(tmp_path: Path) -> None:
 
 
 def test_a_missing_log_is_lost_up_to_its_floor(tmp_path: Path) -> None:
-    image, _ = damaged_image(tmp_path)
+    image, *_ = damaged_image(tmp_path)
     (image / "log").rename(tmp_path / "gone")
     log = open_log(image, alone=False)
     assert assert_salvaged(log, 24) == 0
@@ -159,7 +167,7 @@ def test_a_missing_log_is_lost_up_to_its_floor(tmp_path: Path) -> None:
 
 
 def test_a_damaged_floor_makes_every_entry_doubtful(tmp_path: Path) -> None:
-    image, _ = damaged_image(tmp_path)
+    image, *_ = damaged_image(tmp_path)
     floor = bytearray((image / "floor").read_bytes())
     floor[6] ^= 1
     (image / "floor").write_bytes(floor)
@@ -169,9 +177,9 @@ def test_a_damaged_floor_makes_every_entry_doubtful(tmp_path: Path) -> None:
 
 
 def test_without_a_record_of_the_last_vote_nothing_is_salvaged(tmp_path: Path) -> None:
-    image, file = damaged_image(tmp_path)
+    image, file, written = damaged_image(tmp_path)
     (image / "vote").unlink()
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    file.write_bytes(file.read_bytes()[: written.stop // 2])
     with pytest.raises(StorageError):
         open_log(image, alone=False)
 
@@ -191,8 +199,8 @@ def test_another_log_under_the_same_floor_is_refused_in_a_cluster_too(tmp_path: 
 
 @pytest.mark.parametrize("step", ["copying", "between the renames"])
 def test_an_interrupted_salvage_is_repeated_or_completed(step: str, tmp_path: Path) -> None:
-    image, file = damaged_image(tmp_path)
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    image, file, written = damaged_image(tmp_path)
+    file.write_bytes(file.read_bytes()[: written.stop // 2])
     damaged = copy_in_use(image, tmp_path / "damaged")
     log = open_log(image, alone=False)
     left = log.last_index

@@ -1,7 +1,7 @@
 """The order in which writes reach the disk, such that a power cut in between does no harm.
 
-The tests record everything made durable as it happens: small files by their name, batches of
-LevelDB by their directory and whether they were synced.
+The tests record everything made durable as it happens: small files by their name, records of the
+journal by its name, batches of LevelDB by their directory and whether they were synced.
 """
 
 from __future__ import annotations
@@ -43,6 +43,15 @@ class Notes:
         self._look()
         return write()
 
+    def overwrite(self, write: Callable[[], T], file: Path, at: int, content: bytes) -> T:
+        return write()
+
+    def sync(self, sync: Callable[[], T], file: Path) -> T:
+        self._look()
+        if file.name == "journal":
+            self.steps.append(file.name)
+        return sync()
+
     def persist_rows(self, write: Callable[[], T], database: Path, *, synced: bool) -> T:
         self._look()
         self.steps.append(Batch(database.name, synced))
@@ -67,10 +76,10 @@ def test_a_vote_is_in_its_own_file_before_it_is_in_the_log(tmp_path: Path) -> No
         log = open_log(tmp_path)
         notes.steps.clear()
         log.append([entry(1)], HardState(7, 3))
-        assert notes.steps == ["vote", Batch("log", True)]
+        assert notes.steps == ["vote", "journal"]
         notes.steps.clear()
         log.append([entry(2)], HardState(7, 3))
-        assert notes.steps == [Batch("log", True)], "an unchanged vote costs no second write"
+        assert notes.steps == ["journal"], "an unchanged vote costs no second write"
         log.close()
 
 
@@ -79,7 +88,10 @@ def test_where_the_log_begins_is_synced_before_its_first_entries_go(tmp_path: Pa
     notes = Notes()
     with noted(notes):
         log = open_log(tmp_path)
-        fill(log, 20)
+        fill(log, 15)
+        log.close()
+        log = open_log(tmp_path)  # which brings these to LevelDB
+        fill(log, 5)
         notes.steps.clear()
         log.begin_cut(10)
         assert notes.steps == ["floor", Batch("log", True)]
@@ -99,7 +111,7 @@ def test_an_entry_that_is_replaced_lowers_the_floor_first(tmp_path: Path) -> Non
         log.sync_floor()
         notes.steps.clear()
         log.append([entry(4, term=2)], None)
-        assert notes.steps == ["floor", Batch("log", True)]
+        assert notes.steps == ["floor", "journal"]
         log.close()
 
 
@@ -171,8 +183,10 @@ def test_the_old_state_stays_until_the_installation_marker_is_removed(tmp_path: 
 
 def test_a_failed_write_leaves_the_vote_known_and_the_store_closed(tmp_path: Path) -> None:
     class Full(Notes):
-        def persist_rows(self, write: Callable[[], T], database: Path, *, synced: bool) -> T:
-            raise OSError("no space left on device")
+        def sync(self, sync: Callable[[], T], file: Path) -> T:
+            if file.name == "journal":
+                raise OSError("no space left on device")
+            return sync()
 
     points = PersistPoints()
     with points.installed():
@@ -184,5 +198,6 @@ def test_a_failed_write_leaves_the_vote_known_and_the_store_closed(tmp_path: Pat
             log.append([entry(4)], HardState(9, 2))
         log.close()
     again = open_log(tmp_path)
-    assert (again.hard_state, again.last_index) == (HardState(9, 2), 3)
+    assert again.hard_state == HardState(9, 2)
+    assert again.last_index in (3, 4), "it may have got as far as the disk"
     again.close()

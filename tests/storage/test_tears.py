@@ -16,10 +16,17 @@ from streamd.storage.errors import LogBelowFloor, LogCorrupt
 from streamd.storage.leveldb_log import LevelDBLog
 from streamd.storage.state_store import StateStore
 from streamd.storage.wal import BLOCK_BYTES
+from tests.storage import images
 from tests.storage.images import entry, fill, open_log, read_all
 from tests.support.directories import copy_in_use
 
 PAGE_BYTES = 4096
+
+
+@pytest.fixture(autouse=True)
+def _without_a_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would make good what LevelDB lost."""
+    monkeypatch.setattr(images, "chosen_engine", LevelDBLog)
 
 
 def newest(directory: Path, pattern: str = "*.log") -> Path:

@@ -6,21 +6,25 @@ is the source of truth: it keeps every acknowledged entry through any crash. The
 is written rarely, and a damaged state is replaced.
 
 The life of an entry: the group's writer calls `append` with the entries and the hard state of one
-`Ready`. A changed vote goes to its own file first, then one synced batch writes everything. Reads
-come from `entry_cache`, or from the engine, verified by the chain of checksums. Once the state has
-an entry and no follower needs it, `begin_cut`, `cut` and `remove_cut` remove it.
+`Ready`. A changed vote goes to its own file first, then one synced record of the `journal` holds
+everything; synced batches bring the oldest entries to LevelDB when the journal needs the room.
+Reads come from `entry_cache`, or from the engine, verified by the chain of checksums. Once the
+state has an entry and no follower needs it, `begin_cut`, `cut` and `remove_cut` remove it.
 
-Modules: `log_store` proves what a `log_engine` (`leveldb_log`) returns, by the chain and by
-`log_evidence`: the floor, the vote and the loss, in small files beside the database. `salvage`
-keeps the proved part of a damaged log. Before LevelDB opens a database, `wal` and `tears` repair
-what a power failure tore, and tell a tear from damage. `raft_snapshots` sends the state to another
-node, `incoming` receives it, `install` replaces state and log with it; `hot_rows` leaves out what
-the object store has. All of them use `fail_stop`, `leveldb`, `files` and `errors`.
+Modules: `log_store` proves what a `log_engine` (`journaled_log`, over `leveldb_log`) returns, by
+the chain and by `log_evidence`: the floor, the vote and the loss, in small files beside the
+database. `salvage` keeps the proved part of a damaged log. Before LevelDB opens a database, `wal`
+and `tears` repair what a power failure tore, and tell a tear from damage. `raft_snapshots` sends
+the state to another node, `incoming` receives it, `install` replaces state and log with it;
+`hot_rows` leaves out what the object store has. All of them use `fail_stop`, `leveldb`, `files`
+and `errors`.
 
 Invariants:
 
 - Nothing is acknowledged before it is synced, and each synced write ends before the next begins:
-  only the end of the newest file can be torn.
+  only the end of the newest file, and the journal's last record, can be torn.
+- A batch of LevelDB and the mark in the journal up to which it holds everything are one write; no
+  record after the mark is overwritten.
 - A log that ends before its floor, before its state, or with another entry at its floor has lost
   acknowledged writes. A node alone refuses to start; one with peers keeps the proved part, notes
   the loss *before* it touches the log, and does not vote until the leader has restored it.

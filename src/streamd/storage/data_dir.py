@@ -15,7 +15,9 @@ from streamd.codec import UNDECODABLE
 from streamd.storage.errors import DataDirInUse, IdentityMismatch, StorageFailed
 from streamd.storage.files import rename_durably, write_durably
 
-FORMAT_VERSION = 1
+# 2: the log has a journal. An earlier release would not miss what only the journal holds.
+FORMAT_VERSION = 2
+_OLDEST_FORMAT_VERSION = 1
 
 IDENTITY = "identity.json"
 
@@ -150,7 +152,11 @@ def _identify(path: Path, node_id: int, cluster_name: str, joining: bool) -> Ide
             f"{path} belongs to the cluster named {identity.cluster_name}, not {cluster_name}: "
             "set cluster.name to that, or name another data directory"
         )
-    identity = replace(identity, cluster_name=cluster_name or identity.cluster_name)
+    identity = replace(
+        identity,
+        format_version=FORMAT_VERSION,
+        cluster_name=cluster_name or identity.cluster_name,
+    )
     if not identity.cluster_id and not joining:
         identity = replace(identity, cluster_id=str(uuid4()))
     if identity != known:
@@ -166,7 +172,7 @@ def _read_identity(path: Path) -> Identity | None:
         identity = msgspec.json.decode(file.read_bytes(), type=Identity)
     except UNDECODABLE as error:
         raise IdentityMismatch(f"{file} cannot be read: {error}") from error
-    if identity.format_version != FORMAT_VERSION:
+    if not _OLDEST_FORMAT_VERSION <= identity.format_version <= FORMAT_VERSION:
         raise IdentityMismatch(
             f"{path} has format {identity.format_version}; this streamd reads {FORMAT_VERSION}"
         )

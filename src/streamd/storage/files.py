@@ -26,11 +26,23 @@ def write_durably(file: Path, content: bytes) -> None:
         rest = memoryview(content)
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-        os.fdatasync(descriptor)
+        sync_data(descriptor)
     finally:
         os.close(descriptor)
     os.rename(fresh, file)
     sync_directory(file.parent)
+
+
+def write_at(descriptor: int, at: int, content: bytes) -> None:
+    """Write to an open file from byte `at` on; not durable before `sync_data`."""
+    written = os.pwrite(descriptor, content, at)
+    while written < len(content):
+        written += os.pwrite(descriptor, content[written:], at + written)
+
+
+def sync_data(descriptor: int) -> None:
+    """Make durable what was written to an open file, and its size."""
+    os.fdatasync(descriptor)
 
 
 def cut_durably(file: Path, size: int) -> None:

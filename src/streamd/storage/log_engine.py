@@ -7,16 +7,17 @@ and the evidence beside the log, so a new engine inherits both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import Entry, HardState
 from streamd.storage.errors import RESTORE_HINT, LogCorrupt
-from streamd.storage.leveldb_log import LevelDBLog
+from streamd.storage.journaled_log import JournaledLog
+from streamd.storage.leveldb_log import MAX_INDEX
 
-MAX_INDEX = 2**64 - 1
+__all__ = ["MAX_INDEX", "LogEngine", "OpenEngine", "open_engine", "proved"]
 
 
 class LogEngine(Protocol):
@@ -49,25 +50,42 @@ class LogEngine(Protocol):
 
     def write(
         self,
-        *,
-        removed: Iterable[int] = (),
-        entries: Iterable[tuple[Entry, ChainPosition]] = (),
+        entries: Sequence[tuple[Entry, ChainPosition]],
         hard_state: HardState | None = None,
-        base: ChainPosition | None = None,
+        *,
+        replaced: range = range(0),
     ) -> None:
-        """Remove entries, then put entries, hard state and base: all or nothing, and synced."""
+        """Put entries and hard state: all or nothing, and synced.
+
+        `replaced` are the indexes of the log's last entries, which the first of `entries` begins
+        to take the place of.
+        """
+
+    def begin_after(self, base: ChainPosition) -> None:
+        """Let the log begin after `base`, synced; the entries before stay until `remove`."""
+
+    def restart_after(self, base: ChainPosition) -> None:
+        """Remove all entries after `base` and begin after it: both or neither, and synced."""
+
+    def remove(self, indexes: Sequence[int]) -> None:
+        """Remove entries before the base; a crash may bring them back."""
 
     def close(self) -> None:
         """Release the directory; a repetition does nothing."""
 
 
-def open_engine(directory: Path, group_id: int, *, paranoid: bool = True) -> LogEngine:
-    """Open or create the rows of a group's log: the one place that names an engine.
+class OpenEngine(Protocol):
+    """Opens or creates the rows of a group's log.
 
     Unless `paranoid`, it opens damaged rows with what can be read, and may delete the rest.
     Raises `LogCorrupt`, `StorageFailed`.
     """
-    return LevelDBLog(directory, group_id, paranoid=paranoid)
+
+    def __call__(self, directory: Path, group_id: int, *, paranoid: bool = True) -> LogEngine: ...
+
+
+# The engine of every node's log.
+open_engine: OpenEngine = JournaledLog
 
 
 def proved(

@@ -15,7 +15,7 @@ from streamd.raft.messages import Entry, HardState
 from streamd.storage.entry_cache import EntryCache, fitting
 from streamd.storage.errors import RESTORE_HINT, LogBelowFloor, LogCorrupt, StateLagsLog
 from streamd.storage.fail_stop import FailStop
-from streamd.storage.log_engine import MAX_INDEX, open_engine, proved
+from streamd.storage.log_engine import OpenEngine, open_engine, proved
 from streamd.storage.salvage import LogFiles, finish_salvage, move_aside, salvage
 
 _RECENT_BYTES = 8 * 1024 * 1024
@@ -31,7 +31,7 @@ class LogStore:
         self._alone = alone
         self._group_id = group_id
         self._fail_stop = FailStop(files.directory)
-        self._engine = open_engine(files.directory, group_id)
+        self._engine = files.open_engine(files.directory, group_id)
         self.hard_state = HardState()
         self.lost_below: ChainPosition | None = None
         self._base = ChainPosition()
@@ -45,10 +45,16 @@ class LogStore:
 
     @classmethod
     def open(
-        cls, directory: Path, floor_file: Path, *, group_id: int = 0, alone: bool = True
+        cls,
+        directory: Path,
+        floor_file: Path,
+        *,
+        group_id: int = 0,
+        alone: bool = True,
+        open_engine: OpenEngine = open_engine,
     ) -> LogStore:
         """See `log_storage.open_log`."""
-        files = LogFiles(directory, floor_file)
+        files = LogFiles(directory, floor_file, open_engine)
         finish_salvage(files)
         try:
             return cls._open_whole(files, group_id, alone)
@@ -127,16 +133,16 @@ class LogStore:
                 assert hard_state.term >= self.hard_state.term, "a node never returns to a term"
                 # First, so that this file is never the older of the two.
                 self._evidence.note_vote(hard_state)
-            removed: Sequence[int] = ()
+            replaced = range(0)
             if entries and entries[0].index <= self._last.index:
-                removed = self._lower_end(entries[0].index)
+                replaced = self._lower_end(entries[0].index)
             stored = []
             last = self._last
             for entry in entries:
                 assert entry.term >= last.term, "terms never decrease along the log"
                 last = last.next(self._group_id, entry)
                 stored.append((entry, last))
-            self._engine.write(removed=removed, entries=stored, hard_state=hard_state)
+            self._engine.write(stored, hard_state, replaced=replaced)
         self._recent.remember(entries)
         self._last = last
         if hard_state is not None:
@@ -151,7 +157,7 @@ class LogStore:
             base = self._position(through_index)
             # Synced: a power cut could otherwise lose the base and keep the deletions that follow
             # it.
-            self._engine.write(base=base)
+            self._engine.begin_after(base)
             self._coming_base = base
 
     def cut(self) -> bool:
@@ -175,9 +181,7 @@ class LogStore:
         """
         with self._fail_stop.guarding():
             self._evidence.note_floor(position)
-            self._engine.write(
-                base=position, removed=self._engine.indexes(position.index + 1, MAX_INDEX)
-            )
+            self._engine.restart_after(position)
             self._base = self._last = self._floor = position
             self._coming_base, self._first_kept = None, position.index + 1
             self._recent = EntryCache(_RECENT_BYTES)
@@ -229,6 +233,7 @@ class LogStore:
             self._evidence.floor_file,
             group_id=self._group_id,
             alone=self._alone,
+            open_engine=self._files.open_engine,
         )
 
     def close(self) -> None:
@@ -286,8 +291,8 @@ class LogStore:
             )
         return position
 
-    def _lower_end(self, index: int) -> Sequence[int]:
-        """Move the log's end to before `index`; returns the entries to remove in the next write.
+    def _lower_end(self, index: int) -> range:
+        """Move the log's end to before `index`; returns the entries that the next write replaces.
 
         The floor goes down first, durably: if it stayed above the new end, a crash would make the
         node refuse a log that is whole.
@@ -296,12 +301,12 @@ class LogStore:
         if self._floor.index >= index:
             self._evidence.note_floor(previous)
             self._floor = previous
-        removed = range(index, self._last.index + 1)
+        replaced = range(index, self._last.index + 1)
         self._last = previous
         self._recent.forget_from(index)
-        return removed
+        return replaced
 
     def _delete(self, indexes: Iterator[int]) -> None:
         """Delete entries, a bounded batch at a time."""
         while batch := list(islice(indexes, _KEYS_PER_DELETE)):
-            self._engine.write(removed=batch)
+            self._engine.remove(batch)

@@ -15,7 +15,7 @@ from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import Entry, HardState
 from streamd.storage.errors import LogCorrupt, StorageError, StorageFailed
 from streamd.storage.files import rename_durably, sync_directory
-from streamd.storage.log_engine import MAX_INDEX, LogEngine, open_engine, proved
+from streamd.storage.log_engine import MAX_INDEX, LogEngine, OpenEngine, open_engine, proved
 from streamd.storage.log_evidence import LogEvidence
 
 _BATCH_BYTES = 4 * 1024 * 1024
@@ -24,8 +24,11 @@ _BATCH_BYTES = 4 * 1024 * 1024
 class LogFiles:
     """Where a log's rows and its evidence are, and the directories of a salvage."""
 
-    def __init__(self, directory: Path, floor_file: Path) -> None:
+    def __init__(
+        self, directory: Path, floor_file: Path, open_engine: OpenEngine = open_engine
+    ) -> None:
         self.directory = directory
+        self.open_engine = open_engine
         self.evidence = LogEvidence(floor_file)
         # The log as it was found, the copy that LevelDB may repair, and what is kept of it.
         self.damaged = directory.with_name(directory.name + ".damaged")
@@ -90,10 +93,10 @@ def _keep_proved(
 ) -> tuple[ChainPosition, int]:
     """Write the part that is kept. Returns its end, and the highest index ever seen."""
     try:
-        found = open_engine(files.copy, group_id, paranoid=False)
+        found = files.open_engine(files.copy, group_id, paranoid=False)
     except StorageError:
         raise damage from None
-    kept = open_engine(files.kept, group_id)
+    kept = files.open_engine(files.kept, group_id)
     try:
         last = _copy(found, kept, group_id, hard_state, floor)
         if last is None:
@@ -119,7 +122,8 @@ def _copy(
     last = ChainPosition()
     with suppress(LogCorrupt):
         last = found.base()
-    kept.write(hard_state=hard_state, base=last)
+    kept.restart_after(last)
+    kept.write([], hard_state)
     batch: list[tuple[Entry, ChainPosition]] = []
     size = 0
     with suppress(LogCorrupt):
@@ -130,7 +134,7 @@ def _copy(
             last = position
             size += len(entry.payload)
             if size >= _BATCH_BYTES:
-                kept.write(entries=batch)
+                kept.write(batch)
                 batch, size = [], 0
-    kept.write(entries=batch)
+    kept.write(batch)
     return last

@@ -1,0 +1,378 @@
+"""A log with a journal before LevelDB: after a crash at any step it is what it was, or is meant to
+be; readers beside the writer miss nothing; and each of the two makes good what the other lacks."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from copy import copy
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from streamd.raft.chain import ChainPosition
+from streamd.raft.messages import Entry, HardState
+from streamd.storage import journal
+from streamd.storage.errors import LogCorrupt, StorageError, StorageFailed
+from streamd.storage.journal import SECTOR_BYTES
+from streamd.storage.journaled_log import JournaledLog
+from streamd.storage.leveldb_log import LevelDBLog
+from streamd.storage.log_store import LogStore
+from tests.sim.persisting import PersistPoints
+from tests.storage import images
+from tests.storage.images import copy_of, entry, fill, newest_file, open_log, read_all
+from tests.storage.test_order import Notes
+from tests.support.directories import copy_in_use
+
+T = TypeVar("T")
+
+SMALL_BYTES = 64 * 1024
+# The last is too large for a record.
+SIZES = (10, 200, 200, 1_000, 1_900, 5_000)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_BYTES", SMALL_BYTES)
+
+
+class Contents:
+    """What a log has."""
+
+    def __init__(self, log: LogStore) -> None:
+        self.base = log.position(log.first_index - 1)
+        self.entries = list(read_all(log))
+        self.hard_state = log.hard_state
+
+    def with_vote_of(self, other: Contents) -> Contents:
+        """The vote is in a file of its own first."""
+        found = copy(self)
+        found.hard_state = other.hard_state
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Contents) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def contents_of(image: Path) -> Contents:
+    log = open_log(image)
+    found = Contents(log)
+    log.close()
+    return found
+
+
+class Steps:
+    """Changes to a log at random, of all kinds."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._term = 1
+
+    def any_step(self, log: LogStore, *, resets: bool) -> Callable[[], None]:
+        """`resets`: one may empty the log, which is whole again only once all of it is done."""
+        kinds = [self._append, self._replace, self._vote, self._cut, self._reset]
+        (kind,) = self._random.choices(kinds, [30, 3, 3, 2, int(resets)])
+        return kind(log)
+
+    def _entries(self, first: int) -> list[Entry]:
+        random = self._random
+        return [
+            entry(first + place, self._term, random.randbytes(random.choice(SIZES)))
+            for place in range(random.choice((1, 1, 1, 2, 4)))
+        ]
+
+    def _append(self, log: LogStore) -> Callable[[], None]:
+        entries = self._entries(log.last_index + 1)
+        return lambda: log.append(entries, None)
+
+    def _replace(self, log: LogStore) -> Callable[[], None]:
+        """Of the last entries, or of all: some of them LevelDB has."""
+        self._term += 1
+        reach = self._random.choice((3, 30, 300))
+        first = self._random.randint(
+            max(log.first_index, log.last_index - reach), log.last_index + 1
+        )
+        entries = self._entries(first)
+        return lambda: log.append(entries, HardState(self._term, 1))
+
+    def _vote(self, log: LogStore) -> Callable[[], None]:
+        self._term += 1
+        return lambda: log.append([], HardState(self._term, 2))
+
+    def _cut(self, log: LogStore) -> Callable[[], None]:
+        through = self._random.randint(log.first_index - 1, log.last_index)
+        return lambda: images.compact(log, through)
+
+    def _reset(self, log: LogStore) -> Callable[[], None]:
+        position = ChainPosition(log.last_index + 5, self._term, self._random.getrandbits(32))
+        return lambda: log.reset(position)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_before_anything_it_makes_durable_a_log_is_as_before_or_as_meant(
+    seed: int, tmp_path: Path
+) -> None:
+    images_of_step: list[Path] = []
+
+    def take() -> None:
+        image = tmp_path / f"image{len(images_of_step)}"
+        images_of_step.append(copy_of(tmp_path / "live", image))
+
+    points = PersistPoints()
+    steps = Steps(seed)
+    starts = 0
+    with points.installed():
+        log = open_log(tmp_path / "live")
+        fill(log, 1)
+        for number in range(120):
+            before = Contents(log)
+            if number % 4:
+                steps.any_step(log, resets=True)()
+            else:
+                step = steps.any_step(log, resets=False)
+                with points.of(Notes(take)):
+                    step()
+            after = Contents(log)
+            for image in images_of_step:
+                found = contents_of(image)
+                assert found in (before, after, before.with_vote_of(after))
+                starts += 1
+            images_of_step.clear()
+        assert contents_of(copy_of(tmp_path / "live", tmp_path / "last")) == Contents(log)
+        log.close()
+    assert starts > 30
+
+
+def stored(directory: Path) -> list[Entry]:
+    """What LevelDB has of a closed log."""
+    db = LevelDBLog(directory / "log", 0)
+    rows = [each for each, _ in db.rows(1, 10_000)]
+    db.close()
+    return rows
+
+
+def test_what_a_start_finds_in_the_journal_goes_to_leveldb(tmp_path: Path) -> None:
+    """A process that was killed before its fdatasync leaves records that only the system's cache
+    has: LevelDB gets them by a synced batch of its own."""
+    log = open_log(tmp_path)
+    entries = fill(log, 20)
+    log.close()
+    assert stored(tmp_path) == []
+    open_log(tmp_path).close()
+    assert stored(tmp_path) == entries
+
+
+def test_what_the_journal_has_no_room_for_goes_to_leveldb(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    entries = fill(log, 300)
+    assert read_all(log) == entries
+    log.close()
+    in_leveldb = stored(tmp_path)
+    assert 100 < len(in_leveldb) < 300
+    assert in_leveldb == entries[: len(in_leveldb)]
+    again = open_log(tmp_path)
+    assert read_all(again) == entries
+    again.close()
+
+
+def test_what_is_too_large_for_the_journal_takes_all_before_it_along(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 3)
+    large = entry(4, payload=b"x" * SMALL_BYTES)
+    log.append([large], None)
+    fill(log, 1)
+    log.close()
+    assert [each.index for each in stored(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_a_reader_finds_rows_that_move_to_leveldb_while_it_reads(tmp_path: Path) -> None:
+    log = JournaledLog(tmp_path / "log", 0)
+    position = ChainPosition()
+
+    def put(count: int) -> None:
+        nonlocal position
+        for _ in range(count):
+            each = entry(position.index + 1)
+            position = position.next(0, each)
+            log.write([(each, position)])
+
+    put(50)
+    rows = log.rows(1, 10_000)
+    found = [next(rows) for _ in range(5)]
+    put(200)
+    found += [next(rows) for _ in range(60)]
+    put(200)
+    found += rows
+    assert [each.index for each, _ in found] == [*range(1, 451)]
+    assert all(log.position(each.index) == place for each, place in found)
+    log.close()
+
+
+def test_a_log_from_before_there_was_a_journal_gets_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "chosen_engine", LevelDBLog)
+        log = open_log(tmp_path)
+        entries = fill(log, 5)
+        log.close()
+    assert not (tmp_path / "log" / "journal").exists()
+    log = open_log(tmp_path)
+    assert read_all(log) == entries
+    entries += fill(log, 5)
+    log.close()
+    again = open_log(tmp_path)
+    assert read_all(again) == entries
+    again.close()
+
+
+# -- damage ---------------------------------------------------------------------------------------
+
+
+def crashed(tmp_path: Path, count: int = 20) -> Path:
+    """What a log with so many entries leaves, all of them in the journal; no floor was noted."""
+    log = open_log(tmp_path / "live")
+    fill(log, count)
+    image = copy_in_use(tmp_path / "live", tmp_path / "image")
+    log.close()
+    return image
+
+
+def test_a_torn_record_is_left_out_and_kept_beside_the_log(tmp_path: Path) -> None:
+    image = crashed(tmp_path)
+    log = open_log(image)
+    log.append([entry(21, payload=b"z" * 1_500)], None)
+    torn = copy_in_use(image, tmp_path / "torn")
+    log.close()
+    file, written = newest_file(torn)
+    content = bytearray(file.read_bytes())
+    content[written.stop - SECTOR_BYTES : written.stop] = bytes(SECTOR_BYTES)
+    file.write_bytes(content)
+    for alone in (True, False):
+        copy = copy_of(torn, tmp_path / "copy")
+        log = open_log(copy, alone=alone)
+        assert (log.last_index, log.lost_below) == (20, None)
+        fill(log, 3, term=2)
+        log.close()
+        assert b"z" * 400 in (copy / "log.torn").read_bytes()
+        again = open_log(copy, alone=alone)
+        assert [each.term for each in read_all(again)] == [1] * 20 + [2] * 3
+        again.close()
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "of another log"])
+def test_a_log_without_its_journal_is_refused_or_salvaged(what: str, tmp_path: Path) -> None:
+    image = crashed(tmp_path)
+    log = open_log(image)
+    log.close()
+    file = image / "log" / "journal"
+    file.unlink()
+    if what == "empty":
+        file.write_bytes(b"")
+    if what == "of another log":
+        other = crashed(tmp_path / "other", 30)
+        shutil.copy(other / "log" / "journal", file)
+        for name in ("CURRENT", *(each.name for each in (image / "log").glob("*.log"))):
+            (image / "log" / name).unlink()
+    with pytest.raises(StorageError, match="Restore the data directory"):
+        open_log(copy_in_use(image, tmp_path / "alone"))
+
+
+def test_what_leveldb_lost_the_journal_makes_good(tmp_path: Path) -> None:
+    """As long as it was not overwritten; else records are missing, which is noticed."""
+    log = open_log(tmp_path / "live")
+    fill(log, 1)
+    log.close()
+    log = open_log(tmp_path / "live")
+    fill(log, 20)
+    before = copy_in_use(tmp_path / "live" / "log", tmp_path / "before")
+    fill(log, 80)
+    image = copy_in_use(tmp_path / "live", tmp_path / "image")
+    fill(log, 200)
+    later = copy_in_use(tmp_path / "live", tmp_path / "later")
+    log.close()
+    for broken in (image, later):
+        shutil.copy(broken / "log" / "journal", tmp_path / "journal")
+        shutil.rmtree(broken / "log")
+        shutil.copytree(before, broken / "log")
+        shutil.copy(tmp_path / "journal", broken / "log")
+    again = open_log(image)
+    assert again.last_index == 101
+    again.close()
+    with pytest.raises(LogCorrupt, match="is lost, though record"):
+        open_log(later)
+
+
+def test_a_member_whose_leveldb_lost_everything_keeps_what_the_journal_has(tmp_path: Path) -> None:
+    image = crashed(tmp_path)
+    (file,) = (image / "log").glob("*.log")
+    file.write_bytes(b"")
+    with pytest.raises(LogCorrupt, match="a journal that it does not know"):
+        open_log(copy_in_use(image, tmp_path / "alone"))
+    member = open_log(image, alone=False)
+    assert member.lost_below is not None
+    assert member.last_index == 20
+    member.close()
+
+
+def test_entries_after_a_damaged_record_count_as_lost(tmp_path: Path) -> None:
+    image = crashed(tmp_path)
+    file, written = newest_file(image)
+    content = bytearray(file.read_bytes())
+    content[written.stop // 2] ^= 8
+    file.write_bytes(content)
+    member = open_log(image, alone=False)
+    assert member.last_index == 10
+    assert member.lost_below is not None
+    assert member.lost_below.index == 20
+    assert (image / "log.damaged" / "journal").read_bytes() == bytes(content)
+    member.close()
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+class Failing(Notes):
+    """A disk that refuses to write to a journal from some byte on."""
+
+    def __init__(self, number: int, from_byte: int = 0) -> None:
+        super().__init__()
+        self._error = OSError(number, "the disk says no")
+        self._from_byte = from_byte
+
+    def overwrite(self, write: Callable[[], T], file: Path, at: int, content: bytes) -> T:
+        if at >= self._from_byte:
+            raise self._error
+        return write()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_journal_that_cannot_be_written_ends_the_log_with_all_that_was_confirmed(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk shows as the file grows, before anything is in what it grows by."""
+    monkeypatch.setattr(journal, "MAX_BYTES", 4 * SMALL_BYTES)
+    points = PersistPoints()
+    confirmed: list[Entry] = []
+    with points.installed():
+        log = open_log(tmp_path)
+        failure = None
+        with points.of(Failing(number, from_byte=SMALL_BYTES)):
+            while failure is None:
+                try:
+                    confirmed += fill(log, 1)
+                except StorageFailed as error:
+                    failure = error
+        assert "Nothing was acknowledged after this" in str(failure)
+        with pytest.raises(StorageFailed):
+            fill(log, 1)
+        log.close()
+    assert len(confirmed) > 50
+    again = open_log(tmp_path)
+    assert read_all(again) == confirmed
+    again.close()
