@@ -78,7 +78,9 @@ RESOURCES: Mapping[type[Route], Resource] = {
             "PUT": writes.begin_create,
         },
     ),
-    BatchRoute: Resource("batch", {"POST": batches.append_batch}),
+    BatchRoute: Resource(
+        "batch", {"POST": batches.append_batch}, {"POST": batches.begin_append_batch}
+    ),
     LatestSnapshotRoute: Resource("snapshot", {"GET": snapshots.latest, "HEAD": snapshots.latest}),
     SnapshotRoute: Resource(
         "snapshot",

@@ -13,12 +13,11 @@ import msgspec
 
 from streamd.headers import CONTENT_TYPE
 from streamd.http import fields
-from streamd.http.conditions import if_match
 from streamd.http.fields import BadRequest
 from streamd.http.messages import Request, Response
 from streamd.http.routing import BatchRoute
 from streamd.http.service import Service
-from streamd.http.writes import append_answer, stream_refusal
+from streamd.http.writes import Write, append_answer, append_command, stream_refusal
 from streamd.streams.commands import Append, Outcome, Result
 from streamd.streams.content import InvalidJson, Records, is_json, json_message
 from streamd.streams.offsets import Position
@@ -38,28 +37,43 @@ class BatchBody(msgspec.Struct):
     next_offset: str
 
 
+def begin_append_batch(service: Service, request: Request, route: BatchRoute) -> Write | None:
+    """POST of frames. Producers, Stream-Seq, If-Match and closing work as for any append.
+
+    None leaves it to `append_batch`.
+    """
+    kind = _kind(request)
+    try:
+        records = _records(kind, _payloads(request.body))
+    except BadRequest:
+        return None  # Errors of the stream come first, and it may have to be looked up.
+    return _append(request, route, kind, records)
+
+
 async def append_batch(service: Service, request: Request, route: BatchRoute) -> Response:
-    """POST of frames. Producers, Stream-Seq, If-Match and closing work as for any append."""
-    headers = request.headers
-    raw_type = headers.get(CONTENT_TYPE.key)
-    if not raw_type:
-        raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required: the payloads' type")
-    kind = fields.content_type(raw_type)
+    """As `begin_append_batch`, for any body."""
+    kind = _kind(request)
     try:
         records = _records(kind, _payloads(request.body))
     except BadRequest as unfit:
         return await stream_refusal(service, route.stream, kind) or unfit.response()
-    command = Append(
-        route.stream.key,
-        kind,
-        records.data,
-        records.lengths,
-        fields.wants_close(headers),
-        fields.stream_seq(headers),
-        fields.producer(headers),
-        if_match(headers),
-    )
-    outcome = await service.node.group.propose(command, len(records.data))
+    write = _append(request, route, kind, records)
+    return write.answer(await service.node.group.propose(write.command, write.size))
+
+
+def _append(request: Request, route: BatchRoute, kind: str, records: Records) -> Write:
+    command = append_command(request.headers, route.stream, kind, records)
+    return Write(command, len(records.data), lambda outcome: _answer(command, outcome, route))
+
+
+def _kind(request: Request) -> str:
+    raw_type = request.headers.get(CONTENT_TYPE.key)
+    if not raw_type:
+        raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required: the payloads' type")
+    return fields.content_type(raw_type)
+
+
+def _answer(command: Append, outcome: Outcome, route: BatchRoute) -> Response:
     response = append_answer(command, outcome, route.stream)
     if outcome.result is Result.APPENDED:
         response.status = 200

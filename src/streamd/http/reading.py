@@ -12,6 +12,7 @@ from streamd.http.conditions import named_tag
 from streamd.http.fields import PIECE_BYTES, BadRequest, Live, ReadQuery
 from streamd.http.live import Reader
 from streamd.http.messages import Buffer, ClientGone, LiveResponse, Request, Response
+from streamd.http.recent_answers import Key
 from streamd.http.routing import StreamRoute
 from streamd.http.service import NOT_FOUND, TOO_MANY_READERS, Service, offset_gone
 from streamd.http.tailing import tail_by_sse
@@ -96,6 +97,9 @@ def begin_read(service: Service, request: Request, route: StreamRoute) -> Respon
     at = _start(query, stream)
     if query.live is not None and at == stream.tail:
         return None
+    key = _repeated(service, request, stream, at, query)
+    if key is not None and (known := service.answers.get(key)) is not None:
+        return known
     try:
         found = service.node.reads.read_now(stream, at, query.max_bytes)
     except (OffsetMismatch, OffsetGone):
@@ -103,7 +107,27 @@ def begin_read(service: Service, request: Request, route: StreamRoute) -> Respon
     if found is None or (_may_shrink(stream, found) and compression.asked_for(request)):
         return None
     service.touch(route, stream)
-    return _slice(service, request, stream, at, query, found)
+    response = _slice(service, request, stream, at, query, found)
+    if key is not None and not _may_shrink(stream, found):
+        service.answers.keep(key, response, found.size)
+    return response
+
+
+def _repeated(
+    service: Service, request: Request, stream: Stream, at: Position, query: ReadQuery
+) -> Key | None:
+    """What the answer to a read depends on, for `Service.answers`; None if it depends on more: on
+    the clock, or on what the client has."""
+    if (
+        query.live is not None
+        or stream.ttl_ms is not None
+        or stream.expires_at_ms is not None
+        or at.record < stream.earliest.record
+        or IF_NONE_MATCH.key in request.headers
+    ):
+        return None
+    incarnation = service.incarnation(stream.stream_id)
+    return incarnation, stream.records, stream.size, stream.closed, at, query.max_bytes
 
 
 async def read(service: Service, request: Request, route: StreamRoute) -> Response | LiveResponse:

@@ -10,6 +10,7 @@ from streamd.http.cursors import Cursors
 from streamd.http.live import Hub
 from streamd.http.messages import Response, error_response
 from streamd.http.outgoing import Outgoing
+from streamd.http.recent_answers import RecentAnswers
 from streamd.http.routing import StreamRoute
 from streamd.http.shares import Shares
 from streamd.node.node import Node
@@ -21,12 +22,14 @@ from streamd.streams.offsets import Position
 class Service:
     """A node, and what its handlers share: limits over all clients, and tools.
 
-    `uploads` and `downloads` limit the snapshots and bootstraps on their way in and out, `outgoing`
-    the bytes that live readers hold, `splitting` the large JSON bodies that are split into messages
-    at the same time: one, because splitting takes many times the body's size.
+    `answers` are those of recent small reads, `uploads` and `downloads` limit the snapshots and
+    bootstraps on their way in and out, `outgoing` the bytes that live readers hold, `splitting` the
+    large JSON bodies that are split into messages at the same time: one, because splitting takes
+    many times the body's size.
     """
 
     __slots__ = (
+        "answers",
         "compressor",
         "cursors",
         "downloads",
@@ -43,6 +46,7 @@ class Service:
         self.hub = hub
         self.server = server
         self.cursors = cursors
+        self.answers = RecentAnswers()
         self.compressor = Compressor(node.run_blocking)
         self.splitting = trio.CapacityLimiter(1)
         self.uploads = Shares(server.max_snapshot_uploads)

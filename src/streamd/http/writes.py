@@ -88,8 +88,15 @@ def _appended(kind: str, body: bytes) -> Records:
 
 
 def _append(request: Request, route: StreamRoute, kind: str, records: Records) -> Write:
-    headers = request.headers
-    command = Append(
+    command = append_command(request.headers, route, kind, records)
+    return Write(command, len(records.data), lambda outcome: append_answer(command, outcome, route))
+
+
+def append_command(
+    headers: fields.Headers, route: StreamRoute, kind: str, records: Records
+) -> Append:
+    """The append of the records, as the headers want it. Raises `BadRequest`."""
+    return Append(
         route.key,
         kind,
         records.data,
@@ -99,7 +106,6 @@ def _append(request: Request, route: StreamRoute, kind: str, records: Records) -
         fields.producer(headers),
         if_match(headers),
     )
-    return Write(command, len(records.data), lambda outcome: append_answer(command, outcome, route))
 
 
 async def stream_refusal(service: Service, route: StreamRoute, kind: str) -> Response | None:
