@@ -11,9 +11,11 @@ from streamd.raft.core import Role, Settings
 from streamd.raft.messages import (
     AppendAccepted,
     AppendRejected,
+    AppendRequest,
     Configuration,
     Heartbeat,
     HeartbeatReply,
+    TimeoutNow,
     VoteReply,
 )
 from tests.raft.cluster import SimulatedNode, bootstrapped_disk, lone_leader, settle
@@ -94,3 +96,45 @@ def test_a_follower_has_caught_up_once_it_applies_what_its_leader_has() -> None:
     node.core.tick()
     assert node.core.is_caught_up
     assert lone_leader().core.is_caught_up
+
+
+def appends_to(node_id: int, leader: SimulatedNode) -> list[AppendRequest]:
+    sent = [message for message in leader.outbox if isinstance(message, AppendRequest)]
+    return [message for message in sent if message.to == node_id]
+
+
+def test_a_member_that_lost_confirmed_entries_gets_them_again() -> None:
+    leader = leader_of_three()
+    core = leader.core
+    core.step(AppendAccepted(2, 1, core.term, 2))
+    settle(leader)
+    leader.outbox.clear()
+    core.step(AppendRejected(2, 1, core.term, 2, 1, 1, lost_entries=True))
+    settle(leader)
+    assert core.peers()[2].match_index == 0
+    assert [(sent.prev_index, len(sent.entries)) for sent in appends_to(2, leader)] == [(1, 1)]
+
+
+def test_a_silent_member_whose_next_entries_are_compacted_gets_a_raft_snapshot() -> None:
+    leader = leader_of_three(max_appends_in_flight=1)
+    core = leader.core
+    for member in (2, 3):
+        core.step(AppendAccepted(member, 1, core.term, 2))
+    for _ in range(2):
+        core.propose([b"x"])
+        settle(leader)
+        core.step(AppendAccepted(2, 1, core.term, core.last_index))
+    settle(leader)
+    assert core.commit_index == 4, "node 3 answered only for its first entry"
+    leader.store_state()
+    leader.disk.compact(core.last_index)
+    core.step(HeartbeatReply(3, 1, core.term))
+    assert [ready.snapshots for ready in leader.take_readies()] == [[3]]
+
+
+def test_a_node_that_may_not_vote_ignores_the_request_to_campaign() -> None:
+    node = SimulatedNode(9, bootstrapped_disk([1, 2]), Settings(), Random(1))
+    settle(node)
+    node.core.step(TimeoutNow(1, 9, node.core.term))
+    settle(node)
+    assert (node.core.role, node.outbox) == (Role.FOLLOWER, [])

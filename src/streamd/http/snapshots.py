@@ -121,7 +121,7 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
         slot.hold(1)
     except LimitReached:
         return _TOO_MANY_UPLOADS
-    upload = Upload(service.node.group, service.node.anchors, route.stream.key, at)
+    upload = Upload(service.node.group, service.node.lookup, route.stream.key, at)
     try:
         outcome = await _upload(service, body, upload, content_type)
     except UploadRefused as refused:

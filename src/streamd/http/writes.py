@@ -302,9 +302,9 @@ async def _propose_fork(
         nonlocal command
         kind = command.settings.content_type or await _type_of(service, fork.source)
         command = await _with_body(service, command, kind, body)
-        return await service.node.anchors.of_fork(fork)
+        return await service.node.lookup.of_fork(fork)
 
-    return await service.node.anchors.propose(
+    return await service.node.lookup.propose(
         lambda verified: replace(command, finding=verified), find, len(body)
     )
 

@@ -69,9 +69,9 @@ class Upload:
     records, a `ColdError`.
     """
 
-    def __init__(self, group: Group, anchors: PositionLookup, key: bytes, at: Position) -> None:
+    def __init__(self, group: Group, lookup: PositionLookup, key: bytes, at: Position) -> None:
         self._group = group
-        self._anchors = anchors
+        self._lookup = lookup
         self._key = key
         self._at = at
         self._upload_id = 0
@@ -103,14 +103,14 @@ class Upload:
         command = PublishSnapshot(
             self._key, self._at, content_type, size, digest, self._upload_id, last
         )
-        outcome = await self._anchors.propose(
+        outcome = await self._lookup.propose(
             lambda finding: replace(command, finding=finding), self._find, len(last)
         )
         self._upload_id = 0
         return outcome
 
     async def _find(self) -> VerifiedPosition:
-        return await self._anchors.boundary(self._key, self._at)
+        return await self._lookup.boundary(self._key, self._at)
 
     def close(self) -> None:
         """Remove from the log what was not published."""
@@ -119,7 +119,7 @@ class Upload:
             self._upload_id = 0
 
     async def _begin(self) -> None:
-        outcome = await self._anchors.propose(
+        outcome = await self._lookup.propose(
             lambda finding: BeginUpload(self._key, self._at, finding), self._find
         )
         if outcome.result is Result.UPLOADING:

@@ -87,7 +87,7 @@ class Node:
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
         reader = ColdReader(None) if self.cold_tier is None else self.cold_tier.reader
         self.reads = Reads(state, stores.state, reader, run_blocking)
-        self.anchors = PositionLookup(self.group, self.reads)
+        self.lookup = PositionLookup(self.group, self.reads)
         self.blobs = Blobs(state, stores.state, reader, run_blocking)
         self.administration: Administration | None = None
         if cluster is not None:
