@@ -17,6 +17,8 @@ import trio.testing
 
 from streamd.http.connection import Phase
 from streamd.http.transports import RECEIVE_BYTES
+from streamd.streams.keys import stream_key
+from streamd.streams.offsets import START
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 
 HEAD = b"Host: x\r\nContent-Type: text/plain\r\n"
@@ -24,6 +26,7 @@ CREATE = b"PUT /v1/stream/s HTTP/1.1\r\n" + HEAD + b"\r\n"
 APPEND = b"POST /v1/stream/s HTTP/1.1\r\n" + HEAD + b"Content-Length: 1\r\n\r\nx"
 READ = b"GET /v1/stream/s HTTP/1.1\r\nHost: x\r\n\r\n"
 TAIL = b"HEAD /v1/stream/s HTTP/1.1\r\nHost: x\r\n\r\n"
+SNAPSHOT = b"PUT /bucket/s/snapshot/%b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 RACE = 50
 
@@ -219,3 +222,52 @@ async def test_reads_of_recent_records_need_no_task(tmp_path: Path) -> None:
         assert (await client.read_response(to_head=True)).status == 200
         trio.lowlevel.remove_instrument(watch)
     assert not [name for name in spawned if "_serve_in_task" in name]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        (APPEND.replace(b": 1\r\n", b": %d\r\n" % (len(APPEND) + 1))[:-1] + APPEND, b"x"),
+        (READ.replace(b"/s ", b"/s?offset=now&live=long-poll "), APPEND),
+        (SNAPSHOT % (START.token(), len(APPEND) + 1) + APPEND, b"x"),
+    ],
+    ids=["a body", "a live read", "a body taken in pieces"],
+)
+async def test_what_a_task_reads_is_not_for_the_reactor(
+    start: bytes, end: bytes, tmp_path: Path
+) -> None:
+    async with serving(tmp_path, long_poll_timeout_ms=100) as server, server.connect() as client:
+        await exchange(client, CREATE, 201)
+        await exchange(client, CREATE.replace(b"v1/stream/s", b"bucket"), 201)
+        await exchange(client, CREATE.replace(b"v1/stream/s", b"bucket/s"), 201)
+        [connection] = server.door.connections
+        before = tasks()
+        await client.send(start)
+        await until(lambda: tasks() > before)
+        await trio.testing.wait_all_tasks_blocked()
+        await client.send(end)
+        # As a call does that was due when the task took over.
+        connection.advance()
+        assert (await client.read_response()).status in (204, 201)
+        if end == APPEND:
+            assert (await client.read_response()).status == 204
+        await until(lambda: tasks() == before)
+        await exchange(client, APPEND, 204)
+
+
+async def test_a_request_that_waits_for_its_turn_is_not_served_once_its_connection_ended(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server, server.connect() as client:
+        await exchange(client, CREATE, 201)
+        [connection] = server.door.connections
+        await client.send(APPEND * RACE)
+        with trio.fail_after(PATIENCE_S):
+            while connection.phase is not Phase.IDLE or not connection.buffer:
+                await trio.lowlevel.checkpoint()
+        server.door.drain()
+        answers = (await client.read_to_end()).count(b"HTTP/1.1 204")
+        stream = await server.node.reads.stream(stream_key(b"_default", b"s"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert stream is not None
+        assert 0 < answers == stream.records < RACE

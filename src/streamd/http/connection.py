@@ -34,12 +34,12 @@ from streamd.http.transports import RECEIVE_BYTES, SocketTransport, Transport
 from streamd.http.wire import (
     CONTINUE,
     PREFACE_HEAD,
-    STATUS_LINES,
     Chunked,
     RequestRejected,
     answer_parts,
     empty_lines,
     head_too_large,
+    live_head,
 )
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ class Phase(Enum):
     HEAD = "head"
     BODY = "body"
     BUSY = "busy"
+    ENDED = "ended"
+
+
+_BETWEEN_REQUESTS = (Phase.IDLE, Phase.HEAD)
 
 
 class Connection:
@@ -119,9 +123,10 @@ class Connection:
     def advance(self) -> None:
         """Serve the next request, as far as it has come and needs no waiting.
 
-        While a request is being answered, what follows it stays in the socket.
+        May be called at any time. While a request is being answered, what follows it stays in the
+        socket.
         """
-        if self.phase is Phase.BUSY:
+        if self._scope is not None or self.phase not in _BETWEEN_REQUESTS:
             self._has_more = True
             return
         try:
@@ -485,14 +490,8 @@ class Connection:
         is_1_1 = head.fields.version == "1.1"
         keep_alive = is_1_1 and head.fields.keep_alive and not self._door.draining
         chunked = is_1_1 and response.length is None
-        wire = STATUS_LINES[response.status] + response.head + self._door.tail_head
-        if chunked:
-            wire += b"Transfer-Encoding: chunked\r\n"
-        elif response.length is not None:
-            wire += b"Content-Length: %d\r\n" % response.length
-        if not keep_alive:
-            wire += b"Connection: close\r\n"
-        self._channel.begin(wire + b"\r\n", chunked=chunked)
+        wire = live_head(response, self._door.tail_head, chunked=chunked, keep_alive=keep_alive)
+        self._channel.begin(wire, chunked=chunked)
         await response.run(self._channel)
         await self._channel.end()
         return keep_alive

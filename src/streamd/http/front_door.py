@@ -215,6 +215,7 @@ class FrontDoor:
             connection.transport.close_now()
 
     def _forget(self, connection: Connection) -> None:
+        connection.phase = Phase.ENDED
         self.connections.discard(connection)
         connection.held.release()
         if not self.connections:

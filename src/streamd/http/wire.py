@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from streamd.headers import HEADERS
-from streamd.http.messages import Buffer, Response, error_response
+from streamd.http.messages import Buffer, LiveResponse, Response, error_response
 
 MAX_CHUNK_LINE_BYTES = 256
 MAX_TRAILER_BYTES = 4 * 1024
@@ -179,3 +179,15 @@ def answer_parts(
     if is_head or not size:
         return (head,), 0
     return (head, *parts), size
+
+
+def live_head(
+    response: LiveResponse, tail_head: bytes, *, chunked: bool, keep_alive: bool
+) -> bytes:
+    """The head of a live response on the wire; `tail_head` as in `answer_parts`."""
+    head = STATUS_LINES[response.status] + response.head + tail_head
+    if chunked:
+        head += b"Transfer-Encoding: chunked\r\n"
+    elif response.length is not None:
+        head += b"Content-Length: %d\r\n" % response.length
+    return head + (b"\r\n" if keep_alive else b"Connection: close\r\n\r\n")
