@@ -5,6 +5,13 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from streamd.blocking import own_thread
 
 _DECODE = """
 import msgspec, trio
@@ -33,3 +40,96 @@ def test_a_deeply_nested_body_ends_no_process_whose_threads_have_little_stack() 
         [sys.executable, "-c", _DECODE], preexec_fn=limit_stack, capture_output=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, b"alive\n"), done.stderr
+
+
+async def test_calls_in_a_thread_of_their_own_run_one_at_a_time_in_order() -> None:
+    made: list[int] = []
+    threads: set[int] = set()
+    together = threading.Semaphore(1)
+
+    def call(number: int) -> int:
+        assert together.acquire(blocking=False), "another call runs"
+        threads.add(threading.get_ident())
+        made.append(number)
+        together.release()
+        return number
+
+    async def ask(number: int) -> None:
+        assert await in_thread(call, number) == number
+
+    async with own_thread() as in_thread:
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(ask, number)
+                await trio.testing.wait_all_tasks_blocked()
+        assert made == [*range(20)]
+        assert threads.isdisjoint({threading.get_ident()})
+        assert len(threads) == 1
+
+
+async def test_an_error_in_a_thread_of_its_own_reaches_the_caller() -> None:
+    def fail() -> None:
+        raise OSError("the disk is full")
+
+    async with own_thread() as in_thread:
+        for _ in range(2):
+            with pytest.raises(OSError, match="full"):
+                await in_thread(fail)
+            assert await in_thread(len, "abc") == 3
+
+
+async def test_a_cancelled_caller_waits_for_its_call_and_the_next_gets_its_own_result() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def slow() -> str:
+        begun.set()
+        assert may_end.wait(60)
+        ended.append("slow")
+        return "slow"
+
+    async def cancelled(scope: trio.CancelScope) -> None:
+        with scope:
+            await in_thread(slow)
+        assert ended == ["slow"]
+
+    async with own_thread() as in_thread, trio.open_nursery() as nursery:
+        scope = trio.CancelScope()
+        nursery.start_soon(cancelled, scope)
+        while not begun.is_set():
+            await trio.lowlevel.checkpoint()
+        scope.cancel()
+        await trio.lowlevel.checkpoint()
+        assert not ended
+        may_end.set()
+        assert await in_thread(str, "next") == "next"
+        assert ended == ["slow"]
+
+
+async def test_a_caller_that_is_cancelled_while_it_waits_for_its_turn_makes_no_call() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    made: list[str] = []
+
+    def slow() -> None:
+        begun.set()
+        assert may_end.wait(60)
+
+    async with own_thread() as in_thread, trio.open_nursery() as nursery:
+        nursery.start_soon(in_thread, slow)
+        while not begun.is_set():
+            await trio.lowlevel.checkpoint()
+        with trio.move_on_after(0):
+            await in_thread(made.append, "cancelled")
+        may_end.set()
+        await in_thread(made.append, "made")
+    assert made == ["made"]
+
+
+async def test_the_thread_ends_with_its_context() -> None:
+    def names() -> list[str]:
+        return [thread.name for thread in threading.enumerate()]
+
+    before = names().count("streamd-log")
+    async with own_thread() as in_thread:
+        assert "streamd-log" in await in_thread(names)
+    assert names().count("streamd-log") == before

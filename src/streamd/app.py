@@ -28,7 +28,13 @@ from random import Random
 import trio
 from msgspec.structs import replace
 
-from streamd.blocking import RunBlocking, in_thread, in_thread_or_left
+from streamd.blocking import (
+    OpenThread,
+    RunBlocking,
+    in_thread,
+    in_thread_or_left,
+    own_thread,
+)
 from streamd.cluster.cluster import Cluster
 from streamd.config import ClusterConfig, Config, ConfigError
 from streamd.group.stores import Stores
@@ -62,14 +68,16 @@ _FATAL = (StorageError, RaftViolation)
 class Environment:
     """What a node takes from the machine on which it runs.
 
-    `clock_ms` is wall time in ms since the epoch, and `run_blocking` runs calls that touch the
-    disk. Without a `network` the peers use TCP, at `cluster.listen`; without `cold` the object
-    store is the one that the section ``[cold]`` names.
+    `clock_ms` is wall time in ms since the epoch. `run_blocking` runs calls that touch the disk,
+    and `open_log_thread` opens a thread for those that touch the log, one at a time. Without a
+    `network` the peers use TCP, at `cluster.listen`; without `cold` the object store is the one
+    that the section ``[cold]`` names.
     """
 
     clock_ms: Callable[[], int] = wall_clock_ms
     random: Random = field(default_factory=Random)
     run_blocking: RunBlocking = in_thread
+    open_log_thread: OpenThread = own_thread
     network: Network | None = None
     cold: AsyncObjectStore | None = None
 
@@ -109,8 +117,8 @@ class App:
         given = self._environment.cold
         opened = await self._open_cold() if given is None else None
         try:
-            async with self._transport():
-                self._build(given or opened)
+            async with self._transport(), self._environment.open_log_thread() as in_log_thread:
+                self._build(given or opened, in_log_thread)
                 async with self.node.running():
                     yield
         finally:
@@ -130,12 +138,13 @@ class App:
         self.metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
         return door
 
-    def _build(self, cold: AsyncObjectStore | None) -> None:
+    def _build(self, cold: AsyncObjectStore | None, in_log_thread: RunBlocking) -> None:
         """Blocks for a read or two."""
         config, environment = self.config, self._environment
         self.node = Node(
             self.stores,
             run_blocking=environment.run_blocking,
+            in_log_thread=in_log_thread,
             clock_ms=environment.clock_ms,
             random=environment.random,
             listener=self.hub,

@@ -1,11 +1,19 @@
-"""The only way for blocking work to leave the event loop."""
+"""The only ways for blocking work to leave the event loop.
+
+A call by `in_thread` costs about 50 µs of processor time; one by `own_thread` less than half of it,
+which every write to the log pays.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable
-from typing import Protocol, TypeVar, TypeVarTuple
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
+import outcome
 import trio
 
 T = TypeVar("T")
@@ -34,6 +42,9 @@ class RunBlocking(Protocol):
     ) -> T: ...
 
 
+OpenThread = Callable[[], AbstractAsyncContextManager[RunBlocking]]
+
+
 async def in_thread(
     call: Callable[[*Args], T],
     *args: *Args,
@@ -51,3 +62,61 @@ async def in_thread_or_left(
     """As `in_thread`, but a cancelled caller leaves the call to end by itself: for calls that may
     be repeated, and that wait for another machine. The limiter still counts the call."""
     return await trio.to_thread.run_sync(call, *args, limiter=limiter, abandon_on_cancel=True)
+
+
+@asynccontextmanager
+async def own_thread() -> AsyncIterator[RunBlocking]:
+    """`RunBlocking` in a thread of its own, a call at a time, in the order in which they were made.
+
+    A `limiter` is not looked at. All calls must have ended when the context does.
+    """
+    thread = _OwnThread()
+    try:
+        yield thread
+    finally:
+        thread.close()
+
+
+class _OwnThread:
+    """The thread tells that a call has ended through a descriptor, for which a task waits as it
+    does for a socket: Trio's own way takes a lock, a callback and another task."""
+
+    def __init__(self) -> None:
+        self._free = trio.Lock()
+        self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._outcomes: SimpleQueue[outcome.Outcome[Any]] = SimpleQueue()
+        self._ended = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="streamd-log", daemon=True)
+        self._thread.start()
+
+    async def __call__(
+        self,
+        call: Callable[[*Args], T],
+        *args: *Args,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> T:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            self._free.acquire_nowait()
+        except trio.WouldBlock:
+            await self._free.acquire()
+        try:
+            self._calls.put(lambda: call(*args))
+            with trio.CancelScope(shield=True):
+                while self._outcomes.empty():
+                    await trio.lowlevel.wait_readable(self._ended)
+            os.eventfd_read(self._ended)
+            result: outcome.Outcome[T] = self._outcomes.get_nowait()
+        finally:
+            self._free.release()
+        return result.unwrap()
+
+    def close(self) -> None:
+        self._calls.put(None)
+        self._thread.join()
+        os.close(self._ended)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            self._outcomes.put(outcome.capture(call))
+            os.eventfd_write(self._ended, 1)

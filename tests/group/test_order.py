@@ -36,6 +36,7 @@ from tests.support.nodes import (
     read_all,
     running_node,
 )
+from tests.support.threads import in_order
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -95,7 +96,7 @@ async def test_a_row_read_before_a_state_flush_does_not_replace_the_stored_row(
             await node.group.flush()
         return result
 
-    async with running_node(tmp_path, run_blocking=run_blocking) as node:
+    async with running_node(tmp_path, open_log_thread=in_order(run_blocking)) as node:
         outcome = await append_to(node, "a", b"x")
         assert overtaken
         assert outcome.result is Result.STREAM_CLOSED

@@ -30,6 +30,7 @@ from tests.sim.network import Network, Port, address_of
 from tests.sim.persisting import Crashed, PersistPoints
 from tests.sim.post import Post
 from tests.sim.watch import Watch
+from tests.support.threads import in_order
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -214,10 +215,12 @@ class Host:
             return None
 
     async def _run(self, life: Life, stores: Stores) -> None:
+        run_blocking = self._run_blocking(life)
         environment = Environment(
             clock_ms=self.clock_ms,
             random=Random(self._random.getrandbits(64)),
-            run_blocking=self._run_blocking(life),
+            run_blocking=run_blocking,
+            open_log_thread=in_order(run_blocking),
             network=Port(self._network, self.node_id),
             cold=self._cold(life),
         )

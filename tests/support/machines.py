@@ -24,6 +24,7 @@ from streamd.tiering.async_store import AsyncObjectStore
 from tests.sim.network import Network, Port, address_of
 from tests.sim.objects import ObjectsOf, SimulatedObjects
 from tests.support.directories import copy_in_use
+from tests.support.threads import in_order
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -133,6 +134,7 @@ class Machine:
             clock_ms=self._now_ms,
             random=Random(100 * self._lives + self.node_id),
             run_blocking=self._run_blocking,
+            open_log_thread=in_order(self._run_blocking),
             network=Port(self._network, self.node_id),
             cold=self._cold(),
         )

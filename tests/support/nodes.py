@@ -10,7 +10,7 @@ from random import Random
 import trio
 
 from streamd.app import App, Environment
-from streamd.blocking import RunBlocking, in_thread
+from streamd.blocking import OpenThread, RunBlocking, in_thread, own_thread
 from streamd.config import ColdConfig, Config
 from streamd.group.stores import Stores
 from streamd.http.live import Hub
@@ -67,11 +67,16 @@ async def running_node(
     cold: AsyncObjectStore | None = None,
     cold_config: ColdConfig | None = None,
     run_blocking: RunBlocking = in_thread,
+    open_log_thread: OpenThread = own_thread,
 ) -> AsyncIterator[Node]:
     """A recovered node; stopped and closed properly at the end."""
     stores = await in_thread(Stores.open, directory, 1)
     environment = Environment(
-        clock_ms=clock or wall_clock_ms, random=Random(1), run_blocking=run_blocking, cold=cold
+        clock_ms=clock or wall_clock_ms,
+        random=Random(1),
+        run_blocking=run_blocking,
+        open_log_thread=open_log_thread,
+        cold=cold,
     )
     config = Config(cold=cold_config or ColdConfig())
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,10 @@ from streamd.http.listeners import listen, server_ssl_context
 from streamd.http.live import Hub
 from streamd.privacy import is_open_to_others
 
+# How long the log's thread waits at most for an event loop that is busy, each time that it comes
+# back from the disk. Python's 5 ms would be most of a write.
+_SWITCH_INTERVAL_S = 0.001
+
 log = structlog.get_logger("streamd.server")
 
 
@@ -31,6 +36,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
     `FormationError` when the cluster cannot be founded, `StorageError` when the data directory
     cannot be used, at start or later, and `RaftViolation`.
     """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     server = config.server
     ssl_context = server_ssl_context(server)
     listeners = _listen(server)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import trio
-
 from streamd.blocking import RunBlocking
 from streamd.raft.core import Core
 from streamd.raft.messages import Entry
@@ -23,13 +21,11 @@ class CommittedLog:
         log: LogStorage,
         core: Core,
         *,
-        run_blocking: RunBlocking,
-        writer: trio.CapacityLimiter,
+        in_log_thread: RunBlocking,
     ) -> None:
         self._log = log
         self._core = core
-        self._run_blocking = run_blocking
-        self._writer = writer
+        self._in_log_thread = in_log_thread
 
     @property
     def last_index(self) -> int:
@@ -56,9 +52,7 @@ class CommittedLog:
         last = self._core.applied_index
         if index >= last:
             return []
-        return await self._run_blocking(
-            self._entries, index + 1, last + 1, max_bytes, limiter=self._writer
-        )
+        return await self._in_log_thread(self._entries, index + 1, last + 1, max_bytes)
 
     def _entries(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
         if lo < self._log.first_index:

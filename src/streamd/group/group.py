@@ -59,6 +59,7 @@ class Group:
         data_dir: DataDir,
         *,
         run_blocking: RunBlocking,
+        in_log_thread: RunBlocking,
         clock_ms: Callable[[], int],
         metrics: Metrics,
         listener: ChangeListener,
@@ -109,12 +110,10 @@ class Group:
         self._applier = Applier(machine, core.node_id, self._packages)
         self._writer = Writer(
             core, log, self.state, store, data_dir, self._applier, self._flusher, self._peers,
-            run_blocking=run_blocking, metrics=metrics,
+            in_log_thread=in_log_thread, metrics=metrics,
             job_ended=self._wake, state_replaced=self._state_replaced,
         )  # fmt: skip
-        self.committed = CommittedLog(
-            log, core, run_blocking=run_blocking, writer=self._writer.limiter
-        )
+        self.committed = CommittedLog(log, core, in_log_thread=in_log_thread)
 
     # -- the node in its group ----------------------------------------------------------------
 

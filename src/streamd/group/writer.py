@@ -45,12 +45,13 @@ class Writer:
         flusher: StateFlusher,
         peers: Peers,
         *,
-        run_blocking: RunBlocking,
+        in_log_thread: RunBlocking,
         metrics: Metrics,
         job_ended: Callable[[], None],
         state_replaced: Callable[[], None],
     ) -> None:
-        """`state_replaced` is called when a Raft snapshot has been installed."""
+        """`in_log_thread` runs everything that touches the log's files, a call at a time.
+        `state_replaced` is called when a Raft snapshot has been installed."""
         self._core = core
         self._log = log
         self._state = state
@@ -59,12 +60,10 @@ class Writer:
         self._applier = applier
         self._flusher = flusher
         self._peers = peers
-        self._run_blocking = run_blocking
+        self._in_log_thread = in_log_thread
         self._metrics = metrics
         self._job_ended = job_ended
         self._state_replaced = state_replaced
-        # Everything that touches the log's files runs in this one thread.
-        self.limiter = trio.CapacityLimiter(1)
         self._unwritten: deque[Ready] = deque()
         self._is_storing = False
         self._job: Job | None = None
@@ -93,7 +92,7 @@ class Writer:
     async def open_snapshot(self, snapshot_id: int, *, only_hot: bool) -> SnapshotSource:
         """A Raft snapshot of the stored state. Raises `SnapshotUnavailable`."""
         args = (self._store, self._log, snapshot_id, only_hot)
-        return await self._run_blocking(SnapshotSource.open, *args, limiter=self.limiter)
+        return await self._in_log_thread(SnapshotSource.open, *args)
 
     def start_next(self) -> None:
         """Begin the next job unless one is under way."""
@@ -120,7 +119,7 @@ class Writer:
         duty = self._flusher.next_duty()
         if duty is None and self._log.lost_below is not None and self._core.may_vote:
             duty = self._log.note_regained
-        return None if duty is None else partial(self._run_blocking, duty, limiter=self.limiter)
+        return None if duty is None else partial(self._in_log_thread, duty)
 
     async def _store_ready(self, ready: Ready) -> None:
         """Store a `Ready` with one synced write, and load the rows that applying it will need.
@@ -130,7 +129,7 @@ class Writer:
         wanted = self._applier.rows_wanted(ready.entries)
         flushes = self._state.flushes
         started = trio.current_time()
-        rows = await self._run_blocking(self._store_blocking, ready, wanted, limiter=self.limiter)
+        rows = await self._in_log_thread(self._store_blocking, ready, wanted)
         self._metrics.fsync_latency.observe(trio.current_time() - started)
         # A flush that ended meanwhile may have stored a newer row and evicted it from memory; a row
         # read before that must not replace it.
@@ -149,9 +148,7 @@ class Writer:
 
     async def _install(self, meta: SnapshotMeta) -> None:
         async with self._flusher.exclusive:
-            await self._run_blocking(
-                install, self._data_dir, self._log, self._store, meta, limiter=self.limiter
-            )
+            await self._in_log_thread(install, self._data_dir, self._log, self._store, meta)
             self._state.load()
             configuration = decode_configuration(meta.configuration)
             restored = self._core.restore(meta.index, meta.term, configuration)
