@@ -7,6 +7,7 @@ way that its request has.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,39 @@ async def test_a_client_that_pipelines_does_not_keep_others_waiting(tmp_path: Pa
         for _ in range(RACE):
             assert (await hasty.read_response()).status == 204
     assert len(seen) < RACE, "all that came before was served first"
+
+
+class Turns(trio.abc.Instrument):
+    """Notes how much a count grew in each turn of the loop."""
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        self._count = count
+        self._last = count()
+        self.grew: list[int] = []
+
+    def before_io_wait(self, timeout: float) -> None:
+        now = self._count()
+        self.grew.append(now - self._last)
+        self._last = now
+
+
+async def test_a_client_has_one_request_served_in_a_turn_however_its_bytes_come(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server, server.connect() as client:
+        await exchange(client, CREATE, 201)
+        turns = Turns(lambda: server.node.metrics.requests.get(("stream", "HEAD", 200), 0))
+        trio.lowlevel.add_instrument(turns)
+        await client.send(TAIL * RACE)
+        # Each of these bytes is reported while requests before it wait for their turns.
+        for byte in TAIL:
+            await client.send(bytes((byte,)))
+        for _ in range(RACE + 1):
+            await client.read_response(to_head=True)
+        trio.lowlevel.remove_instrument(turns)
+    assert sum(turns.grew) >= RACE, "all but the last turn are noted"
+    # The last one by what was due, and the next one because its bytes came then.
+    assert max(turns.grew) <= 2
 
 
 async def test_pipelined_requests_stay_in_the_socket_until_their_turn(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class Connection:
         self.buffer = bytearray()
         self._searched = 0  # How much of `buffer` certainly has no end of a head.
         self.hung_up = False  # The reactor reported the end of the client's input.
-        self._has_more = False  # The socket may have something that was reported already.
+        self.has_more = False  # The socket may have something that was reported already.
         self._head: Head | None = None  # That of the request being answered by the reactor.
         self._channel = WireChannel(transport, door)
         self._refusal: RequestRejected | None = None
@@ -127,7 +127,7 @@ class Connection:
         socket.
         """
         if self._scope is not None or self.phase not in _BETWEEN_REQUESTS:
-            self._has_more = True
+            self.has_more = True
             return
         try:
             raw = self._take_head() or self._receive_head()
@@ -151,15 +151,15 @@ class Connection:
         assert isinstance(self.transport, SocketTransport)
         data = self.transport.receive_now()
         if not data:
-            self._has_more = False
+            self.has_more = False
             if data is not None:
                 self._door.end(self)
             return None
-        self._has_more = self.hung_up or len(data) >= RECEIVE_BYTES
+        self.has_more = self.hung_up or len(data) >= RECEIVE_BYTES
         self._take_in(data)
         raw = self._take_head()
-        if raw is None and self._has_more:
-            self._door.reactor.soon(self.advance)
+        if raw is None and self.has_more:
+            self._door.reactor.advance_later(self)
         return raw
 
     def _begin(self, head: Head, request: Request) -> None:
@@ -195,9 +195,9 @@ class Connection:
             self._continue(partial(self._send_rest, data[sent:], keep_alive))
         elif not self._answered(keep_alive):
             self._door.end(self)
-        elif self.buffer or self._has_more:
+        elif self.buffer or self.has_more:
             # In a later turn: a client that pipelines requests must not starve the others.
-            self._door.reactor.soon(self.advance)
+            self._door.reactor.advance_later(self)
 
     def _continue(self, rest: Callable[[], Awaitable[bool]]) -> None:
         """Let a task do the rest, which returns whether another request may follow."""

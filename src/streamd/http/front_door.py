@@ -204,7 +204,7 @@ class FrontDoor:
         if goes_on:
             assert isinstance(connection.transport, SocketTransport)
             self.reactor.watch(connection, connection.transport)
-            self.reactor.soon(connection.advance)  # It may have received ahead.
+            self.reactor.advance_later(connection)  # It may have received ahead.
 
     def end(self, connection: Connection) -> None:
         """End a connection of the reactor."""

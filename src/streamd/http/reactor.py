@@ -37,6 +37,7 @@ class Reactor:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._watched: dict[int, Connection] = {}
+        self._to_advance: set[Connection] = set()
         self._due: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._something_due = trio.lowlevel.ParkingLot()
 
@@ -58,6 +59,17 @@ class Reactor:
             self._something_due.unpark()
         self._due.append((call, args))
 
+    def advance_later(self, connection: Connection) -> None:
+        """Call `Connection.advance` in another turn, once: if each arrival of bytes added a call, a
+        client that pipelines requests would have many served in one turn."""
+        if connection not in self._to_advance:
+            self._to_advance.add(connection)
+            self.soon(self._advance, connection)
+
+    def _advance(self, connection: Connection) -> None:
+        self._to_advance.discard(connection)
+        connection.advance()
+
     def close(self) -> None:
         """Stop watching. The sockets stay open."""
         self._watched.clear()
@@ -75,7 +87,10 @@ class Reactor:
                         continue
                     if events != select.EPOLLIN:
                         connection.hung_up = True
-                    connection.advance()
+                    if connection in self._to_advance:
+                        connection.has_more = True
+                    else:
+                        connection.advance()
 
     async def _make_calls(self) -> None:
         while True:
