@@ -45,6 +45,7 @@ from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.commands import Archived, Command, FlushCold, MoveSlices, NewSlice
+from streamd.streams.etags import incarnation_base
 from streamd.streams.model import ColdSlice, Header, LogPosition, Pack, SliceRef, Stream
 from tests.support.packs import chunks_of
 
@@ -396,6 +397,7 @@ def _repoint(entry: Entry, places: Mapping[int, LogPosition]) -> Entry:
 def regrouped(folder: Folder, group_id: int) -> Folder:
     """The same objects, as another group of the same cluster would have written them."""
     found = Folder({}, folder.cluster_id, group_id)
+    base = incarnation_base(group_id)
     renamed: dict[str, str] = {}
     for name in folder.packs():
         parsed = PackName.parse(folder.local(name))
@@ -410,7 +412,7 @@ def regrouped(folder: Folder, group_id: int) -> Folder:
         head = read_segment_head(folder.objects[name])
         segment = SegmentWriter(group_id, places[head.previous.index], folder.cluster_id)
         for original in folder.entries(name):
-            entry = _repoint(_renamed_entry(original, renamed), places)
+            entry = _repoint(_rewritten(original, renamed, base), places)
             segment.add(entry)
             places[entry.index] = segment.last
         found.put(*segment.finish())
@@ -423,24 +425,31 @@ def regrouped(folder: Folder, group_id: int) -> Folder:
         for key in [key for key in rows if key[:1] == keys.PACK]:
             pack_row = msgspec.msgpack.decode(rows[key], type=Pack)
             edit_row(rows, key, Pack, name=renamed[pack_row.name])
+        edit_row(rows, keys.HEADER, Header, incarnation_base=base)
         _put_state(found, replace(of, group_id=group_id), rows)
     return found
 
 
-def _renamed_entry(entry: Entry, renamed: Mapping[str, str]) -> Entry:
-    """An entry whose commands name packs as they are called now."""
+def _rewritten(entry: Entry, renamed: Mapping[str, str], base: int) -> Entry:
+    """An entry whose commands name packs as they are called now, and whose clients saw ETags of
+    the group with that base."""
     if entry.kind != EntryKind.COMMANDS:
         return entry
     batch = decode_batch(entry.payload)
-    if not any(isinstance(command, FlushCold | MoveSlices) for command in batch.commands):
-        return entry
-    commands: list[Command] = [
-        replace(command, name=renamed[command.name])
-        if isinstance(command, FlushCold | MoveSlices)
-        else command
-        for command in batch.commands
-    ]
+    commands = [_rewritten_command(command, renamed, base) for command in batch.commands]
     return replace(entry, payload=encode_batch(replace(batch, commands=commands)))
+
+
+def _rewritten_command(command: Command, renamed: Mapping[str, str], base: int) -> Command:
+    if isinstance(command, FlushCold | MoveSlices):
+        return replace(command, name=renamed[command.name])
+    condition = getattr(command, "if_match", None)
+    if condition is None or condition.versions is None:
+        return command
+    versions = tuple(
+        replace(version, incarnation=base + version.incarnation) for version in condition.versions
+    )
+    return replace(command, if_match=replace(condition, versions=versions))
 
 
 def _put_state(folder: Folder, of: CheckpointOf, rows: Rows) -> str:

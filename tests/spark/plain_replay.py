@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streamd.codec import Batch, encode_batch
 from streamd.streams.commands import Command
+from streamd.streams.keys import CHUNK
 from streamd.streams.sessions import PackageStamp
 from streamd_audit import commands as audited
 from streamd_audit.replay import buckets, heads, run, scan, sessions
@@ -183,7 +184,12 @@ def _state_rows(before, after, edges):
     for op, state in ((run.BEFORE, before), (run.AFTER, after)):
         if state is None:
             continue
-        rows = [(key, read_row(key, value)) for key, value in state.rows.items()]
+        # Chunks are not replayed. Those of hostile commands may contradict themselves.
+        rows = [
+            (key, read_row(key, value))
+            for key, value in state.rows.items()
+            if not key.startswith(CHUNK)
+        ]
         key_of = {}
         for _, row in rows:
             if row.kind == "stream":

@@ -79,7 +79,7 @@ def test_nothing_is_found_in_the_untouched_group(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "damage"), enumerate(DAMAGES, start=1), ids=[damage.name for damage in DAMAGES]
+    ("number", "damage"), [*enumerate(DAMAGES, start=1)], ids=[damage.name for damage in DAMAGES]
 )
 def test_each_damage_is_found_once_by_its_kind(batch: Batch, number: int, damage: Damage) -> None:
     check(batch.audited.of_group(number), batch.expected[number])
