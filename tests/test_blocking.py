@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
 import threading
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
+from streamd import blocking
 from streamd.blocking import own_thread
 
 _DECODE = """
@@ -133,3 +137,37 @@ async def test_the_thread_ends_with_its_context() -> None:
     async with own_thread() as in_thread:
         assert "streamd-log" in await in_thread(names)
     assert names().count("streamd-log") == before
+
+
+async def test_a_caller_gets_its_own_result_even_if_that_comes_before_the_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop's thread may get its turn between the two."""
+    there, may_tell = threading.Event(), threading.Event()
+    tell = os.eventfd_write
+
+    def tell_late(descriptor: int, value: int) -> None:
+        there.set()
+        assert may_tell.wait(60)
+        tell(descriptor, value)
+
+    class Overtaken(SimpleQueue[Any]):
+        def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+            super().put(item)
+            if callable(item):
+                assert there.wait(60)
+
+    monkeypatch.setattr(os, "eventfd_write", tell_late)
+    monkeypatch.setattr(blocking, "SimpleQueue", Overtaken)
+    results: list[str] = []
+
+    async def call() -> None:
+        results.append(await in_thread(str, "first"))
+
+    async with own_thread() as in_thread:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+            may_tell.set()
+        results.append(await in_thread(str, "second"))
+    assert results == ["first", "second"]

@@ -102,9 +102,9 @@ class _OwnThread:
             await self._free.acquire()
         try:
             self._calls.put(lambda: call(*args))
+            # Not for the outcome, which is there a moment before the descriptor tells of it.
             with trio.CancelScope(shield=True):
-                while self._outcomes.empty():
-                    await trio.lowlevel.wait_readable(self._ended)
+                await trio.lowlevel.wait_readable(self._ended)
             os.eventfd_read(self._ended)
             result: outcome.Outcome[T] = self._outcomes.get_nowait()
         finally:
