@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from types import FrameType
+from typing import Any, TypeVar
 
 import pytest
 
 from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import Entry, HardState
-from streamd.storage import journal
+from streamd.storage import journal, journaled_log
 from streamd.storage.errors import LogCorrupt, StorageError, StorageFailed
 from streamd.storage.journal import SECTOR_BYTES
 from streamd.storage.journaled_log import JournaledLog
@@ -210,6 +213,61 @@ def test_a_reader_finds_rows_that_move_to_leveldb_while_it_reads(tmp_path: Path)
     found += rows
     assert [each.index for each, _ in found] == [*range(1, 451)]
     assert all(log.position(each.index) == place for each, place in found)
+    log.close()
+
+
+@contextmanager
+def between_lines_of(module: Any, look: Callable[[], None]) -> Iterator[None]:
+    """Call `look` before each line of a module that runs, as if another thread got its turn."""
+    before = sys.gettrace()
+    is_looking = False
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal is_looking
+        if frame.f_code.co_filename != module.__file__ or is_looking:
+            return None
+        is_looking = True
+        try:
+            look()
+        finally:
+            is_looking = False
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def test_a_reader_misses_nothing_at_whatever_line_the_writer_is(tmp_path: Path) -> None:
+    log = JournaledLog(tmp_path / "log", 0)
+    positions = [ChainPosition()]
+    known = range(1, 1)
+
+    def look() -> None:
+        assert [each.index for each, _ in log.rows(known.start, known.stop)] == [*known]
+        assert all(log.position(index) == positions[index] for index in known)
+
+    def put(first: int, size: int, term: int) -> None:
+        nonlocal known
+        replaced = range(first, len(positions))
+        del positions[first:]
+        row = entry(first, term, bytes(size))
+        positions.append(positions[-1].next(0, row))
+        known = range(known.start, first)
+        log.write([(row, positions[-1])], replaced=replaced)
+        known = range(known.start, first + 1)
+
+    with between_lines_of(journaled_log, look):
+        for size in [1_000] * 50 + [SMALL_BYTES] + [10] * 10:
+            put(len(positions), size, 1)
+        put(55, 1_000, 2)  # LevelDB gets it: too many are stored
+        put(56, 1_000, 2)
+        put(56, 1_000, 3)
+        known = range(11, known.stop)
+        log.begin_after(positions[10])
+        log.remove(range(1, 11))
     log.close()
 
 

@@ -211,10 +211,11 @@ class JournaledLog:
             mark = record.end
         rows = [self._recent[index] for index in range(self._first_recent, last_index + 1)]
         self._store(mark, entries=rows)
-        # Only now: a reader that misses a row in memory looks for it in LevelDB.
+        # Before any row goes: a reader that misses one in memory then looks for it in LevelDB.
+        first = max(self._first_recent, last_index + 1)
+        self._first_recent = first if first in self._recent else MAX_INDEX
         for entry, _ in rows:
             del self._recent[entry.index]
-        self._first_recent = next(iter(self._recent), MAX_INDEX)
 
     def _store(
         self,
