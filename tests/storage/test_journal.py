@@ -184,6 +184,70 @@ def test_a_record_that_follows_another_one_is_damage(written: Written) -> None:
         bodies(written.content, wrong)
 
 
+def test_a_file_cut_short_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where no record is left that was begun later, also not in the second after a floor."""
+    monkeypatch.setattr(journal, "MAX_BYTES", 4 * SMALL_BYTES)
+    file = tmp_path / "journal"
+    journal.create(file)
+    opened = Journal(file, BEGINNING)
+    ends = [0]
+    while opened.append(b"x" * 700):
+        ends.append(opened.head.offset)
+    opened.close()
+    content = file.read_bytes()
+    assert bodies(content, BEGINNING) == [b"x" * 700] * (len(ends) - 1)
+    for size in [*ends[:-1], *range(0, len(content), 4096), *range(0, len(content), 999)]:
+        once = SMALL_BYTES if size < 2 * SMALL_BYTES else 2 * SMALL_BYTES
+        if not once <= size < once + SECTOR_BYTES:  # as it was when it had that size
+            with pytest.raises(Damaged, match="cut short"):
+                bodies(content[:size], BEGINNING)
+
+
+def test_a_file_cut_below_its_mark_is_damage(written: Written) -> None:
+    end = written.marks[-1]
+    for size in range(0, end.offset, 500):
+        with pytest.raises(Damaged, match="cut short"):
+            bodies(written.content[:size], end)
+
+
+def test_what_power_left_of_a_file_that_grew_is_filled_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "MAX_BYTES", 4 * SMALL_BYTES)
+    file = tmp_path / "journal"
+    journal.create(file)
+    opened = Journal(file, BEGINNING)
+    while opened.head.offset + SECTOR_BYTES < SMALL_BYTES:
+        append(opened, b"before")
+    opened.close()
+    stale = b"an older file's" * 1000
+    file.write_bytes(file.read_bytes() + stale)
+    assert set(bodies(file.read_bytes(), BEGINNING)) == {b"before"}
+    opened = Journal(file, opened.head)
+    append(opened, b"x" * 2_000)
+    opened.close()
+    content = file.read_bytes()
+    assert len(content) == 2 * SMALL_BYTES
+    assert not any(content[opened.head.offset :])
+    assert bodies(content, BEGINNING)[-1] == b"x" * 2_000
+
+
+def test_a_file_made_longer_is_read_as_before(tmp_path: Path) -> None:
+    """Its last record is at the beginning, because there was no more room at the end."""
+    file = tmp_path / "journal"
+    journal.create(file)
+    opened = Journal(file, BEGINNING)
+    while opened.head.offset + 3_000 < SMALL_BYTES:
+        append(opened, b"earlier")
+    mark = opened.head
+    opened.release(mark)
+    append(opened, b"x" * 3_000)
+    assert opened.head.offset < mark.offset
+    opened.close()
+    for more in (0, 1, 3_000, SMALL_BYTES):
+        assert bodies(file.read_bytes() + bytes(more), mark) == [b"x" * 3_000]
+
+
 # -- room -----------------------------------------------------------------------------------------
 
 

@@ -102,7 +102,7 @@ class Journal:
         self.head = head
         self._tail = head.offset
         self._descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
-        self._size = os.fstat(self._descriptor).st_size
+        self._size = _filled_bytes(os.fstat(self._descriptor).st_size)
 
     @property
     def share_bytes(self) -> int:
@@ -147,7 +147,7 @@ class Journal:
         return 0 if size < self._tail else None
 
     def _grow(self) -> None:
-        size = min(max(2 * self._size, FIRST_BYTES), MAX_BYTES)
+        size = min(2 * self._size, MAX_BYTES)
         write_at(self._descriptor, self._size, bytes(size - self._size))
         sync_data(self._descriptor)
         self._size = size
@@ -163,6 +163,7 @@ def records(content: bytes, mark: Mark) -> Iterator[Record]:
 
     Raises `Damaged` where one was lost that had been confirmed.
     """
+    _check_size(content, mark)
     while (record := _record(content, mark)) is not None:
         yield record
         mark = record.end
@@ -224,15 +225,27 @@ def _checksum(before: Mark, length: int, padded: bytes) -> int:
     return crc32c(padded, crc32c(_CHECKED.pack(*fields)))
 
 
+def _filled_bytes(size: int) -> int:
+    """How much of a file of that size is filled; a crash while it grew may have left more."""
+    if size >= MAX_BYTES:
+        return size
+    filled = min(FIRST_BYTES, MAX_BYTES)
+    while 2 * filled <= size:
+        filled *= 2
+    return filled
+
+
+def _check_size(content: bytes, mark: Mark) -> None:
+    """Raises `Damaged` if a part of the file is missing that was filled before it was used."""
+    filled = _filled_bytes(len(content))
+    used = [at for at, head in _heads(content, filled) if head.journal_id == mark.journal_id]
+    if used or mark.offset > filled or len(content) < filled:
+        raise Damaged(f"it is cut short: it ends at byte {len(content)}")
+
+
 def _record(content: bytes, mark: Mark) -> Record | None:
     """The record at `mark`; None when there is none, or a torn one. Raises `Damaged`."""
-    record = _record_at(content, mark.offset, mark)
-    if record is not None or not mark.offset:
-        return record
-    record = _record_at(content, 0, mark)
-    # It would have had room before the end of the file.
-    fits = record is not None and mark.offset + record.end.offset <= len(content)
-    return None if fits else record
+    return _record_at(content, mark.offset, mark) or _record_at(content, 0, mark)
 
 
 def _record_at(content: bytes, at: int, mark: Mark) -> Record | None:
@@ -240,6 +253,8 @@ def _record_at(content: bytes, at: int, mark: Mark) -> Record | None:
     if head is None:
         return None
     end = at + _size(head.length)
+    if end > _filled_bytes(len(content)):
+        raise Damaged(f"it is cut short: the record at byte {at} ends at byte {end}")
     for sector in range(at + SECTOR_BYTES, end, SECTOR_BYTES):
         if not _is_stamped(content, sector, head.stamp):
             return None
@@ -274,9 +289,9 @@ def _is_stamped(content: bytes, sector: int, stamp: bytes) -> bool:
     return found == stamp
 
 
-def _heads(content: bytes) -> Iterator[tuple[int, _Head]]:
+def _heads(content: bytes, start: int = 0) -> Iterator[tuple[int, _Head]]:
     """Where a record was begun, whether or not more of it is there."""
-    for at in range(0, len(content) - SECTOR_BYTES + 1, SECTOR_BYTES):
+    for at in range(start, len(content) - SECTOR_BYTES + 1, SECTOR_BYTES):
         if content.startswith(_MAGIC, at):
             _, _, *fields = _HEAD.unpack_from(content, at)
             head = _Head(*fields)
