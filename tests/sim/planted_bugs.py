@@ -6,7 +6,7 @@ Mistakes in the core itself are planted in `tests/raft/planted_bugs.py`.
 # mypy: disable-error-code="attr-defined,assignment"
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ from streamd.raft.chain import ChainPosition
 from streamd.raft.core import Ready
 from streamd.raft.messages import Entry, HardState
 from streamd.storage import files, install, journal, leveldb, tears, wal
-from streamd.storage.journal import Journal
+from streamd.storage.journal import Journal, Mark, Record
 from streamd.storage.log_evidence import LogEvidence
 from streamd.storage.log_store import LogStore
 from streamd.storage.state_store import StateStore
@@ -192,6 +192,13 @@ def damage_is_mistaken_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(tears, "whole_size", whole_size)
     patch.setattr(tears.Batches, "fall_short", False)
+    records = journal.records
+
+    def whole_records(content: bytes, mark: Mark) -> Iterator[Record]:
+        with suppress(journal.Damaged):
+            yield from records(content, mark)
+
+    patch.setattr(journal, "records", whole_records)
 
 
 @bug(Focus({Faults.damage_log: 1, Faults.keep_the_only_copy_damaged: 1}))
