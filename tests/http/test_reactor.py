@@ -6,6 +6,7 @@ way that its request has.
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -17,6 +18,7 @@ import trio
 import trio.testing
 
 from streamd.http.connection import Phase
+from streamd.http.heads import Head
 from streamd.http.transports import RECEIVE_BYTES
 from streamd.streams.keys import stream_key
 from streamd.streams.offsets import START
@@ -127,6 +129,19 @@ async def test_a_client_has_one_request_served_in_a_turn_however_its_bytes_come(
     assert sum(turns.grew) >= RACE, "all but the last turn are noted"
     # The last one by what was due, and the next one because its bytes came then.
     assert max(turns.grew) <= 2
+
+
+@pytest.mark.parametrize("request_", [READ, HEALTH], ids=["in the reactor", "in a task"])
+async def test_an_idle_connection_holds_nothing_of_its_last_request(
+    request_: bytes, tmp_path: Path
+) -> None:
+    large = request_.replace(b"\r\n\r\n", b"\r\nX-Padding: " + b"x" * 10_000 + b"\r\n\r\n")
+    async with serving(tmp_path) as server, server.connect() as client:
+        await exchange(client, CREATE, 201)
+        await exchange(client, large, 200)
+        await trio.testing.wait_all_tasks_blocked()
+        heads = [one for one in gc.get_objects() if isinstance(one, Head)]
+    assert not [head for head in heads if b"x-padding" in head.fields.headers]
 
 
 async def test_pipelined_requests_stay_in_the_socket_until_their_turn(tmp_path: Path) -> None:

@@ -344,6 +344,7 @@ class Connection:
     def _answered(self, keep_alive: bool) -> bool:
         """Note that an answer was sent. Returns whether another request may follow."""
         self.held.release()
+        self._head = None
         self._enter(Phase.IDLE)
         return keep_alive and not self._door.draining
 
