@@ -178,9 +178,7 @@ def test_what_the_journal_has_no_room_for_goes_to_leveldb(tmp_path: Path) -> Non
     in_leveldb = stored(tmp_path)
     assert 100 < len(in_leveldb) < 300
     assert in_leveldb == entries[: len(in_leveldb)]
-    again = open_log(tmp_path)
-    assert read_all(again) == entries
-    again.close()
+    assert contents_of(tmp_path).entries == entries
 
 
 def test_what_is_too_large_for_the_journal_takes_all_before_it_along(tmp_path: Path) -> None:
@@ -271,6 +269,51 @@ def test_a_reader_misses_nothing_at_whatever_line_the_writer_is(tmp_path: Path) 
     log.close()
 
 
+def test_a_cut_keeps_the_records_of_all_entries_after_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "live")
+    entries = fill(log, 3)
+    several = [entry(index) for index in range(4, 9)]
+    log.append(several, None)
+    entries += [*several, *fill(log, 3)]
+    for number, through in enumerate((2, 3, 5, 7, 8, 9)):
+        log.begin_cut(through)
+        image = copy_in_use(tmp_path / "live", tmp_path / f"begun{number}")
+        if number % 2:
+            assert log.cut()
+            log.remove_cut()
+            image = copy_in_use(tmp_path / "live", tmp_path / f"cut{number}")
+        assert contents_of(image).entries == entries[through:]
+    log.close()
+
+
+def test_entries_replaced_by_fewer_leave_nothing_of_them_to_store(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    entries = fill(log, 2)
+    log.append([entry(index) for index in range(3, 8)], None)
+    log.append([entry(4, term=2)], HardState(2, 1))
+    entries += [entry(3), entry(4, term=2)]
+    for term in range(3, 150):
+        log.append([], HardState(term))
+    assert read_all(log) == entries
+    log.close()
+    assert contents_of(tmp_path).entries == entries
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_the_hard_state_is_kept_by_the_journal_and_then_by_leveldb(
+    count: int, tmp_path: Path
+) -> None:
+    """The vote's own file is there for when it is not."""
+    log = open_log(tmp_path)
+    log.append([], HardState(3, 2))
+    for index in range(1, count + 1):
+        log.append([entry(index, 3)], None)
+    log.close()
+    engine = JournaledLog(tmp_path / "log", 0)
+    assert engine.hard_state() == HardState(3, 2)
+    engine.close()
+
+
 def test_a_log_from_before_there_was_a_journal_gets_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,9 +327,7 @@ def test_a_log_from_before_there_was_a_journal_gets_one(
     assert read_all(log) == entries
     entries += fill(log, 5)
     log.close()
-    again = open_log(tmp_path)
-    assert read_all(again) == entries
-    again.close()
+    assert contents_of(tmp_path).entries == entries
 
 
 # -- damage ---------------------------------------------------------------------------------------
@@ -321,6 +362,28 @@ def test_a_torn_record_is_left_out_and_kept_beside_the_log(tmp_path: Path) -> No
         again = open_log(copy, alone=alone)
         assert [each.term for each in read_all(again)] == [1] * 20 + [2] * 3
         again.close()
+
+
+def test_two_writes_torn_one_after_the_other_are_both_left_out(tmp_path: Path) -> None:
+    """Of the first all sectors but one reach the disk, of the second just that one: with the same
+    stamps they would look like one that was whole, and has changed."""
+    image = crashed(tmp_path)
+    for byte, kept in ((b"a", slice(SECTOR_BYTES, None)), (b"b", slice(0, SECTOR_BYTES))):
+        log = open_log(image)
+        before = (image / "log" / "journal").read_bytes()
+        log.append([entry(21, payload=byte * 1_500)], None)
+        torn = copy_of(image, tmp_path / byte.decode())
+        log.close()
+        file, written = newest_file(torn)
+        content, start = bytearray(before), written.start
+        whole = file.read_bytes()[start : written.stop]
+        place = range(len(whole))[kept]
+        content[start + place.start : start + place.stop] = whole[kept]
+        file.write_bytes(content)
+        image = torn
+    log = open_log(image)
+    assert log.last_index == 20
+    log.close()
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "of another log"])

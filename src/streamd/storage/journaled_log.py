@@ -180,8 +180,8 @@ class JournaledLog:
         """Remove entries before the base; a crash may bring them back."""
         stored = [index for index in indexes if index < self._first_recent]
         if stored:
-            # With the mark, which may be in one of these rows.
-            self._store(self._mark, removed=stored)
+            # No mark that counts is in these rows: `begin_after` has stored one since.
+            self._db.remove(stored)
         for index in indexes:
             self._recent.pop(index, None)
         self._first_recent = next(iter(self._recent), MAX_INDEX)
@@ -287,13 +287,8 @@ class JournaledLog:
                 at_byte=end.offset,
                 removed_bytes=len(torn),
             )
-        first, rows, hard_state = _outcome(found)
-        self._db.store(
-            removed=self._db.indexes(first, MAX_INDEX),
-            entries=rows,
-            hard_state=hard_state,
-            mark=end.after_start,
-        )
+        rows, hard_state = _outcome(found)
+        self._db.store(entries=rows, hard_state=hard_state, mark=end.after_start)
         return end.after_start
 
     def _replay_what_is_left(self) -> Mark:
@@ -306,15 +301,14 @@ class JournaledLog:
             mark = self._db.mark()
         content = self._file.read_bytes() if self._file.exists() else b""
         found = journal.records_left(content, 0 if mark is None else mark.sequence)
-        _, rows, hard_state = _outcome(found)
+        rows, hard_state = _outcome(found)
         self._db.store(entries=rows, hard_state=hard_state)
         return self._begin_journal()
 
 
-def _outcome(found: Sequence[Record]) -> tuple[int, list[_Row], HardState | None]:
-    """What records leave of a log, one after the other: the first entry that they replace, all
-    entries from there on, and the hard state if they have one."""
-    first = MAX_INDEX
+def _outcome(found: Sequence[Record]) -> tuple[list[_Row], HardState | None]:
+    """What records leave, one after the other: entries, all of them new to LevelDB, because a write
+    that replaces what LevelDB has leaves no record; and the hard state if they have one."""
     rows: dict[int, _Row] = {}
     hard_state = None
     for record in found:
@@ -324,10 +318,9 @@ def _outcome(found: Sequence[Record]) -> tuple[int, list[_Row], HardState | None
         if not write.entries:
             continue
         index = write.entries[0].index
-        first = min(first, index)
         while index in rows:
             del rows[index]
             index += 1
         for entry, chain in zip(write.entries, write.chains, strict=True):
             rows[entry.index] = entry, ChainPosition(entry.index, entry.term, chain)
-    return first, [*rows.values()], hard_state
+    return [*rows.values()], hard_state
