@@ -17,9 +17,12 @@ import pytest
 import trio
 import trio.testing
 
+from streamd.exits import errors_in
+from streamd.http.application import StreamApplication
 from streamd.http.connection import Phase
 from streamd.http.heads import Head
 from streamd.http.transports import RECEIVE_BYTES
+from streamd.storage.errors import StorageError
 from streamd.streams.keys import stream_key
 from streamd.streams.offsets import START
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
@@ -233,6 +236,30 @@ async def test_a_bug_costs_one_client_its_answer(
 
 def _fail(*_: Any) -> Any:
     raise Fault
+
+
+@pytest.mark.parametrize(
+    ("part", "request_"),
+    [("_refused", APPEND), ("_finish", APPEND), ("_operate", HEALTH)],
+    ids=["begin", "finish", "in a task"],
+)
+async def test_a_storage_error_ends_the_server_wherever_a_request_meets_it(
+    part: str, request_: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise StorageError("the disk failed")
+
+    async def serve() -> None:
+        async with serving(tmp_path) as server, server.connect() as client:
+            await exchange(client, CREATE, 201)
+            monkeypatch.setattr(StreamApplication, part, fail)
+            await client.send(request_)
+            assert await client.closed()
+            await trio.sleep_forever()
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await serve()
+    assert {type(error) for error in errors_in(raised.value)} == {StorageError}
 
 
 async def test_an_append_under_way_is_answered_before_a_drained_connection_ends(
