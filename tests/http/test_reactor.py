@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import socket
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -19,7 +20,7 @@ import trio.testing
 
 from streamd.exits import errors_in
 from streamd.http.application import StreamApplication
-from streamd.http.connection import Phase
+from streamd.http.connection import Connection, Phase
 from streamd.http.heads import Head
 from streamd.http.transports import RECEIVE_BYTES
 from streamd.storage.errors import StorageError
@@ -347,3 +348,25 @@ async def test_a_request_that_waits_for_its_turn_is_not_served_once_its_connecti
         await trio.testing.wait_all_tasks_blocked()
         assert stream is not None
         assert 0 < answers == stream.records < RACE
+
+
+async def test_idle_connections_are_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server, AsyncExitStack() as stack:
+        busy, *idle = await clients(stack, server, 301)
+        await exchange(busy, CREATE, 201)
+        for client in idle:
+            await exchange(client, TAIL.replace(b"HEAD", b"GET"), 200)
+        looked_at: Counter[Connection] = Counter()
+        advance = Connection.advance
+
+        def counted(connection: Connection) -> None:
+            looked_at[connection] += 1
+            advance(connection)
+
+        monkeypatch.setattr(Connection, "advance", counted)
+        for _ in range(10):
+            await exchange(busy, APPEND, 204)
+    assert len(looked_at) == 1
+    assert looked_at.total() <= 20

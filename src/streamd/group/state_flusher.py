@@ -59,6 +59,7 @@ class StateFlusher:
         self._awaited_index = 0
         # Held by a flush, and during the installation of a Raft snapshot.
         self.exclusive = trio.Lock()
+        self._gathers = False  # Then a change alone is no reason to wake.
         self._log_bytes = 0
         # Places where the log may be cut, oldest first, about `CHECKPOINT_BYTES` of log apart.
         self._checkpoints = deque([state.stored_index])
@@ -83,7 +84,8 @@ class StateFlusher:
 
     def changed(self) -> None:
         """Note that entries were applied."""
-        self._changed.unpark_all()
+        if not self._gathers or self._has_enough:
+            self._changed.unpark_all()
 
     def log_grew(self, size: int) -> None:
         """Note that so many bytes were added to the log."""
@@ -129,11 +131,13 @@ class StateFlusher:
 
     async def _gather(self) -> None:
         """Let changes gather for a while; for less when a reader waits until they are stored."""
+        self._gathers = True
         with trio.move_on_after(FLUSH_INTERVAL_S) as scope:
             while not self._has_enough:
                 if self._awaited_index > self._state.stored_index:
                     scope.deadline = min(scope.deadline, self._flushed_at + AWAITED_INTERVAL_S)
                 await self._changed.park()
+        self._gathers = False
 
     async def stored(self, index: int) -> None:
         """Return once the store has everything up to log entry `index`, which is applied.
