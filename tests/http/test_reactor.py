@@ -71,15 +71,35 @@ async def test_a_connection_that_had_a_task_needs_none_afterwards(
 ) -> None:
     async with serving(tmp_path) as server, server.connect() as client:
         await exchange(client, CREATE, 201)
-        await exchange(client, HEALTH, 200)
         before = tasks()
         for _ in range(3):
             await client.send(start)
             await trio.testing.wait_all_tasks_blocked()
             await client.send(end)
             assert (await client.read_response(to_head=start == TAIL[:20])).status == status
-            await until(lambda: tasks() == before)
             await exchange(client, APPEND, 204)
+            await until(lambda: tasks() == before)
+
+
+async def test_a_connection_keeps_its_task_while_its_requests_need_one(tmp_path: Path) -> None:
+    spawned: list[str] = []
+
+    class Watch(trio.abc.Instrument):
+        def task_spawned(self, task: trio.lowlevel.Task) -> None:
+            spawned.append(task.name)
+
+    async with serving(tmp_path) as server, server.connect() as client:
+        await exchange(client, CREATE, 201)
+        before = tasks()
+        watch = Watch()
+        trio.lowlevel.add_instrument(watch)
+        for _ in range(5):
+            await exchange(client, HEALTH, 200)
+        assert sum("_serve_in_task" in name for name in spawned) == 1
+        await until(lambda: tasks() == before)  # An idle connection has none.
+        await exchange(client, HEALTH, 200)
+        assert sum("_serve_in_task" in name for name in spawned) == 2
+        trio.lowlevel.remove_instrument(watch)
 
 
 async def test_answers_keep_their_order_whichever_way_the_requests_went(tmp_path: Path) -> None:
@@ -328,8 +348,8 @@ async def test_what_a_task_reads_is_not_for_the_reactor(
         assert (await client.read_response()).status in (204, 201)
         if end == APPEND:
             assert (await client.read_response()).status == 204
-        await until(lambda: tasks() == before)
         await exchange(client, APPEND, 204)
+        await until(lambda: tasks() == before)
 
 
 async def test_a_request_that_waits_for_its_turn_is_not_served_once_its_connection_ended(

@@ -59,7 +59,7 @@ class StateFlusher:
         self._awaited_index = 0
         # Held by a flush, and during the installation of a Raft snapshot.
         self.exclusive = trio.Lock()
-        self._gathers = False  # Then a change alone is no reason to wake.
+        self._gathers = False  # Then not every change wakes it.
         self._log_bytes = 0
         # Places where the log may be cut, oldest first, about `CHECKPOINT_BYTES` of log apart.
         self._checkpoints = deque([state.stored_index])

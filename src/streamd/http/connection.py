@@ -2,8 +2,8 @@
 
 A connection in its normal way has no task. The reactor calls `advance` when its socket has bytes,
 and that call serves a request that has come whole, or proposes its write and leaves a callback.
-What must wait goes on in a task, `run`, until the connection is idle: a body that comes in pieces,
-a handler that waits, a live response, a full socket. Over TLS that is everything.
+What must wait goes on in a task, `run`: a body that comes in pieces, a handler that waits, a live
+response, a full socket. The task stays for as long as the requests need one. Over TLS all do.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 import structlog
 import trio
 
+from streamd.http import incoming
 from streamd.http.channels import WireChannel
 from streamd.http.heads import Fields, Head
-from streamd.http.incoming import Pace, WireBody, body_too_large, too_many_bodies, too_slow
+from streamd.http.incoming import Pace, WireBody
 from streamd.http.messages import (
     Begun,
     Buffer,
@@ -37,17 +38,18 @@ from streamd.http.wire import (
     Chunked,
     RequestRejected,
     answer_parts,
-    empty_lines,
-    head_too_large,
     live_head,
+    take_head,
 )
 
 if TYPE_CHECKING:
     from streamd.http.front_door import FrontDoor
 
+# What a task has to do for a request. Returns whether another request may follow.
+Rest = Callable[[], Awaitable[bool]]
+
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
-
 log = structlog.get_logger("streamd.http")
 
 
@@ -61,6 +63,8 @@ class Phase(Enum):
     ENDED = "ended"
 
 
+# How long an idle connection keeps its task for the next request: at least a sweep's interval.
+_LENT_MS = 1500
 _BETWEEN_REQUESTS = (Phase.IDLE, Phase.HEAD)
 
 
@@ -78,6 +82,8 @@ class Connection:
         self._head: Head | None = None  # That of the request being answered by the reactor.
         self._channel = WireChannel(transport, door)
         self._refusal: RequestRejected | None = None
+        self._ends = False
+        self._is_lent = False  # Its task waits for a request, as the reactor could.
         self._scope: trio.CancelScope | None = None  # Its task's, while it has one.
         self.phase = Phase.IDLE
         self.since = door.swept_at
@@ -95,19 +101,22 @@ class Connection:
         waited_ms = (now - self.since) * 1000
         if self.phase is Phase.IDLE and waited_ms > config.idle_timeout_ms:
             self.end()
+        elif self._is_lent and waited_ms > _LENT_MS and self.phase is Phase.IDLE:
+            assert self._scope is not None
+            self._scope.cancel()  # The reactor takes it back.
         elif self.phase is Phase.HEAD and waited_ms > config.header_timeout_ms:
-            message = "the request's head arrived too slowly"
-            self.end(RequestRejected(408, "HEADER_TIMEOUT", message))
+            self.end(incoming.head_too_slow())
         elif self.phase is Phase.BODY:
             assert self._pace is not None
             if not self._pace.keeps_up(now - self.since, self._body_came):
-                self.end(too_slow())
+                self.end(incoming.too_slow())
             self.since, self._body_came = now, 0
 
     def end(self, refusal: RequestRejected | None = None) -> None:
         """End the connection, which waits for its client, with an answer if there is a refusal."""
         if self._scope is not None:
             self._refusal = refusal
+            self._ends = True
             self._scope.cancel()
         elif refusal is not None:
             self._continue(partial(self._refuse, refusal))
@@ -123,28 +132,28 @@ class Connection:
     def advance(self) -> None:
         """Serve the next request, as far as it has come and needs no waiting.
 
-        May be called at any time. While a request is being answered, what follows it stays in the
-        socket.
+        May be called at any time. What follows a request being answered stays in the socket.
         """
         if self._scope is not None or self.phase not in _BETWEEN_REQUESTS:
             self.has_more = True
-            return
+        else:
+            self._continue(self._serve_now())
+
+    def _serve_now(self) -> Rest | None:
+        """Serve the next request as `advance` does. Returns what is left, for a task."""
         try:
             raw = self._take_head() or self._receive_head()
             if raw is None:
-                return
+                return None
             if self._is_http2(raw):
-                self._continue(partial(self.speak_http2, raw))
-                return
+                return partial(self.speak_http2, raw)
             head = self._door.heads.parse(raw)
             body = self._whole_body(head)
         except RequestRejected as refused:
-            self._continue(partial(self._refuse, refused))
-            return
+            return partial(self._refuse, refused)
         if body is None:
-            self._continue(partial(self._serve_rest, head))
-        else:
-            self._begin(head, self._request(head, body))
+            return partial(self._serve_rest, head)
+        return self._begin(head, self._request(head, body))
 
     def _receive_head(self) -> bytes | None:
         """Receive once; the head, if that completes it. Raises `RequestRejected`."""
@@ -153,7 +162,7 @@ class Connection:
         if not data:
             self.has_more = False
             if data is not None:
-                self._door.end(self)
+                self.end()
             return None
         self.has_more = self.hung_up or len(data) >= RECEIVE_BYTES
         self._take_in(data)
@@ -162,65 +171,82 @@ class Connection:
             self._door.reactor.advance_later(self)
         return raw
 
-    def _begin(self, head: Head, request: Request) -> None:
+    def _begin(self, head: Head, request: Request) -> Rest | None:
         self._enter(Phase.BUSY)
         self._head = head
         begun = self._guarded(self._door.application.begin, request, self._answer_later)
         if begun is Begun.UNDER_WAY:
-            return
+            return None
         if begun is Begun.MUST_WAIT:
-            self._continue(partial(self._serve, head, request))
-        else:
-            self._answer(begun)
+            return partial(self._serve, head, request)
+        return self._answer(begun)
 
     def _answer_later(self, make: Callable[[T], Response], argument: T) -> None:
         self._door.reactor.soon(self._make_answer, make, argument)
 
     def _make_answer(self, make: Callable[[T], Response], argument: T) -> None:
-        self._answer(self._guarded(make, argument))
+        self._continue(self._answer(self._guarded(make, argument)))
 
-    def _answer(self, response: Response) -> None:
-        """Send an answer, or the part of it that the socket takes now."""
+    def _answer(self, response: Response) -> Rest | None:
+        """Send an answer, or the part of it that the socket takes now. Returns as `_serve_now`."""
         head = self._head
         assert head is not None
         keep_alive = self._keeps_alive(head, response)
         parts, size = self._parts(response, head, keep_alive=keep_alive)
         if size > UNCOUNTED_BYTES:
-            self._continue(partial(self._respond, head, response))
-            return
+            return partial(self._respond, head, response)
         data = b"".join(parts)
         self._door.metrics.bytes_out += len(data)
         sent = self.transport.send_now(data)
         if sent < len(data):
-            self._continue(partial(self._send_rest, data[sent:], keep_alive))
-        elif not self._answered(keep_alive):
-            self._door.end(self)
+            return partial(self._send_rest, data[sent:], keep_alive)
+        if not self._answered(keep_alive):
+            self.end()
         elif self.buffer or self.has_more:
             # In a later turn: a client that pipelines requests must not starve the others.
             self._door.reactor.advance_later(self)
+        return None
 
-    def _continue(self, rest: Callable[[], Awaitable[bool]]) -> None:
-        """Let a task do the rest, which returns whether another request may follow."""
-        self._enter(Phase.BUSY)
-        self._door.leave_to_task(self, rest)
+    def _continue(self, rest: Rest | None) -> None:
+        """Let a task do the rest, if there is any."""
+        if rest is not None:
+            self._enter(Phase.BUSY)
+            self._door.leave_to_task(self, rest)
 
     # -- in a task ----------------------------------------------------------------------------
 
-    async def run(self, serve: Callable[[], Awaitable[bool]]) -> bool:
-        """Let `serve` have the connection. Returns whether another request may follow."""
+    async def run(self, rest: Rest) -> bool:
+        """Do the rest of a request, and of those after it while they have one: a task for each
+        would cost more than the request. Returns whether the reactor goes on."""
         goes_on = False
         try:
             try:
                 with trio.CancelScope() as self._scope:
-                    goes_on = await serve()
+                    goes_on = await rest()
+                    while goes_on and (next_rest := await self._next_rest()) is not None:
+                        goes_on = await next_rest()
             except RequestRejected as refused:
                 self._refusal = refused
             if self._refusal is not None:
                 return await self._refuse(self._refusal)
         except ClientGone:
             return False
-        self._scope = None
-        return goes_on
+        self._scope, self._is_lent = None, False
+        return goes_on and not self._ends
+
+    async def _next_rest(self) -> Rest | None:
+        """Wait for the next request. What is left of it, or None if the reactor can go on."""
+        transport, scope = self.transport, self._scope
+        assert isinstance(transport, SocketTransport)
+        assert scope is not None
+        self._is_lent = True
+        if self.buffer or self.has_more:
+            await trio.lowlevel.checkpoint()
+        else:
+            await transport.wait_readable()
+        self._is_lent = False
+        # A request taken now would be cancelled and lost.
+        return None if scope.cancel_called else self._serve_now()
 
     async def serve_all(self) -> bool:
         """Answer requests, in order, until either side ends the connection."""
@@ -298,25 +324,17 @@ class Connection:
     def _comes_in_pieces(self, head: Head) -> bool:
         return head.method == "PUT" and self._door.application.takes_pieces(head.path)
 
-    def _request(self, head: Head, body: bytes, incoming: WireBody | None = None) -> Request:
+    def _request(self, head: Head, body: bytes, pieces: WireBody | None = None) -> Request:
+        headers, scheme = head.fields.headers, self._door.scheme
         return Request(
-            head.method,
-            head.path,
-            head.query,
-            head.fields.headers,
-            body,
-            self._channel,
-            self._door.scheme,
-            incoming,
-            self._client,
-        )
+            head.method, head.path, head.query, headers, body,
+            self._channel, scheme, pieces, self._client,
+        )  # fmt: skip
 
     async def _handle(self, request: Request) -> Response | LiveResponse:
         try:
             return await self._door.application.handle(request)
-        except ClientGone:
-            raise
-        except RequestRejected:
+        except (ClientGone, RequestRejected):
             raise
         except self._door.fatal:
             raise
@@ -333,8 +351,7 @@ class Connection:
             return self._failed()
 
     def _failed(self) -> Response:
-        """The answer to a request that met a bug of ours; other clients are not affected.
-        Call it where the exception is handled."""
+        """The answer to a request that met a bug of ours; other clients are not affected."""
         log.exception("handler failed")
         return error_response(500, "INTERNAL", "an internal error", close=True)
 
@@ -361,27 +378,12 @@ class Connection:
 
     def _take_head(self) -> bytes | None:
         """The next request's head, or None if that has not come whole. Raises `RequestRejected`."""
-        buffer = self.buffer
-        if not buffer:
+        if not self.buffer:
             return None
-        if buffer[:2] == b"\r\n":
-            del buffer[: empty_lines(buffer)]  # RFC 9112 section 2.2: ignored.
-        limit = self._door.config.max_header_bytes
-        end = buffer.find(b"\r\n\r\n", self._searched)
-        if end < 0:
-            if len(buffer) > limit:
-                raise head_too_large(limit)
-            if b"\n\n" in buffer or b"\0" in buffer:
-                raise RequestRejected(400, "BAD_REQUEST", "a bare LF or NUL in the head")
-            self._searched = max(0, len(buffer) - 3)
-            if self.phase is Phase.IDLE:
-                self._enter(Phase.HEAD)
-            return None
-        self._searched = 0
-        if end + 4 > limit:
-            raise head_too_large(limit)
-        head = bytes(buffer[: end + 4])
-        del buffer[: end + 4]
+        head = take_head(self.buffer, self._searched, self._door.config.max_header_bytes)
+        self._searched = 0 if head is not None else max(0, len(self.buffer) - 3)
+        if head is None and self.phase is Phase.IDLE:
+            self._enter(Phase.HEAD)
         return head
 
     def _whole_body(self, head: Head) -> bytes | None:
@@ -394,7 +396,7 @@ class Connection:
             return b""
         limit = self._door.config.max_body_bytes
         if length > limit:
-            raise body_too_large(limit)
+            raise incoming.body_too_large(limit)
         if len(self.buffer) < length:
             return None
         body = bytes(self.buffer[:length])
@@ -423,7 +425,7 @@ class Connection:
         while True:
             has_more = chunked.feed(self.buffer)
             if len(chunked.body) > limit:
-                raise body_too_large(limit)
+                raise incoming.body_too_large(limit)
             self._account(len(chunked.body))
             if chunked.done:
                 return bytes(chunked.body)
@@ -454,7 +456,7 @@ class Connection:
         try:
             self.held.hold(size)
         except LimitReached:
-            raise too_many_bodies() from None
+            raise incoming.too_many_bodies() from None
 
     # -- sending ------------------------------------------------------------------------------
 

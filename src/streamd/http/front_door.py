@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from email.utils import formatdate
 from functools import partial
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from streamd.config import ServerConfig
-from streamd.http.connection import Connection, Phase
+from streamd.http.connection import Connection, Phase, Rest
 from streamd.http.heads import HeadParser
 from streamd.http.listeners import accept_for_ever, turn_away
 from streamd.http.messages import (
@@ -175,27 +175,25 @@ class FrontDoor:
         transport = StreamTransport(stream, self.config.write_timeout_ms / 1000)
         connection = self._connection(transport, client)
         speaks_http2 = self.http2 is not None and stream.selected_alpn_protocol() == "h2"
-        serve = connection.speak_http2 if speaks_http2 else connection.serve_all
-        await self._serve_in_task(connection, serve)
+        rest = connection.speak_http2 if speaks_http2 else connection.serve_all
+        await self._serve_in_task(connection, rest)
 
     def _connection(self, transport: Transport, client: str) -> Connection:
         connection = Connection(self, transport, client)
         self.connections.add(connection)
         return connection
 
-    def leave_to_task(self, connection: Connection, serve: Callable[[], Awaitable[bool]]) -> None:
-        """Let `serve` (`Connection.run`) go on with a connection of the reactor, in a task."""
+    def leave_to_task(self, connection: Connection, rest: Rest) -> None:
+        """Let a task go on with a connection of the reactor (`Connection.run`)."""
         assert self._nursery is not None
         assert isinstance(connection.transport, SocketTransport)
         self.reactor.unwatch(connection.transport)
-        self._nursery.start_soon(self._serve_in_task, connection, serve)
+        self._nursery.start_soon(self._serve_in_task, connection, rest)
 
-    async def _serve_in_task(
-        self, connection: Connection, serve: Callable[[], Awaitable[bool]]
-    ) -> None:
+    async def _serve_in_task(self, connection: Connection, rest: Rest) -> None:
         goes_on = False
         try:
-            goes_on = await connection.run(serve)
+            goes_on = await connection.run(rest)
         finally:
             if not goes_on:
                 self._forget(connection)

@@ -55,6 +55,11 @@ class Pace:
         raise too_slow()
 
 
+def head_too_slow() -> RequestRejected:
+    """The rejection of a head that is not whole after `header_timeout_ms`."""
+    return RequestRejected(408, "HEADER_TIMEOUT", "the request's head arrived too slowly")
+
+
 def too_slow() -> RequestRejected:
     """The rejection of a body that falls short of `Pace`."""
     return RequestRejected(408, "BODY_TIMEOUT", "the request's body arrived too slowly")

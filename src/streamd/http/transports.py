@@ -80,6 +80,11 @@ class SocketTransport:
     def fileno(self) -> int:
         return self._sock.fileno()
 
+    async def wait_readable(self) -> None:
+        """Wait until `receive_now` may have something."""
+        if not self._ahead:
+            await trio.lowlevel.wait_readable(self._sock)
+
     def receive_now(self) -> bytes | None:
         """The bytes that are there, as `Transport.receive` says, or None if there are none yet."""
         if self._ahead:
@@ -95,8 +100,7 @@ class SocketTransport:
     async def receive(self) -> bytes:
         """The next bytes, as `Transport.receive` says."""
         while True:
-            if not self._ahead:
-                await trio.lowlevel.wait_readable(self._sock)
+            await self.wait_readable()
             data = self.receive_now()
             if data is not None:
                 return data

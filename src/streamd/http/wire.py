@@ -140,6 +140,28 @@ def _line(buffer: bytearray, at: int) -> bytes | None:
     return line
 
 
+def take_head(buffer: bytearray, searched: int, limit: int) -> bytes | None:
+    """The head at the front of `buffer`, taken from there, or None if its end has not come yet.
+
+    The first `searched` bytes have no end of a head. Raises `RequestRejected`.
+    """
+    if buffer[:2] == b"\r\n":
+        del buffer[: empty_lines(buffer)]  # RFC 9112 section 2.2: ignored.
+        searched = 0
+    end = buffer.find(b"\r\n\r\n", searched)
+    if end < 0:
+        if len(buffer) > limit:
+            raise head_too_large(limit)
+        if b"\n\n" in buffer or b"\0" in buffer:
+            raise RequestRejected(400, "BAD_REQUEST", "a bare LF or NUL in the head")
+        return None
+    if end + 4 > limit:
+        raise head_too_large(limit)
+    head = bytes(buffer[: end + 4])
+    del buffer[: end + 4]
+    return head
+
+
 def empty_lines(buffer: bytearray) -> int:
     """The number of bytes at the front of `buffer` that are empty lines."""
     match = _EMPTY_LINES.match(buffer)
