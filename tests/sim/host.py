@@ -30,6 +30,7 @@ from tests.sim.network import Network, Port, address_of
 from tests.sim.persisting import Crashed, PersistPoints
 from tests.sim.post import Post
 from tests.sim.watch import Watch
+from tests.support.front_door import answer
 from tests.support.threads import in_order
 
 T = TypeVar("T")
@@ -389,7 +390,7 @@ class Host:
 
         async def handle(life: Life) -> Response:
             assert life.application is not None
-            response = await life.application.handle(request)
+            response = await answer(life.application, request)
             await self.awake()
             await trio.sleep(self._random.uniform(0.0001, 0.002))
             assert isinstance(response, Response)

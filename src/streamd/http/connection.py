@@ -82,6 +82,7 @@ class Connection:
         self._head: Head | None = None  # That of the request being answered by the reactor.
         self._channel = WireChannel(transport, door)
         self._refusal: RequestRejected | None = None
+        self.rest: Rest | None = None  # What its task has to do.
         self._ends = False
         self._is_lent = False  # Its task waits for a request, as the reactor could.
         self._scope: trio.CancelScope | None = None  # Its task's, while it has one.
@@ -91,8 +92,6 @@ class Connection:
         self._pace: Pace | None = None
         self._body_came = 0
         self._is_new = True
-
-    # -- its life -----------------------------------------------------------------------------
 
     def check_time(self, now: float) -> None:
         """Called by the sweeper: end the connection if it has waited too long. While a body
@@ -211,20 +210,20 @@ class Connection:
         """Let a task do the rest, if there is any."""
         if rest is not None:
             self._enter(Phase.BUSY)
-            self._door.leave_to_task(self, rest)
+            self.rest = rest
+            self._door.leave_to_task(self)
 
     # -- in a task ----------------------------------------------------------------------------
 
-    async def run(self, rest: Rest) -> bool:
+    async def run(self) -> bool:
         """Do the rest of a request, and of those after it while they have one: a task for each
         would cost more than the request. Returns whether the reactor goes on."""
         goes_on = False
         try:
             try:
                 with trio.CancelScope() as self._scope:
-                    goes_on = await rest()
-                    while goes_on and (next_rest := await self._next_rest()) is not None:
-                        goes_on = await next_rest()
+                    while self.rest is not None and (goes_on := await self._do_rest()):
+                        self.rest = await self._next_rest()
             except RequestRejected as refused:
                 self._refusal = refused
             if self._refusal is not None:
@@ -233,6 +232,12 @@ class Connection:
             return False
         self._scope, self._is_lent = None, False
         return goes_on and not self._ends
+
+    async def _do_rest(self) -> bool:
+        # In no frame that lives on: an idle connection must not hold its last request.
+        rest, self.rest = self.rest, None
+        assert rest is not None
+        return await rest()
 
     async def _next_rest(self) -> Rest | None:
         """Wait for the next request. What is left of it, or None if the reactor can go on."""
@@ -314,8 +319,6 @@ class Connection:
         await self.transport.send((data,))
         return self._answered(keep_alive)
 
-    # -- one request, with or without a task --------------------------------------------------
-
     def _is_http2(self, raw: bytes) -> bool:
         """Whether the first head begins HTTP/2, and that is served."""
         is_new, self._is_new = self._is_new, False
@@ -364,8 +367,6 @@ class Connection:
         self._head = None
         self._enter(Phase.IDLE)
         return keep_alive and not self._door.draining
-
-    # -- receiving ----------------------------------------------------------------------------
 
     def _take_in(self, data: bytes) -> None:
         self.buffer += data
@@ -457,8 +458,6 @@ class Connection:
             self.held.hold(size)
         except LimitReached:
             raise incoming.too_many_bodies() from None
-
-    # -- sending ------------------------------------------------------------------------------
 
     async def _refuse(self, refused: RequestRejected) -> bool:
         """Send the error, then close so that the client can still read it."""

@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from streamd.config import ServerConfig
-from streamd.http.connection import Connection, Phase, Rest
+from streamd.http.connection import Connection, Phase
 from streamd.http.heads import HeadParser
 from streamd.http.listeners import accept_for_ever, turn_away
 from streamd.http.messages import (
@@ -175,25 +175,25 @@ class FrontDoor:
         transport = StreamTransport(stream, self.config.write_timeout_ms / 1000)
         connection = self._connection(transport, client)
         speaks_http2 = self.http2 is not None and stream.selected_alpn_protocol() == "h2"
-        rest = connection.speak_http2 if speaks_http2 else connection.serve_all
-        await self._serve_in_task(connection, rest)
+        connection.rest = connection.speak_http2 if speaks_http2 else connection.serve_all
+        await self._serve_in_task(connection)
 
     def _connection(self, transport: Transport, client: str) -> Connection:
         connection = Connection(self, transport, client)
         self.connections.add(connection)
         return connection
 
-    def leave_to_task(self, connection: Connection, rest: Rest) -> None:
-        """Let a task go on with a connection of the reactor (`Connection.run`)."""
+    def leave_to_task(self, connection: Connection) -> None:
+        """Let a task do the rest for a connection of the reactor."""
         assert self._nursery is not None
         assert isinstance(connection.transport, SocketTransport)
         self.reactor.unwatch(connection.transport)
-        self._nursery.start_soon(self._serve_in_task, connection, rest)
+        self._nursery.start_soon(self._serve_in_task, connection)
 
-    async def _serve_in_task(self, connection: Connection, rest: Rest) -> None:
+    async def _serve_in_task(self, connection: Connection) -> None:
         goes_on = False
         try:
-            goes_on = await connection.run(rest)
+            goes_on = await connection.run()
         finally:
             if not goes_on:
                 self._forget(connection)

@@ -1,0 +1,29 @@
+"""Requests to an application as the front door makes them, without a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from streamd.http.messages import Application, Begun, LiveResponse, Request, Response
+
+
+async def answer(application: Application, request: Request) -> Response | LiveResponse:
+    """Let `application` answer: by `begin` where it can, as for a plain connection."""
+    made: list[Response] = []
+    answered = trio.Event()
+
+    def later(make: Callable[[Any], Response], argument: Any) -> None:
+        made.append(make(argument))
+        answered.set()
+
+    begun = application.begin(request, later)
+    if begun is Begun.MUST_WAIT:
+        return await application.handle(request)
+    if begun is Begun.UNDER_WAY:
+        await answered.wait()
+        [response] = made
+        return response
+    return begun
