@@ -269,6 +269,33 @@ def test_a_log_that_lags_the_state_restarts_after_it_and_may_not_vote(tmp_path: 
     log.close()
 
 
+@pytest.mark.usefixtures("each_engine")
+def test_a_log_that_fell_back_to_replaced_entries_restarts_after_the_state(tmp_path: Path) -> None:
+    """The state had the new ones. A leader that replaces committed entries ends it."""
+    log = open_log(tmp_path / "live", alone=False)
+    fill(log, 10)
+    log.close()
+    log = open_log(tmp_path / "live", alone=False)
+    log.append([entry(index, term=2) for index in (5, 6, 7)], HardState(2, 1))
+    image = copy_in_use(tmp_path / "live", tmp_path / "image")
+    log.close()
+    file = max((image / "log").glob("*.log"))
+    content = bytearray(file.read_bytes())
+    content[-20] ^= 1
+    file.write_bytes(content)
+
+    log = open_log(image, alone=False)
+    assert (log.last_index, log.term(6)) == (10, 1), "the new entries are lost"
+    log.fit_to_state(6, 2)
+    for _ in range(2):
+        assert (log.first_index, log.last_index, log.term(6)) == (7, 6, 2)
+        assert log.lost_below is not None
+        assert log.lost_below.index == 10
+        log.close()
+        log = open_log(image, alone=False)
+    log.close()
+
+
 def test_a_single_voter_refuses_a_log_that_lags_its_state(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 5)

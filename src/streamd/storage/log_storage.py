@@ -86,8 +86,10 @@ class LogStorage(LogReader, Protocol):
         """Check that there is no gap between the log and the state, which ends at `applied_index`.
 
         A log that ends before the state has lost entries. With peers it starts over after the
-        state, which holds only committed entries; alone it raises `LogBelowFloor`. Raises
-        `StateLagsLog` when the log no longer has entries that the state lacks.
+        state, which holds only committed entries; alone it raises `LogBelowFloor`. With peers, a
+        log that has another entry at the state's end fell back to entries that had been replaced,
+        and starts over as well. Raises `StateLagsLog` when the log no longer has entries that the
+        state lacks.
         """
 
     def set_aside(self, why: str) -> LogStorage:

@@ -208,8 +208,11 @@ class LogStore:
     def fit_to_state(self, applied_index: int, applied_term: int) -> None:
         """The loss is noted before the log is emptied: see `test_order`."""
         self.check_reaches(applied_index)
-        if applied_index <= self._last.index:
+        if self.holds(applied_index, applied_term):
             return
+        lags = applied_index > self._last.index
+        if self._alone and not lags:
+            return  # Nobody replaces the entries of a single node.
         if self._alone:
             raise LogBelowFloor(
                 f"the log in {self._files.directory} ends at entry {self._last.index}, but "
@@ -217,7 +220,9 @@ class LogStore:
             )
         with self._fail_stop.guarding():
             self.lost_below = self._evidence.note_lost(
-                applied_index, "it ends before the state", self._last
+                max(applied_index, self._last.index),
+                "it ends before the state" if lags else "it is not the one of the state",
+                self._last,
             )
         self.reset(ChainPosition(applied_index, applied_term))
 
