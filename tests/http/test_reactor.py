@@ -300,6 +300,18 @@ async def test_an_append_under_way_is_answered_before_a_drained_connection_ends(
         assert await client.closed()
 
 
+async def test_a_refused_client_can_read_why_although_the_server_drains(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.connect() as client:
+        await exchange(client, HEALTH, 200)
+        await client.send(b"malformed\r\n\r\n")
+        assert (await client.read_response()).code == "BAD_REQUEST"
+        server.door.drain()
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.connections == 1, "a close now could become a reset"
+        client.finish_sending()
+        await until(lambda: server.connections == 0)
+
+
 async def test_reads_of_recent_records_need_no_task(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.connect() as client:
         await exchange(client, CREATE, 201)

@@ -461,6 +461,7 @@ class Connection:
 
     async def _refuse(self, refused: RequestRejected) -> bool:
         """Send the error, then close so that the client can still read it."""
+        self._enter(Phase.BUSY)
         self.held.release()
         self.buffer.clear()
         await self._send(*self._parts(refused.response, None, keep_alive=False))
