@@ -123,7 +123,7 @@ def test_a_log_cut_short_is_found_at_the_start_and_not_served(tmp_path: Path) ->
     file, written = newest_file(tmp_path / "data")
     file.write_bytes(file.read_bytes()[: written.stop - 1200])
     output = _refusal(tmp_path / "data")
-    assert "acknowledged writes are missing" in output
+    assert "log/journal is corrupt: it is cut short" in output
 
 
 def test_a_log_that_was_moved_away_is_not_mistaken_for_a_new_one(tmp_path: Path) -> None:
