@@ -341,6 +341,7 @@ class Core:
         if leadership is not None:
             if committed:
                 leadership.handed_out(committed)
+            leadership.announce()
             leadership.begin_reads()
         else:
             self._roles.forwarded_reads.send()

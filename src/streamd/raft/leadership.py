@@ -42,6 +42,7 @@ class Leadership:
         # Entries from here on are of the leader's own term; only those commit by counting.
         self._own_from_index = log.last_index + 1
         self._uncommitted_bytes = 0
+        self._commit_is_news = False
         self._reads = ReadQueue()
         self._heartbeat_elapsed = 0
         self._transfer: Transfer | None = None
@@ -172,6 +173,7 @@ class Leadership:
         """Before stepping down without being deposed, ask a voter that has all entries to campaign
         at once. Of several, ask the one heard last: one that is gone would cost an election
         timeout."""
+        self.announce()
         peers = self.replication.progress
         others = [voter for voter in self._state.configuration.voters if voter in peers]
         for voter in sorted(others, key=lambda voter: peers[voter].ticks_since_heard):
@@ -192,8 +194,15 @@ class Leadership:
         if index < self._own_from_index or index <= log.commit_index:
             return
         log.commit_to(index)
-        self.replication.announce_commit()
+        self._commit_is_news = True
         self._take_last_step()
+
+    def announce(self) -> None:
+        """Tell the followers of commits. This comes last before a `Ready` is handed out: entries
+        proposed meanwhile carry the news."""
+        if self._commit_is_news:
+            self._commit_is_news = False
+            self.replication.announce_commit()
 
     # -- answers --------------------------------------------------------------------------
 
@@ -209,9 +218,10 @@ class Leadership:
             self._commit()
             if self.replication.progress[reply.sender].next_index <= self._state.log.last_index:
                 self.replication.to(reply.sender)
-            else:
+            elif not self._commit_is_news:
                 self.replication.tell_commit(reply.sender)
             if reply.sender == self.transferring:
+                self.announce()
                 self.replication.ask_to_campaign(reply.sender)
 
     def on_rejected(self, reply: AppendRejected) -> None:
