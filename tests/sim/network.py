@@ -98,6 +98,15 @@ class _Stream(trio.abc.Stream):
             raise trio.ClosedResourceError
         await self.outgoing.send(bytes(data))
 
+    def send_now(self, data: bytes) -> int:
+        """As `send_all`, of what the window has room for."""
+        if self.incoming.closed or self.outgoing.reset:
+            return 0
+        taken = data[: max(0, WINDOW_BYTES - self.outgoing.waiting_bytes)]
+        if taken:
+            self.outgoing.put(taken)
+        return len(taken)
+
     async def wait_send_all_might_not_block(self) -> None:
         await trio.lowlevel.checkpoint()
 

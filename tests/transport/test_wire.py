@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import memory_stream_pair
+from trio.testing import MemoryReceiveStream, MockClock, memory_stream_pair
 
 from streamd.raft.messages import Message
-from streamd.transport import Limits
+from streamd.transport import Limits, TcpNetwork
 from streamd.transport.errors import ConnectionEnded, ProtocolError
+from streamd.transport.interface import PromptStream
 from streamd.transport.outbox import Outbox, Packet
 from streamd.transport.wire import (
     FrameKind,
@@ -216,6 +220,169 @@ def test_a_frame_has_messages_of_one_group_and_keeps_their_order() -> None:
         (2, [append(2, 10)]),
         (1, [append(3, 10)]),
     ]
+
+
+# -- writing at once ------------------------------------------------------------------------------
+
+
+class Narrow(trio.abc.Stream):
+    """Takes some bytes at once, and all others when it is waited for."""
+
+    def __init__(self, takes: Iterable[int]) -> None:
+        self._takes = iter(takes)
+        self.at_once = b""
+        self.sent = b""
+
+    def send_now(self, data: bytes) -> int:
+        taken = data[: next(self._takes, 0)]
+        self.at_once += taken
+        self.sent += taken
+        return len(taken)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        self.sent += data
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return await trio.sleep_forever()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_what_a_connection_takes_at_once_needs_no_task() -> None:
+    stream, outbox = Narrow([1000] * 10), Outbox(Limits())
+    outbox.begin_connection(Wire(stream, Limits()))
+    begun: list[bool] = []
+    outbox.put_messages(GROUP, [heartbeat(1), append(1, 10)])
+    outbox.put_packet(Packet(FrameKind.REPLY, b"answer", lambda: begun.append(True)))
+    outbox.put_control(FrameKind.PONG)
+    kinds = [FrameKind.MESSAGES, FrameKind.MESSAGES, FrameKind.REPLY, FrameKind.PONG]
+    assert [kind for kind, _ in await _read(stream.at_once, Limits())] == kinds
+    assert begun == [True]
+    assert outbox.waiting_packets == 0
+
+
+@given(st.lists(st.integers(0, 40), max_size=8), st.lists(st.integers(0, 3), max_size=8))
+def test_the_task_of_the_writer_continues_where_the_connection_took_no_more(
+    takes: list[int], puts: list[int]
+) -> None:
+    async def run() -> None:
+        stream, outbox = Narrow(takes), Outbox(Limits(piece_bytes=50))
+        wire = Wire(stream, Limits())
+        outbox.begin_connection(wire)
+        async with trio.open_nursery() as nursery:
+            for number, pauses in enumerate(puts):
+                outbox.put_messages(GROUP, [append(number, 60)])
+                if pauses:
+                    nursery.start_soon(outbox.write, wire)
+                    for _ in range(pauses):
+                        await trio.lowlevel.checkpoint()
+                    await trio.testing.wait_all_tasks_blocked()
+        await outbox.write(wire)
+        found = [parse_messages(payload) for _, payload in await _read(stream.sent, Limits())]
+        sent = [message for _, messages in found for message in messages]
+        assert sent == [append(number, 60) for number in range(len(puts))]
+        assert wire.traffic.sent_bytes == len(stream.sent)
+
+    trio.run(run)
+
+
+async def test_a_large_message_is_left_to_the_task_of_the_writer() -> None:
+    stream, outbox = Narrow([1_000_000] * 10), Outbox(Limits())
+    wire = Wire(stream, Limits())
+    outbox.begin_connection(wire)
+    outbox.put_messages(GROUP, [append(1, 100_000)])
+    assert stream.at_once == b""
+    await outbox.write(wire)
+    outbox.put_messages(GROUP, [heartbeat(1)])
+    assert len(await _read(stream.sent, Limits())) == 2
+
+
+async def test_nothing_of_a_lost_connection_is_written_to_the_next() -> None:
+    first, second, outbox = Narrow([5]), Narrow([1000] * 10), Outbox(Limits())
+    outbox.begin_connection(Wire(first, Limits()))
+    outbox.put_messages(GROUP, [heartbeat(1)])
+    outbox.end_connection()
+    outbox.begin_connection(Wire(second, Limits()))
+    outbox.put_messages(GROUP, [heartbeat(2)])
+    [(_, payload)] = await _read(second.sent, Limits())
+    assert parse_messages(payload) == (GROUP, [heartbeat(2)])
+
+
+async def test_bytes_that_came_while_the_process_paused_count_as_heard(
+    mock_clock: MockClock,
+) -> None:
+    limits = Limits()
+    _, ours = memory_stream_pair()
+    wire = Wire(ours, limits)
+    read: list[int] = []
+
+    async def reads() -> None:
+        while True:
+            read.append((await wire.read_packet())[0])
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wire.watch)
+        nursery.start_soon(reads)
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(ours.receive_stream, MemoryReceiveStream)
+        ours.receive_stream.put_data(frame(FrameKind.PING))
+        mock_clock.jump(limits.silence_timeout_s + 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert read == [FrameKind.PING]
+        nursery.cancel_scope.cancel()
+
+
+# -- TCP ------------------------------------------------------------------------------------------
+
+
+async def _tcp_pair() -> tuple[trio.abc.Stream, trio.abc.Stream]:
+    network = TcpNetwork("127.0.0.1:0")
+    [listener] = await network.listen()
+    async with listener:
+        ours = await network.connect(network.address)
+        return ours, await listener.accept()
+
+
+async def test_a_socket_takes_what_fits_and_the_rest_later() -> None:
+    ours, theirs = await _tcp_pair()
+    assert isinstance(ours, PromptStream)
+    sent = 0
+    while taken := ours.send_now(bytes(100_000)):
+        sent += taken
+    received = 0
+    while received < sent:
+        received += len(await theirs.receive_some())
+    assert ours.send_now(b"more") == 4
+    assert await theirs.receive_some() == b"more"
+    await ours.aclose()
+    assert ours.send_now(b"late") == 0
+    assert await theirs.receive_some() == b""
+    await theirs.aclose()
+
+
+async def test_a_broken_or_closed_socket_is_reported_as_trio_does() -> None:
+    ours, theirs = await _tcp_pair()
+    async with trio.open_nursery() as nursery:
+
+        async def reads() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await ours.receive_some()
+
+        nursery.start_soon(reads)
+        await trio.testing.wait_all_tasks_blocked()
+        await ours.aclose()
+    with pytest.raises(trio.ClosedResourceError):
+        await ours.receive_some()
+    assert isinstance(theirs, PromptStream)
+    with pytest.raises(trio.BrokenResourceError):  # noqa: PT012 - the reset takes a moment
+        while True:
+            await theirs.send_all(b"x")
+    assert theirs.send_now(b"x") == 0
 
 
 def test_group_0_is_written_as_the_first_release_wrote_it() -> None:

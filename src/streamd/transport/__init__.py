@@ -7,10 +7,11 @@ both sides prove who they are. Then `wire.Wire` carries frames with a length, a 
 A long payload is sent in pieces, so a heartbeat never waits for more than one piece.
 
 The life of a message: `Transport.send` gives it to the peer's `links.Link`, whose `outbox.Outbox`
-queues it, urgent messages apart from bulk. The link's writer frames it; the peer's
-`sessions.Session` decodes it and calls `Handler.on_messages`. A full queue drops its oldest
-messages: Raft sends them again. A request (`requests`) instead waits for room, has a deadline, and
-ends in a reply, `NotSent` (it certainly did nothing) or `OutcomeUnknown`.
+queues it, urgent messages apart from bulk, and writes it at once if the connection takes it, or
+wakes the link's writer. The peer's `sessions.Session` decodes it and calls `Handler.on_messages`. A
+full queue drops its oldest messages: Raft sends them again. A request (`requests`) instead waits
+for room, has a deadline, and ends in a reply, `NotSent` (it certainly did nothing) or
+`OutcomeUnknown`.
 
 Modules: `transport` joins the rest; `links` dial and reconnect with backoff, `sessions` accept;
 `connection` is what both ends share; `requests` matches replies; `network` is TCP with or without

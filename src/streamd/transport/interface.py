@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import trio
@@ -72,8 +72,16 @@ class Handler(Protocol):
         """
 
 
+@runtime_checkable
+class PromptStream(Protocol):
+    """A stream that can also be written to without a wait, and so without a task."""
+
+    def send_now(self, data: bytes) -> int:
+        """Send as much as fits; returns how many bytes. A broken connection takes none."""
+
+
 class Network(Protocol):
-    """The source of the streams: TCP, or memory."""
+    """The source of the streams: TCP, or memory. `PromptStream`s are the fastest."""
 
     async def connect(self, address: str) -> trio.abc.Stream:
         """Raises `OSError` when it cannot."""

@@ -179,11 +179,14 @@ class Link:
         self.connected = True
         self._logged = ""
         self._asking.begin()
+        self._outbox.begin_connection(wire)
         reason = "this node ended the connection"
         log.info("peer connected", node_id=peer.node_id, address=self.address)
         try:
             self._surroundings.handler.on_peer(peer)
-            reason = await run_until_ended(lambda _: self._read(wire), lambda _: self._write(wire))
+            reason = await run_until_ended(
+                lambda _: self._read(wire), lambda _: self._write(wire), lambda _: wire.watch()
+            )
         finally:
             self.connected = False
             self._asking.end(reason)
@@ -207,9 +210,7 @@ class Link:
             if trio.current_time() >= ping_at:
                 self._outbox.put_control(FrameKind.PING)
                 ping_at = trio.current_time() + self._limits.ping_interval_s
-            if data := self._outbox.take():
-                await wire.write(data)
-                continue
+            await self._outbox.write(wire)
             with trio.move_on_at(ping_at):
                 await self._outbox.wait()
 

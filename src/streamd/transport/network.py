@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 import trio
 
+_RECEIVE_BYTES = 64 * 1024
 _ADDRESS = re.compile(r"(?:\[(?P<bare>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:]+)):(?P<port>[0-9]{1,5})")
 
 
@@ -36,6 +38,61 @@ def ssl_contexts(cert: Path, key: Path, ca: Path) -> TlsContexts:
     return TlsContexts(server, client)
 
 
+class PlainStream(trio.abc.Stream):
+    """TCP in the clear. One task may read while another writes.
+
+    A `trio.SocketStream` tries the system call first, guards against a second caller and passes a
+    checkpoint of its own: twice the work of a read, which a peer's next message almost always has
+    to wait for.
+    """
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self.socket = stream.socket
+
+    def send_now(self, data: bytes) -> int:
+        try:
+            return os.write(self.socket.fileno(), data)
+        except OSError:
+            return 0
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Raises as any stream of Trio. Waits before it reads, even if bytes are there."""
+        while True:
+            descriptor = self.socket.fileno()
+            if descriptor < 0:
+                raise trio.ClosedResourceError("this socket was already closed")
+            await trio.lowlevel.wait_readable(descriptor)
+            try:
+                return os.read(descriptor, max_bytes or _RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError from error
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class PlainListener(trio.abc.Listener[PlainStream]):
+    """Accepts connections in the clear."""
+
+    def __init__(self, listener: trio.SocketListener) -> None:
+        self._listener = listener
+
+    async def accept(self) -> PlainStream:
+        return PlainStream(await self._listener.accept())
+
+    async def aclose(self) -> None:
+        await self._listener.aclose()
+
+
 class TcpNetwork:
     """Listens on one ``host:port`` (port 0: any) and dials others."""
 
@@ -54,7 +111,7 @@ class TcpNetwork:
         plain = await trio.open_tcp_listeners(port, host=host)
         self.bound = [_name(listener) for listener in plain]
         if self._tls is None:
-            return plain
+            return [PlainListener(listener) for listener in plain]
         return [trio.SSLListener(listener, self._tls.server) for listener in plain]
 
     async def connect(self, address: str) -> trio.abc.Stream:
@@ -65,7 +122,7 @@ class TcpNetwork:
         except UnicodeError as error:
             raise OSError(f"{host!r} is not a host name") from error
         if self._tls is None:
-            return plain
+            return PlainStream(plain)
         try:
             return trio.SSLStream(plain, self._tls.client, server_hostname=host)
         except ValueError as error:
@@ -77,7 +134,7 @@ def remote_host(stream: trio.abc.Stream) -> str | None:
     """The IP address at the other end of a connection; None if it has none, or has ended."""
     if isinstance(stream, trio.SSLStream):
         stream = stream.transport_stream
-    if not isinstance(stream, trio.SocketStream):
+    if not isinstance(stream, trio.SocketStream | PlainStream):
         return None
     try:
         name = stream.socket.getpeername()

@@ -54,8 +54,11 @@ class Session:
 
     async def run(self, wire: Wire) -> str:
         """Serve until the connection ends. Returns why."""
+        self._outbox.begin_connection(wire)
         with self._scope:
-            return await run_until_ended(partial(self._read, wire), lambda _: self._write(wire))
+            return await run_until_ended(
+                partial(self._read, wire), lambda _: self._write(wire), lambda _: wire.watch()
+            )
         return "a newer connection of the peer replaced it"
 
     async def _read(self, wire: Wire, nursery: trio.Nursery) -> None:
@@ -81,10 +84,8 @@ class Session:
 
     async def _write(self, wire: Wire) -> None:
         while True:
-            if data := self._outbox.take():
-                await wire.write(data)
-            else:
-                await self._outbox.wait()
+            await self._outbox.write(wire)
+            await self._outbox.wait()
 
 
 class Acceptor:

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import msgspec
 import trio
@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from streamd.raft.messages import Message
 from streamd.transport.errors import UNDECODABLE, ConnectionEnded, ProtocolError
-from streamd.transport.interface import Limits
+from streamd.transport.interface import Limits, PromptStream
 
 _HEADER = Struct(">IIB")
 _GROUP = Struct(">I")
@@ -191,19 +191,34 @@ class Unfinished:
 class Wire:
     """Frames over a stream, within the limits. One task may read while another writes.
 
-    Neither direction waits for ever: silence, a frame that does not end and a peer that does not
-    read all raise `ConnectionEnded`.
+    Neither direction waits for ever: `watch` and `write` end a connection whose peer falls silent,
+    does not end a frame, or does not read.
     """
 
     def __init__(self, stream: trio.abc.Stream, limits: Limits) -> None:
         self._stream = stream
+        self._prompt = stream if isinstance(stream, PromptStream) else None
         self._limits = limits
         self._buffer = bytearray()
         self._parts = bytearray()
         self._whole_by = math.inf
+        self._heard_at = trio.current_time()
+        # The frame in the buffer, if one has begun, must end by then.
+        self._frame_by = math.inf
         # Shared with other connections: their incomplete packets count together.
         self.unfinished: Unfinished | None = None
         self.traffic = Traffic()
+
+    def write_now(self, data: bytes) -> int:
+        """Write as much as the stream takes without waiting; returns how many bytes that is.
+
+        `write` must not be under way. A broken connection takes nothing: `write` reports it.
+        """
+        if self._prompt is None:
+            return 0
+        written = self._prompt.send_now(data)
+        self.traffic.sent_bytes += written
+        return written
 
     async def write(self, data: bytes) -> None:
         """Write whole frames. Raises `ConnectionEnded`."""
@@ -216,11 +231,34 @@ class Wire:
             raise ConnectionEnded("it does not read what it is sent")
         self.traffic.sent_bytes += len(data)
 
+    async def watch(self) -> NoReturn:
+        """Wait until the peer has fallen silent, and raise `ConnectionEnded`.
+
+        A task of its own does this, because a cancel scope for each read costs more than the read.
+        """
+        while True:
+            # A frame that begins meanwhile may be due before the silence is.
+            within_s = self._limits.frame_timeout_s
+            await trio.sleep_until(min(self._due_at, trio.current_time() + within_s))
+            # If the whole process has paused, what came in time may still wait to be read.
+            await trio.lowlevel.checkpoint()
+            if trio.current_time() >= self._due_at:
+                begun = bool(self._buffer)
+                raise ConnectionEnded(
+                    "its frame arrived too slowly" if begun else "it has fallen silent"
+                )
+
+    @property
+    def _due_at(self) -> float:
+        """When something must have arrived."""
+        silent_at = self._heard_at + self._limits.silence_timeout_s
+        return min(silent_at, self._frame_by) if self._buffer else silent_at
+
     async def read_packet(self) -> tuple[int, bytes]:
         """The next frame, parts put together. Raises `ConnectionEnded`."""
         while True:
             kind, payload = await self.read_frame(self._limits.max_frame_bytes)
-            if trio.current_time() > self._whole_by:
+            if self._parts and trio.current_time() > self._whole_by:
                 raise ConnectionEnded("its parts arrived too slowly")
             if kind == FrameKind.PART:
                 self._add_part(payload)
@@ -253,42 +291,43 @@ class Wire:
 
     async def read_frame(self, max_bytes: int) -> tuple[int, bytes]:
         """The next frame, its payload at most `max_bytes`. Raises `ConnectionEnded`."""
-        patience_ends = trio.current_time() + self._limits.frame_timeout_s
-        while len(self._buffer) < _HEADER.size:
-            patience_ends = await self._receive(patience_ends)
+        while (found := self._take_frame(max_bytes)) is None:
+            await self._receive()
+        return found
+
+    def _take_frame(self, max_bytes: int) -> tuple[int, bytes] | None:
+        """The frame at the beginning of the buffer, if it is complete."""
+        if len(self._buffer) < _HEADER.size:
+            return None
         length, crc, kind = _HEADER.unpack_from(self._buffer)
         if length > max_bytes:
             raise ProtocolError(f"it sent a frame of {length} bytes, the limit is {max_bytes}")
         if kind not in _KINDS:
             raise ProtocolError(f"it sent a frame of unknown kind {kind}")
         end = _HEADER.size + length
-        while len(self._buffer) < end:
-            await self._receive(patience_ends)
+        if len(self._buffer) < end:
+            return None
         with memoryview(self._buffer) as view:
             payload = bytes(view[_HEADER.size : end])
         del self._buffer[:end]
+        if self._buffer:
+            self._frame_by = trio.current_time() + self._limits.frame_timeout_s
         if crc32c(payload, _CRC_OF_KIND[kind]) != crc:
             raise ProtocolError("it sent a frame with a wrong checksum")
         return kind, payload
 
-    async def _receive(self, patience_ends: float) -> float:
-        """Receive something; returns when the frame that has begun must have ended."""
-        now = trio.current_time()
-        silence_ends = now + self._limits.silence_timeout_s
-        begun = bool(self._buffer)
-        with trio.move_on_at(min(silence_ends, patience_ends) if begun else silence_ends) as scope:
-            try:
-                data = await self._stream.receive_some(_RECEIVE_BYTES)
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise ConnectionEnded(describe(error)) from error
-        if scope.cancelled_caught:
-            reason = "its frame arrived too slowly" if begun else "it has fallen silent"
-            raise ConnectionEnded(reason)
+    async def _receive(self) -> None:
+        try:
+            data = await self._stream.receive_some(_RECEIVE_BYTES)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise ConnectionEnded(describe(error)) from error
         if not data:
             raise ConnectionEnded("it closed the connection")
+        self._heard_at = trio.current_time()
+        if not self._buffer:
+            self._frame_by = self._heard_at + self._limits.frame_timeout_s
         self._buffer += data
         self.traffic.received_bytes += len(data)
-        return patience_ends if begun else trio.current_time() + self._limits.frame_timeout_s
 
 
 def describe(error: BaseException) -> str:
