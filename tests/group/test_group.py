@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -74,30 +76,54 @@ async def test_one_entry_holds_a_bounded_number_of_commands_and_bytes(
 # -- turns ----------------------------------------------------------------------------------------
 
 
+class Turns:
+    """Counts the turns of a group, at times without ticks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, clock: trio.testing.MockClock) -> None:
+        self.count = 0
+        self._clock = clock
+        clock.rate = 10.0  # until the node leads
+        real = Group._turn
+
+        def turn(group: Group, nursery: trio.Nursery) -> None:
+            self.count += 1
+            real(group, nursery)
+
+        monkeypatch.setattr(Group, "_turn", turn)
+
+    @asynccontextmanager
+    async def without_ticks(self) -> AsyncIterator[None]:
+        self._clock.rate = 0.0
+        await trio.testing.wait_all_tasks_blocked()
+        self.count = 0
+        yield
+        self._clock.rate = 10.0
+
+
 async def test_many_wakes_before_a_turn_cause_one_turn(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    mock_clock: trio.testing.MockClock,  # no tick comes in between
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
 ) -> None:
-    turns = 0
-    real = Group._turn
-
-    def turn(self: Group, nursery: trio.Nursery) -> None:
-        nonlocal turns
-        turns += 1
-        real(self, nursery)
-
-    monkeypatch.setattr(Group, "_turn", turn)
-    mock_clock.rate = 10.0  # until the node leads
-    async with running_node(tmp_path) as node:
-        mock_clock.rate = 0.0
-        await trio.testing.wait_all_tasks_blocked()
-        before = turns
+    turns = Turns(monkeypatch, mock_clock)
+    async with running_node(tmp_path) as node, turns.without_ticks():
         for _ in range(3):
-            node.group.step([])
+            node.group.snapshot_ended(2, None)
+        assert turns.count == 0
         await trio.testing.wait_all_tasks_blocked()
-        mock_clock.rate = 10.0
-        assert turns == before + 1
+        assert turns.count == 1
+
+
+async def test_a_message_of_a_peer_is_acted_on_at_once_unless_a_turn_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
+) -> None:
+    turns = Turns(monkeypatch, mock_clock)
+    async with running_node(tmp_path) as node, turns.without_ticks():
+        node.group.step([])
+        assert turns.count == 1
+        node.group.snapshot_ended(2, None)
+        node.group.step([])
+        assert turns.count == 1
+        await trio.testing.wait_all_tasks_blocked()
+        assert turns.count == 2
 
 
 async def test_a_write_to_rows_in_memory_reads_nothing_from_the_store(

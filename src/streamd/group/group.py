@@ -83,7 +83,7 @@ class Group:
         # After a refusal by the core, nothing is proposed until the next tick.
         self._proposing_pauses = False
         self._turn_due = trio.lowlevel.ParkingLot()  # wakes the turn task
-        self._turn_is_due = False
+        self._turn_is_due = True  # outside `run`
         self._turn_taken = trio.lowlevel.ParkingLot()  # wakes `wait_for`, `install`
         self._leadership_changed = trio.lowlevel.ParkingLot()  # wakes the leader's tasks
         self._changes_made = trio.lowlevel.ParkingLot()  # wakes `_publish`
@@ -220,7 +220,8 @@ class Group:
             if isinstance(message, AppendRequest) and message.entries and self._flusher.is_full:
                 continue
             self._core.step(message)
-        self._wake()
+        if not self._turn_is_due:
+            self._turn(self._nursery)  # At once: a peer waits, and a wake costs a pass of Trio.
 
     # -- writes -------------------------------------------------------------------------------
 
@@ -374,13 +375,17 @@ class Group:
             self._wake()
 
     async def _take_turns(self, nursery: trio.Nursery) -> None:
-        while True:
-            self._turn_is_due = False
-            self._turn(nursery)
-            if self._turn_is_due:
-                await trio.lowlevel.checkpoint()
-            else:
-                await self._turn_due.park()
+        self._nursery = nursery
+        try:
+            while True:
+                self._turn_is_due = False
+                self._turn(nursery)
+                if self._turn_is_due:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await self._turn_due.park()
+        finally:
+            self._turn_is_due = True
 
     def _turn(self, nursery: trio.Nursery) -> None:
         """Do everything that needs no waiting, and give the writer its next job."""
