@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TypeVar, TypeVarTuple
@@ -13,6 +14,7 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from streamd.app import App, Environment
+from streamd.blocking import RunBlocking
 from streamd.cluster.cluster import Cluster
 from streamd.config import ClusterConfig, ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
@@ -60,6 +62,20 @@ class _CountingHub(Hub):
     def start_over(self, group_id: int) -> None:
         self._counted["Raft snapshot installs"] += 1
         super().start_over(group_id)
+
+
+class _App(App):
+    """Writes to the simulated disk while it is built, too: it may reset its log."""
+
+    call_now: Callable[..., bool | None]
+
+    def _build(self, cold: AsyncObjectStore | None, in_log_thread: RunBlocking) -> None:
+        def build() -> bool:
+            super(_App, self)._build(cold, in_log_thread)
+            return True
+
+        if self.call_now(build) is None:
+            raise Crashed(powerless=False)
 
 
 class Life:
@@ -226,7 +242,8 @@ class Host:
             cold=self._cold(life),
         )
         hub = _CountingHub(self.clock_ms, self._counted)
-        app = App(self._config, stores, environment, hub=hub)
+        app = _App(self._config, stores, environment, hub=hub)
+        app.call_now = partial(self._now, life)
         assert app.cluster is not None
         self._count_forwards(app.cluster)
         self._sort_messages(app.cluster)
@@ -239,6 +256,8 @@ class Host:
                 self._count_cold()
                 life.node = life.application = None
                 nursery.cancel_scope.cancel()
+        except* Crashed:
+            assert life.is_dead
         finally:
             self._counted["packages resent"] += app.metrics.packages_resent
             self._counted["sessions opened"] += app.metrics.sessions_opened
