@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
@@ -144,12 +145,12 @@ async def test_a_caller_gets_its_own_result_even_if_that_comes_before_the_event(
 ) -> None:
     """The loop's thread may get its turn between the two."""
     there, may_tell = threading.Event(), threading.Event()
-    tell = os.eventfd_write
+    tell = os.writev
 
-    def tell_late(descriptor: int, value: int) -> None:
+    def tell_late(descriptor: int, value: Sequence[bytes]) -> int:
         there.set()
         assert may_tell.wait(60)
-        tell(descriptor, value)
+        return tell(descriptor, value)
 
     class Overtaken(SimpleQueue[Any]):
         def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
@@ -157,7 +158,7 @@ async def test_a_caller_gets_its_own_result_even_if_that_comes_before_the_event(
             if callable(item):
                 assert there.wait(60)
 
-    monkeypatch.setattr(os, "eventfd_write", tell_late)
+    monkeypatch.setattr(os, "writev", tell_late)
     monkeypatch.setattr(blocking, "SimpleQueue", Overtaken)
     results: list[str] = []
 
