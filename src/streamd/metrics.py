@@ -112,7 +112,8 @@ class _Families(Collector):
             requests.add_metric((route, method, str(status)), count)
         yield requests
         yield metrics.append_latency.family(
-            "streamd_append_latency_seconds", "Time from the arrival of an append to its answer."
+            "streamd_append_latency_seconds",
+            "Time from the arrival of an append to its acknowledgement.",
         )
         yield metrics.fsync_latency.family(
             "streamd_fsync_latency_seconds", "Time of one synced write of the log."

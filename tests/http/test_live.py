@@ -318,6 +318,7 @@ async def test_metrics_count_requests_and_live_readers(tmp_path: Path) -> None:
         await make(server)
         for _ in range(3):
             await client.post(STREAM, content=b"x", headers=TEXT)
+        await client.post(STREAM, content=b"x")  # no content type
         await client.get("/v1/stream/none")
         await client.put("/bucket")
         await client.get("/No")
@@ -329,6 +330,7 @@ async def test_metrics_count_requests_and_live_readers(tmp_path: Path) -> None:
         requests = {
             ("stream", "PUT", "201"): 1,
             ("stream", "POST", "204"): 3,
+            ("stream", "POST", "400"): 1,
             ("stream", "GET", "404"): 1,
             ("bucket", "PUT", "201"): 1,
             ("none", "GET", "400"): 1,

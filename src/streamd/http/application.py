@@ -211,7 +211,7 @@ class StreamApplication:
         self, request: Request, label: str, response: Response | LiveResponse, started: float
     ) -> None:
         metrics = self._service.node.metrics
-        if request.method == "POST" and label in _APPENDS:
+        if request.method == "POST" and label in _APPENDS and response.status < 300:
             metrics.append_latency.observe(trio.current_time() - started)
         metrics.request(label, request.method, response.status)
 
