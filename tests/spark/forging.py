@@ -436,11 +436,12 @@ def _rewritten(entry: Entry, renamed: Mapping[str, str], base: int) -> Entry:
     if entry.kind != EntryKind.COMMANDS:
         return entry
     batch = decode_batch(entry.payload)
-    commands = [_rewritten_command(command, renamed, base) for command in batch.commands]
+    commands = [rewritten_command(command, renamed, base) for command in batch.commands]
     return replace(entry, payload=encode_batch(replace(batch, commands=commands)))
 
 
-def _rewritten_command(command: Command, renamed: Mapping[str, str], base: int) -> Command:
+def rewritten_command(command: Command, renamed: Mapping[str, str], base: int) -> Command:
+    """A command as it would be in another group: packs have other names, ETags another base."""
     if isinstance(command, FlushCold | MoveSlices):
         return replace(command, name=renamed[command.name])
     condition = getattr(command, "if_match", None)
