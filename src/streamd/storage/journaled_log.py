@@ -245,9 +245,7 @@ class JournaledLog:
             record._replace(last_index=min(record.last_index, index - 1))
             for record in self._unstored
         )
-        while index in self._recent:
-            del self._recent[index]
-            index += 1
+        _remove_from(self._recent, index)
 
     # -- at the start -------------------------------------------------------------------------
 
@@ -317,10 +315,14 @@ def _outcome(found: Sequence[Record]) -> tuple[list[_Row], HardState | None]:
             hard_state = write.hard_state
         if not write.entries:
             continue
-        index = write.entries[0].index
-        while index in rows:
-            del rows[index]
-            index += 1
+        _remove_from(rows, write.entries[0].index)
         for entry, chain in zip(write.entries, write.chains, strict=True):
             rows[entry.index] = entry, ChainPosition(entry.index, entry.term, chain)
     return [*rows.values()], hard_state
+
+
+def _remove_from(rows: dict[int, _Row], index: int) -> None:
+    """Remove the row at `index` and those after it, up to the first gap."""
+    while index in rows:
+        del rows[index]
+        index += 1
