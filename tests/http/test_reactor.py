@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from streamd.exits import errors_in
 from streamd.http.application import StreamApplication
@@ -242,7 +243,7 @@ async def test_a_bug_costs_one_client_its_answer(
         unlucky, other = await clients(stack, server, 2)
         await exchange(other, CREATE, 201)
         await exchange(unlucky, APPEND, 204)
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, capture_logs() as logged:
             patch.setattr(
                 "streamd.http.application.StreamApplication."
                 + {"begin": "_refused", "finish": "_finish"}[at],
@@ -251,6 +252,8 @@ async def test_a_bug_costs_one_client_its_answer(
             await unlucky.send(APPEND)
             answer = await unlucky.read_response()
             assert (answer.status, answer.code) == (500, "INTERNAL")
+            failed = [entry for entry in logged if entry["event"] == "handler failed"]
+            assert [entry["method"] for entry in failed] == ["POST"]
             assert await unlucky.closed()
         await exchange(other, APPEND, 204)
 

@@ -337,12 +337,10 @@ class Connection:
     async def _handle(self, request: Request) -> Response | LiveResponse:
         try:
             return await self._door.application.handle(request)
-        except (ClientGone, RequestRejected):
-            raise
-        except self._door.fatal:
+        except self._door.passed_on:
             raise
         except Exception:
-            return self._failed()
+            return self._failed(request.method)
 
     def _guarded(self, call: Callable[[*Args], T], *args: *Args) -> T | Response:
         """As `_handle`, for a part of the application that does not wait."""
@@ -351,11 +349,12 @@ class Connection:
         except self._door.fatal:
             raise
         except Exception:
-            return self._failed()
+            assert self._head is not None, "only a request in the reactor is guarded"
+            return self._failed(self._head.method)
 
-    def _failed(self) -> Response:
+    def _failed(self, method: str) -> Response:
         """The answer to a request that met a bug of ours; other clients are not affected."""
-        log.exception("handler failed")
+        log.exception("handler failed", method=method)
         return error_response(500, "INTERNAL", "an internal error", close=True)
 
     def _keeps_alive(self, head: Head, response: Response) -> bool:

@@ -26,11 +26,13 @@ from streamd.http.messages import (
     PRIVATE_HEAD,
     Application,
     Buffer,
+    ClientGone,
 )
 from streamd.http.outgoing import Outgoing
 from streamd.http.reactor import Reactor
 from streamd.http.shares import Shares
 from streamd.http.transports import SocketTransport, StreamTransport, Transport
+from streamd.http.wire import RequestRejected
 from streamd.metrics import Metrics
 
 _SWEEP_INTERVAL_S = 1.0
@@ -74,6 +76,7 @@ class FrontDoor:
         self.config = config
         self.metrics = metrics
         self.fatal = fatal
+        self.passed_on: tuple[type[BaseException], ...] = (ClientGone, RequestRejected, *fatal)
         self.http2 = http2
         self.connections: set[Connection] = set()
         self.reactor = Reactor()
