@@ -27,6 +27,13 @@ def test_the_version_is_printed() -> None:
     assert _run("--version").stdout.strip() == f"streamd, version {streamd.__version__}"
 
 
+def test_each_manual_page_names_the_release() -> None:
+    release = streamd.__version__.partition(".dev")[0]
+    for page in sorted((ROOT / "man").glob("*.1")):
+        title = page.read_text().partition("\n")[0]
+        assert f'"streamd {release}"' in title, page.name
+
+
 def test_a_wrong_flag_value_stops_the_start_with_status_2_and_one_line() -> None:
     run = _run("serve", "--node-id", "0")
     assert run.returncode == 2

@@ -14,4 +14,4 @@ A package imports only what is further in; tests/test_layering.py enforces it. d
 follows a write from the socket to the disk and back, and docs/glossary.md defines the terms.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
