@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import streamd
+from streamd.http.batch_io import LANGUAGE
 from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).parent.parent
@@ -23,8 +24,11 @@ def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_the_version_is_printed() -> None:
-    assert _run("--version").stdout.strip() == f"streamd, version {streamd.__version__}"
+def test_the_version_is_printed_with_the_language_of_what_may_be_compiled() -> None:
+    printed = f"streamd, version {streamd.__version__} (batch I/O in {LANGUAGE})"
+    assert _run("--version").stdout.strip() == printed
+    pure = _run("--version", STREAMD_PURE_PYTHON="1").stdout.strip()
+    assert pure == f"streamd, version {streamd.__version__} (batch I/O in Python)"
 
 
 def test_each_manual_page_names_the_release() -> None:

@@ -52,8 +52,24 @@ class _Commands(click.Group):
         return command
 
 
+def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Print the version and exit."""
+    if asked:
+        from streamd.http.batch_io import LANGUAGE
+
+        click.echo(f"streamd, version {__version__} (batch I/O in {LANGUAGE})")
+        context.exit()
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="streamd")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """A distributed server for Durable Streams, and its client."""
 

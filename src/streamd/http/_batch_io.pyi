@@ -1,0 +1,9 @@
+import select
+from typing import TypeVar
+
+T = TypeVar("T")
+
+def receive_ready(
+    epoll: select.epoll, watched: dict[int, T], paused: set[int], most: int
+) -> list[tuple[T, int, bytes | None]]: ...
+def send_each(descriptors: list[int], pieces: list[bytes]) -> list[tuple[int, int]]: ...

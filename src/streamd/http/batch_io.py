@@ -1,0 +1,23 @@
+"""Calls on many sockets at once: the C extension, or its twin in Python where that was not built.
+
+`STREAMD_PURE_PYTHON=1` in the environment chooses the twin, for tests and measurements.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from streamd.http import batch_io_twin
+
+receive_ready = batch_io_twin.receive_ready
+send_each = batch_io_twin.send_each
+LANGUAGE = "Python"
+
+if os.environ.get("STREAMD_PURE_PYTHON") != "1":
+    with suppress(ImportError):
+        from streamd.http import _batch_io
+
+        receive_ready = _batch_io.receive_ready
+        send_each = _batch_io.send_each
+        LANGUAGE = "C"
