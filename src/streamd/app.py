@@ -134,7 +134,10 @@ class App:
         http2 = None
         if server.http == "hypercorn":
             http2 = HypercornHttp2(AsgiApplication(self.application, server, fatal=_FATAL), server)
-        door = FrontDoor(self.application, server, self.metrics, fatal=_FATAL, http2=http2)
+        door = FrontDoor(
+            self.application, server, self.metrics,
+            fatal=_FATAL, http2=http2, gathering=self.node.group.gathering,
+        )  # fmt: skip
         self.metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
         return door
 

@@ -12,7 +12,7 @@ import trio.testing
 
 from streamd.group import group, state_flusher, sweeping
 from streamd.group.group import Group
-from streamd.group.proposals import Unavailable
+from streamd.group.proposals import Settled, Unavailable
 from streamd.node.node import Node
 from streamd.streams import keys
 from streamd.streams.commands import Delete, Result
@@ -126,6 +126,22 @@ async def test_a_message_of_a_peer_is_acted_on_at_once_unless_a_turn_is_due(
         assert turns.count == 2
 
 
+async def test_writes_gathered_in_a_block_are_one_entry_and_wait_for_no_pass_of_the_loop(
+    tmp_path: Path,
+) -> None:
+    async with running_node(tmp_path) as node:
+        await node.group.propose(create("a"))
+        before = node.group.last_index
+        outcomes: list[Settled] = []
+        with node.group.gathering:
+            for _ in range(3):
+                node.group.submit(append("a", b"x"), 1, outcomes.append)
+            assert node.group.last_index == before
+        assert node.group.last_index == before + 1
+        await wait_until(lambda: len(outcomes) == 3)
+        assert [one.unwrap().tail.record for one in outcomes] == [1, 2, 3]
+
+
 async def test_a_write_to_rows_in_memory_reads_nothing_from_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,15 +159,15 @@ async def test_a_read_waits_until_all_that_is_committed_is_applied(
     """As at a restart, which commits the whole log in the turn before it is applied."""
     async with running_node(tmp_path) as node, trio.open_nursery() as nursery:
         await node.group.propose(create("a"))
-        real, is_held = Group._turn, False
+        real, is_held = node.group._turn, False
 
-        def turn(self: Group, nursery: trio.Nursery) -> None:
+        def turn(nursery: trio.Nursery) -> None:
             nonlocal is_held
             if not is_held:
-                real(self, nursery)
-                is_held = self._writer.is_storing
+                real(nursery)
+                is_held = node.group._writer.is_storing
 
-        monkeypatch.setattr(Group, "_turn", turn)
+        monkeypatch.setattr(node.group._turns, "_take", turn)
         nursery.start_soon(append_to, node, "a", b"x")
         await wait_until(lambda: node.group.commit_index > node.group.applied_index)
         committed, seen = node.group.commit_index, []
@@ -162,7 +178,7 @@ async def test_a_read_waits_until_all_that_is_committed_is_applied(
 
         nursery.start_soon(read)
         await trio.testing.wait_all_tasks_blocked()
-        monkeypatch.setattr(Group, "_turn", real)
+        monkeypatch.setattr(node.group._turns, "_take", real)
         await wait_until(lambda: bool(seen))
         assert seen[0] >= committed
 

@@ -20,6 +20,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from streamd.exits import errors_in
+from streamd.http import reactor
 from streamd.http.application import StreamApplication
 from streamd.http.connection import Connection, Phase
 from streamd.http.heads import Head
@@ -154,6 +155,28 @@ async def test_a_client_has_one_request_served_in_a_turn_however_its_bytes_come(
     assert sum(turns.grew) >= RACE, "all but the last turn are noted"
     # The last one by what was due, and the next one because its bytes came then.
     assert max(turns.grew) <= 2
+
+
+async def test_a_turn_sends_a_bounded_number_of_the_answers_that_are_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reactor, "CALLS_PER_TURN", 8)
+    async with serving(tmp_path) as server, AsyncExitStack() as stack:
+        writers = await clients(stack, server, 40)
+        await exchange(writers[0], CREATE, 201)
+        group = server.node.group
+        with monkeypatch.context() as patch:
+            patch.setattr(group, "_propose_pending", lambda: None)
+            for writer in writers:
+                await writer.send(APPEND)
+            await until(lambda: len(group._queue) == 40)
+        turns = Turns(lambda: server.node.metrics.requests.get(("stream", "POST", 204), 0))
+        trio.lowlevel.add_instrument(turns)
+        for writer in writers:
+            assert (await writer.read_response()).status == 204
+        trio.lowlevel.remove_instrument(turns)
+    assert sum(turns.grew) == 40
+    assert max(turns.grew) == 8
 
 
 @pytest.mark.parametrize("request_", [READ, HEALTH], ids=["in the reactor", "in a task"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import trio
 
@@ -22,6 +23,7 @@ from streamd.group.read_index import ReadIndex
 from streamd.group.retention import Retention
 from streamd.group.state_flusher import StateFlusher
 from streamd.group.sweeping import Sweeper
+from streamd.group.turns import Turns
 from streamd.group.writer import Writer
 from streamd.metrics import Metrics
 from streamd.raft.core import Core, CoreRefused, PeerStatus, Ready, Role, SoftState
@@ -82,8 +84,8 @@ class Group:
         self._configuration: Configuration | None = None
         # After a refusal by the core, nothing is proposed until the next tick.
         self._proposing_pauses = False
-        self._turn_due = trio.lowlevel.ParkingLot()  # wakes the turn task
-        self._turn_is_due = True  # outside `run`
+        self._turns = Turns(self._turn)
+        self._wake = self._turns.wake
         self._turn_taken = trio.lowlevel.ParkingLot()  # wakes `wait_for`, `install`
         self._leadership_changed = trio.lowlevel.ParkingLot()  # wakes the leader's tasks
         self._changes_made = trio.lowlevel.ParkingLot()  # wakes `_publish`
@@ -111,7 +113,7 @@ class Group:
         self._writer = Writer(
             core, log, self.state, store, data_dir, self._applier, self._flusher, self._peers,
             in_log_thread=in_log_thread, metrics=metrics,
-            job_ended=self._wake, state_replaced=self._state_replaced,
+            job_ended=self._turns.now, state_replaced=self._state_replaced,
         )  # fmt: skip
         self.committed = CommittedLog(log, core, in_log_thread=in_log_thread)
 
@@ -220,8 +222,7 @@ class Group:
             if isinstance(message, AppendRequest) and message.entries and self._flusher.is_full:
                 continue
             self._core.step(message)
-        if not self._turn_is_due:
-            self._turn(self._nursery)  # At once: a peer waits, and a wake costs a pass of Trio.
+        self._turns.now()  # A peer waits.
 
     # -- writes -------------------------------------------------------------------------------
 
@@ -244,6 +245,11 @@ class Group:
         proposal = Proposal(command, size, trio.current_time() + PROPOSE_TIMEOUT_S, tell)
         self.admission.add(proposal)
         return proposal
+
+    @property
+    def gathering(self) -> AbstractContextManager[None]:
+        """A block without waiting whose writes are proposed together, and at its end."""
+        return self._turns
 
     @property
     def writes_taken(self) -> int:
@@ -356,36 +362,17 @@ class Group:
         """Run until cancelled. Raises `StorageError` when a disk fails, and `RaftViolation` when
         something happened that Raft rules out: the process must end."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._take_turns, nursery)
+            nursery.start_soon(self._turns.run, nursery)
             nursery.start_soon(self._writer.run)
             nursery.start_soon(self._tick)
             nursery.start_soon(self._publish)
             nursery.start_soon(self._flusher.run)
             nursery.start_soon(self._sweeper.run)
 
-    def _wake(self) -> None:
-        """Let the turn task take a turn; further calls before that turn add nothing."""
-        if not self._turn_is_due:
-            self._turn_is_due = True
-            self._turn_due.unpark()
-
     def _proposed(self) -> None:
         # While the disk is busy the next entry gathers; a turn follows when the write has ended.
         if not self._writer.is_storing:
             self._wake()
-
-    async def _take_turns(self, nursery: trio.Nursery) -> None:
-        self._nursery = nursery
-        try:
-            while True:
-                self._turn_is_due = False
-                self._turn(nursery)
-                if self._turn_is_due:
-                    await trio.lowlevel.checkpoint()
-                else:
-                    await self._turn_due.park()
-        finally:
-            self._turn_is_due = True
 
     def _turn(self, nursery: trio.Nursery) -> None:
         """Do everything that needs no waiting, and give the writer its next job."""

@@ -181,7 +181,7 @@ class Connection:
         return self._answer(begun)
 
     def _answer_later(self, make: Callable[[T], Response], argument: T) -> None:
-        self._door.reactor.soon(self._make_answer, make, argument)
+        self._door.reactor.now(self._make_answer, make, argument)
 
     def _make_answer(self, make: Callable[[T], Response], argument: T) -> None:
         self._continue(self._answer(self._guarded(make, argument)))

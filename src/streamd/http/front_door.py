@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from email.utils import formatdate
 from functools import partial
 from typing import Any, Protocol
@@ -71,7 +72,9 @@ class FrontDoor:
         *,
         fatal: tuple[type[BaseException], ...] = (),
         http2: Http2 | None = None,
+        gathering: AbstractContextManager[None] | None = None,
     ) -> None:
+        """`gathering` is entered for each batch of requests."""
         self.application = application
         self.config = config
         self.metrics = metrics
@@ -79,7 +82,7 @@ class FrontDoor:
         self.passed_on: tuple[type[BaseException], ...] = (ClientGone, RequestRejected, *fatal)
         self.http2 = http2
         self.connections: set[Connection] = set()
-        self.reactor = Reactor()
+        self.reactor = Reactor(gathering or nullcontext())
         self._nursery: trio.Nursery | None = None
         self.bodies = Shares(config.max_buffered_bytes)
         self.outgoing = Outgoing(config.max_buffered_bytes)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 import trio
@@ -34,12 +35,15 @@ _EVENTS = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 class Reactor:
     """Calls `Connection.advance` when a socket that it watches has bytes, or its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, gathering: AbstractContextManager[None]) -> None:
+        """`gathering` is entered for each batch of calls."""
+        self._gathering = gathering
         self._epoll = select.epoll()
         self._watched: dict[int, Connection] = {}
         self._to_advance: set[Connection] = set()
         self._due: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._something_due = trio.lowlevel.ParkingLot()
+        self._left_in_turn = CALLS_PER_TURN
 
     def watch(self, connection: Connection, transport: SocketTransport) -> None:
         """Watch a connection's socket. What has come already is told of, too."""
@@ -58,6 +62,14 @@ class Reactor:
         if not self._due:
             self._something_due.unpark()
         self._due.append((call, args))
+
+    def now(self, call: Callable[[*Args], None], *args: *Args) -> None:
+        """Make a call at once, or in another turn if this one has made as many as it may."""
+        if self._left_in_turn and not self._due:
+            self._left_in_turn -= 1
+            call(*args)
+        else:
+            self.soon(call, *args)
 
     def advance_later(self, connection: Connection) -> None:
         """Call `Connection.advance` in another turn, once: if each arrival of bytes added a call, a
@@ -81,22 +93,28 @@ class Reactor:
             nursery.start_soon(self._make_calls)
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
-                for descriptor, events in self._epoll.poll(0, CALLS_PER_TURN):
-                    # A call for one connection may end another one.
-                    if (connection := self._watched.get(descriptor)) is None:
-                        continue
-                    if events != select.EPOLLIN:
-                        connection.hung_up = True
-                    if connection in self._to_advance:
-                        connection.has_more = True
-                    else:
-                        connection.advance()
+                self._left_in_turn = CALLS_PER_TURN
+                with self._gathering:
+                    self._serve(self._epoll.poll(0, CALLS_PER_TURN))
+
+    def _serve(self, ready: Sequence[tuple[int, int]]) -> None:
+        for descriptor, events in ready:
+            # A call for one connection may end another one.
+            if (connection := self._watched.get(descriptor)) is None:
+                continue
+            if events != select.EPOLLIN:
+                connection.hung_up = True
+            if connection in self._to_advance:
+                connection.has_more = True
+            else:
+                connection.advance()
 
     async def _make_calls(self) -> None:
         while True:
-            for _ in range(min(len(self._due), CALLS_PER_TURN)):
-                call, args = self._due.popleft()
-                call(*args)
+            with self._gathering:
+                for _ in range(min(len(self._due), CALLS_PER_TURN)):
+                    call, args = self._due.popleft()
+                    call(*args)
             if self._due:
                 await trio.lowlevel.checkpoint()
             else:
