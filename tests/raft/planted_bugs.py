@@ -61,8 +61,8 @@ def bug_for_scripts(plant: Plant) -> Plant:
 def replies_leave_before_the_write(patch: pytest.MonkeyPatch) -> None:
     real = core.Core.ready
 
-    def ready(self: core.Core) -> core.Ready | None:
-        taken = real(self)
+    def ready(self: core.Core, *, announce: bool = True) -> core.Ready | None:
+        taken = real(self, announce=announce)
         if taken is not None:
             taken.messages += taken.messages_after_store
             taken.messages_after_store = []

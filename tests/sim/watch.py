@@ -117,9 +117,9 @@ class Watch:
 
     def _checked(self, core: Core, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
-        def checked(*args: Any) -> Any:
+        def checked(*args: Any, **options: Any) -> Any:
             role, trusted = core.role, core.may_vote
-            result = call(*args)
+            result = call(*args, **options)
             self._check(core)
             self._counted["elections"] += role != Role.LEADER and core.role == Role.LEADER
             self._counted["leaders deposed"] += role == Role.LEADER and core.role != Role.LEADER

@@ -14,6 +14,7 @@ from streamd.group.applying import Applier
 from streamd.group.committed_log import CommittedLog
 from streamd.group.drafts import Drafting, PendingEntry
 from streamd.group.forwarding import Forwarding
+from streamd.group.news import News
 from streamd.group.opening import Opener
 from streamd.group.packages import ForeignPackage, OwnPackages
 from streamd.group.peers import ChangeListener, NoPeers, Peers
@@ -104,6 +105,7 @@ class Group:
             run_blocking, self.now_ms, self._proposed,
         )  # fmt: skip
         self._read_index = ReadIndex(core, self._wake)
+        self._news = News(core)
         self.retention = Retention(core, tick_s)
         self._flusher = StateFlusher(
             self.state, store, log, self.retention, run_blocking=run_blocking, due=self._wake
@@ -365,6 +367,7 @@ class Group:
             nursery.start_soon(self._turns.run, nursery)
             nursery.start_soon(self._writer.run)
             nursery.start_soon(self._tick)
+            nursery.start_soon(self._news.run, self._wake)
             nursery.start_soon(self._publish)
             nursery.start_soon(self._flusher.run)
             nursery.start_soon(self._sweeper.run)
@@ -384,7 +387,8 @@ class Group:
             self._forwarding.send(nursery, self.leader_id, MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
         self._read_index.ask()
         applied_before = self._core.applied_index
-        while (ready := self._core.ready()) is not None:
+        announce = self._news.may_be_told()
+        while (ready := self._core.ready(announce=announce)) is not None:
             self._take(ready)
         self._read_index.applied(self._core.applied_index)
         if self._core.configuration is not self._configuration:

@@ -333,15 +333,26 @@ class Core:
 
     # -- output ---------------------------------------------------------------------------
 
-    def ready(self) -> Ready | None:
-        """What is to be done now, or None."""
+    @property
+    def has_news(self) -> bool:
+        """Whether this node leads and would announce a commit to the others."""
+        leadership = self._roles.leadership
+        return leadership is not None and leadership.has_news
+
+    def ready(self, *, announce: bool = True) -> Ready | None:
+        """What is to be done now, or None.
+
+        Without `announce` the other members are not told of commits by a message that says nothing
+        else. Entries and heartbeats tell them as well.
+        """
         state = self._state
         committed = self._log.take_committed(self._settings.max_committed_bytes)
         leadership = self._roles.leadership
         if leadership is not None:
             if committed:
                 leadership.handed_out(committed)
-            leadership.announce()
+            if announce:
+                leadership.announce()
             leadership.begin_reads()
         else:
             self._roles.forwarded_reads.send()

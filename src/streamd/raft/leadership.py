@@ -197,6 +197,11 @@ class Leadership:
         self._commit_is_news = True
         self._take_last_step()
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is a commit of which not all members have been told."""
+        return self._commit_is_news and bool(self.replication.progress)
+
     def announce(self) -> None:
         """Tell the followers of commits. This comes last before a `Ready` is handed out: entries
         proposed meanwhile carry the news."""
