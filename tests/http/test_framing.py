@@ -20,7 +20,7 @@ from streamd.http.asgi import AsgiApplication
 from streamd.http.front_door import FrontDoor
 from streamd.http.hypercorn_server import HypercornHttp2
 from streamd.http.listeners import listen
-from streamd.http.messages import Begun, Channel, Later, LiveResponse, Request
+from streamd.http.messages import Begun, Channel, Later, LiveResponse, Parked, Request
 from streamd.metrics import Metrics
 from tests.http.pki import Pki
 from tests.http.serving import PATIENCE_S, serving
@@ -137,6 +137,12 @@ class WithEmptyPieces:
 
     async def handle(self, request: Request) -> LiveResponse:
         return LiveResponse(200, b"Content-Type: text/plain\r\n", self._run)
+
+    def resume(self, parked: Parked) -> None:
+        raise AssertionError("its responses never wait")
+
+    async def go_on(self, parked: Parked) -> None:
+        self.resume(parked)
 
     async def _run(self, channel: Channel) -> None:
         for piece in (b"", b"one,", b"", b"", b"two,", memoryview(b""), b"three"):

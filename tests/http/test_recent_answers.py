@@ -108,11 +108,11 @@ def test_few_and_small_answers_are_kept_and_hold_on_to_nothing_larger() -> None:
     answers = RecentAnswers()
     chunk = bytes(1_000_000)
     for number in range(2 * MAX_ANSWERS):
-        answers.keep(key(number), Response(200, b"", [memoryview(chunk)[:10]]), 10)
+        answers.keep(key(number), Response(200, b"", [memoryview(chunk)[:10]]))
         assert len(answers) <= MAX_ANSWERS
     last = answers.get(key(2 * MAX_ANSWERS - 1))
     assert last is not None
     assert last.body == bytes(10)
     assert isinstance(last.body, bytes)
-    answers.keep(key(-1), Response(200, b"", chunk[: MAX_BODY_BYTES + 1]), MAX_BODY_BYTES + 1)
+    answers.keep(key(-1), Response(200, b"", chunk[: MAX_BODY_BYTES + 1]))
     assert answers.get(key(-1)) is None

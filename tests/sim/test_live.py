@@ -14,7 +14,8 @@ import trio
 
 from streamd.config import ServerConfig
 from streamd.group.proposals import Unavailable
-from streamd.http.messages import Buffer, LiveResponse, Request
+from streamd.http.messages import Buffer, LiveResponse, Parked, Request, Response
+from streamd.http.parking import wait
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until
 from tests.support.nodes import append, create, read_all
@@ -55,9 +56,13 @@ class Tail:
         """Follow from the start until cancelled."""
         query = b"offset=-1&live=sse"
         request = Request("GET", b"/bucket/a", query, {}, b"", self)
-        response = await self.machine.app.application.handle(request)
+        application = self.machine.app.application
+        response = await application.handle(request)
         assert isinstance(response, LiveResponse)
-        await response.run(self)
+        left: Response | Parked | None = await response.run(self)
+        while left is not None:
+            assert not isinstance(left, Response)
+            left = await wait(application, left, self)
         raise AssertionError("the response ended")
 
     # -- the channel --------------------------------------------------------------------------

@@ -7,7 +7,15 @@ from typing import Any
 
 import trio
 
-from streamd.http.messages import Application, Begun, LiveResponse, Request, Response
+from streamd.http.messages import (
+    Application,
+    Begun,
+    LiveResponse,
+    Parked,
+    Request,
+    Response,
+)
+from streamd.http.parking import wait
 
 
 async def answer(application: Application, request: Request) -> Response | LiveResponse:
@@ -20,10 +28,13 @@ async def answer(application: Application, request: Request) -> Response | LiveR
         answered.set()
 
     begun = application.begin(request, later)
-    if begun is Begun.MUST_WAIT:
-        return await application.handle(request)
     if begun is Begun.UNDER_WAY:
         await answered.wait()
         [response] = made
         return response
-    return begun
+    found: Response | LiveResponse | Parked | None
+    found = await application.handle(request) if begun is Begun.MUST_WAIT else begun
+    while not isinstance(found, Response | LiveResponse):
+        assert found is not None, "only a live response ends without an answer"
+        found = await wait(application, found, request.channel)
+    return found

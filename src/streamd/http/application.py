@@ -14,7 +14,15 @@ from streamd.headers import ACCEPT_ENCODING, CONTENT_ENCODING, HEADERS
 from streamd.http import batches, bootstrap, buckets, reading, snapshots, writes
 from streamd.http.admin_guard import PUBLIC_PATHS, AdminGuard
 from streamd.http.fields import BadRequest, refuse_coding
-from streamd.http.messages import Begun, Later, LiveResponse, Request, Response, error_response
+from streamd.http.messages import (
+    Begun,
+    Later,
+    LiveResponse,
+    Parked,
+    Request,
+    Response,
+    error_response,
+)
 from streamd.http.routing import (
     RESERVED_STREAM,
     BadPath,
@@ -34,10 +42,10 @@ from streamd.http.writes import Write
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
 from streamd.streams.commands import Outcome
 
-Handler = Callable[[Service, Request, Any], Awaitable[Response | LiveResponse]]
+Handler = Callable[[Service, Request, Any], Awaitable[Response | LiveResponse | Parked]]
 # What answers without waiting, says what to propose for the answer, or with None leaves the request
 # to the handler.
-Prompt = Callable[[Service, Request, Any], Response | Write | None]
+Prompt = Callable[[Service, Request, Any], Response | Write | Parked | None]
 
 
 class Resource(NamedTuple):
@@ -139,7 +147,7 @@ class StreamApplication:
     def takes_pieces(self, path: bytes) -> bool:
         return isinstance(resolve(path), SnapshotRoute)
 
-    def begin(self, request: Request, later: Later) -> Response | Begun:
+    def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
         """As `Application.begin`."""
         route = resolve(request.path)
         resource = RESOURCES.get(type(route))
@@ -158,8 +166,29 @@ class StreamApplication:
                 return Begun.UNDER_WAY
         except REFUSALS as error:
             begun = self._refusal(error)
-        self._count(request, resource.label, begun, started)
+        if isinstance(begun, Response):
+            self._count(request, resource.label, begun, started)
         return begun
+
+    def resume(self, parked: Parked) -> Response | Parked | None:
+        """As `Application.resume`."""
+        try:
+            return self._counted(parked.resume())
+        except REFUSALS as error:
+            return self._counted(self._refusal(error))
+
+    async def go_on(self, parked: Parked) -> Response | Parked | None:
+        """As `Application.go_on`."""
+        try:
+            return self._counted(await parked.go_on())
+        except REFUSALS as error:
+            return self._counted(self._refusal(error))
+
+    def _counted(self, found: Response | Parked | None) -> Response | Parked | None:
+        """What a live read came to; count it if it is answered now."""
+        if isinstance(found, Response):
+            self._service.node.metrics.request(_STREAMS.label, "GET", found.status)
+        return found
 
     def _finish(
         self,
@@ -177,8 +206,8 @@ class StreamApplication:
         self._count(request, label, response, started)
         return response
 
-    async def handle(self, request: Request) -> Response | LiveResponse:
-        """As `Application.handle`. Raises `ClientGone` when a long-poll's client left."""
+    async def handle(self, request: Request) -> Response | LiveResponse | Parked:
+        """As `Application.handle`."""
         route = resolve(request.path)
         resource = RESOURCES.get(type(route))
         started = trio.current_time()
@@ -186,16 +215,17 @@ class StreamApplication:
             response = await self._answer(request, route, resource)
         except REFUSALS as error:
             response = self._refusal(error)
-        label = _label(route) if resource is None else resource.label
-        self._count(request, label, response, started)
+        if isinstance(response, Response | LiveResponse):
+            label = _label(route) if resource is None else resource.label
+            self._count(request, label, response, started)
         return response
 
     async def _answer(
         self, request: Request, route: Route, resource: Resource | None
-    ) -> Response | LiveResponse:
+    ) -> Response | LiveResponse | Parked:
         if refused := self._refused(request, route):
             return refused
-        response: Response | LiveResponse
+        response: Response | LiveResponse | Parked
         if resource is None:
             response = await self._operate(request, route)
         elif (handler := resource.handlers.get(request.method)) is None:

@@ -23,10 +23,12 @@ from streamd.http.messages import (
     Buffer,
     ClientGone,
     LiveResponse,
+    Parked,
     Request,
     Response,
 )
 from streamd.http.outgoing import FULL, Outgoing, OutgoingFull
+from streamd.http.parking import wait
 from streamd.http.shares import LimitReached, Share, Shares, client_of
 from streamd.http.transports import SEND_BYTES
 from streamd.http.wire import RequestRejected, body_parts, head_too_large, too_many_headers
@@ -86,7 +88,7 @@ class AsgiApplication:
             channel.buffered.release()
 
     async def _serve(self, scope: Message, channel: AsgiChannel) -> None:
-        response: Response | LiveResponse
+        response: Response | LiveResponse | Parked | None
         try:
             request = await self._request(scope, channel)
             response = await self._application.handle(request)
@@ -95,7 +97,10 @@ class AsgiApplication:
             response = refused.response
         if isinstance(response, LiveResponse):
             channel.start(response.status, response.head, length=response.length)
-            await response.run(channel)
+            response = await response.run(channel)
+        while response is not None and not isinstance(response, Response):
+            response = await wait(self._application, response, channel)
+        if response is None:
             await channel.finish()
             return
         # Servers of HTTP/2 fail on the rest of a body that comes after the answer.

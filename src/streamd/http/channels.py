@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 class WireChannel:
     """The `Channel` of one connection: the hub writes events straight to its socket.
 
+    It `is_open` while a live response has begun and not ended.
+
     Two tasks may then have bytes for it. One rule keeps their order: bytes that do not fit into the
     socket go to `_left`, all later bytes follow them there, and only the connection's own task
     takes them out, by `flush`.
     """
 
-    __slots__ = ("_chunked", "_door", "_left", "_pending_head", "_transport")
+    __slots__ = ("_chunked", "_door", "_left", "_pending_head", "_transport", "is_open")
 
     def __init__(self, transport: Transport, door: FrontDoor) -> None:
         self._transport = transport
@@ -27,11 +29,13 @@ class WireChannel:
         self._chunked = False
         self._left = b""
         self._pending_head = b""
+        self.is_open = False
 
     def begin(self, head: bytes, *, chunked: bool) -> None:
         """Begin a response; its head goes out with the first piece."""
         self._pending_head = head
         self._chunked = chunked
+        self.is_open = True
 
     async def end(self) -> None:
         """End the response. Raises `ClientGone`."""
@@ -40,6 +44,7 @@ class WireChannel:
         await self.flush()
         if end:
             await self._transport.send((end,))
+        self.is_open = False
 
     def _framed(self, data: Buffer) -> bytes:
         """A piece in wire format, after the head if it is the first."""

@@ -2,8 +2,9 @@
 
 A connection in its normal way has no task. The reactor calls `advance` when its socket has bytes,
 and that call serves a request that has come whole, or proposes its write and leaves a callback.
-What must wait goes on in a task, `run`: a body that comes in pieces, a handler that waits, a live
-response, a full socket. The task stays for as long as the requests need one. Over TLS all do.
+A live read that waits for its stream is kept as a value (`Parked`) until it is woken. What must
+wait otherwise goes on in a task, `run`: a body that comes in pieces, a handler that waits, a full
+socket. The task stays for as long as the requests need one. Over TLS all do.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ import trio
 
 from streamd.http import incoming
 from streamd.http.channels import WireChannel
-from streamd.http.heads import Fields, Head
-from streamd.http.incoming import Pace, WireBody
+from streamd.http.heads import Head
+from streamd.http.incoming import Pace, WholeBody, WireBody
 from streamd.http.messages import (
     Begun,
     Buffer,
     ClientGone,
     LiveResponse,
+    Parked,
     Request,
     Response,
     error_response,
 )
 from streamd.http.outgoing import FULL, UNCOUNTED_BYTES, OutgoingFull
-from streamd.http.shares import LimitReached
+from streamd.http.parking import wait
 from streamd.http.transports import RECEIVE_BYTES, SocketTransport, Transport
 from streamd.http.wire import (
     CONTINUE,
     PREFACE_HEAD,
-    Chunked,
     RequestRejected,
     answer_parts,
     live_head,
@@ -89,8 +90,7 @@ class Connection:
         self.phase = Phase.IDLE
         self.since = door.swept_at
         self.held = door.bodies.share(client)
-        self._pace: Pace | None = None
-        self._body_came = 0
+        self._body: WholeBody | None = None
         self._is_new = True
 
     def check_time(self, now: float) -> None:
@@ -106,10 +106,10 @@ class Connection:
         elif self.phase is Phase.HEAD and waited_ms > config.header_timeout_ms:
             self.end(incoming.head_too_slow())
         elif self.phase is Phase.BODY:
-            assert self._pace is not None
-            if not self._pace.keeps_up(now - self.since, self._body_came):
+            assert self._body is not None
+            if not self._body.keeps_up(now - self.since):
                 self.end(incoming.too_slow())
-            self.since, self._body_came = now, 0
+            self.since = now
 
     def end(self, refusal: RequestRejected | None = None) -> None:
         """End the connection, which waits for its client, with an answer if there is a refusal."""
@@ -133,7 +133,9 @@ class Connection:
 
         May be called at any time. What follows a request being answered stays in the socket.
         """
-        if self._scope is not None or self.phase not in _BETWEEN_REQUESTS:
+        if self.hung_up and self in self._door.parked:
+            self.end()
+        elif self._scope is not None or self.phase not in _BETWEEN_REQUESTS:
             self.has_more = True
         else:
             self._continue(self._serve_now())
@@ -178,7 +180,21 @@ class Connection:
             return None
         if begun is Begun.MUST_WAIT:
             return partial(self._serve, head, request)
-        return self._answer(begun)
+        return self._take_up(begun)
+
+    def _take_up(self, found: Response | Parked) -> Rest | None:
+        """Send an answer, or keep the request that waits. Returns as `_serve_now`."""
+        if isinstance(found, Response):
+            return self._answer(found)
+        self._door.parked.keep(self, found)
+        if self.hung_up:
+            self.end()
+        return None
+
+    def resume(self, parked: Parked) -> None:
+        """Go on with the request that was kept."""
+        found = self._guarded(self._door.application.resume, parked)
+        self._continue(partial(self._go_on, parked) if found is None else self._take_up(found))
 
     def _answer_later(self, make: Callable[[T], Response], argument: T) -> None:
         self._door.reactor.now(self._make_answer, make, argument)
@@ -190,6 +206,9 @@ class Connection:
         """Send an answer, or the part of it that the socket takes now. Returns as `_serve_now`."""
         head = self._head
         assert head is not None
+        if self._channel.is_open:
+            self.end()  # In the midst of a body nothing can be told.
+            return None
         keep_alive = self._keeps_alive(head, response)
         parts, size = self._parts(response, head, keep_alive=keep_alive)
         if size > UNCOUNTED_BYTES:
@@ -223,6 +242,8 @@ class Connection:
             try:
                 with trio.CancelScope() as self._scope:
                     while self.rest is not None and (goes_on := await self._do_rest()):
+                        if self in self._door.parked:
+                            break
                         self.rest = await self._next_rest()
             except RequestRejected as refused:
                 self._refusal = refused
@@ -283,13 +304,22 @@ class Connection:
             return await self._serve_pieces(head)
         body = self._whole_body(head)
         if body is None:
-            body = await self._read_body(head.fields)
+            self._body = WholeBody(self, head.fields, self._door.config, self.held)
+            self.phase, self.since = Phase.BODY, trio.current_time()
+            body = await self._body.receive()
         return await self._serve(head, self._request(head, body))
 
     async def _serve(self, head: Head, request: Request) -> bool:
         """Serve a request that has come whole. As `_serve_one`."""
         self._enter(Phase.BUSY)
         return await self._respond(head, await self._handle(request))
+
+    async def _go_on(self, parked: Parked) -> bool:
+        """Go on with a request that was parked. As `_serve_one`."""
+        head = self._head
+        assert head is not None
+        found = await self._told(head.method, self._door.application.go_on(parked))
+        return await self._respond(head, found)
 
     async def _serve_pieces(self, head: Head) -> bool:
         """Serve a request whose body the handler receives in pieces. As `_serve_one`."""
@@ -303,10 +333,23 @@ class Connection:
             await self.transport.linger()
         return keep_alive and body.ended
 
-    async def _respond(self, head: Head, response: Response | LiveResponse) -> bool:
-        """Send a response. Returns whether another request may follow."""
+    async def _respond(self, head: Head, response: Response | LiveResponse | Parked | None) -> bool:
+        """Send a response, or what is left of one; None ends a live body. Returns whether another
+        request may follow."""
         if isinstance(response, LiveResponse):
-            return self._answered(await self._send_live(head, response))
+            response = await self._told(head.method, self._begin_live(head, response))
+        while response is not None and not isinstance(response, Response):
+            if isinstance(self.transport, SocketTransport):
+                self._head = head
+                self._door.parked.keep(self, response)
+                return True
+            waiting = wait(self._door.application, response, self._channel)
+            response = await self._told(head.method, waiting)
+        if response is None:
+            await self._channel.end()
+            return self._answered(head.fields.version == "1.1" and head.fields.keep_alive)
+        if self._channel.is_open:
+            raise ClientGone  # As in `_answer`.
         keep_alive = self._keeps_alive(head, response)
         try:
             await self._send(*self._parts(response, head, keep_alive=keep_alive))
@@ -334,16 +377,20 @@ class Connection:
             self._channel, scheme, pieces, self._client,
         )  # fmt: skip
 
-    async def _handle(self, request: Request) -> Response | LiveResponse:
+    async def _handle(self, request: Request) -> Response | LiveResponse | Parked:
+        return await self._told(request.method, self._door.application.handle(request))
+
+    async def _told(self, method: str, answering: Awaitable[T]) -> T | Response:
+        """What the application says, or the answer to a request that met a bug."""
         try:
-            return await self._door.application.handle(request)
+            return await answering
         except self._door.passed_on:
             raise
         except Exception:
-            return self._failed(request.method)
+            return self._failed(method)
 
     def _guarded(self, call: Callable[[*Args], T], *args: *Args) -> T | Response:
-        """As `_handle`, for a part of the application that does not wait."""
+        """As `_told`, for a part of the application that does not wait."""
         try:
             return call(*args)
         except self._door.fatal:
@@ -363,7 +410,7 @@ class Connection:
     def _answered(self, keep_alive: bool) -> bool:
         """Note that an answer was sent. Returns whether another request may follow."""
         self.held.release()
-        self._head = None
+        self._head = self._body = None
         self._enter(Phase.IDLE)
         return keep_alive and not self._door.draining
 
@@ -403,39 +450,8 @@ class Connection:
         del self.buffer[:length]
         return body
 
-    async def _read_body(self, fields: Fields) -> bytes:
-        """A body that has not come whole, once it has. Raises `RequestRejected`, `ClientGone`."""
-        length = fields.content_length
-        self._pace, self._body_came = Pace(self._door.config), len(self.buffer)
-        self.phase, self.since = Phase.BODY, trio.current_time()
-        if fields.expects_continue and not self.buffer:
-            await self.send_continue()
-        if length is None:
-            return await self._read_chunked(self._door.config.max_body_bytes)
-        while len(self.buffer) < length:
-            self._account(len(self.buffer))
-            await self._receive_body()
-        self._account(length)
-        body = bytes(self.buffer[:length])
-        del self.buffer[:length]
-        return body
-
-    async def _read_chunked(self, limit: int) -> bytes:
-        chunked = Chunked()
-        while True:
-            has_more = chunked.feed(self.buffer)
-            if len(chunked.body) > limit:
-                raise incoming.body_too_large(limit)
-            self._account(len(chunked.body))
-            if chunked.done:
-                return bytes(chunked.body)
-            if has_more:
-                await trio.lowlevel.checkpoint()
-            else:
-                await self._receive_body()
-
     async def receive_more(self) -> bytes:
-        """The next bytes of a body received in pieces. Raises `ClientGone` at the end."""
+        """The next bytes of a body. Raises `ClientGone` at the end."""
         data = await self.transport.receive()
         if not data:
             raise ClientGone
@@ -444,19 +460,6 @@ class Connection:
 
     async def send_continue(self) -> None:
         await self.transport.send((CONTINUE,))
-
-    async def _receive_body(self) -> None:
-        before = len(self.buffer)
-        if not await self._receive():
-            raise ClientGone
-        self._body_came += len(self.buffer) - before
-
-    def _account(self, size: int) -> None:
-        """Count the received part of a body against the limit of all connections."""
-        try:
-            self.held.hold(size)
-        except LimitReached:
-            raise incoming.too_many_bodies() from None
 
     async def _refuse(self, refused: RequestRejected) -> bool:
         """Send the error, then close so that the client can still read it."""
@@ -487,13 +490,11 @@ class Connection:
         with self._door.outgoing.holding(parts[1:], size, self._client):
             await self.transport.send(parts)
 
-    async def _send_live(self, head: Head, response: LiveResponse) -> bool:
-        """Send a live response. Returns whether another request may follow."""
+    async def _begin_live(self, head: Head, response: LiveResponse) -> Parked | None:
+        """Begin a live response. Returns as `LiveResponse.run`."""
         is_1_1 = head.fields.version == "1.1"
         keep_alive = is_1_1 and head.fields.keep_alive and not self._door.draining
         chunked = is_1_1 and response.length is None
         wire = live_head(response, self._door.tail_head, chunked=chunked, keep_alive=keep_alive)
         self._channel.begin(wire, chunked=chunked)
-        await response.run(self._channel)
-        await self._channel.end()
-        return keep_alive
+        return await response.run(self._channel)

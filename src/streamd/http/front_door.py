@@ -30,6 +30,7 @@ from streamd.http.messages import (
     ClientGone,
 )
 from streamd.http.outgoing import Outgoing
+from streamd.http.parking import ParkedRequests
 from streamd.http.reactor import Reactor
 from streamd.http.shares import Shares
 from streamd.http.transports import SocketTransport, StreamTransport, Transport
@@ -83,6 +84,7 @@ class FrontDoor:
         self.http2 = http2
         self.connections: set[Connection] = set()
         self.reactor = Reactor(gathering or nullcontext())
+        self.parked = ParkedRequests(self.reactor)
         self._nursery: trio.Nursery | None = None
         self.bodies = Shares(config.max_buffered_bytes)
         self.outgoing = Outgoing(config.max_buffered_bytes)
@@ -123,6 +125,7 @@ class FrontDoor:
         """Serve in `nursery` until drained."""
         nursery.start_soon(self._sweep)
         nursery.start_soon(self.reactor.run)
+        nursery.start_soon(self.parked.deadlines.run)
         if self.http2 is not None:
             nursery.start_soon(self.http2.raise_fatal)
         with self._accepting:
@@ -220,6 +223,7 @@ class FrontDoor:
 
     def _forget(self, connection: Connection) -> None:
         connection.phase = Phase.ENDED
+        self.parked.abandon(connection)
         self.connections.discard(connection)
         connection.held.release()
         if not self.connections:

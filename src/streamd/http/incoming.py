@@ -1,5 +1,4 @@
-"""Request bodies that handlers receive in pieces, and the minimum pace at which they must
-arrive."""
+"""Request bodies, whole and in pieces, and the minimum pace at which they must arrive."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ import trio
 
 from streamd.config import ServerConfig
 from streamd.http.heads import Fields
+from streamd.http.shares import LimitReached, Share
 from streamd.http.wire import Chunked, RequestRejected
 
 _MARKS_PER_WINDOW = 8
@@ -137,3 +137,63 @@ class WireBody:
         self._left -= len(data)
         self.ended = not self._left
         return data
+
+
+class WholeBody:
+    """The body of an HTTP/1.1 request whose handler gets it whole. `held` counts what has come.
+
+    Bodies come with nearly every request that has a task, so none has a timer: the sweeper asks
+    whether it `keeps_up`.
+    """
+
+    def __init__(self, wire: Wire, fields: Fields, config: ServerConfig, held: Share) -> None:
+        self._wire = wire
+        self._fields = fields
+        self._limit = config.max_body_bytes
+        self._held = held
+        self._pace = Pace(config)
+        self._came = len(wire.buffer)
+
+    def keeps_up(self, waited_s: float) -> bool:
+        """Whether what came in `waited_s` more seconds suffices (`Pace`)."""
+        came, self._came = self._came, 0
+        return self._pace.keeps_up(waited_s, came)
+
+    async def receive(self) -> bytes:
+        """All of it. Raises `RequestRejected`, `ClientGone`."""
+        buffer, length = self._wire.buffer, self._fields.content_length
+        if self._fields.expects_continue and not buffer:
+            await self._wire.send_continue()
+        if length is None:
+            return await self._receive_chunked(buffer)
+        while len(buffer) < length:
+            self._hold(len(buffer))
+            await self._receive_more()
+        self._hold(length)
+        body = bytes(buffer[:length])
+        del buffer[:length]
+        return body
+
+    async def _receive_chunked(self, buffer: bytearray) -> bytes:
+        chunked = Chunked()
+        while True:
+            has_more = chunked.feed(buffer)
+            if len(chunked.body) > self._limit:
+                raise body_too_large(self._limit)
+            self._hold(len(chunked.body))
+            if chunked.done:
+                return bytes(chunked.body)
+            if has_more:
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._receive_more()
+
+    async def _receive_more(self) -> None:
+        self._came += len(await self._wire.receive_more())
+
+    def _hold(self, size: int) -> None:
+        """Count the received part against the limit of all connections."""
+        try:
+            self._held.hold(size)
+        except LimitReached:
+            raise too_many_bodies() from None

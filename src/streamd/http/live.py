@@ -1,19 +1,18 @@
 """Live readers: which reader waits on which stream, and how changes reach it.
 
 A change is encoded once and written straight to the sockets of all readers at its start, without
-waking a task for each. A reader's own task takes over when its socket would block, when the reader
-lags, and when the stream ends.
+waking a task for each. No reader has one while it waits; it gets one when its socket would block,
+when it lags, and when the stream ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-
-import trio
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Any
 
 from streamd.http.cursors import current_cursor
-from streamd.http.messages import Channel
+from streamd.http.messages import Channel, Parked
 from streamd.http.sse import control_event, data_event, whole_characters
 from streamd.metrics import Metrics
 from streamd.streams.commands import Change
@@ -56,15 +55,20 @@ class Event:
 
 
 class Reader:
-    """A live reader, parked at the tail `at` of a stream until the stream changes."""
+    """A live reader, parked at the tail `at` of a stream until the stream changes: the part of a
+    `Parked` that waits."""
 
-    __slots__ = ("_scope", "at", "news", "stream")
+    __slots__ = ("_wake", "at", "deadline", "news", "stream")
 
     def __init__(self, stream: LiveStream, at: Position) -> None:
         self.stream = stream
         self.at = at
         self.news = False
-        self._scope: trio.CancelScope | None = None
+        self.deadline = inf
+        self._wake: Callable[[Any], None] | None = None
+
+    def park(self, wake: Callable[[Parked], None]) -> None:
+        self._wake = wake
 
     def deliver(self, event: Event) -> bool:
         """Deliver a change. Returns whether the reader stays parked.
@@ -79,18 +83,8 @@ class Reader:
 
     def wake(self) -> None:
         self.news = True
-        if self._scope is not None:
-            self._scope.cancel()
-
-    async def park(self, channel: Channel, deadline: float) -> bool:
-        """Wait for a change until `deadline`. Returns False if the client disconnects first."""
-        assert self._scope is None, "one task parks a reader"
-        self.news = False
-        with trio.CancelScope(deadline=deadline) as self._scope:
-            await channel.wait_disconnected()
-        gone = not self._scope.cancelled_caught
-        self._scope = None
-        return not gone
+        if self._wake is not None:
+            self._wake(self)
 
 
 class SseReader(Reader):
@@ -103,11 +97,10 @@ class SseReader(Reader):
 
     __slots__ = ("channel", "cursor", "finished", "held")
 
-    def __init__(
-        self, stream: LiveStream, channel: Channel, at: Position, cursor: int, held: bytes
-    ) -> None:
+    channel: Channel
+
+    def __init__(self, stream: LiveStream, at: Position, cursor: int, held: bytes) -> None:
         super().__init__(stream, at)
-        self.channel = channel
         self.cursor = cursor
         self.held = held
         self.finished = False
@@ -123,7 +116,7 @@ class SseReader(Reader):
         self.finished = event.closed
         if sent and not self.finished:
             return True
-        # Its own task must write the rest now, not at the next heartbeat.
+        # A task must write the rest now, not at the next heartbeat.
         self.wake()
         return False
 
@@ -152,19 +145,18 @@ class Hub:
             "mode", "live_readers", "Live responses under way.", lambda: self.reading_now
         )
 
-    @contextmanager
-    def reading(self, mode: str) -> Iterator[None]:
-        """Count a live response while it is under way."""
+    def begin(self, mode: str) -> None:
+        """Count a live response, which must `end`."""
         self.reading_now[mode] += 1
-        try:
-            yield
-        finally:
-            self.reading_now[mode] -= 1
-            assert self.reading_now[mode] >= 0, "a response ends once"
+
+    def end(self, mode: str) -> None:
+        self.reading_now[mode] -= 1
+        assert self.reading_now[mode] >= 0, "a response ends once"
 
     def add(self, reader: Reader) -> None:
-        """Publish changes to `reader` too. It must `park` without awaiting in between, or it would
-        miss the changes made in that time."""
+        """Publish changes to `reader` too. It must be parked before anything waits, or it would
+        not be woken by the changes made in that time."""
+        reader.news = False
         self._readers.setdefault(reader.stream, set()).add(reader)
 
     def remove(self, reader: Reader) -> None:

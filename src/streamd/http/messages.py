@@ -162,15 +162,44 @@ class Response:
         return PRIVATE_HEAD if self.private else COMMON_HEAD
 
 
+class Parked(Protocol):
+    """A request that waits for something other than its client, and needs no task meanwhile.
+
+    An adapter that gets one must `park` it before it waits for anything. Then it either goes on
+    with it, once `wake` was called or at `deadline` (by Trio's clock), or `abandon`s it.
+    """
+
+    @property
+    def deadline(self) -> float: ...
+
+    def park(self, wake: Callable[[Parked], None]) -> None:
+        """Call `wake` with this request when it can go on. `wake` must return at once."""
+        ...
+
+    def resume(self) -> Response | Parked | None:
+        """Go on without waiting: the response, or what it waits for next. None leaves the request
+        to `go_on`."""
+        ...
+
+    async def go_on(self) -> Response | Parked | None:
+        """Go on: as `resume`, but here None says that the body of a live response is complete.
+        Raises `ClientGone`."""
+        ...
+
+    def abandon(self) -> None:
+        """End the request without an answer: its client has left."""
+        ...
+
+
 class LiveResponse:
     """A response whose body `run` writes.
 
     The adapter frames what `run` sends through its channel (chunked transfer coding on HTTP/1.1,
-    DATA frames on HTTP/2) and ends the body when `run` returns. If `length` is given, the head
-    states it as the body's size in bytes, and `run` sends exactly as much. `run` raises
-    `ClientGone` when the client has left, and also to abort a body that it cannot finish. The
-    adapter calls it before it waits for anything, so `run` certainly releases what the handler
-    holds for it.
+    DATA frames on HTTP/2) and ends the body when `run` returns None; if it returns a `Parked`, that
+    writes the rest. If `length` is given, the head states it as the body's size in bytes, and `run`
+    sends exactly as much. `run` raises `ClientGone` when the client has left, and also to abort a
+    body that it cannot finish. The adapter calls it before it waits for anything, so `run`
+    certainly releases what the handler holds for it.
     """
 
     __slots__ = ("status", "head", "run", "length")
@@ -179,7 +208,7 @@ class LiveResponse:
         self,
         status: int,
         head: bytes,
-        run: Callable[[Channel], Awaitable[None]],
+        run: Callable[[Channel], Awaitable[Parked | None]],
         length: int | None = None,
     ) -> None:
         assert head.endswith(b"\r\n"), "a head is whole lines"
@@ -207,7 +236,7 @@ class Application(Protocol):
         """Whether the handler of a PUT to the raw `path` receives the body in pieces."""
         ...
 
-    def begin(self, request: Request, later: Later) -> Response | Begun:
+    def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
         """Answer `request` without waiting.
 
         Or begin it: `UNDER_WAY` says that `later` will be called once, after the return, with what
@@ -215,8 +244,16 @@ class Application(Protocol):
         """
         ...
 
-    async def handle(self, request: Request) -> Response | LiveResponse:
+    async def handle(self, request: Request) -> Response | LiveResponse | Parked:
         """Answer `request`. A client can cause no exception but `ClientGone`."""
+        ...
+
+    def resume(self, parked: Parked) -> Response | Parked | None:
+        """As `Parked.resume`, of a request that was begun or handled here."""
+        ...
+
+    async def go_on(self, parked: Parked) -> Response | Parked | None:
+        """As `Parked.go_on`. A client can cause no exception but `ClientGone`."""
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from struct import pack
+from typing import cast
 
 import trio
 
@@ -11,7 +12,7 @@ from streamd.http import compression, fields
 from streamd.http.conditions import named_tag
 from streamd.http.fields import PIECE_BYTES, BadRequest, Live, ReadQuery
 from streamd.http.live import Reader
-from streamd.http.messages import Buffer, ClientGone, LiveResponse, Request, Response
+from streamd.http.messages import Buffer, LiveResponse, Parked, Request, Response
 from streamd.http.recent_answers import Key
 from streamd.http.routing import StreamRoute
 from streamd.http.service import NOT_FOUND, TOO_MANY_READERS, Service, offset_gone
@@ -81,8 +82,8 @@ def _metadata(service: Service, request: Request, stream: Stream) -> Response:
     return Response(200, head)
 
 
-def begin_read(service: Service, request: Request, route: StreamRoute) -> Response | None:
-    """GET of records in memory. None leaves it to `read`."""
+def begin_read(service: Service, request: Request, route: StreamRoute) -> Response | Parked | None:
+    """GET of records in memory, and long-poll. None leaves it to `read`."""
     query = fields.read_query(request.query)
     if query.live is Live.SSE or query.record is not None or query.framed:
         return None
@@ -96,21 +97,30 @@ def begin_read(service: Service, request: Request, route: StreamRoute) -> Respon
         return _now(stream)
     at = _start(query, stream)
     if query.live is not None and at == stream.tail:
-        return None
+        service.touch(route, stream)
+        return _wait_at_tail(service, request, route, stream, query)
     key = _repeated(service, request, stream, at, query)
     if key is not None and (known := service.answers.get(key)) is not None:
         return known
+    response = _read_now(service, request, stream, at, query)
+    if response is not None:
+        service.touch(route, stream)
+        if key is not None:
+            service.answers.keep(key, response)
+    return response
+
+
+def _read_now(
+    service: Service, request: Request, stream: Stream, at: Position, query: ReadQuery
+) -> Response | None:
+    """As `_catch_up`, or None if that must wait."""
     try:
         found = service.node.reads.read_now(stream, at, query.max_bytes)
     except (OffsetMismatch, OffsetGone):
         return None
     if found is None or (_may_shrink(stream, found) and compression.asked_for(request)):
         return None
-    service.touch(route, stream)
-    response = _slice(service, request, stream, at, query, found)
-    if key is not None and not _may_shrink(stream, found):
-        service.answers.keep(key, response, found.size)
-    return response
+    return _slice(service, request, stream, at, query, found)
 
 
 def _repeated(
@@ -130,7 +140,9 @@ def _repeated(
     return incarnation, stream.records, stream.size, stream.closed, at, query.max_bytes
 
 
-async def read(service: Service, request: Request, route: StreamRoute) -> Response | LiveResponse:
+async def read(
+    service: Service, request: Request, route: StreamRoute
+) -> Response | LiveResponse | Parked:
     """GET: catch-up, long-poll or SSE, by the query."""
     query = fields.read_query(request.query)
     stream = await service.find(route, local=query.local)
@@ -149,14 +161,22 @@ async def read(service: Service, request: Request, route: StreamRoute) -> Respon
         at = found
     if query.live is Live.SSE:
         return await tail_by_sse(service, request, route, stream, at, query.cursor)
-    if query.live is Live.LONG_POLL:
-        if at == stream.tail and not stream.closed:
-            return await _wait_for_change(service, request, route, stream, at, query)
-        if at == stream.tail:
-            return Response(204, _tail_head(stream.tail, b"") + _CLOSED)
-    elif query.at is None:
+    if query.live is not None and at == stream.tail:
+        return _wait_at_tail(service, request, route, stream, query)
+    if query.live is None and query.at is None:
         return _now(stream)
     return await _catch_up(service, request, stream, at, query)
+
+
+def _wait_at_tail(
+    service: Service, request: Request, route: StreamRoute, stream: Stream, query: ReadQuery
+) -> Response | Parked:
+    """Long-poll at the tail."""
+    if stream.closed:
+        return Response(204, _tail_head(stream.tail, b"") + _CLOSED)
+    if service.hub.full:
+        return TOO_MANY_READERS
+    return _LongPoll(service, request, route, stream, query)
 
 
 def _start(query: ReadQuery, stream: Stream) -> Position:
@@ -289,38 +309,60 @@ def _tail_head(at: Position, cursor: bytes) -> bytes:
     return b"Stream-Next-Offset: %b\r\n%b" % (at.token(), cursor) + _UP_TO_DATE + _NO_STORE
 
 
-async def _wait_for_change(
-    service: Service,
-    request: Request,
-    route: StreamRoute,
-    stream: Stream,
-    at: Position,
-    query: ReadQuery,
-) -> Response:
-    """Long-poll at the tail (section 5.7): wait for records, the close, the deletion or the
+class _LongPoll(Reader):
+    """A long-poll at the tail (section 5.7): waits for records, the close, the deletion or the
     timeout."""
-    wait_ms = service.server.long_poll_timeout_ms
-    if query.timeout_ms is not None:
-        wait_ms = min(wait_ms, query.timeout_ms)
-    if service.hub.full:
-        return TOO_MANY_READERS
-    reader = Reader((service.node.group.group_id, stream.stream_id), at)
-    with service.hub.reading("long-poll"):
-        service.hub.add(reader)
-        try:
-            stayed = await reader.park(request.channel, trio.current_time() + wait_ms / 1000)
-        finally:
-            service.hub.remove(reader)
-    if not stayed:
-        raise ClientGone
-    current = await service.find(route, local=query.local)
-    if isinstance(current, Response):
-        return current
-    if current.stream_id != stream.stream_id:
-        return NOT_FOUND
-    if current.tail != at:
-        return await _catch_up(service, request, current, at, query)
-    if current.closed:
-        return Response(204, _tail_head(at, b"") + _CLOSED)
-    cursor = b"Stream-Cursor: %d\r\n" % service.cursors.next(query.cursor)
-    return Response(204, _tail_head(at, cursor))
+
+    __slots__ = ("_query", "_request", "_route", "_service")
+
+    def __init__(
+        self,
+        service: Service,
+        request: Request,
+        route: StreamRoute,
+        stream: Stream,
+        query: ReadQuery,
+    ) -> None:
+        super().__init__((service.node.group.group_id, stream.stream_id), stream.tail)
+        self._service = service
+        self._request = request
+        self._route = route
+        self._query = query
+        wait_ms = service.server.long_poll_timeout_ms
+        if query.timeout_ms is not None:
+            wait_ms = min(wait_ms, query.timeout_ms)
+        self.deadline = trio.current_time() + wait_ms / 1000
+        service.hub.begin("long-poll")
+        service.hub.add(self)
+
+    def resume(self) -> Response | None:
+        self.abandon()
+        current = self._service.find_now(self._route, local=self._query.local)
+        if current is None:
+            return None
+        return self._without_records(current) or _read_now(
+            self._service, self._request, cast("Stream", current), self.at, self._query
+        )
+
+    async def go_on(self) -> Response:
+        current = await self._service.find(self._route, local=self._query.local)
+        return self._without_records(current) or await _catch_up(
+            self._service, self._request, cast("Stream", current), self.at, self._query
+        )
+
+    def abandon(self) -> None:
+        self._service.hub.remove(self)
+        self._service.hub.end("long-poll")
+
+    def _without_records(self, current: Stream | Response) -> Response | None:
+        """The answer if there are no records to be read."""
+        if isinstance(current, Response):
+            return current
+        if current.stream_id != self.stream[1]:
+            return NOT_FOUND
+        if current.tail != self.at:
+            return None
+        if current.closed:
+            return Response(204, _tail_head(self.at, b"") + _CLOSED)
+        cursor = b"Stream-Cursor: %d\r\n" % self._service.cursors.next(self._query.cursor)
+        return Response(204, _tail_head(self.at, cursor))

@@ -31,12 +31,13 @@ class RecentAnswers:
     def get(self, key: Key) -> Response | None:
         return self._answers.get(key)
 
-    def keep(self, key: Key, answer: Response, size: int) -> None:
-        """Keep an answer with a body of that size in bytes, if it is small."""
+    def keep(self, key: Key, answer: Response) -> None:
+        """Keep an answer, if it is small."""
+        parts, size = body_parts(answer.body)
         if size > MAX_BODY_BYTES:
             return
         if len(self._answers) >= MAX_ANSWERS:
             self._answers.clear()
         # A copy: a slice would keep the whole chunk in memory that it was cut from.
-        body = b"".join(body_parts(answer.body)[0])
+        body = b"".join(parts)
         self._answers[key] = Response(answer.status, answer.head, body)

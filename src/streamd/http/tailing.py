@@ -11,8 +11,8 @@ from streamd.http.live import SseReader
 from streamd.http.messages import (
     Buffer,
     Channel,
-    ClientGone,
     LiveResponse,
+    Parked,
     Request,
     Response,
 )
@@ -68,8 +68,10 @@ async def tail_by_sse(
     return LiveResponse(200, _HEAD if is_text(stream.content_type) else _HEAD + _BASE64, tail.run)
 
 
-class _SseTail:
-    """One SSE response: alternates between catching up by reads and parking in the hub."""
+class _SseTail(SseReader):
+    """One SSE response: alternates between catching up by reads and being parked in the hub."""
+
+    __slots__ = ("_client", "_ends_at", "_route", "_seen", "_service", "_told_tail")
 
     def __init__(
         self,
@@ -81,97 +83,100 @@ class _SseTail:
         held: bytes,
         echoed_cursor: int | None,
     ) -> None:
+        stream = service.node.group.group_id, stream_id
+        super().__init__(stream, at, service.cursors.next(echoed_cursor), held)
         self._service = service
         self._client = client
         self._route = route
-        self._stream_id = stream_id
-        self._at = at
-        self._held = held
-        self._cursor = service.cursors.next(echoed_cursor)
+        self._ends_at = trio.current_time() + service.server.sse_lifetime_ms / 1000
+        self._seen = at
         self._told_tail = False
-        self._finished = False
 
-    async def run(self, channel: Channel) -> None:
-        """Write events until the stream ends, the client leaves or the lifetime is over."""
-        server = self._service.server
-        ends_at = trio.current_time() + server.sse_lifetime_ms / 1000
-        heartbeat_s = server.sse_heartbeat_ms / 1000
-        hub = self._service.hub
-        with hub.reading("sse"):
-            while trio.current_time() < ends_at and not hub.draining:
-                if not await self._catch_up(channel):
-                    return
-                deadline = min(ends_at, trio.current_time() + heartbeat_s)
-                if not await self._park(channel, deadline):
-                    await channel.send(HEARTBEAT)
-                if self._finished:
-                    return
+    async def run(self, channel: Channel) -> Parked | None:
+        """Write events until there are no more for now."""
+        self.channel = channel
+        self._service.hub.begin("sse")
+        return await self.go_on()
 
-    async def _catch_up(self, channel: Channel) -> bool:
+    async def go_on(self) -> Parked | None:
+        """Write what the hub left to a task. Returns None when the stream ends or the lifetime is
+        over."""
+        is_parked = False
+        try:
+            await self.channel.flush()
+            is_over = self.finished or self._service.hub.draining
+            if not is_over and trio.current_time() < self._ends_at and await self._catch_up():
+                self._service.hub.add(self)
+                is_parked = True
+                return self._until_heartbeat()
+            return None
+        finally:
+            if not is_parked:
+                self._service.hub.end("sse")
+
+    def resume(self) -> Parked | None:
+        """If only time has passed, send a heartbeat unless there were events."""
+        is_current = not self.news and trio.current_time() < self._ends_at
+        if is_current and (self.at != self._seen or self.channel.try_send(HEARTBEAT)):
+            return self._until_heartbeat()
+        self._service.hub.remove(self)
+        return None
+
+    def abandon(self) -> None:
+        self._service.hub.remove(self)
+        self._service.hub.end("sse")
+
+    def _until_heartbeat(self) -> Parked:
+        heartbeat_s = self._service.server.sse_heartbeat_ms / 1000
+        self.deadline = min(self._ends_at, trio.current_time() + heartbeat_s)
+        self._seen = self.at
+        return self
+
+    async def _catch_up(self) -> bool:
         """Send everything up to the tail. Returns False if there will never be more."""
         while True:
             stream = await self._service.node.reads.stream(self._route.key)
-            if stream is None or stream.stream_id != self._stream_id or stream.deleted:
+            if stream is None or stream.stream_id != self.stream[1] or stream.deleted:
                 return False
-            if self._told_tail and self._at == stream.tail and not stream.closed:
+            if self._told_tail and self.at == stream.tail and not stream.closed:
                 return True
             try:
-                found = await self._service.node.reads.read(stream, self._at, _EVENT_BYTES)
+                found = await self._service.node.reads.read(stream, self.at, _EVENT_BYTES)
             except (OffsetMismatch, OffsetGone, ColdError):
                 return False  # The client learns why when it reconnects.
             up_to_date = found.end == stream.tail
             # Otherwise this loop would send nothing for ever.
-            assert found.end > self._at or up_to_date, "a read before the tail finds records"
-            self._at = found.end
+            assert found.end > self.at or up_to_date, "a read before the tail finds records"
+            self.at = found.end
             closed = up_to_date and stream.closed
             control = control_event(
                 found.end, self._current_cursor(), up_to_date=up_to_date, closed=closed
             )
             self._told_tail = up_to_date
-            parts, self._held = whole_characters(
-                stream.content_type, self._held, found.parts, last=closed
+            parts, self.held = whole_characters(
+                stream.content_type, self.held, found.parts, last=closed
             )
             if found.size > _EVENT_BYTES:
-                if not await self._send_large(channel, stream.content_type, parts, control):
+                if not await self._send_large(stream.content_type, parts, control):
                     return False
             else:
                 event = data_event(stream.content_type, parts) if parts else b""
-                await channel.send(event + control)
+                await self.channel.send(event + control)
             if closed:
                 return False
 
-    async def _send_large(
-        self, channel: Channel, content_type: str, parts: Sequence[Buffer], control: bytes
-    ) -> bool:
+    async def _send_large(self, content_type: str, parts: Sequence[Buffer], control: bytes) -> bool:
         """Send an event a piece at a time. Returns False when too much is being sent already."""
         try:
             with self._service.outgoing.holding(parts, sum(map(len, parts)), self._client):
                 for piece in data_event_pieces(content_type, parts):
-                    await channel.send(piece)
+                    await self.channel.send(piece)
                     # The socket may not have made this task wait.
                     await trio.lowlevel.checkpoint()
         except OutgoingFull:
             return False  # The client may continue from the last event when it reconnects.
-        await channel.send(control)
+        await self.channel.send(control)
         return True
 
-    async def _park(self, channel: Channel, deadline: float) -> bool:
-        """Wait at the tail, served by the hub. Returns False when only time has passed."""
-        hub = self._service.hub
-        stream = self._service.node.group.group_id, self._stream_id
-        reader = SseReader(stream, channel, self._at, self._cursor, self._held)
-        hub.add(reader)
-        try:
-            stayed = await reader.park(channel, deadline)
-        finally:
-            hub.remove(reader)
-        if not stayed:
-            raise ClientGone
-        heard = reader.at != self._at
-        self._at, self._held = reader.at, reader.held
-        self._finished = reader.finished
-        await channel.flush()
-        return heard or reader.news
-
     def _current_cursor(self) -> int:
-        return max(self._cursor, self._service.cursors.next(None))
+        return max(self.cursor, self._service.cursors.next(None))
