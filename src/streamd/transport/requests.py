@@ -101,7 +101,8 @@ class Asking:
         call = _Call()
         with trio.move_on_after(max(0.0, timeout_s)):
             deadline = trio.current_effective_deadline()
-            async with self._slots:
+            await self._take_slot()
+            try:
                 if not self._connected:
                     raise NotSent("the peer is not connected")
                 left_ms = (deadline - trio.current_time()) * 1000
@@ -110,7 +111,18 @@ class Asking:
                 await self._exchange(
                     call, Request(group_id, self._asked, kind, max(1, timeout_ms), payload)
                 )
+            finally:
+                self._slots.release()
         return call.result(call.lost or f"no answer within {timeout_s:g} s")
+
+    async def _take_slot(self) -> None:
+        """Wait for the request's turn, but not for a pass of Trio's loop if that is now: a client
+        waits for what a request carries."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            self._slots.acquire_nowait()
+        except trio.WouldBlock:
+            await self._slots.acquire()
 
     async def _exchange(self, call: _Call, request: Request) -> None:
         assert self._connected, "a request waits only while it can be sent"
