@@ -7,7 +7,7 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
@@ -70,6 +70,40 @@ async def test_calls_in_a_thread_of_their_own_run_one_at_a_time_in_order() -> No
         assert made == [*range(20)]
         assert threads.isdisjoint({threading.get_ident()})
         assert len(threads) == 1
+
+
+async def test_a_begun_call_runs_before_anybody_waits_for_its_end() -> None:
+    ran = threading.Event()
+    async with own_thread() as in_thread:
+        ended = in_thread.begin(ran.set)
+        assert ran.wait(60)
+        await ended()
+
+
+async def test_a_call_begun_while_another_is_under_way_waits_for_its_turn() -> None:
+    may_end = threading.Event()
+    async with own_thread() as in_thread:
+        first = in_thread.begin(may_end.wait, 60)
+        second = in_thread.begin(str, "second")
+        results: list[object] = []
+
+        async def note(end: Callable[[], Awaitable[object]]) -> None:
+            results.append(await end())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(note, second)
+            nursery.start_soon(note, first)
+            await trio.testing.wait_all_tasks_blocked()
+            assert results == []
+            may_end.set()
+        assert results == [True, "second"]
+
+
+async def test_the_thread_ends_with_its_context_although_nobody_waited_for_a_call() -> None:
+    made: list[str] = []
+    async with own_thread() as in_thread:
+        in_thread.begin(made.append, "begun")
+    assert made == ["begun"]
 
 
 async def test_an_error_in_a_thread_of_its_own_reaches_the_caller() -> None:

@@ -29,6 +29,7 @@ import trio
 from msgspec.structs import replace
 
 from streamd.blocking import (
+    OneThread,
     OpenThread,
     RunBlocking,
     in_thread,
@@ -141,7 +142,7 @@ class App:
         self.metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
         return door
 
-    def _build(self, cold: AsyncObjectStore | None, in_log_thread: RunBlocking) -> None:
+    def _build(self, cold: AsyncObjectStore | None, in_log_thread: OneThread) -> None:
         """Blocks for a read or two."""
         config, environment = self.config, self._environment
         self.node = Node(

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from queue import SimpleQueue
 from sys import byteorder
 from typing import Any, Protocol, TypeVar, TypeVarTuple
@@ -43,10 +44,22 @@ class RunBlocking(Protocol):
     ) -> T: ...
 
 
+class OneThread(RunBlocking, Protocol):
+    """`RunBlocking` in one thread, a call at a time; a `limiter` is not looked at."""
+
+    def begin(self, call: Callable[[*Args], T], *args: *Args) -> Callable[[], Awaitable[T]]:
+        """Begin a call at once if no other is under way. Returns what waits for its end, which must
+        be called before the next call can begin.
+
+        A task that is woken for the call would begin it a pass of Trio's loop later.
+        """
+        ...
+
+
 # What an eventfd is increased by.
 _ONE = (1).to_bytes(8, byteorder)
 
-OpenThread = Callable[[], AbstractAsyncContextManager[RunBlocking]]
+OpenThread = Callable[[], AbstractAsyncContextManager[OneThread]]
 
 
 async def in_thread(
@@ -69,10 +82,10 @@ async def in_thread_or_left(
 
 
 @asynccontextmanager
-async def own_thread() -> AsyncIterator[RunBlocking]:
-    """`RunBlocking` in a thread of its own, a call at a time, in the order in which they were made.
+async def own_thread() -> AsyncIterator[OneThread]:
+    """`OneThread` in a thread of its own, in the order in which the calls were made.
 
-    A `limiter` is not looked at. All calls must have ended when the context does.
+    All calls must have ended when the context does.
     """
     thread = _OwnThread()
     try:
@@ -86,7 +99,7 @@ class _OwnThread:
     does for a socket: Trio's own way takes a lock, a callback and another task."""
 
     def __init__(self) -> None:
-        self._free = trio.Lock()
+        self._free = trio.Semaphore(1)
         self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._outcomes: SimpleQueue[outcome.Outcome[Any]] = SimpleQueue()
         self._ended = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -100,17 +113,29 @@ class _OwnThread:
         limiter: trio.CapacityLimiter | None = None,
     ) -> T:
         await trio.lowlevel.checkpoint_if_cancelled()
+        return await self.begin(call, *args)()
+
+    def begin(self, call: Callable[[*Args], T], *args: *Args) -> Callable[[], Awaitable[T]]:
         try:
             self._free.acquire_nowait()
         except trio.WouldBlock:
-            await self._free.acquire()
+            return partial(self._in_turn, lambda: call(*args))
+        self._calls.put(lambda: call(*args))
+        return self._end
+
+    async def _in_turn(self, call: Callable[[], Any]) -> Any:
+        await self._free.acquire()
+        self._calls.put(call)
+        return await self._end()
+
+    async def _end(self) -> Any:
+        """Wait for the call under way."""
         try:
-            self._calls.put(lambda: call(*args))
             # Not for the outcome, which is there a moment before the descriptor tells of it.
             with trio.CancelScope(shield=True):
                 await trio.lowlevel.wait_readable(self._ended)
             os.eventfd_read(self._ended)
-            result: outcome.Outcome[T] = self._outcomes.get_nowait()
+            result = self._outcomes.get_nowait()
         finally:
             self._free.release()
         return result.unwrap()

@@ -14,7 +14,7 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from streamd.app import App, Environment
-from streamd.blocking import RunBlocking
+from streamd.blocking import OneThread
 from streamd.cluster.cluster import Cluster
 from streamd.config import ClusterConfig, ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
@@ -69,7 +69,7 @@ class _App(App):
 
     call_now: Callable[..., bool | None]
 
-    def _build(self, cold: AsyncObjectStore | None, in_log_thread: RunBlocking) -> None:
+    def _build(self, cold: AsyncObjectStore | None, in_log_thread: OneThread) -> None:
         def build() -> bool:
             super(_App, self)._build(cold, in_log_thread)
             return True

@@ -20,7 +20,7 @@ from streamd.group.group import Group
 from streamd.group.packages import OwnPackage, OwnPackages
 from streamd.group.proposals import OutcomeUnknown, Unavailable, fail_all
 from streamd.group.state_flusher import StateFlusher
-from streamd.group.writer import Writer
+from streamd.group.writer import Job, Writer
 from streamd.raft.chain import ChainPosition
 from streamd.raft.core import Ready
 from streamd.raft.messages import Entry, HardState
@@ -96,14 +96,14 @@ def the_journal_is_overwritten_before_leveldb_has_what_it_held(patch: pytest.Mon
 
 @bug(Focus({Faults.crash: 1}))
 def acknowledgements_leave_before_the_write(patch: pytest.MonkeyPatch) -> None:
-    real = Writer._store_ready
+    real = Writer._begin_store
 
-    async def store_ready(self: Writer, ready: Ready) -> None:
+    def begin_store(self: Writer, ready: Ready) -> Job:
         self._peers.send(ready.messages_after_store)
         ready.messages_after_store = []
-        await real(self, ready)
+        return real(self, ready)
 
-    patch.setattr(Writer, "_store_ready", store_ready)
+    patch.setattr(Writer, "_begin_store", begin_store)
 
 
 @bug(Focus({Faults.crash: 1}))

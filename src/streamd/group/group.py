@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 import trio
 
-from streamd.blocking import RunBlocking
+from streamd.blocking import OneThread, RunBlocking
 from streamd.codec import Batch, encode_batch
 from streamd.group.admission import PROPOSE_TIMEOUT_S, Admission
 from streamd.group.applying import Applier
@@ -62,7 +62,7 @@ class Group:
         data_dir: DataDir,
         *,
         run_blocking: RunBlocking,
-        in_log_thread: RunBlocking,
+        in_log_thread: OneThread,
         clock_ms: Callable[[], int],
         metrics: Metrics,
         listener: ChangeListener,
@@ -413,6 +413,7 @@ class Group:
             self._peers.send(ready.messages)
         if ready.must_store:
             self._writer.store(ready)
+            self._writer.start_next()  # Before the answers to the entry before it.
         for entry in ready.committed:
             self._applier.apply(entry)
             self._core.applied(entry.index)

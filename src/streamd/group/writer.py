@@ -8,7 +8,7 @@ from functools import partial
 
 import trio
 
-from streamd.blocking import RunBlocking
+from streamd.blocking import OneThread
 from streamd.group.applying import Applier
 from streamd.group.peers import Peers
 from streamd.group.proposals import OutcomeUnknown
@@ -45,7 +45,7 @@ class Writer:
         flusher: StateFlusher,
         peers: Peers,
         *,
-        in_log_thread: RunBlocking,
+        in_log_thread: OneThread,
         metrics: Metrics,
         job_ended: Callable[[], None],
         state_replaced: Callable[[], None],
@@ -111,25 +111,33 @@ class Writer:
             self._job_ended()
 
     def _next_job(self) -> Job | None:
+        """A job whose work in the log's thread has begun, if that is free."""
         if self._unwritten:
             self._is_storing = True
-            return partial(self._store_ready, self._unwritten.popleft())
+            return self._begin_store(self._unwritten.popleft())
         if self._installing is not None:
             return partial(self._install, self._installing)
         duty = self._flusher.next_duty()
         if duty is None and self._log.lost_below is not None and self._core.may_vote:
             duty = self._log.note_regained
-        return None if duty is None else partial(self._in_log_thread, duty)
+        return None if duty is None else self._in_log_thread.begin(duty)
 
-    async def _store_ready(self, ready: Ready) -> None:
-        """Store a `Ready` with one synced write, and load the rows that applying it will need.
-
-        Only then may the messages that confirm it leave (thesis 3.8).
-        """
+    def _begin_store(self, ready: Ready) -> Job:
+        """Store a `Ready` with one synced write, and load the rows that applying it will need."""
         wanted = self._applier.rows_wanted(ready.entries)
-        flushes = self._state.flushes
-        started = trio.current_time()
-        rows = await self._in_log_thread(self._store_blocking, ready, wanted)
+        stored = self._in_log_thread.begin(self._store_blocking, ready, wanted)
+        return partial(self._end_store, ready, stored, self._state.flushes, trio.current_time())
+
+    async def _end_store(
+        self,
+        ready: Ready,
+        stored: Callable[[], Awaitable[dict[bytes, bytes | None]]],
+        flushes: int,
+        started: float,
+    ) -> None:
+        """Wait until a `Ready` is stored. Only then may the messages that confirm it leave (thesis
+        3.8)."""
+        rows = await stored()
         self._metrics.fsync_latency.observe(trio.current_time() - started)
         # A flush that ended meanwhile may have stored a newer row and evicted it from memory; a row
         # read before that must not replace it.

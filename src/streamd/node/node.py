@@ -13,7 +13,7 @@ from streamd.backup.archive import Archive
 from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
 from streamd.backup.merging import Merger
 from streamd.backup.scrub import Scrubber
-from streamd.blocking import RunBlocking
+from streamd.blocking import OneThread, RunBlocking
 from streamd.cluster.administration import Administration
 from streamd.cluster.cluster import Cluster
 from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
@@ -51,7 +51,7 @@ class Node:
         stores: Stores,
         *,
         run_blocking: RunBlocking,
-        in_log_thread: RunBlocking,
+        in_log_thread: OneThread,
         clock_ms: Callable[[], int],
         random: Random,
         listener: ChangeListener,
