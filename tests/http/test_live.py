@@ -32,7 +32,7 @@ async def test_a_stream_of_another_group_with_the_same_id_wakes_no_reader() -> N
     hub.add(other)
     change = Change(Stream(7, Settings("text/plain"), "text/plain", 0, 0, 0), START)
     change.ended = True
-    hub.publish(1, {7: change})
+    await hub.publish(1, {7: change})
     assert (reader.news, other.news) == (False, True)
     hub.start_over(1)
     assert hub.present

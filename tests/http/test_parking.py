@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
@@ -177,6 +178,63 @@ async def test_many_are_woken_a_few_in_each_turn(
         trio.lowlevel.remove_instrument(turns)
     ended = [before - after for before, after in pairwise(answered)]
     assert 0 < max(ended) <= 4
+
+
+async def test_a_change_reaches_a_few_readers_in_each_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamd.http.live.READERS_PER_TURN", 4)
+    async with waiting(tmp_path, b"sse", MANY) as (server, writer, clients):
+        sent: list[int] = []
+
+        class Turns(trio.abc.Instrument):
+            def before_io_wait(self, timeout: float) -> None:
+                sent.append(server.node.metrics.bytes_out)
+
+        turns = Turns()
+        trio.lowlevel.add_instrument(turns)
+        await append(writer)
+        for client in clients:
+            event = await client.read_chunk()
+            assert b"data:news\n" in event
+        trio.lowlevel.remove_instrument(turns)
+    grew = [after - before for before, after in pairwise(sent)]
+    assert sum(grew) >= MANY * len(event)
+    assert max(grew) < 8 * len(event), "four events, or the writer's answer"
+
+
+async def test_readers_that_come_meanwhile_miss_nothing_and_get_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamd.http.live.READERS_PER_TURN", 2)
+    numbers = b"".join(b"<%03d>" % number for number in range(100))
+
+    async def write(writer: RawClient, stream: bytes) -> None:
+        head = b"POST /v1/stream/%b HTTP/1.1\r\n%bContent-Length: 5\r\n\r\n" % (stream, HEAD)
+        for place in range(0, len(numbers), 5):
+            await writer.send(head + numbers[place : place + 5])
+            assert (await writer.read_response()).status == 204
+
+    async def follow(server: Serving, stream: bytes, after: int) -> None:
+        await until(lambda: server.node.metrics.requests.get(("stream", "POST", 204), 0) >= after)
+        async with server.connect() as client:
+            await client.send((LIVE % b"sse").replace(b"/s?offset=now", b"/%b?offset=-1" % stream))
+            await client.read_head()
+            body = await client.read_through(numbers[-5:])
+        assert b"".join(re.findall(rb"data:(<.*)\n", body)) == numbers
+
+    async with serving(tmp_path) as server, AsyncExitStack() as stack:
+        writers = {}
+        for stream in (b"s", b"t"):
+            writers[stream] = await stack.enter_async_context(server.connect())
+            await writers[stream].send(CREATE.replace(b"/s ", b"/%b " % stream))
+            assert (await writers[stream].read_response()).status == 201
+        async with trio.open_nursery() as nursery:
+            for number in range(40):
+                nursery.start_soon(follow, server, (b"s", b"t")[number % 2], number * 3)
+            await until(lambda: server.hub.present)
+            for stream, writer in writers.items():
+                nursery.start_soon(write, writer, stream)
 
 
 class Fault(Exception):

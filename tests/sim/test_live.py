@@ -67,6 +67,12 @@ class Tail:
 
     # -- the channel --------------------------------------------------------------------------
 
+    def piece(self, data: bytes) -> None:
+        return None
+
+    def keep(self, rest: bytes) -> None:
+        self._left += rest
+
     def try_send(self, data: bytes) -> bool:
         assert not self._left, "the rest of an event has to be written first"
         taken = self._random.choice((0, len(data) // 2, len(data)))

@@ -51,7 +51,7 @@ class Witness(Hub):
         super().__init__(wall_clock_ms, 1)
         self.told: list[dict[int, Change]] = []
 
-    def publish(self, group_id: int, changes: dict[int, Change]) -> None:
+    async def publish(self, group_id: int, changes: dict[int, Change]) -> None:
         self.told.append(changes)
 
     def start_over(self, group_id: int) -> None:

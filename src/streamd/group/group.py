@@ -489,4 +489,4 @@ class Group:
             while not self.machine.changes:
                 await self._changes_made.park()
             await trio.lowlevel.checkpoint()
-            self._listener.publish(self.group_id, self.machine.take_changes())
+            await self._listener.publish(self.group_id, self.machine.take_changes())

@@ -17,9 +17,9 @@ class ChangeListener(Protocol):
     def present(self) -> bool:
         """Whether there are listeners; otherwise changes are not collected."""
 
-    def publish(self, group_id: int, changes: dict[int, Change]) -> None:
-        """Take the changes of a group's streams since the last call, by stream id. Must not
-        block."""
+    async def publish(self, group_id: int, changes: dict[int, Change]) -> None:
+        """Take the changes of a group's streams since the last call, by stream id. Those made
+        meanwhile come with the next call."""
 
     def start_over(self, group_id: int) -> None:
         """Read everything of a group again: its state was replaced as a whole."""

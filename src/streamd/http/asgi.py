@@ -231,6 +231,12 @@ class AsgiChannel:
         await self.flush()
         await self._pass({"type": "http.response.body", "body": b"", "more_body": False})
 
+    def piece(self, data: bytes) -> None:
+        return None
+
+    def keep(self, rest: bytes) -> None:
+        self._left += rest
+
     def try_send(self, data: bytes) -> bool:
         self._left += data
         return False

@@ -54,6 +54,15 @@ class WireChannel:
         self._door.metrics.bytes_out += len(framed)
         return framed
 
+    def piece(self, data: bytes) -> tuple[int, bytes] | None:
+        descriptor = self._transport.descriptor
+        if self._left or descriptor is None:
+            return None
+        return descriptor, self._framed(data)
+
+    def keep(self, rest: bytes) -> None:
+        self._left = rest
+
     def try_send(self, data: bytes) -> bool:
         framed = self._framed(data)
         if self._left:

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any
 
+import trio
+
+from streamd.http.batch_io import send_each
 from streamd.http.cursors import current_cursor
 from streamd.http.messages import Channel, Parked
 from streamd.http.sse import control_event, data_event, whole_characters
@@ -21,6 +24,9 @@ from streamd.streams.offsets import Position
 # A group's id, and a stream's id within that group.
 LiveStream = tuple[int, int]
 
+# What takes the kernel two or three milliseconds, if each of their sockets takes an event.
+READERS_PER_TURN = 256
+
 # A larger change is not encoded for all: each reader reads it by itself, a piece at a time.
 MAX_DIRECT_BYTES = 64 * 1024
 
@@ -28,14 +34,28 @@ MAX_DIRECT_BYTES = 64 * 1024
 class Event:
     """A change as its readers get it, encoded once for all that get the same bytes."""
 
-    __slots__ = ("_by_cursor", "_by_held", "_change", "_cursor", "closed", "start", "tail")
+    __slots__ = (
+        "_by_cursor",
+        "_by_held",
+        "_content_type",
+        "_cursor",
+        "_parts",
+        "closed",
+        "ended",
+        "is_large",
+        "start",
+        "tail",
+    )
 
     def __init__(self, change: Change, cursor: int) -> None:
-        """`cursor` is the current one."""
+        """`cursor` is the current one. Later changes of the stream do not change the event."""
         self.start = change.start
         self.tail = change.stream.tail
         self.closed = change.stream.closed
-        self._change = change
+        self.ended = change.ended
+        self.is_large = change.size > MAX_DIRECT_BYTES
+        self._content_type = change.stream.content_type
+        self._parts = change.parts
         self._cursor = cursor
         self._by_held: dict[bytes, tuple[bytes, bytes]] = {}
         self._by_cursor: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}
@@ -47,11 +67,16 @@ class Event:
         known = self._by_cursor.get((cursor, held))
         if known is None:
             if held not in self._by_held:
-                self._by_held[held] = _data_event(self._change, held)
+                self._by_held[held] = self._data_event(held)
             data, kept = self._by_held[held]
             control = control_event(self.tail, cursor, up_to_date=True, closed=self.closed)
             known = self._by_cursor[cursor, held] = data + control, kept
         return known
+
+    def _data_event(self, held: bytes) -> tuple[bytes, bytes]:
+        """The data event after the bytes `held` back, and the bytes held back next."""
+        parts, kept = whole_characters(self._content_type, held, self._parts, last=self.closed)
+        return data_event(self._content_type, parts) if parts else b"", kept
 
 
 class Reader:
@@ -70,13 +95,13 @@ class Reader:
     def park(self, wake: Callable[[Parked], None]) -> None:
         self._wake = wake
 
-    def deliver(self, event: Event) -> bool:
-        """Deliver a change. Returns whether the reader stays parked.
+    def deliver(self, event: Event, mailing: Mailing) -> bool:
+        """Deliver a change, or wake the reader to read it. Returns whether it stays parked.
 
         Changes are published a little after they were made: a reader that has parked in between
         has read this one already.
         """
-        if self.at == event.tail and not event.closed:
+        if self.at >= event.tail and not (event.closed or event.ended):
             return True
         self.wake()
         return False
@@ -105,20 +130,48 @@ class SseReader(Reader):
         self.held = held
         self.finished = False
 
-    def deliver(self, event: Event) -> bool:
+    def deliver(self, event: Event, mailing: Mailing) -> bool:
         """Write the change's event, if the reader is at its start."""
-        if self.at != event.start:
-            return super().deliver(event)
+        if self.at != event.start or event.is_large or event.ended:
+            return super().deliver(event, mailing)
         data, self.held = event.encoded(self.cursor, self.held)
-        sent = self.channel.try_send(data)
         assert self.at <= event.tail, "events never go back"
         self.at = event.tail
         self.finished = event.closed
+        sent = mailing.add(self, data) or self.channel.try_send(data)
         if sent and not self.finished:
             return True
         # A task must write the rest now, not at the next heartbeat.
         self.wake()
         return False
+
+
+class Mailing:
+    """Events for many readers, written to their sockets by one call."""
+
+    def __init__(self) -> None:
+        self._readers: list[SseReader] = []
+        self._descriptors: list[int] = []
+        self._pieces: list[bytes] = []
+
+    def add(self, reader: SseReader, data: bytes) -> bool:
+        """Take `data` for a reader, unless its channel must write it by itself."""
+        piece = reader.channel.piece(data)
+        if piece is None:
+            return False
+        self._readers.append(reader)
+        self._descriptors.append(piece[0])
+        self._pieces.append(piece[1])
+        return True
+
+    def send(self) -> list[SseReader]:
+        """Write all. Returns the readers whose sockets did not take all of theirs."""
+        slow = []
+        for place, taken in send_each(self._descriptors, self._pieces):
+            reader = self._readers[place]
+            reader.channel.keep(self._pieces[place][taken:])
+            slow.append(reader)
+        return slow
 
 
 class Hub:
@@ -171,23 +224,34 @@ class Hub:
         """Whether any reader is parked."""
         return bool(self._readers)
 
-    def publish(self, group_id: int, changes: dict[int, Change]) -> None:
-        """Deliver changes, by stream id, to the readers of these streams."""
-        for stream_id, change in changes.items():
-            readers = self._readers.get((group_id, stream_id))
-            if readers is None:
-                continue
-            event = Event(change, current_cursor(self._clock_ms()))
-            if change.ended:
-                leaving = list(readers)
-                for reader in leaving:
-                    reader.wake()
-            elif change.size > MAX_DIRECT_BYTES:
-                leaving = [reader for reader in readers if not Reader.deliver(reader, event)]
-            else:
-                leaving = [reader for reader in readers if not reader.deliver(event)]
-            for reader in leaving:
-                self.remove(reader)
+    async def publish(self, group_id: int, changes: dict[int, Change]) -> None:
+        """Deliver changes, by stream id, to the readers of these streams, a portion of them in
+        each turn of the loop."""
+        cursor = current_cursor(self._clock_ms())
+        due = [
+            (Event(change, cursor), readers, list(readers))
+            for stream_id, change in changes.items()
+            if (readers := self._readers.get((group_id, stream_id))) is not None
+        ]
+        left = READERS_PER_TURN
+        for event, readers, told in due:
+            while told:
+                if not left:
+                    await trio.lowlevel.checkpoint()
+                    left = READERS_PER_TURN
+                portion, told = told[:left], told[left:]
+                left -= len(portion)
+                # One that has left since, and even came back, has read the change.
+                self._deliver(event, [reader for reader in portion if reader in readers])
+
+    def _deliver(self, event: Event, readers: list[Reader]) -> None:
+        mailing = Mailing()
+        leaving = [reader for reader in readers if not reader.deliver(event, mailing)]
+        for slow in mailing.send():
+            slow.wake()
+            leaving.append(slow)
+        for reader in leaving:
+            self.remove(reader)
 
     def start_over(self, group_id: int) -> None:
         """Wake all readers of a group's streams to read again."""
@@ -203,10 +267,3 @@ class Hub:
         """Wake all readers and end them: the node is stopping."""
         self.draining = True
         self._wake_readers(list(self._readers))
-
-
-def _data_event(change: Change, held: bytes) -> tuple[bytes, bytes]:
-    """The data event of a change after the bytes `held` back, and the bytes held back next."""
-    stream = change.stream
-    parts, kept = whole_characters(stream.content_type, held, change.parts, last=stream.closed)
-    return data_event(stream.content_type, parts) if parts else b"", kept

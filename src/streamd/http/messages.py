@@ -44,6 +44,18 @@ class Channel(Protocol):
         """
         ...
 
+    def piece(self, data: bytes) -> tuple[int, bytes] | None:
+        """A socket, and what to write to it for `data`: the caller does that now, together with
+        those of others, and lets the channel `keep` what the socket does not take.
+
+        None if only `try_send` can.
+        """
+        ...
+
+    def keep(self, rest: bytes) -> None:
+        """Keep the rest of a `piece`, as `try_send` does."""
+        ...
+
     async def flush(self) -> None:
         """Write what `try_send` left over. Raises `ClientGone`."""
         ...

@@ -46,6 +46,10 @@ class Transport(Protocol):
     async def receive(self) -> bytes:
         """The next bytes; empty once the client has sent everything or disconnected."""
 
+    @property
+    def descriptor(self) -> int | None:
+        """The socket's, if bytes may be written to it as they are."""
+
     def send_now(self, data: bytes) -> int:
         """Write without waiting; returns the number of bytes written."""
 
@@ -74,6 +78,7 @@ class SocketTransport:
 
     def __init__(self, sock: socket.socket, write_timeout_s: float) -> None:
         self._sock = sock
+        self.descriptor: int | None = sock.fileno()
         self._write_timeout_s = write_timeout_s
         self._ahead = b""
 
@@ -164,6 +169,7 @@ class SocketTransport:
     def close_now(self) -> None:
         """Close at once."""
         trio.lowlevel.notify_closing(self._sock)
+        self.descriptor = None  # The system gives its number to another.
         self._sock.close()
 
     async def close(self) -> None:
@@ -172,6 +178,8 @@ class SocketTransport:
 
 class StreamTransport:
     """Any Trio stream."""
+
+    descriptor = None
 
     def __init__(self, stream: trio.abc.Stream, write_timeout_s: float) -> None:
         self._stream = stream
