@@ -11,8 +11,11 @@ from streamd.streams.commands import (
     Command,
     Create,
     CreateBucket,
+    CreateToken,
     Delete,
     OpenSession,
+    RevokeToken,
+    RotateToken,
     Sweep,
     Touch,
 )
@@ -33,6 +36,10 @@ COMMANDS: list[Command] = [
     Sweep([b"b\0s", b"b\0t"]),
     CreateBucket(b"b"),
     OpenSession(3, 2**63 - 1, 17),
+    CreateToken(0, "ci", bytes(32), ["read:*"]),
+    CreateToken(2**63 - 1, "ü", b"", [], 2**63 - 1),
+    RotateToken(1, bytes(32), 5, 6),
+    RevokeToken(1),
 ]
 
 
@@ -82,3 +89,27 @@ def test_fields_that_older_versions_lack_have_their_defaults() -> None:
 def test_bytes_that_are_not_a_batch_are_refused(payload: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_batch(payload)
+
+
+# Written by the first release that had the command; every later one must read it so.
+GOLDEN: list[tuple[Command, str]] = [
+    (
+        CreateToken(7, "ci", b"\xd1\x6e", ["append:agents/run-*", "list:agents/"], 60_000),
+        (
+            "93019196ac6372656174652d746f6b656e07a26369c402d16e92b3617070656e643a6167656e7473"
+            "2f72756e2d2aac6c6973743a6167656e74732fcdea6090"
+        ),
+    ),
+    (
+        RotateToken(7, b"\xd1\x6e", 3_600_000),
+        "93019195ac726f746174652d746f6b656e07c402d16ece0036ee80c090",
+    ),
+    (RevokeToken(2**63 - 1), "93019192ac7265766f6b652d746f6b656ecf7fffffffffffffff90"),
+]
+
+
+@pytest.mark.parametrize(("command", "golden"), GOLDEN)
+def test_commands_about_tokens_have_the_bytes_that_they_had(command: Command, golden: str) -> None:
+    payload = encode_batch(Batch(1, [command]))
+    assert payload.hex() == golden
+    assert decode_batch(bytes.fromhex(golden)).commands == [command]

@@ -18,6 +18,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "streamd"
 # aids may use each other.
 AIDS = "aids"
 LAYERS = (
+    {"auth"},
     {"raft", "streams"},
     {"codec"},
     {"storage", "objectstore", "transport"},
@@ -35,12 +36,12 @@ LAYERS = (
     {"__main__"},
 )
 
-PURE = {"raft", "streams", "codec"}
+PURE = {"auth", "raft", "streams", "codec"}
 # Values and types: nothing that acts, or differs between two runs. `random` is for naming the
 # type of a generator that is passed in.
 PURE_MAY_IMPORT = {
     "__future__", "base64", "binascii", "bisect", "collections", "crc32c", "dataclasses", "enum",
-    "functools", "hashlib", "heapq", "itertools", "json", "math", "msgspec", "operator",
+    "functools", "hashlib", "heapq", "hmac", "itertools", "json", "math", "msgspec", "operator",
     "random.Random", "re", "string", "struct", "typing", "zlib",
 }  # fmt: skip
 ACTING_CALLS = {"open", "print", "input", "Random", "SystemRandom"}

@@ -253,6 +253,25 @@ class OpenSession(msgspec.Struct, array_like=True, gc=False, tag="open-session")
     replaces: Number = 0
 
 
+class CreateToken(msgspec.Struct, array_like=True, gc=False, tag="create-token"):
+    token_id: Number
+    name: str
+    digest: bytes
+    scopes: list[str]
+    ttl_ms: Number | None = None
+
+
+class RotateToken(msgspec.Struct, array_like=True, gc=False, tag="rotate-token"):
+    token_id: Number
+    digest: bytes
+    overlap_ms: Number = 0
+    ttl_ms: Number | None = None
+
+
+class RevokeToken(msgspec.Struct, array_like=True, gc=False, tag="revoke-token"):
+    token_id: Number
+
+
 Command = (
     Create
     | Append
@@ -273,6 +292,9 @@ Command = (
     | Scrubbed
     | RenewIncarnations
     | OpenSession
+    | CreateToken
+    | RotateToken
+    | RevokeToken
 )
 # By exact type: a look-up costs a third of what `isinstance` does, and there are millions.
 _WITH_DATA = frozenset((Create, Append, StorePart, PublishSnapshot))

@@ -175,6 +175,18 @@ class Session(msgspec.Struct, array_like=True, gc=False):
     outcomes: dict[int, list[Outcome]] = {}
 
 
+class Token(msgspec.Struct, array_like=True, gc=False):
+    """A client's token; digests are SHA-256."""
+
+    name: str
+    digest: bytes
+    scopes: list[str]
+    created_ms: int
+    expires_ms: int | None = None
+    former_digest: bytes = b""
+    former_until_ms: int = 0
+
+
 class _Shape:
     """A kind of row: the numbers at the beginning of its key, what follows them, its value."""
 
@@ -206,12 +218,23 @@ _SHAPES = {
         "h": _Shape("hot", "at_ms", "owner", None),
         "o": _Shape("dropped", "stream_id", "", None),
         "n": _Shape("session", "node_id", "", Session),
+        "a": _Shape("token", "token_id", "", Token),
     }.items()
 }
 KINDS = {chr(letter): shape.kind for letter, shape in _SHAPES.items()}
 
 Value = (
-    Header | Bucket | Stream | Chunk | ProducerState | Blob | Upload | ColdSlice | Pack | Session
+    Header
+    | Bucket
+    | Stream
+    | Chunk
+    | ProducerState
+    | Blob
+    | Upload
+    | ColdSlice
+    | Pack
+    | Session
+    | Token
 )
 
 

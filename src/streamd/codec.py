@@ -11,9 +11,10 @@ import msgspec
 from streamd.streams.commands import Command
 from streamd.streams.sessions import PackageStamp
 
-# The log format that this release understands. 1: sessions of nodes. Before a log may hold
-# anything of a format, all members have to say that they understand it.
-LOG_FORMAT = 1
+# The log format that this release understands. Before a log may hold anything of a format, all
+# members have to say that they understand it.
+SESSIONS_FORMAT = 1
+TOKENS_FORMAT = LOG_FORMAT = 2
 
 # What decoding may raise, whatever the payload.
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -10,6 +10,7 @@ from streamd.streams.commands import (
     Command,
     Create,
     CreateBucket,
+    CreateToken,
     Delete,
     DeleteBucket,
     DropSlices,
@@ -22,6 +23,8 @@ from streamd.streams.commands import (
     OpenSession,
     PublishSnapshot,
     RenewIncarnations,
+    RevokeToken,
+    RotateToken,
     Scrubbed,
     StorePart,
     Sweep,
@@ -70,6 +73,9 @@ COMMANDS: list[Command] = [
     RenewIncarnations(2**40),
     Scrubbed(2, _SCRUB),
     OpenSession(2, 2**62, 17),
+    CreateToken(2**62, "ci", bytes(32), ["append:agents/run-*", "read:*"], 86_400_000),
+    RotateToken(2**62, bytes(32), 3_600_000, 86_400_000),
+    RevokeToken(2**62),
 ]
 
 

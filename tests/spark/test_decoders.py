@@ -18,6 +18,7 @@ from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import model
 from streamd.streams.chunks import Chunk
 from streamd.streams.sessions import Session
+from streamd.streams.tokens import Token
 from streamd_audit import checkpoints, commands, names, rows, segments
 from streamd_audit.errors import TOO_SHORT, Damaged
 from streamd_audit.framing import check_digest
@@ -198,6 +199,7 @@ ROWS = {
     b"c": model.ColdSlice,
     b"k": model.Pack,
     b"n": Session,
+    b"a": Token,
 }
 
 

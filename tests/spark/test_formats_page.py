@@ -183,6 +183,7 @@ ROWS = {
     "u": rows.Upload,
     "k": rows.Pack,
     "n": rows.Session,
+    "a": rows.Token,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import trio
 
-from streamd.codec import LOG_FORMAT, UNDECODABLE
+from streamd.codec import SESSIONS_FORMAT, UNDECODABLE
 from streamd.group.peers import Peers
 from streamd.group.proposals import OutcomeUnknown, Proposal, Unavailable
 from streamd.raft.core import Core, Role
@@ -88,9 +88,9 @@ class Opener:
     def _may_open(self) -> bool:
         """Whether all members understand sessions: they say so, or the log already has some."""
         members = self._core.configuration.members() - {self._core.node_id}
-        return all((self._peers.log_format_of(one) or 0) >= LOG_FORMAT for one in members) or any(
-            self._session_of(one).session_id for one in self._core.configuration.members()
-        )
+        return all(
+            (self._peers.log_format_of(one) or 0) >= SESSIONS_FORMAT for one in members
+        ) or any(self._session_of(one).session_id for one in self._core.configuration.members())
 
     def leader_changed(self) -> None:
         """Ask the next leader, which may decide otherwise."""
@@ -108,7 +108,7 @@ class Opener:
         if self._core.role == Role.LEADER:
             return self._may_open()
         asks = trio.current_time() >= self._ask_at
-        return asks and (self._peers.log_format_of(self._core.leader_id) or 0) >= LOG_FORMAT
+        return asks and (self._peers.log_format_of(self._core.leader_id) or 0) >= SESSIONS_FORMAT
 
     def begin(self) -> trio.CancelScope:
         """Note that `ask` is about to run, within the scope returned."""

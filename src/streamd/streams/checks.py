@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
+from streamd.auth.scopes import are_scopes
+from streamd.auth.tokens import MAX_TOKEN_ID, is_token_name
 from streamd.streams import keys
 from streamd.streams.commands import (
     Append,
@@ -19,6 +21,7 @@ from streamd.streams.commands import (
     Command,
     Create,
     CreateBucket,
+    CreateToken,
     Delete,
     DeleteBucket,
     DropSlices,
@@ -29,6 +32,8 @@ from streamd.streams.commands import (
     OpenSession,
     PublishSnapshot,
     RenewIncarnations,
+    RevokeToken,
+    RotateToken,
     Scrubbed,
     StorePart,
     Sweep,
@@ -167,6 +172,10 @@ def _judged(command: Command) -> _Judged:
         case DropUploads(ids=ids, idle_ms=idle_ms):
             are_ids = len(ids) <= _MAX_UPLOADS and all(_is_id(each) for each in ids)
             return iter((("ids", are_ids), ("idle_ms", idle_ms >= 0)))
+        case CreateToken() | RotateToken():
+            return _judged_token(command)
+        case RevokeToken(token_id=token_id):
+            return iter((("token_id", 0 <= token_id <= MAX_TOKEN_ID),))
         case _:
             return iter((("type", False),))
 
@@ -227,6 +236,17 @@ def _judged_publish(command: PublishSnapshot) -> _Judged:
     # Without its bytes a snapshot is only compared with the existing one.
     wanted = (0,) if command.upload_id else (0, command.size)
     yield "data", len(command.data) in wanted
+
+
+def _judged_token(command: CreateToken | RotateToken) -> _Judged:
+    yield "token_id", 0 <= command.token_id <= MAX_TOKEN_ID
+    yield "digest", len(command.digest) == DIGEST_BYTES
+    yield "ttl_ms", command.ttl_ms is None or 0 < command.ttl_ms <= MAX_TTL_S * 1000
+    if isinstance(command, RotateToken):
+        yield "overlap_ms", 0 <= command.overlap_ms <= MAX_TTL_S * 1000
+        return
+    yield "name", is_token_name(command.name)
+    yield "scopes", are_scopes(command.scopes)
 
 
 def _judged_records(kind: str, data: bytes, lengths: list[int]) -> _Judged:

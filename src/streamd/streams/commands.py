@@ -253,6 +253,37 @@ class OpenSession(msgspec.Struct, frozen=True, array_like=True, tag="open-sessio
     replaces: Number = 0
 
 
+class CreateToken(msgspec.Struct, frozen=True, array_like=True, tag="create-token"):
+    """A token for clients of the HTTP interface, from now on and for `ttl_ms`, or without an end.
+
+    `digest` is that of the secret (`auth.tokens`), `scopes` are texts (`auth.scopes`).
+    """
+
+    token_id: Number
+    name: str
+    digest: bytes
+    scopes: list[str]
+    ttl_ms: Number | None = None
+
+
+class RotateToken(msgspec.Struct, frozen=True, array_like=True, tag="rotate-token"):
+    """A new secret for a token; the present one is valid for another `overlap_ms`. With `ttl_ms`
+    the token's end is moved to so long from now."""
+
+    token_id: Number
+    digest: bytes
+    overlap_ms: Number = 0
+    ttl_ms: Number | None = None
+
+
+class RevokeToken(msgspec.Struct, frozen=True, array_like=True, tag="revoke-token"):
+    """The end of a token, at once."""
+
+    token_id: Number
+
+
+TokenCommand = CreateToken | RotateToken | RevokeToken
+
 Command = (
     Create
     | Append
@@ -273,6 +304,9 @@ Command = (
     | RenewIncarnations
     | Scrubbed
     | OpenSession
+    | CreateToken
+    | RotateToken
+    | RevokeToken
 )
 
 
@@ -329,6 +363,9 @@ class Result(Enum):
     SESSION_LOST = "session-lost"
     # No client and no leader makes such a command: nothing was done.
     INVALID = "invalid"
+    TOKEN_EXISTS = "token-exists"  # noqa: S105 - not a password
+    TOKEN_NOT_FOUND = "token-not-found"  # noqa: S105 - not a password
+    TOO_MANY_TOKENS = "too-many-tokens"
 
 
 class Outcome(msgspec.Struct, array_like=True, gc=False):

@@ -17,6 +17,7 @@
 ``h``  time in ms, owner key                 bytes not in the cold store, about since that time
 ``o``  stream id                             the record before which this node evicted its chunks
 ``n``  node id                               `Session`: which packages of the node took effect
+``a``  token id                              `Token`: access to the HTTP interface
 =====  ====================================  =========================================
 
 Numbers are eight bytes, big endian, so that their order is the keys' order. Streams and blobs get
@@ -45,6 +46,7 @@ PACK = b"k"
 HOT = b"h"
 DROPPED = b"o"
 SESSION = b"n"
+TOKEN = b"a"
 
 _NUMBER = Struct(">Q")
 _CHUNK = Struct(">cQQ")
@@ -55,7 +57,17 @@ _PLACE = Struct(">QQ")
 LAST_MS = 2**64 - 1
 MAX_STREAM_KEY_BYTES = 1024
 RESERVED_BUCKETS = frozenset(
-    (b"_default", b"__ds", b"healthz", b"readyz", b"metrics", b"cluster", b"console", b"admin")
+    (
+        b"_default",
+        b"__ds",
+        b"healthz",
+        b"readyz",
+        b"metrics",
+        b"cluster",
+        b"console",
+        b"admin",
+        b"auth",
+    )
 )
 
 _BUCKET_ID = re.compile(rb"[a-z0-9_-]{4,64}")

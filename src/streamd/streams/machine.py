@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamd.streams import keys, packing, producers, snapshots
+from streamd.streams import keys, packing, producers, snapshots, tokens
 from streamd.streams.checks import in_runs, is_applicable
 from streamd.streams.commands import (
     Append,
@@ -156,8 +156,9 @@ class Machine:
                 return Outcome(Result.DONE)
             case Scrubbed():
                 return packing.scrub(self.state, command, self._term)
-        assert isinstance(command, OpenSession), command
-        return self._open_session(command)
+            case OpenSession():
+                return self._open_session(command)
+        return tokens.apply(self.state.tokens, command, now_ms)
 
     # -- sessions -----------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ from streamd.streams.reading import RecordSlice, gather, home, read_stored
 from streamd.streams.sessions import Session
 from streamd.streams.tables import KeyValue, Table
 from streamd.streams.tails import Tails
+from streamd.streams.tokens import Tokens
 
 _STREAM_LIMIT = 50_000
 _PRODUCER_LIMIT = 50_000
@@ -105,6 +106,7 @@ class State:
         self.slices = Table(ColdSlice, keys.SLICE, store.get, _SLICE_LIMIT)
         self.packs = Table(Pack, keys.PACK, store.get, _PACK_LIMIT)
         self.sessions = Table(Session, keys.SESSION, store.get, _SESSION_LIMIT)
+        self.tokens = Tokens(store)
         self._tables = (
             self.streams,
             self.producers,
@@ -259,6 +261,7 @@ class State:
             items.append((keys.chunk_key(stream_id, chunk.end_record), _ENCODER.encode(chunk)))
         for table in self._tables:
             items.extend(table.begin_flush())
+        items.extend(self.tokens.begin_flush())
         items.extend(self.parts.begin_flush())
         items.extend(self._rows.items())
         items.append((keys.HEADER, _ENCODER.encode(self.header)))

@@ -1,0 +1,17 @@
+"""Credentials, and what they permit. Nothing here waits, reads a clock or does I/O.
+
+A *token* (`tokens`) is a secret that a client sends with each request; the state keeps its hash
+only. A *scope* (`scopes`) is a permission, `verb:pattern`; what no scope permits is refused. An
+*identity* (`identity`) is what a valid token stands for: a name, compiled scopes, an end.
+
+What is kept of tokens, and for how long they are valid, is the state machine's (`streams.tokens`);
+which scope a request needs, and how it is refused, is decided in `http.authority`.
+
+Invariants:
+
+- A secret is in no value but the token that `mint` returns; everything else has its SHA-256.
+- A pattern matches bytes as they are in a stream's key, after all escapes of a path are decoded.
+- A scope for streams never permits an operation on the server, unless it is ``admin:*``.
+
+Read on: docs/auth.md.
+"""

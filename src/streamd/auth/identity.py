@@ -1,0 +1,42 @@
+"""Identities: what a valid credential stands for."""
+
+from __future__ import annotations
+
+from streamd.auth.scopes import Scopes, parse_scope
+
+
+class Identity:
+    """The sender of a request.
+
+    `name` is the one in logs. `digest` is that of a credential of the node itself, which is in no
+    table. `ends_ms` is when the credential ends, in ms since the epoch by log time, None for never.
+    """
+
+    __slots__ = ("digest", "ends_ms", "name", "scopes")
+
+    def __init__(
+        self,
+        name: str,
+        scopes: Scopes,
+        *,
+        digest: bytes = b"",
+        ends_ms: int | None = None,
+    ) -> None:
+        self.name = name
+        self.scopes = scopes
+        self.digest = digest
+        self.ends_ms = ends_ms
+
+    def has_ended(self, now_ms: int) -> bool:
+        return self.ends_ms is not None and self.ends_ms <= now_ms
+
+    def __repr__(self) -> str:
+        return f"Identity({self.name!r})"
+
+
+ROOT_SCOPES = Scopes([parse_scope("admin:*")])
+
+
+def root(name: str, digest: bytes) -> Identity:
+    """The identity of a node's own root token."""
+    return Identity(name, ROOT_SCOPES, digest=digest)
