@@ -22,12 +22,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 
 import trio
 from msgspec.structs import replace
 
+from streamd.auth import identity, tokens
+from streamd.auth.identity import Identity
 from streamd.blocking import (
     OneThread,
     OpenThread,
@@ -39,9 +42,11 @@ from streamd.blocking import (
 from streamd.cluster.cluster import Cluster
 from streamd.config import ClusterConfig, Config, ConfigError
 from streamd.group.stores import Stores
+from streamd.http import needs
 from streamd.http.application import StreamApplication
 from streamd.http.asgi import AsgiApplication
 from streamd.http.asgi_bridge import call_asgi
+from streamd.http.authority import Authority
 from streamd.http.cursors import Cursors
 from streamd.http.descriptors import allowed_connections
 from streamd.http.front_door import FrontDoor
@@ -69,7 +74,8 @@ _FATAL = (StorageError, RaftViolation)
 class Environment:
     """What a node takes from the machine on which it runs.
 
-    `clock_ms` is wall time in ms since the epoch. `run_blocking` runs calls that touch the disk,
+    `clock_ms` is wall time in ms since the epoch. `secrets` makes what nobody may guess.
+    `run_blocking` runs calls that touch the disk,
     and `open_log_thread` opens a thread for those that touch the log, one at a time. Without a
     `network` the peers use TCP, at `cluster.listen`; without `cold` the object store is the one
     that the section ``[cold]`` names.
@@ -77,6 +83,7 @@ class Environment:
 
     clock_ms: Callable[[], int] = wall_clock_ms
     random: Random = field(default_factory=Random)
+    secrets: Random = field(default_factory=SystemRandom)
     run_blocking: RunBlocking = in_thread
     open_log_thread: OpenThread = own_thread
     network: Network | None = None
@@ -120,12 +127,24 @@ class App:
         try:
             async with self._transport(), self._environment.open_log_thread() as in_log_thread:
                 self._build(given or opened, in_log_thread)
-                async with self.node.running():
+                async with self.node.running(), self._watching_tokens():
                     yield
         finally:
             if opened is not None:
                 with trio.CancelScope(shield=True):
                     await self._environment.run_blocking(opened.close)
+
+    @asynccontextmanager
+    async def _watching_tokens(self) -> AsyncIterator[None]:
+        """Inside, live readers end with their tokens."""
+        if not self.authority.is_required:
+            yield
+            return
+        async with trio.open_nursery() as nursery:
+            start_over = partial(self.hub.start_over, self.node.group.group_id)
+            nursery.start_soon(self.authority.watch, start_over)
+            yield
+            nursery.cancel_scope.cancel()
 
     def front_door(self) -> FrontDoor:
         """The server for the node's clients, with HTTP/2 if that is configured."""
@@ -162,13 +181,32 @@ class App:
         status.export(self.node, self.metrics)
         cold_status.export(self.node, self.metrics)
         cursors = Cursors(environment.clock_ms, environment.random)
-        self.service = Service(self.node, self.hub, config.server, cursors)
-        ops = create_ops_app(self.metrics, self.node)
+        self.authority = Authority(
+            self.node.group.state,
+            config.auth,
+            now_ms=self.node.group.now_ms,
+            is_ready=self.node.is_ready,
+            roots=self._roots(),
+        )
+        self.service = Service(self.node, self.hub, config.server, cursors, self.authority)
+        ops = create_ops_app(self.metrics, self.node, environment.secrets)
+        needs.check_declared(needs.handled_operations(ops.url_map.iter_rules()), needs.OPERATIONS)
 
         async def operate(request: Request) -> Response:
             return await call_asgi(ops, request)  # type: ignore[arg-type]
 
         self.application = StreamApplication(self.service, operate)
+
+    def _roots(self) -> list[Identity]:
+        """Identities of this node's own root tokens, if it has any."""
+        found = []
+        if self.config.auth.root_token is not None:
+            digest = tokens.digest_of(self.config.auth.root_token.encode())
+            found.append(identity.root("root token of the configuration", digest))
+        bootstrapped = self.stores.data_dir.read_root_token()
+        if bootstrapped is not None:
+            found.append(identity.root("root token of the data directory", bootstrapped))
+        return found
 
     async def _open_cold(self) -> AsyncObjectStore | None:
         config, environment = self.config.cold, self._environment

@@ -34,6 +34,7 @@ _ELSEWHERE = {
     "restore": "streamd.commands.backup:restore_command",
     "snapshot": "streamd.client.snapshots:snapshot",
     "tail": "streamd.client.reading:tail",
+    "token": "streamd.commands.token:token",
 }
 
 

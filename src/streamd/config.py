@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from streamd.auth.tokens import parse_token
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.redaction import shown
 from streamd.transport.credentials import DEFAULT_TLS_NAME
@@ -159,6 +160,18 @@ class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     scrub_bytes_per_s: Positive = 4 * 1024 * 1024
 
 
+class AuthConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The `[auth]` section. With `mode` ``required`` a request needs a token whose scopes permit
+    it, but for health checks; with ``none`` only the administration of tokens does.
+
+    `root_token` is a token of this node that permits everything: for the first tokens, and when
+    all others are lost.
+    """
+
+    mode: Literal["none", "required"] = "none"
+    root_token: str | None = None
+
+
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The `[log]` section: events on standard error."""
 
@@ -174,6 +187,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cluster: ClusterConfig = msgspec.field(default_factory=ClusterConfig)
     cold: ColdConfig = msgspec.field(default_factory=ColdConfig)
     log: LogConfig = msgspec.field(default_factory=LogConfig)
+    auth: AuthConfig = msgspec.field(default_factory=AuthConfig)
 
 
 _SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -181,7 +195,10 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "cluster": ClusterConfig,
     "cold": ColdConfig,
     "log": LogConfig,
+    "auth": AuthConfig,
 }
+# A name of its own, because operators pass it to the command line as well.
+_ROOT_TOKEN = "STREAMD_ROOT_TOKEN"  # noqa: S105 - the name of a variable
 
 
 def load(
@@ -255,6 +272,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
 def _from_environment(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """``STREAMD_SERVER_NODE_ID`` is ``server.node_id``. `STREAMD_URL` belongs to the client."""
     layer: dict[str, dict[str, Any]] = {}
+    if _ROOT_TOKEN in environment:
+        layer["auth"] = {"root_token": environment[_ROOT_TOKEN]}
     for name, text in environment.items():
         section, _, key = name.removeprefix(_PREFIX).lower().partition("_")
         if not name.startswith(_PREFIX) or section not in _SECTIONS:
@@ -302,6 +321,11 @@ def _check(config: Config) -> None:
         raise ConfigError("server.tls_cert and server.tls_key go together")
     if server.max_body_bytes > server.max_buffered_bytes:
         raise ConfigError("server.max_buffered_bytes must be at least server.max_body_bytes")
+    root_token = config.auth.root_token
+    if root_token is not None and parse_token(root_token.encode()) is None:
+        raise ConfigError(
+            "auth.root_token: not a token: make one with: streamd token bootstrap --offline"
+        )
     _check_cluster(config.cluster)
     _check_cold(config.cold, config.cluster)
     if config.cold.backend != "none" and server.max_body_bytes > MAX_COLD_BODY_BYTES:

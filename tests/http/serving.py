@@ -16,7 +16,7 @@ import trio
 
 from streamd.app import App, Environment
 from streamd.blocking import in_thread
-from streamd.config import ColdConfig, Config, ServerConfig
+from streamd.config import AuthConfig, ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
 from streamd.http.front_door import FrontDoor
 from streamd.http.listeners import listen, server_ssl_context
@@ -242,11 +242,12 @@ async def serving(
     *,
     ssl_context: ssl.SSLContext | None = None,
     cold: ColdConfig | None = None,
+    auth: AuthConfig | None = None,
     **server_settings: Any,
 ) -> AsyncIterator[Serving]:
     """Serve as `streamd serve` does, on a port of the system's choice, until the block ends."""
     server = ServerConfig(data_dir=str(tmp_path / "data"), **server_settings)
-    config = Config(server=server, cold=cold or ColdConfig())
+    config = Config(server=server, cold=cold or ColdConfig(), auth=auth or AuthConfig())
     stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id)
     failure: Exception | None = None
     clock = Clock()

@@ -7,8 +7,10 @@ The routes are taken from the operations app itself, so that a new one is among 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import NamedTuple, cast
 
 import httpx
@@ -59,13 +61,13 @@ class Ask(NamedTuple):
 
 def rules() -> list[Rule]:
     """The routes of the operations app."""
-    app = create_ops_app(Metrics(), cast("Node", None))
+    app = create_ops_app(Metrics(), cast("Node", None), Random(1))
     return [rule for rule in app.url_map.iter_rules() if rule.endpoint != "static"]
 
 
 # Every method of every route that is not public.
 ADMIN = [
-    Ask(method, rule.rule)
+    Ask(method, re.sub("<[a-z]+>", "some", rule.rule))
     for rule in rules()
     if rule.rule.encode() not in PUBLIC_PATHS
     for method in sorted(rule.methods or ())
@@ -224,5 +226,6 @@ async def test_a_client_that_half_closes_after_its_request_is_answered(tmp_path:
                 await client.send(head.encode() + b"Content-Type: application/json\r\n\r\n")
                 client.finish_sending()
                 answer = await client.read_response()
-                assert answer.status in (200, 404, 409), (asked, answer)
+                expected = (401,) if asked.path.startswith("/auth") else (200, 404, 409)
+                assert answer.status in expected, (asked, answer)
                 assert json.loads(answer.body)

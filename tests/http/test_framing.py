@@ -129,6 +129,9 @@ async def test_records_of_any_size_are_read_by_sse_to_the_end(
 class WithEmptyPieces:
     """An application whose responses have empty pieces everywhere."""
 
+    def refusal(self, request: Request) -> None:
+        return None
+
     def takes_pieces(self, path: bytes) -> bool:
         return False
 

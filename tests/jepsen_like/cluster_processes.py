@@ -110,12 +110,18 @@ class NodeProcess:
         assert answer is not None, f"node {self.node_id} did not answer {path}"
         return answer[0], json.loads(answer[1])
 
+    def _headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json"}
+        if token := self.environment.get("STREAMD_ROOT_TOKEN"):
+            headers["Authorization"] = f"Bearer {token}"
+        return headers
+
     def _ask(
         self, method: str, path: str, body: str | None, timeout_s: float
     ) -> tuple[int, bytes] | None:
         connection = http.client.HTTPConnection("127.0.0.1", self.client_port, timeout=timeout_s)
         try:
-            connection.request(method, path, body, {"Content-Type": "application/json"})
+            connection.request(method, path, body, self._headers())
             response = connection.getresponse()
             return response.status, response.read()
         except (OSError, http.client.HTTPException):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
+import re
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +17,8 @@ from streamd.client.transport import Server
 from streamd.redaction import shown
 
 DEFAULT_URL = "http://127.0.0.1:4437"
+# Of a server's own or of an identity provider (RFC 6750 section 2.1).
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
 
 _SHORT_TYPES = {
     "text": "text/plain",
@@ -51,6 +56,12 @@ _SERVER_OPTIONS = (
         help="A CA (PEM) to trust for https, instead of the system's. Or STREAMD_CACERT.",
     ),
     click.option(
+        "--token-file",
+        envvar="STREAMD_TOKEN_FILE",
+        type=click.Path(exists=True, dir_okay=False),
+        help="A file with the token to send. Or the token in STREAMD_TOKEN.",
+    ),
+    click.option(
         "--retry-for",
         "retry_for_s",
         type=click.FloatRange(min=0),
@@ -66,6 +77,17 @@ def _server_options(command: Command) -> Command:
     return command
 
 
+def _server(
+    urls: list[str], cacert: str | None, token_file: str | None, retry_for_s: float | None
+) -> Server:
+    token = os.environ.get("STREAMD_TOKEN")
+    if token_file is not None:
+        token = Path(token_file).read_text().strip()
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise click.UsageError("the token has characters that no token has")
+    return Server(urls, cacert=cacert, token=token, retry_for_s=retry_for_s)
+
+
 def talks_to_server(command: Command) -> Command:
     """Pass a command a `Server` first, made from its options, and report its failures.
 
@@ -75,11 +97,15 @@ def talks_to_server(command: Command) -> Command:
     @_server_options
     @functools.wraps(command)
     def wrapped(
-        urls: list[str], cacert: str | None, retry_for_s: float | None, **given: Any
+        urls: list[str],
+        cacert: str | None,
+        token_file: str | None,
+        retry_for_s: float | None,
+        **given: Any,
     ) -> None:
         with (
             exit_on_failure(given.get("name") or given.get("bucket")),
-            closing(Server(urls, cacert=cacert, retry_for_s=retry_for_s)) as server,
+            closing(_server(urls, cacert, token_file, retry_for_s)) as server,
         ):
             command(server, **given)
 
@@ -96,9 +122,13 @@ def server_group(described: Command) -> click.Group:
     @_server_options
     @click.pass_context
     def group(
-        context: click.Context, urls: list[str], cacert: str | None, retry_for_s: float | None
+        context: click.Context,
+        urls: list[str],
+        cacert: str | None,
+        token_file: str | None,
+        retry_for_s: float | None,
     ) -> None:
-        server = Server(urls, cacert=cacert, retry_for_s=retry_for_s)
+        server = _server(urls, cacert, token_file, retry_for_s)
         context.obj = context.with_resource(closing(server))
 
     return group

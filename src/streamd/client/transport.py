@@ -109,11 +109,17 @@ class Server:
     """One server, or the nodes of a cluster: when one is gone the next is asked.
 
     `retry_for_s` is how long a request is tried again. By default that is 60 s once a server has
-    answered, and not at all before: an address that never answered is probably wrong.
+    answered, and not at all before: an address that never answered is probably wrong. The `token`
+    goes to every node, also to one that a node names.
     """
 
     def __init__(
-        self, urls: Sequence[str], *, cacert: str | None = None, retry_for_s: float | None = None
+        self,
+        urls: Sequence[str],
+        *,
+        cacert: str | None = None,
+        token: str | None = None,
+        retry_for_s: float | None = None,
     ) -> None:
         assert urls, "there is a node to ask"
         self._urls = [url.rstrip("/") for url in urls]
@@ -121,10 +127,13 @@ class Server:
         # Whether a server has answered before, and so may come back.
         self.met = retry_for_s is not None
         self._retry_for_s = RETRY_FOR_S if retry_for_s is None else retry_for_s
+        headers = {"User-Agent": f"streamd/{__version__}", ACCEPT_ENCODING: "identity"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
         self._client = httpx.Client(
             verify=_tls_context(urls, cacert),
             timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S),
-            headers={"User-Agent": f"streamd/{__version__}", ACCEPT_ENCODING: "identity"},
+            headers=headers,
         )
 
     @property

@@ -52,6 +52,13 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
             url, directory = _url(server, listeners), stores.data_dir.path
             announce(f"streamd {__version__} node {server.node_id} serves {url} from {directory}")
             _warn_of_open_files(config, directory)
+            if app.authority.knows_nobody:
+                log.warning(
+                    "requests need a token, and there is none: stop the node, run `streamd token "
+                    "bootstrap --offline` on its data directory, and start it again; or start it "
+                    "with STREAMD_ROOT_TOKEN",
+                    data_dir=str(directory),
+                )
             door = app.front_door()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_drain_on_signal, app.hub, door)

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import trio
 
+from streamd.auth.identity import Identity
 from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
 from streamd.headers import ACCEPT_ENCODING, CONTENT_ENCODING, HEADERS
-from streamd.http import batches, bootstrap, buckets, reading, snapshots, writes
+from streamd.http import batches, bootstrap, buckets, needs, reading, snapshots, writes
 from streamd.http.admin_guard import PUBLIC_PATHS, AdminGuard
 from streamd.http.fields import BadRequest, refuse_coding
 from streamd.http.messages import (
@@ -23,6 +24,7 @@ from streamd.http.messages import (
     Response,
     error_response,
 )
+from streamd.http.needs import NeedsOf
 from streamd.http.routing import (
     RESERVED_STREAM,
     BadPath,
@@ -49,14 +51,16 @@ Prompt = Callable[[Service, Request, Any], Response | Write | Parked | None]
 
 
 class Resource(NamedTuple):
-    """The label of a kind of route in the metrics, and the handlers of its methods: those in
-    `prompt` are asked first.
+    """The label of a kind of route in the metrics, the handlers of its methods, and what a request
+    with each of them `needs` to be permitted. The handlers in `prompt` are asked first.
 
-    Every route answers OPTIONS, so that is not among the methods.
+    Every route answers OPTIONS, so that is not among the methods; it tells nothing of the state and
+    needs nothing, because browsers ask without credentials.
     """
 
     label: str
     handlers: Mapping[str, Handler]
+    needs: Mapping[str, NeedsOf]
     prompt: Mapping[str, Prompt] = {}
 
     @property
@@ -80,6 +84,13 @@ RESOURCES: Mapping[type[Route], Resource] = {
             "DELETE": writes.delete,
         },
         {
+            "GET": needs.read,
+            "HEAD": needs.read,
+            "POST": needs.append,
+            "PUT": needs.create,
+            "DELETE": needs.delete,
+        },
+        {
             "GET": reading.begin_read,
             "HEAD": reading.begin_head,
             "POST": writes.begin_append,
@@ -87,9 +98,16 @@ RESOURCES: Mapping[type[Route], Resource] = {
         },
     ),
     BatchRoute: Resource(
-        "batch", {"POST": batches.append_batch}, {"POST": batches.begin_append_batch}
+        "batch",
+        {"POST": batches.append_batch},
+        {"POST": needs.append_batch},
+        {"POST": batches.begin_append_batch},
     ),
-    LatestSnapshotRoute: Resource("snapshot", {"GET": snapshots.latest, "HEAD": snapshots.latest}),
+    LatestSnapshotRoute: Resource(
+        "snapshot",
+        {"GET": snapshots.latest, "HEAD": snapshots.latest},
+        {"GET": needs.read_below, "HEAD": needs.read_below},
+    ),
     SnapshotRoute: Resource(
         "snapshot",
         {
@@ -98,9 +116,17 @@ RESOURCES: Mapping[type[Route], Resource] = {
             "PUT": snapshots.publish,
             "DELETE": snapshots.delete,
         },
+        {
+            "GET": needs.read_below,
+            "HEAD": needs.read_below,
+            "PUT": needs.snapshot,
+            "DELETE": needs.snapshot,
+        },
     ),
     BootstrapRoute: Resource(
-        "bootstrap", {"GET": bootstrap.bootstrap, "HEAD": bootstrap.bootstrap}
+        "bootstrap",
+        {"GET": bootstrap.bootstrap, "HEAD": bootstrap.bootstrap},
+        {"GET": needs.read_below, "HEAD": needs.read_below},
     ),
     BucketRoute: Resource(
         "bucket",
@@ -110,12 +136,25 @@ RESOURCES: Mapping[type[Route], Resource] = {
             "PUT": buckets.create,
             "DELETE": buckets.delete,
         },
+        {
+            "GET": needs.look_at_bucket,
+            "HEAD": needs.look_at_bucket,
+            "PUT": needs.administer_bucket,
+            "DELETE": needs.administer_bucket,
+        },
     ),
-    ListingRoute: Resource("listing", {"GET": buckets.list_streams, "HEAD": buckets.list_streams}),
+    ListingRoute: Resource(
+        "listing",
+        {"GET": buckets.list_streams, "HEAD": buckets.list_streams},
+        {"GET": needs.list_bucket, "HEAD": needs.list_bucket},
+    ),
 }
 _STREAMS = RESOURCES[StreamRoute]
 _ALL_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _WRITES = frozenset(("POST", "PUT", "DELETE"))
+_READS = frozenset(("GET", "HEAD"))
+# Tokens are given out to known people only, also where nobody else has to say who they are.
+_TOKENS = b"/auth/"
 _APPENDS = frozenset((_STREAMS.label, RESOURCES[BatchRoute].label))
 _ALLOW = re.compile(rb"^allow: ([^\r]*)\r$", re.MULTILINE | re.IGNORECASE)
 # Accept-Encoding is the browser's own business.
@@ -140,12 +179,64 @@ class StreamApplication:
     """Routes requests to the stream handlers, and everything else to the operations app."""
 
     def __init__(self, service: Service, ops: Ops) -> None:
+        """Raises `needs.UndeclaredScope` if a handler has no declared need."""
+        for resource in RESOURCES.values():
+            label = resource.label
+            needs.check_declared(
+                [(label, method) for method in resource.handlers],
+                [(label, method) for method in resource.needs],
+            )
         self._service = service
         self._ops = ops
         self._guard = AdminGuard(service.server)
+        self._authority = service.authority
 
     def takes_pieces(self, path: bytes) -> bool:
         return isinstance(resolve(path), SnapshotRoute)
+
+    def refusal(self, request: Request) -> Response | None:
+        """As `Application.refusal`."""
+        route = resolve(request.path)
+        if isinstance(route, OpsRoute):
+            return self._operation_refused(request)
+        try:
+            self._admit(request, route)
+        except REFUSALS as error:
+            return self._refusal(error)
+        return None
+
+    def _operation_refused(self, request: Request) -> Response | None:
+        """The answer to an operation that is not for this sender, or not for pages."""
+        is_public = request.path in PUBLIC_PATHS
+        response = None if is_public else self._guard.refusal(request)
+        wanted = needs.operation(request.method, request.path)
+        is_closed = self._authority.is_required or request.path.startswith(_TOKENS)
+        if response is None and wanted and is_closed:
+            try:
+                self._authority.admit(request, lambda: wanted)
+            except REFUSALS as error:
+                response = self._refusal(error)
+        if response is not None:
+            response.private = not is_public
+        return response
+
+    def _admit(self, request: Request, route: Route) -> Identity | None:
+        """The sender of a request that may have what it asks for; None if nobody must say who they
+        are. Raises one of `REFUSALS`."""
+        resource = RESOURCES.get(type(route)) if self._authority.is_required else None
+        needs_of = None if resource is None else resource.needs.get(request.method)
+        if needs_of is None:
+            return None
+        return self._authority.admit(request, partial(needs_of, route, request.headers))
+
+    def _admit_again(self, request: Request, response: Response | LiveResponse | Parked) -> None:
+        """Raises one of `REFUSALS` if an answer is not for its sender after all."""
+        try:
+            self._authority.admit_again(request)
+        except REFUSALS:
+            if not isinstance(response, Response):
+                response.abandon()
+            raise
 
     def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
         """As `Application.begin`."""
@@ -232,6 +323,9 @@ class StreamApplication:
             response = _other(request.method, route, resource)
         else:
             response = await handler(self._service, request, route)
+            if request.identity is not None and request.method in _READS:
+                # It may have waited for the leader, and its token may have been revoked before.
+                self._admit_again(request, response)
         # The stream handlers decide themselves what to compress.
         if resource is not _STREAMS and isinstance(response, Response):
             await self._service.compressor.compress_any(request, response)
@@ -263,7 +357,8 @@ class StreamApplication:
                 return error_response(503, "COLD_UNAVAILABLE", message, b"Retry-After: 5\r\n")
 
     def _refused(self, request: Request, route: Route) -> Response | None:
-        """The answer to a write that no handler gets. Raises `BadRequest`."""
+        """The answer to a request that no handler gets. Raises one of `REFUSALS`."""
+        request.identity = self._admit(request, route)
         if request.method not in _WRITES:
             return None
         if CONTENT_ENCODING.key in request.headers:
@@ -286,10 +381,11 @@ class StreamApplication:
             return route.response()
         if request.path == b"*" and request.method == "OPTIONS":
             return _preflight(_ALL_METHODS)
-        if request.path in PUBLIC_PATHS:
-            return await self._ask_ops(request, _preflight)
-        response = self._guard.refusal(request) or await self._ask_ops(request, _methods)
-        response.private = True
+        if response := self._operation_refused(request):
+            return response
+        is_public = request.path in PUBLIC_PATHS
+        response = await self._ask_ops(request, _preflight if is_public else _methods)
+        response.private = not is_public
         return response
 
     async def _ask_ops(self, request: Request, options: Callable[[bytes], Response]) -> Response:

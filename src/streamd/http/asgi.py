@@ -16,7 +16,7 @@ from streamd.http.heads import (
     single_headers,
     split_target,
 )
-from streamd.http.incoming import Pace, body_too_large, too_many_bodies
+from streamd.http.incoming import Pace, body_too_large, check_head, too_many_bodies
 from streamd.http.messages import (
     COMMON_HEAD,
     Application,
@@ -133,16 +133,23 @@ class AsgiApplication:
             )
         check_host(headers.get(b"host"))
         check_expectation(headers.get(b"expect"))
-        scheme = scope["scheme"].encode()
-        if scope["method"] == "PUT" and self._application.takes_pieces(path):
-            incoming = AsgiBody(channel, headers.get(b"content-length"), Pace(self._config))
-            return Request(
-                "PUT", path, query, headers, b"", channel, scheme, incoming, channel.client
-            )
-        body = await self._read_body(channel)
-        return Request(
-            scope["method"], path, query, headers, body, channel, scheme, client=channel.client
+        request = Request(
+            scope["method"],
+            path,
+            query,
+            headers,
+            b"",
+            channel,
+            scope["scheme"].encode(),
+            client=channel.client,
         )
+        check_head(self._application, request)
+        if request.method == "PUT" and self._application.takes_pieces(path):
+            length = headers.get(b"content-length")
+            request.incoming = AsgiBody(channel, length, Pace(self._config))
+        else:
+            request.body = await self._read_body(channel)
+        return request
 
     async def _read_body(self, channel: AsgiChannel) -> bytes:
         """A body within all limits. Raises `RequestRejected`, `ClientGone`."""

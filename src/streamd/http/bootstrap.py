@@ -49,7 +49,7 @@ async def bootstrap(
         return TOO_MANY_DOWNLOADS
     response = _Bootstrap(service, stream, boundary, sending)
     await response.begin()
-    return LiveResponse(200, head, response.run)
+    return LiveResponse(200, head, response.run, abandon=sending.end)
 
 
 def _boundary() -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from streamd.auth.scopes import NamePattern
 from streamd.http.fields import BadRequest, is_local, parse_query, whole_number
 from streamd.http.messages import Request, Response, error_response
 from streamd.http.routing import BucketRoute, ListingRoute, path_of
@@ -109,7 +110,11 @@ async def list_streams(service: Service, request: Request, route: ListingRoute) 
     """GET of the streams of a bucket."""
     given = parse_query(request.query)
     query = ListQuery(
-        route.bucket, _text(given, b"prefix"), _text(given, b"after"), _limit(given.get(b"limit"))
+        route.bucket,
+        _text(given, b"prefix"),
+        _text(given, b"after"),
+        _limit(given.get(b"limit")),
+        _visible(request, route.bucket),
     )
     local = is_local(given)
     await service.catch_up(local=local)
@@ -125,6 +130,13 @@ async def list_streams(service: Service, request: Request, route: ListingRoute) 
         page.has_more,
     )
     return Response(200, _JSON_HEAD, _ENCODER.encode(body))
+
+
+def _visible(request: Request, bucket: bytes) -> tuple[NamePattern, ...]:
+    """The streams of a bucket that a request's sender may read."""
+    if request.identity is None:
+        return (NamePattern(b"", True),)
+    return tuple(request.identity.scopes.names("read", bucket))
 
 
 async def _page(service: Service, query: ListQuery, *, local: bool) -> Page:

@@ -300,10 +300,10 @@ class Connection:
 
     async def _serve_rest(self, head: Head) -> bool:
         """Serve a request whose head was taken. As `_serve_one`."""
-        if self._comes_in_pieces(head):
-            return await self._serve_pieces(head)
-        body = self._whole_body(head)
-        if body is None:
+        if (body := self._whole_body(head)) is None:
+            incoming.check_head(self._door.application, self._request(head, b""))
+            if self._comes_in_pieces(head):
+                return await self._serve_pieces(head)
             self._body = WholeBody(self, head.fields, self._door.config, self.held)
             self.phase, self.since = Phase.BODY, trio.current_time()
             body = await self._body.receive()

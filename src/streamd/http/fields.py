@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from streamd.headers import (
     CONTENT_TYPE,
@@ -23,10 +23,12 @@ from streamd.headers import (
     STREAM_EXPIRES_AT,
     STREAM_FORK_OFFSET,
     STREAM_FORK_SUB_OFFSET,
+    STREAM_FORKED_FROM,
     STREAM_SEQ,
     STREAM_TTL,
 )
 from streamd.http.messages import Response, error_response
+from streamd.http.routing import StreamRoute, resolve
 from streamd.streams.checks import (
     MAX_SAFE_INTEGER,
     MAX_TOKEN_BYTES,
@@ -162,6 +164,29 @@ def _timestamp(raw: bytes) -> tuple[str, int]:
         raise BadRequest(
             "INVALID_REQUEST", "Stream-Expires-At must be an RFC 3339 time stamp"
         ) from None
+
+
+def fork_source(headers: Headers) -> bytes | None:
+    """The key of the stream that Stream-Forked-From names, by its path or its URL at this host.
+
+    Raises `BadRequest`.
+    """
+    raw = headers.get(STREAM_FORKED_FROM.key)
+    if raw is None:
+        return None
+    path = raw
+    if raw.startswith((b"http://", b"https://")):
+        try:
+            url = urlsplit(raw)
+        except ValueError:
+            url = urlsplit(b"")  # A malformed host.
+        # On another server this path is another stream.
+        is_here = url.netloc.lower() == headers.get(b"host", b"").lower()
+        path = url.path if is_here else b""
+    route = resolve(path) if path.startswith(b"/") else None
+    if not isinstance(route, StreamRoute):
+        raise BadRequest("INVALID_FORK", "Stream-Forked-From is not the path of a stream here")
+    return route.key
 
 
 def fork_request(headers: Headers, source: bytes | None) -> ForkRequest | None:

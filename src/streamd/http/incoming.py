@@ -10,8 +10,9 @@ import trio
 
 from streamd.config import ServerConfig
 from streamd.http.heads import Fields
+from streamd.http.messages import Application, Request
 from streamd.http.shares import LimitReached, Share
-from streamd.http.wire import Chunked, RequestRejected
+from streamd.http.wire import Chunked, RequestRefused, RequestRejected
 
 _MARKS_PER_WINDOW = 8
 
@@ -53,6 +54,13 @@ class Pace:
                 raise too_slow()
             return data
         raise too_slow()
+
+
+def check_head(application: Application, request: Request) -> None:
+    """Raises `RequestRefused` if a request's head is enough to refuse it."""
+    response = application.refusal(request)
+    if response is not None:
+        raise RequestRefused(response)
 
 
 def head_too_slow() -> RequestRejected:

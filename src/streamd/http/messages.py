@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from streamd.auth.identity import Identity
+
 Buffer = bytes | memoryview
 
 # A stream may hold HTML. `sandbox` makes a browser show it without scripts and outside this
@@ -103,7 +105,8 @@ class Request:
     raw query string without ``?``. Header names are lower-case; a header sent twice has its
     values joined by ``", "`` (adapters refuse repeats of Host, Content-Length and the like).
     Requests may share their `headers`, so nothing may write to them. `client` is the address that
-    limits count the request for (`shares.client_of`).
+    limits count the request for (`shares.client_of`). `identity` is the sender, once the
+    application has admitted the request; None where no credentials are needed.
     """
 
     __slots__ = (
@@ -116,6 +119,7 @@ class Request:
         "scheme",
         "incoming",
         "client",
+        "identity",
     )
 
     def __init__(
@@ -139,6 +143,7 @@ class Request:
         self.scheme = scheme
         self.incoming = incoming
         self.client = client
+        self.identity: Identity | None = None
 
 
 class Response:
@@ -211,10 +216,11 @@ class LiveResponse:
     writes the rest. If `length` is given, the head states it as the body's size in bytes, and `run`
     sends exactly as much. `run` raises `ClientGone` when the client has left, and also to abort a
     body that it cannot finish. The adapter calls it before it waits for anything, so `run`
-    certainly releases what the handler holds for it.
+    certainly releases what the handler holds for it; a response that is not sent after all is told
+    to `abandon` that.
     """
 
-    __slots__ = ("status", "head", "run", "length")
+    __slots__ = ("status", "head", "run", "length", "abandon")
 
     def __init__(
         self,
@@ -222,12 +228,14 @@ class LiveResponse:
         head: bytes,
         run: Callable[[Channel], Awaitable[Parked | None]],
         length: int | None = None,
+        abandon: Callable[[], None] = lambda: None,
     ) -> None:
         assert head.endswith(b"\r\n"), "a head is whole lines"
         self.status = status
         self.head = head
         self.run = run
         self.length = length
+        self.abandon = abandon
 
 
 class Begun(Enum):
@@ -246,6 +254,11 @@ class Application(Protocol):
 
     def takes_pieces(self, path: bytes) -> bool:
         """Whether the handler of a PUT to the raw `path` receives the body in pieces."""
+        ...
+
+    def refusal(self, request: Request) -> Response | None:
+        """The answer to a request that is refused by its head, so that its body is not received;
+        asked only where it would be waited for. `begin` and `handle` refuse the same requests."""
         ...
 
     def begin(self, request: Request, later: Later) -> Response | Parked | Begun:

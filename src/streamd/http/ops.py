@@ -4,7 +4,7 @@ An ordinary Quart-Trio app."""
 from __future__ import annotations
 
 from functools import partial
-from http import HTTPStatus
+from random import Random
 
 import msgspec
 from quart import Response, jsonify, request
@@ -19,15 +19,13 @@ from streamd.cluster.administration import (
     Remove,
     Transfer,
 )
-from streamd.codec import UNDECODABLE
-from streamd.config import ConfigError, split_address
-from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.config import split_address
+from streamd.http import token_routes
+from streamd.http.answers import Answer, answering, error_answer
 from streamd.http.openapi import document
 from streamd.metrics import Metrics
 from streamd.node import cold_status, status
 from streamd.node.node import Node
-
-Answer = tuple[Response, int]
 
 _ADMIN_COMMANDS: dict[str, type[AdminCommand]] = {
     "add": Add,
@@ -39,15 +37,16 @@ _CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
 STATUS = {"NOT_A_MEMBER": 404, "NOT_A_LEARNER": 404, "NOT_A_VOTER": 404, "NO_ANSWER": 502}
 
 
-def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
-    """Routes over a node."""
-    app = QuartTrio("streamd")
+def create_ops_app(metrics: Metrics, node: Node, random: Random) -> QuartTrio:
+    """Routes over a node. `random` makes the secrets of tokens."""
+    app = QuartTrio("streamd", static_folder=None)
     # No path has a second spelling here; werkzeug would redirect doubled slashes.
     app.url_map.merge_slashes = False
     # The adapters limit the size and the pace of bodies.
     app.config["MAX_CONTENT_LENGTH"] = app.config["BODY_TIMEOUT"] = None
 
     _add_probes(app, node)
+    token_routes.add(app, node, random)
 
     @app.get("/metrics")
     async def exposition() -> Response:
@@ -91,7 +90,7 @@ def create_ops_app(metrics: Metrics, node: Node) -> QuartTrio:
     @app.errorhandler(HTTPException)
     async def refuse(error: HTTPException) -> Response:
         status = error.code or 500
-        response, _ = _error(_CODES.get(status, "INTERNAL"), error.description or "", status)
+        response, _ = error_answer(_CODES.get(status, "INTERNAL"), error.description or "", status)
         response.status_code = status
         for name, value in error.get_headers():
             if name.lower() == "allow":
@@ -122,7 +121,7 @@ def _add_probes(app: QuartTrio, node: Node) -> None:
 
 
 def _no_cold_store() -> Answer:
-    return _error("NO_COLD_STORE", 'this node has no cold store: cold.backend is "none"', 404)
+    return error_answer("NO_COLD_STORE", 'this node has no cold store: cold.backend is "none"', 404)
 
 
 async def _run_now(node: Node, work: str) -> Answer:
@@ -136,7 +135,7 @@ async def _run_now(node: Node, work: str) -> Answer:
         response.headers["Cache-Control"] = "no-store"
         return response, 307
     if node.cold_tier.lead is None:
-        return _error("UNAVAILABLE", "no leader is known", 503)
+        return error_answer("UNAVAILABLE", "no leader is known", 503)
     order = {"term": node.cold_tier.lead.term, "hot_bytes": node.group.state.header.hot_bytes}
     if work == "flush":
         order["pass"] = node.flusher.ask()
@@ -148,31 +147,18 @@ async def _run_now(node: Node, work: str) -> Answer:
     return jsonify(order), 202
 
 
+@answering
 async def _administer(node: Node, operation: str, kind: type[AdminCommand]) -> Answer:
     """Carry out the admin command in the request's JSON body."""
     if node.administration is None:
-        return _error(
+        return error_answer(
             "NOT_A_CLUSTER", "this node is a cluster by itself: cluster.name is not set", 409
         )
-    try:
-        body = msgspec.json.decode(await request.get_data() or b"{}", type=dict)
-        command = msgspec.convert({**body, "type": operation}, kind)
-        if isinstance(command, Add):
-            split_address("address", command.address)
-    except (*UNDECODABLE, ConfigError) as error:
-        return _error("INVALID_REQUEST", str(error), 400)
+    body = msgspec.json.decode(await request.get_data() or b"{}", type=dict)
+    command = msgspec.convert({**body, "type": operation}, kind)
+    if isinstance(command, Add):
+        split_address("address", command.address)
     try:
         return jsonify(await node.administration.perform(command)), 200
     except AdminRefused as error:
-        return _error(error.code, str(error), STATUS.get(error.code, 409))
-    except Unavailable as error:
-        return _error("UNAVAILABLE", str(error), 503)
-    except OutcomeUnknown as error:
-        return _error("OUTCOME_UNKNOWN", str(error), 503)
-
-
-def _error(code: str, message: str, status: int) -> Answer:
-    response = jsonify(error={"code": code, "message": message})
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        response.headers["Retry-After"] = "1"
-    return response, status
+        return error_answer(error.code, str(error), STATUS.get(error.code, 409))

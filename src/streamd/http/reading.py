@@ -30,7 +30,7 @@ _CACHEABLE_S = 60
 # a large answer of tiny records would block the loop: hence a limit of its own.
 FRAMED_TYPE = "application/vnd.streamd.records"
 _FRAMED_BYTES = PIECE_BYTES
-_CACHEABLE = b"Cache-Control: public, max-age=60, stale-while-revalidate=300\r\n"
+_CACHEABLE = b"Cache-Control: %b, max-age=60, stale-while-revalidate=300\r\n"
 _UP_TO_DATE = b"Stream-Up-To-Date: true\r\n"
 _CLOSED = b"Stream-Closed: true\r\n"
 
@@ -251,8 +251,7 @@ def _slice(
     closed = up_to_date and stream.closed
     etag = range_tag(service.incarnation(stream.stream_id), at, found.end, closed)
     caching = _caching(service, stream, found)
-    if _may_shrink(stream, found):
-        caching += compression.VARY
+    caching += service.authority.vary[_may_shrink(stream, found)]
     asked = request.headers.get(IF_NONE_MATCH.key)
     if asked is not None and (named := named_tag(asked, etag)) is not None:
         return Response(304, b"ETag: %b\r\n" % named + caching)
@@ -300,9 +299,10 @@ def _caching(service: Service, stream: Stream, found: Slice) -> bytes:
         return _NO_STORE
     expiry_ms = stream.expiry_ms()
     if expiry_ms is None:
-        return _CACHEABLE
+        return _CACHEABLE % service.authority.caching
     left_s = (expiry_ms - service.node.group.now_ms()) // 1000
-    return b"Cache-Control: public, max-age=%d\r\n" % max(0, min(_CACHEABLE_S, left_s))
+    age_s = max(0, min(_CACHEABLE_S, left_s))
+    return b"Cache-Control: %b, max-age=%d\r\n" % (service.authority.caching, age_s)
 
 
 def _tail_head(at: Position, cursor: bytes) -> bytes:
@@ -332,6 +332,7 @@ class _LongPoll(Reader):
         if query.timeout_ms is not None:
             wait_ms = min(wait_ms, query.timeout_ms)
         self.deadline = trio.current_time() + wait_ms / 1000
+        self.deadline = min(self.deadline, service.authority.ends_s(request.identity))
         service.hub.begin("long-poll")
         service.hub.add(self)
 
@@ -355,7 +356,9 @@ class _LongPoll(Reader):
         self._service.hub.end("long-poll")
 
     def _without_records(self, current: Stream | Response) -> Response | None:
-        """The answer if there are no records to be read."""
+        """The answer if there are no records to be read. Raises `BadRequest` if the reader's token
+        has ended."""
+        self._service.authority.admit_again(self._request)
         if isinstance(current, Response):
             return current
         if current.stream_id != self.stream[1]:

@@ -17,7 +17,7 @@ from streamd.streams.keys import is_bucket_id, stream_key
 
 DEFAULT_BUCKET = b"_default"
 # First segments that the ops application answers.
-OPS_ROOTS = frozenset((b"healthz", b"readyz", b"metrics", b"cluster", b"openapi.json"))
+OPS_ROOTS = frozenset((b"healthz", b"readyz", b"metrics", b"cluster", b"auth", b"openapi.json"))
 # On the bucketed surface this name lists the bucket, so no stream there can have it.
 LISTING = b"streams"
 MAX_PATH_BYTES = 1024

@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from streamd.config import ServerConfig
+from streamd.http.authority import Authority
 from streamd.http.compression import Compressor
 from streamd.http.cursors import Cursors
 from streamd.http.live import Hub
@@ -20,7 +21,7 @@ from streamd.streams.offsets import Position
 
 
 class Service:
-    """A node, and what its handlers share: limits over all clients, and tools.
+    """A node, and what its handlers share: who may do what, limits over all clients, and tools.
 
     `answers` are those of recent small reads, `uploads` and `downloads` limit the snapshots and
     bootstraps on their way in and out, `outgoing` the bytes that live readers hold, `splitting` the
@@ -30,6 +31,7 @@ class Service:
 
     __slots__ = (
         "answers",
+        "authority",
         "compressor",
         "cursors",
         "downloads",
@@ -41,11 +43,19 @@ class Service:
         "uploads",
     )
 
-    def __init__(self, node: Node, hub: Hub, server: ServerConfig, cursors: Cursors) -> None:
+    def __init__(
+        self,
+        node: Node,
+        hub: Hub,
+        server: ServerConfig,
+        cursors: Cursors,
+        authority: Authority,
+    ) -> None:
         self.node = node
         self.hub = hub
         self.server = server
         self.cursors = cursors
+        self.authority = authority
         self.answers = RecentAnswers()
         self.compressor = Compressor(node.run_blocking)
         self.splitting = trio.CapacityLimiter(1)

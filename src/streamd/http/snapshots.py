@@ -240,7 +240,7 @@ async def read(service: Service, request: Request, route: SnapshotRoute) -> Resp
         finally:
             sending.end()
 
-    return LiveResponse(200, head, run, snapshot.size)
+    return LiveResponse(200, head, run, snapshot.size, sending.end)
 
 
 def snapshot_head(stream: Stream) -> bytes:

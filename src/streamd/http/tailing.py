@@ -64,19 +64,19 @@ async def tail_by_sse(
         )
     if service.hub.full:
         return TOO_MANY_READERS
-    tail = _SseTail(service, request.client, route, stream.stream_id, at, held, echoed_cursor)
+    tail = _SseTail(service, request, route, stream.stream_id, at, held, echoed_cursor)
     return LiveResponse(200, _HEAD if is_text(stream.content_type) else _HEAD + _BASE64, tail.run)
 
 
 class _SseTail(SseReader):
     """One SSE response: alternates between catching up by reads and being parked in the hub."""
 
-    __slots__ = ("_client", "_ends_at", "_route", "_seen", "_service", "_told_tail")
+    __slots__ = ("_ends_at", "_request", "_route", "_seen", "_service", "_told_tail")
 
     def __init__(
         self,
         service: Service,
-        client: str,
+        request: Request,
         route: StreamRoute,
         stream_id: int,
         at: Position,
@@ -86,9 +86,10 @@ class _SseTail(SseReader):
         stream = service.node.group.group_id, stream_id
         super().__init__(stream, at, service.cursors.next(echoed_cursor), held)
         self._service = service
-        self._client = client
+        self._request = request
         self._route = route
         self._ends_at = trio.current_time() + service.server.sse_lifetime_ms / 1000
+        self._ends_at = min(self._ends_at, service.authority.ends_s(request.identity))
         self._seen = at
         self._told_tail = False
 
@@ -105,6 +106,7 @@ class _SseTail(SseReader):
         try:
             await self.channel.flush()
             is_over = self.finished or self._service.hub.draining
+            is_over = is_over or not self._service.authority.is_valid(self._request)
             if not is_over and trio.current_time() < self._ends_at and await self._catch_up():
                 self._service.hub.add(self)
                 is_parked = True
@@ -168,7 +170,7 @@ class _SseTail(SseReader):
     async def _send_large(self, content_type: str, parts: Sequence[Buffer], control: bytes) -> bool:
         """Send an event a piece at a time. Returns False when too much is being sent already."""
         try:
-            with self._service.outgoing.holding(parts, sum(map(len, parts)), self._client):
+            with self._service.outgoing.holding(parts, sum(map(len, parts)), self._request.client):
                 for piece in data_event_pieces(content_type, parts):
                     await self.channel.send(piece)
                     # The socket may not have made this task wait.

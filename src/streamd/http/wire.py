@@ -43,6 +43,14 @@ class RequestRejected(Exception):
         self.response: Response = error_response(status, code, message, head, close=True)
 
 
+class RequestRefused(RequestRejected):
+    """The request is refused by its head, and its body stays where it is."""
+
+    def __init__(self, response: Response) -> None:
+        response.close = True
+        self.response = response
+
+
 def head_too_large(limit: int) -> RequestRejected:
     """The rejection of a head of more than `limit` bytes."""
     message = f"the head exceeds {limit} bytes (server.max_header_bytes)"

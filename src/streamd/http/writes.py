@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from streamd.headers import CONTENT_TYPE, IF_NONE_MATCH, STREAM_FORKED_FROM
+from streamd.headers import CONTENT_TYPE, IF_NONE_MATCH
 from streamd.http import fields
 from streamd.http.conditions import ANY_STATE, if_match, named_tag
 from streamd.http.fields import BadRequest
 from streamd.http.messages import Request, Response, error_response
-from streamd.http.routing import StreamRoute, resolve
+from streamd.http.routing import StreamRoute
 from streamd.http.service import BUCKET_NOT_FOUND, GONE, NOT_FOUND, Service, offset_gone
 from streamd.streams.commands import Append, Command, Create, Delete, Outcome, Result
 from streamd.streams.content import (
@@ -249,7 +248,7 @@ async def create(service: Service, request: Request, route: StreamRoute) -> Resp
 def _create(request: Request, route: StreamRoute) -> Create:
     """The command without initial records. Raises `BadRequest`."""
     headers = request.headers
-    fork = fields.fork_request(headers, _fork_source(request))
+    fork = fields.fork_request(headers, fields.fork_source(headers))
     return Create(
         route.key,
         fields.create_settings(headers, fork),
@@ -257,26 +256,6 @@ def _create(request: Request, route: StreamRoute) -> Create:
         implicit_bucket=route.implicit_bucket,
         if_match=if_match(headers),
     )
-
-
-def _fork_source(request: Request) -> bytes | None:
-    """The key of the stream that Stream-Forked-From names, by its path or its URL at this host."""
-    raw = request.headers.get(STREAM_FORKED_FROM.key)
-    if raw is None:
-        return None
-    path = raw
-    if raw.startswith((b"http://", b"https://")):
-        try:
-            url = urlsplit(raw)
-        except ValueError:
-            url = urlsplit(b"")  # A malformed host.
-        # On another server this path is another stream.
-        is_here = url.netloc.lower() == request.headers.get(b"host", b"").lower()
-        path = url.path if is_here else b""
-    route = resolve(path) if path.startswith(b"/") else None
-    if not isinstance(route, StreamRoute):
-        raise BadRequest("INVALID_FORK", "Stream-Forked-From is not the path of a stream here")
-    return route.key
 
 
 async def _propose_stream(service: Service, command: Create, body: bytes) -> Outcome:

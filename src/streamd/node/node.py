@@ -17,6 +17,7 @@ from streamd.blocking import OneThread, RunBlocking
 from streamd.cluster.administration import Administration
 from streamd.cluster.cluster import Cluster
 from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
+from streamd.codec import TOKENS_FORMAT
 from streamd.config import ClusterConfig, ColdConfig
 from streamd.group.group import Group
 from streamd.group.peers import ChangeListener
@@ -230,6 +231,14 @@ class Node:
             return bool(group.configuration.voters)
         connection = self.cluster.connections().get(group.leader_id)
         return connection is not None and connection.connected
+
+    def may_have_tokens(self) -> bool:
+        """Whether all members understand commands about tokens, which releases before them did
+        not."""
+        if self.cluster is None or len(self.group.state.tokens):
+            return True
+        others = self.group.configuration.members() - {self.group.node_id}
+        return all((self.cluster.log_format_of(one) or 0) >= TOKENS_FORMAT for one in others)
 
     def is_ready(self) -> bool:
         """Whether the node leads or follows, and its state is as new as it can be."""

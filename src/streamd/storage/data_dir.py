@@ -20,6 +20,7 @@ FORMAT_VERSION = 2
 _OLDEST_FORMAT_VERSION = 1
 
 IDENTITY = "identity.json"
+ROOT_TOKEN = "root-token"  # noqa: S105 - a file's name
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -52,6 +53,7 @@ class DataDir:
         self.install_marker = path / "install"
         self.restoring = path / "restore"
         self.recovering = path / "recover"
+        self.root_token = path / ROOT_TOKEN
         self._lock = lock
 
     @classmethod
@@ -111,6 +113,13 @@ class DataDir:
         except OSError as error:
             raise StorageFailed(f"{self.state} cannot be set aside: {error}") from error
 
+    def read_root_token(self) -> bytes | None:
+        """What `write_root_token` kept. Raises `StorageFailed` for anything else."""
+        try:
+            return bytes.fromhex(self.root_token.read_text()) if self.root_token.exists() else None
+        except (OSError, ValueError) as error:
+            raise StorageFailed(f"{self.root_token} cannot be read: {error}") from error
+
     def _identify_as(self, identity: Identity) -> None:
         try:
             _write_identity(self.path, identity)
@@ -120,6 +129,23 @@ class DataDir:
 
     def close(self) -> None:
         os.close(self._lock)
+
+
+def write_root_token(path: Path, digest: bytes) -> None:
+    """Keep the digest of a token that permits everything on the node of a data directory, durably;
+    it replaces an earlier one. The node must not run.
+
+    Raises `DataDirInUse` and `StorageFailed`.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = _lock(path)
+        try:
+            write_durably(path / ROOT_TOKEN, digest.hex().encode() + b"\n")
+        finally:
+            os.close(lock)
+    except OSError as error:
+        raise StorageFailed(f"{path} cannot be written: {error}") from error
 
 
 def _lock(path: Path) -> int:

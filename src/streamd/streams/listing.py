@@ -7,8 +7,11 @@ caller makes sure that the store has what the page must show.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
+from streamd.auth.scopes import NamePattern
 from streamd.streams import keys
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
@@ -25,12 +28,30 @@ _STREAM_DECODER = msgspec.msgpack.Decoder(Stream)
 
 
 class ListQuery(msgspec.Struct, frozen=True):
-    """Up to `limit` streams whose names begin with `prefix`, from the first after `after` on."""
+    """Up to `limit` streams whose names begin with `prefix`, from the first after `after` on, as
+    far as a pattern in `within` matches them. The patterns are in order and do not overlap."""
 
     bucket: bytes
     prefix: bytes = b""
     after: bytes = b""
     limit: int = 1000
+    within: tuple[NamePattern, ...] = (NamePattern(b"", True),)
+
+    def ranges(self) -> Iterator[tuple[bytes, bytes]]:
+        """The half-open ranges of rows to look at, in order."""
+        for pattern in self.within:
+            # Of two prefixes of one name one begins with the other.
+            longer = max(self.prefix, pattern.text, key=len)
+            if not longer.startswith(self.prefix):
+                continue
+            if not pattern.is_prefix:
+                if longer == pattern.text > self.after:
+                    row = keys.STREAM + keys.stream_key(self.bucket, longer)
+                    yield row, row + b"\0"
+            elif longer.startswith(pattern.text):
+                start, stop = keys.stream_range(self.bucket, longer, self.after)
+                if start < stop:
+                    yield start, stop
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
@@ -66,21 +87,30 @@ def list_streams(store: KeyValue, query: ListQuery, log_ms: int) -> Page:
     It is shorter than asked for only at the end, or after `MAX_ROWS` rows. Blocks.
     """
     page = Page([], [])
-    start, stop = keys.stream_range(query.bucket, query.prefix, query.after)
+    for start, stop in query.ranges():
+        if page.has_more:
+            break
+        _list_range(store, query, log_ms, page, start, stop)
+    return page
+
+
+def _list_range(
+    store: KeyValue, query: ListQuery, log_ms: int, page: Page, start: bytes, stop: bytes
+) -> None:
+    """Put the streams in a range of rows on the page."""
     wanted = min(query.limit + 1, _ROWS_AT_ONCE)
     while rows := store.scan(start, stop, limit=wanted, max_bytes=_BYTES_AT_ONCE):
         page.rows += len(rows)
         for row, raw in rows:
             if not _take(page, query.limit, keys.name_of(row), raw, log_ms):
                 page.has_more = True
-                return page
+                return
         if page.rows >= MAX_ROWS:
             page.has_more = True
             page.cursor = keys.name_of(rows[-1][0])
-            return page
+            return
         start = rows[-1][0] + b"\0"
         wanted = min(wanted * 2, _ROWS_AT_ONCE)
-    return page
 
 
 def _take(page: Page, limit: int, name: bytes, raw: bytes, log_ms: int) -> bool:

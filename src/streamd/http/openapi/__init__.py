@@ -17,7 +17,13 @@ from functools import cache
 import msgspec
 
 from streamd import __version__
-from streamd.http.openapi import bucket_routes, node_routes, snapshot_routes, stream_routes
+from streamd.http.openapi import (
+    bucket_routes,
+    node_routes,
+    snapshot_routes,
+    stream_routes,
+    token_routes,
+)
 from streamd.http.openapi.elements import Json, response
 from streamd.http.openapi.errors import SHARED
 from streamd.http.openapi.parameters import headers, parameters
@@ -28,14 +34,16 @@ _PATHS = (
     *bucket_routes.PATHS,
     *snapshot_routes.PATHS,
     *node_routes.PATHS,
+    *token_routes.PATHS,
 )
 _ABOUT = (
     "Append-only byte streams over HTTP. Errors are JSON with a stable code. Every answer has "
     "`Access-Control-Allow-Origin: *`, `Access-Control-Expose-Headers: *`, "
     "`Cross-Origin-Resource-Policy: cross-origin`, `Content-Security-Policy: sandbox` and "
-    "`X-Content-Type-Options: nosniff`. Paths below `/cluster` are not for web pages: their "
-    "resource policy is `same-origin`, they have none of the `Access-Control-` headers, and Host "
-    "must name the node. A method that a path does not have is "
+    "`X-Content-Type-Options: nosniff`. Paths below `/cluster` and `/auth` are not for web pages: "
+    "their resource policy is `same-origin`, they have none of the `Access-Control-` headers, and "
+    "Host must name the node. Where tokens are required, a request without a valid one is 401, and "
+    "one that the token's scopes do not permit 403. A method that a path does not have is "
     "answered by `Error405`, a method that no path has by `Error501`; only `PUT`, `POST` and "
     "`DELETE` of a bucket's listing are 400 `INVALID_STREAM_ID`, because no stream can be named "
     "`streams`."
@@ -60,12 +68,15 @@ def build() -> Json:
         "openapi": "3.1.0",
         "info": {"title": "streamd", "version": __version__, "description": _ABOUT},
         "servers": [{"url": "/"}],
+        # With `auth.mode = "none"` only the paths below `/auth` need a token.
+        "security": [{}, {"token": []}],
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": {path.template: path.item() for path in _PATHS},
         "components": {
             "parameters": parameters(),
             "headers": headers(),
             "schemas": schemas(),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "responses": {
                 f"Error{status}": response(status, None, codes) for status, codes in SHARED.items()
             },

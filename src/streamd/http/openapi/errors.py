@@ -15,6 +15,7 @@ class Error(NamedTuple):
 
 _STATE = ("Stream-Next-Offset", "Stream-Closed")
 _RETRY = ("Retry-After",)
+_CHALLENGE = ("WWW-Authenticate",)
 
 # Errors that any request can meet.
 EVERYWHERE: dict[str, Error] = {
@@ -29,6 +30,9 @@ EVERYWHERE: dict[str, Error] = {
     "400 INVALID_PATH": Error("The path could mean two things, or nothing."),
     "400 BAD_CHUNK": Error("The chunked body is malformed."),
     "400 BAD_TRAILER": Error("A trailer is malformed or not allowed."),
+    "401 AUTHENTICATION_REQUIRED": Error("The request needs a token.", _CHALLENGE),
+    "401 INVALID_TOKEN": Error("The token is unknown, has expired, or was revoked.", _CHALLENGE),
+    "403 INSUFFICIENT_SCOPE": Error("The token's scopes do not permit this.", _CHALLENGE),
     "408 HEADER_TIMEOUT": Error("The head arrived too slowly."),
     "408 BODY_TIMEOUT": Error("The body arrived too slowly."),
     "413 BODY_TOO_LARGE": Error("The body exceeds `server.max_body_bytes`."),
@@ -126,6 +130,9 @@ ERRORS: dict[str, Error] = {
     "403 ORIGIN_NOT_ALLOWED": Error("Origin is not this node: the request comes from a web page."),
     "415 UNSUPPORTED_MEDIA_TYPE": Error("Content-Type is not application/json."),
     "421 HOST_NOT_ALLOWED": Error("Host is not a name of this node; see `server.allowed_hosts`."),
+    "404 TOKEN_NOT_FOUND": Error("No token has this id or name."),
+    "409 TOKEN_EXISTS": Error("A token has this name."),
+    "409 TOO_MANY_TOKENS": Error("There are 10,000 tokens."),
     # -- the cluster --------------------------------------------------------------------------
     "404 NOT_A_MEMBER": Error("No member has this id."),
     "404 NOT_A_LEARNER": Error("No learner has this id."),

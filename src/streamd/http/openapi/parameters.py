@@ -50,6 +50,7 @@ _PATH: dict[str, tuple[Json, str, str]] = {
             f"and the / between them have at most {MAX_BUCKETED_BYTES} bytes."
         ),
     ),
+    "token": ({"type": "string"}, "ci", "A token's id or name."),
     "snapshot": (OFFSET, "0000000000000000_0000000000000000", "The snapshot's offset."),
 }
 

@@ -10,8 +10,23 @@ from streamd.http.buckets import BucketBody, ListingBody
 from streamd.http.messages import ErrorBody
 from streamd.http.openapi.elements import Json
 from streamd.http.openapi.errors import SHARED
+from streamd.http.token_bodies import NewToken, NewTokenBody, Rotation, TokenBody, TokensBody
 
-_STRUCTS = (ErrorBody, BucketBody, ListingBody, BatchBody, Add, Promote, Remove, Transfer)
+_STRUCTS = (
+    ErrorBody,
+    BucketBody,
+    ListingBody,
+    BatchBody,
+    Add,
+    Promote,
+    Remove,
+    Transfer,
+    NewToken,
+    Rotation,
+    TokenBody,
+    NewTokenBody,
+    TokensBody,
+)
 
 _COUNT: Json = {"type": "integer", "minimum": 0}
 _IDS: Json = {"type": "array", "items": {"type": "integer"}}

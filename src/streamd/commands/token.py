@@ -1,0 +1,180 @@
+"""``streamd token``: tokens with which clients authenticate."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+from urllib.parse import quote
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from streamd.auth import tokens
+from streamd.client.options import json_option, server_group
+from streamd.client.transport import Answer, Server
+from streamd.commands.backup import failure_of
+from streamd.config import load
+from streamd.exits import exit_on
+from streamd.headers import CONTENT_TYPE
+from streamd.privacy import keep_private
+from streamd.storage.data_dir import write_root_token
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"([1-9][0-9]{0,9})([smhd])")
+_WIDTH = 120
+
+
+def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    match = _DURATION.fullmatch(value or "")
+    if value is None or match is None:
+        if value is not None:
+            raise click.BadParameter(f"'{value}' is not a time such as 90s, 15m, 12h or 30d")
+        return None
+    return int(match[1]) * _UNITS_S[match[2]]
+
+
+_expires_option = click.option(
+    "--expires",
+    "expires_in_s",
+    metavar="TIME",
+    callback=_seconds,
+    help="How long it is valid: 90s, 15m, 12h, 30d. [default: without an end]",
+)
+
+
+@server_group
+def token() -> None:
+    """Make and revoke the tokens with which clients authenticate.
+
+    The commands but `bootstrap` need a token with the scope admin:*, in STREAMD_TOKEN or a file.
+    """
+
+
+@token.command()
+@click.option("--name", required=True, help="A name of its own.")
+@click.option(
+    "--scope", "scopes", multiple=True, required=True, help="VERB:PATTERN; may be repeated."
+)
+@_expires_option
+@json_option
+@click.pass_obj
+def create(
+    server: Server, name: str, scopes: tuple[str, ...], expires_in_s: int | None, as_json: bool
+) -> None:
+    """Create a token, and print it. It is never shown again.
+
+    Verbs: read, append, create, close, delete, fork, snapshot, list, admin, operate. Patterns:
+    BUCKET/NAME, BUCKET/PREFIX*, BUCKET/ (the bucket itself), BUCKETS*, or * for everything.
+    """
+    body = {"name": name, "scopes": scopes, "expires_in_s": expires_in_s}
+    _print_secret(_post(server, "/auth/tokens", body), as_json)
+
+
+@token.command("list")
+@json_option
+@click.pass_obj
+def list_tokens(server: Server, as_json: bool) -> None:
+    """Show all tokens, without their secrets."""
+    found = server.ask("GET", "/auth/tokens").json()["tokens"]
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    table = Table(box=None, header_style="bold")
+    for title in ("name", "id", "created", "expires", "scopes"):
+        table.add_column(title)
+    for one in found:
+        expires = "expired" if one["expired"] else _time(one["expires_at_ms"])
+        if one["former_secret_until_ms"]:
+            expires += f" (former secret: {_time(one['former_secret_until_ms'])})"
+        row = one["name"], one["id"], _time(one["created_at_ms"]), expires
+        table.add_row(*row, " ".join(one["scopes"]))
+    console = Console()
+    console.width = max(console.width, _WIDTH)
+    console.print(table, markup=False, highlight=False)
+
+
+@token.command()
+@click.argument("name")
+@click.pass_obj
+def show(server: Server, name: str) -> None:
+    """Show the token with a NAME or id, as JSON."""
+    print(json.dumps(server.ask("GET", _path(name)).json(), indent=2))
+
+
+@token.command()
+@click.argument("name")
+@click.pass_obj
+def revoke(server: Server, name: str) -> None:
+    """Revoke the token with a NAME or id, at once and for good."""
+    server.ask_once("DELETE", _path(name), headers={}, body=b"")
+
+
+@token.command()
+@click.argument("name")
+@click.option(
+    "--overlap",
+    "overlap_s",
+    metavar="TIME",
+    default="1h",
+    show_default=True,
+    callback=lambda *given: 0 if given[-1] == "0" else _seconds(*given),
+    help="How long the secret before it stays valid: 0, 90s, 15m, 12h, 30d.",
+)
+@_expires_option
+@json_option
+@click.pass_obj
+def rotate(
+    server: Server, name: str, overlap_s: int, expires_in_s: int | None, as_json: bool
+) -> None:
+    """Give the token with a NAME or id another secret, and print it."""
+    body = {"overlap_s": overlap_s, "expires_in_s": expires_in_s}
+    _print_secret(_post(server, f"{_path(name)}/rotate", body), as_json)
+
+
+@token.command()
+@click.option("--offline", is_flag=True, required=True, help="Confirm that the node is stopped.")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="The node's TOML file.")
+@click.option("--data-dir", help="The node's data.")
+def bootstrap(file: Path | None, offline: bool, **flags: object) -> None:
+    """Make a root token for one node, and print it.
+
+    The node accepts it from its next start on, for everything; other nodes do not. The data
+    directory keeps its hash. Run it again for another root token, and delete the file root-token
+    there once other tokens exist.
+    """
+    keep_private()
+    given = {key: value for key, value in flags.items() if value is not None}
+    with exit_on(failure_of):
+        config = load(file, os.environ, {"server": given})
+        random = SystemRandom()
+        secret = tokens.mint(random.getrandbits(63), random.randbytes(tokens.SECRET_BYTES))
+        write_root_token(Path(config.server.data_dir), tokens.digest_of(secret.encode()))
+    print(secret)
+
+
+def _path(name: str) -> str:
+    return f"/auth/tokens/{quote(name, safe='')}"
+
+
+def _post(server: Server, path: str, body: dict[str, Any]) -> Answer:
+    """Send a command once: repeated, the first secret would be lost."""
+    given = {key: value for key, value in body.items() if value is not None}
+    headers: dict[str, str] = {CONTENT_TYPE: "application/json"}
+    return server.ask_once("POST", path, headers=headers, body=json.dumps(given).encode())
+
+
+def _print_secret(answer: Answer, as_json: bool) -> None:
+    found = answer.json()
+    print(json.dumps(found, indent=2) if as_json else found["token"])
+
+
+def _time(at_ms: int | None) -> str:
+    if at_ms is None:
+        return "never"
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

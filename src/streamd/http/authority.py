@@ -1,0 +1,210 @@
+"""Decides who may do what: the only place, for every protocol, server and node.
+
+A request is judged by its head: before its body is received, and before anything is looked up that
+it names. So a refusal is the same whether or not a stream exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import trio
+
+from streamd.auth import tokens
+from streamd.auth.identity import Identity
+from streamd.auth.scopes import ScopeError, Scopes, parse_scope
+from streamd.config import AuthConfig
+from streamd.group.proposals import Unavailable
+from streamd.headers import STREAM_CLOSED, STREAM_FORKED_FROM
+from streamd.http.compression import VARY
+from streamd.http.fields import BadRequest
+from streamd.http.messages import Request
+from streamd.http.needs import Need
+from streamd.streams.state import State
+
+# Of what is remembered of recent requests.
+MAX_KNOWN = 4096
+_WATCH_S = 1.0
+
+_PROTECTED_VARY = b"Vary: Authorization\r\n", b"Vary: Accept-Encoding, Authorization\r\n"
+_CHALLENGE = b'WWW-Authenticate: Bearer realm="streamd"'
+_AUTHORIZATION = b"authorization"
+# The only headers at which `needs` looks.
+_CLOSED, _FORKED = STREAM_CLOSED.key, STREAM_FORKED_FROM.key
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Authority:
+    """Finds the identity that a request's credentials stand for, and judges whether it may do what
+    is asked.
+
+    `roots` are identities of the node itself. `now_ms` is log time; `is_ready` says whether the
+    state is as new as it can be.
+
+    `caching` says which caches may keep what was read (protocol section 8.1), and `vary` is the
+    header for that, without and with compression.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        config: AuthConfig,
+        *,
+        now_ms: Callable[[], int],
+        is_ready: Callable[[], bool],
+        roots: Sequence[Identity] = (),
+    ) -> None:
+        self.is_required = config.mode == "required"
+        self.caching = b"private" if self.is_required else b"public"
+        self.vary = _PROTECTED_VARY if self.is_required else (b"", VARY)
+        self._state = state
+        self._now_ms = now_ms
+        self._is_ready = is_ready
+        self._roots = roots
+        self._version: object = None
+        # Identities by their Authorization header, so that a header is parsed, hashed and compared
+        # once; those admitted, also by method and path; and compiled scopes by their token's id.
+        self._known: dict[bytes, Identity] = {}
+        self._admitted: dict[tuple[bytes | None, str, bytes], Identity] = {}
+        self._compiled: dict[int, tuple[list[str], Scopes]] = {}
+
+    @property
+    def knows_nobody(self) -> bool:
+        """Whether requests need a token and, as far as this node knows, there is none."""
+        return self.is_required and not self._roots and not len(self._state.tokens)
+
+    def admit(self, request: Request, needs_of: Callable[[], Sequence[Need]]) -> Identity:
+        """The sender of a request that needs all these scopes, which are asked for only if the
+        sender is known.
+
+        Raises `BadRequest` if the request must be refused, and `Unavailable` if this node cannot
+        tell yet.
+        """
+        headers = request.headers
+        authorization = headers.get(_AUTHORIZATION)
+        if self._version is not self._state.tokens.version:
+            self._forget()
+        key = authorization, request.method, request.path
+        identity = self._admitted.get(key)
+        if identity is not None and _CLOSED not in headers and _FORKED not in headers:
+            if identity.ends_ms is None or identity.ends_ms > self._now_ms():
+                return identity
+            raise _invalid()
+        identity = self._identify(authorization)
+        for need in needs_of():
+            if not identity.scopes.permit(need.verb, need.target):
+                raise _insufficient(need)
+        if _CLOSED not in headers and _FORKED not in headers:
+            _keep(self._admitted, key, identity)
+        return identity
+
+    def _forget(self) -> None:
+        """Judge everybody again: some token has changed."""
+        self._known.clear()
+        self._admitted.clear()
+        self._version = self._state.tokens.version
+
+    def _identify(self, authorization: bytes | None) -> Identity:
+        if authorization is None:
+            raise BadRequest(
+                "AUTHENTICATION_REQUIRED",
+                "the request needs a token: Authorization: Bearer sd_…",
+                401,
+                _CHALLENGE + b"\r\n",
+            )
+        if self._version is not self._state.tokens.version:
+            self._forget()
+        identity = self._known.get(authorization)
+        if identity is None:
+            identity = self._look_up(authorization)
+            _keep(self._known, authorization, identity)
+        if identity.has_ended(self._now_ms()):
+            raise _invalid()
+        return identity
+
+    def _look_up(self, authorization: bytes) -> Identity:
+        raw = tokens.bearer(authorization)
+        presented = None if raw is None else tokens.parse_token(raw)
+        if presented is None:
+            raise _invalid()
+        for root in self._roots:
+            if tokens.is_same_digest(root.digest, presented.digest):
+                return root
+        token = self._state.tokens.get(presented.token_id)
+        ends_ms = 0 if token is None else token.ends_ms(presented.digest)
+        if token is None or ends_ms == 0:
+            if not self._is_ready():
+                raise Unavailable("this node does not know all tokens yet")
+            raise _invalid()
+        compiled = self._compiled.get(presented.token_id)
+        if compiled is None or compiled[0] is not token.scopes:
+            compiled = token.scopes, _compile(token.scopes)
+            _keep(self._compiled, presented.token_id, compiled)
+        return Identity(token.name, compiled[1], ends_ms=ends_ms)
+
+    def ends_s(self, identity: Identity | None) -> float:
+        """When a response to this identity must end at the latest, by Trio's clock."""
+        if identity is None or identity.ends_ms is None:
+            return float("inf")
+        # One more: both clocks' milliseconds have begun already.
+        return trio.current_time() + max(0, identity.ends_ms - self._now_ms() + 1) / 1000
+
+    def admit_again(self, request: Request) -> None:
+        """Raises as `admit` if the credentials with which a request was admitted no longer hold."""
+        if request.identity is not None:
+            self._identify(request.headers.get(_AUTHORIZATION))
+
+    def is_valid(self, request: Request) -> bool:
+        """Whether the credentials with which a request was admitted still hold."""
+        try:
+            self.admit_again(request)
+        except (BadRequest, Unavailable):
+            return False
+        return True
+
+    async def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` soon after tokens have changed: live readers must look again."""
+        version = self._state.tokens.version
+        while True:
+            await trio.sleep(_WATCH_S)
+            if self._state.tokens.version is not version:
+                version = self._state.tokens.version
+                changed()
+
+
+def _keep(cache: dict[K, V], key: K, value: V) -> None:
+    if len(cache) >= MAX_KNOWN:
+        cache.clear()
+    cache[key] = value
+
+
+def _compile(texts: Sequence[str]) -> Scopes:
+    """What a token permits. A scope that this release does not know permits nothing."""
+    known = []
+    for text in texts:
+        try:
+            known.append(parse_scope(text))
+        except ScopeError:
+            continue
+    return Scopes(known)
+
+
+def _invalid() -> BadRequest:
+    return BadRequest(
+        "INVALID_TOKEN",
+        "the token is not valid: it is unknown, has expired, or was revoked",
+        401,
+        _CHALLENGE + b', error="invalid_token"\r\n',
+    )
+
+
+def _insufficient(need: Need) -> BadRequest:
+    return BadRequest(
+        "INSUFFICIENT_SCOPE",
+        f"the token has no scope {need.verb} for this",
+        403,
+        _CHALLENGE + b', error="insufficient_scope"\r\n',
+    )

@@ -1,0 +1,90 @@
+"""Servers that require tokens, in each way in which they are run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count, cycle
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from streamd.auth.tokens import mint
+from tests.jepsen_like.cluster_processes import ClusterProcesses
+from tests.support.server_process import ServerProcess
+from tests.support.wire import checked_client
+
+ROOT = mint(1, b"root" * 5)
+PLACES = ("HTTP/1.1", "HTTP/2", "cluster")
+# Within it every node of an idle cluster knows what another one has acknowledged.
+_DEADLINE_S = 10.0
+_POLL_S = 0.02
+
+
+class Authorized:
+    """Nodes that require tokens. Requests go to one node after the other."""
+
+    def __init__(self, urls: list[str], client: httpx.Client) -> None:
+        self.urls = urls
+        self._client = client
+        self._next_url = cycle(urls)
+        self._numbers = count()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        token: str | None = ROOT,
+        *,
+        headers: Mapping[str, str] | None = None,
+        url: str | None = None,
+        **body: Any,
+    ) -> httpx.Response:
+        """Send a request, at the node with that URL if one is given."""
+        sent = dict(headers or {})
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        return self._client.request(
+            method, (url or next(self._next_url)) + path, headers=sent, **body
+        )
+
+    def token(self, *scopes: str, **settings: Any) -> str:
+        """A new token with these scopes, known to all nodes."""
+        name = f"token-{next(self._numbers)}"
+        body = {"name": name, "scopes": list(scopes), **settings}
+        made = self.ask("POST", "/auth/tokens", json=body)
+        assert made.status_code == 201, made.text
+        found: str = made.json()["token"]
+        for url in self.urls:
+            self.until(lambda url=url: self.is_known(found, url))
+        return found
+
+    def is_known(self, token: str, url: str) -> bool:
+        """Whether a node takes a token for valid, whatever it permits."""
+        return self.ask("GET", "/auth/tokens", token, url=url).status_code != 401
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is so. Raises `AssertionError`."""
+        deadline = time.monotonic() + _DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, "it never is"
+            time.sleep(_POLL_S)
+
+
+@contextmanager
+def authorized(place: str, directory: Path, **environment: str) -> Iterator[Authorized]:
+    """The servers at one of `PLACES`, and a client that speaks their version of HTTP."""
+    is_2 = place == "HTTP/2"
+    settings = {
+        "STREAMD_AUTH_MODE": "required", "STREAMD_ROOT_TOKEN": ROOT, **environment
+    }  # fmt: skip
+    with checked_client(http1=not is_2, http2=is_2, timeout=20.0) as client:
+        if place == "cluster":
+            with ClusterProcesses(directory, proxied=False, environment=settings) as cluster:
+                yield Authorized([node.url for node in cluster.nodes.values()], client)
+            return
+        flags = ["--http", "hypercorn"] if is_2 else []
+        with ServerProcess(directory / "data", flags=flags, environment=settings) as process:
+            yield Authorized([process.url], client)

@@ -1,0 +1,265 @@
+"""What a token permits: every route and method, on both servers and at every node of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from streamd.auth.scopes import VERBS
+from streamd.http import needs
+from streamd.http.application import RESOURCES
+from streamd.http.needs import OPERATIONS, UndeclaredScope
+from streamd.http.routing import OpsRoute, resolve
+from tests.http.authorized import PLACES, Authorized, authorized
+
+UNKNOWN = "sd_0123456789abcdef_" + "a" * 32
+TEXT = {"Content-Type": "text/plain"}
+CLOSE = {"Stream-Closed": "true"}
+JSON: dict[str, Any] = {"json": {}}
+BATCH = b"\0\0\0\1x"
+SNAPSHOT = "/agents/walk/snapshot/0000000000000000_0000000000000000"
+
+
+class Case(NamedTuple):
+    """A request, and the scopes that it needs, all of them; no others are in the tables of the
+    code under test."""
+
+    method: str
+    path: str
+    scopes: list[str]
+    headers: Mapping[str, str] = MappingProxyType({})
+    body: Mapping[str, Any] = MappingProxyType({})
+
+
+STREAM = "/v1/stream/agents/walk"
+CASES = [
+    Case("GET", STREAM, ["read:agents/walk"]),
+    Case("HEAD", STREAM, ["read:agents/walk"]),
+    Case("PUT", STREAM, ["create:agents/walk"], TEXT),
+    Case("POST", STREAM, ["append:agents/walk"], TEXT, {"content": b"x"}),
+    Case(
+        "POST", STREAM, ["append:agents/walk", "close:agents/walk"], CLOSE | TEXT, {"content": b"x"}
+    ),
+    Case("POST", STREAM, ["append:agents/walk", "close:agents/walk"], CLOSE),
+    Case("DELETE", STREAM, ["delete:agents/walk"]),
+    Case(
+        "PUT",
+        "/v1/stream/agents/fork",
+        ["create:agents/fork", "read:agents/walk", "fork:agents/walk"],
+        {"Stream-Forked-From": STREAM},
+    ),
+    # The same stream at its other address, and with escapes.
+    Case("GET", "/agents/walk", ["read:agents/walk"]),
+    Case("GET", "/v1/stream/%61gents/w%61lk", ["read:agents/walk"]),
+    Case("POST", "/agents/w%61lk", ["append:agents/walk"], TEXT, {"content": b"x"}),
+    Case("GET", "/v1/stream/alone", ["read:_default/alone"]),
+    Case("GET", "/v1/stream/agents/a/b", ["read:agents/a/b"]),
+    Case("GET", "/v1/stream/cluster/status", ["read:cluster/status"]),
+    Case("GET", STREAM + "?offset=-1&live=long-poll&timeout=0.1", ["read:agents/walk"]),
+    Case("POST", "/agents/walk/append-batch", ["append:agents/walk"], TEXT, {"content": BATCH}),
+    Case("GET", "/agents/walk/snapshot", ["read:agents/walk"]),
+    Case("HEAD", "/agents/walk/snapshot", ["read:agents/walk"]),
+    Case("GET", SNAPSHOT, ["read:agents/walk"]),
+    Case("HEAD", SNAPSHOT, ["read:agents/walk"]),
+    Case("PUT", SNAPSHOT, ["snapshot:agents/walk"], TEXT, {"content": b"x"}),
+    Case("DELETE", SNAPSHOT, ["snapshot:agents/walk"]),
+    Case("GET", "/agents/walk/bootstrap", ["read:agents/walk"]),
+    Case("HEAD", "/agents/walk/bootstrap", ["read:agents/walk"]),
+    Case("GET", "/agents", ["list:agents/"]),
+    Case("HEAD", "/agents", ["list:agents/"]),
+    Case("PUT", "/agents", ["admin:agents/"]),
+    Case("DELETE", "/agents", ["admin:agents/"]),
+    Case("GET", "/agents/streams", ["list:agents/"]),
+    Case("HEAD", "/agents/streams", ["list:agents/"]),
+    Case("GET", "/metrics", ["operate:metrics"]),
+    Case("HEAD", "/metrics", ["operate:metrics"]),
+    Case("GET", "/cluster/status", ["operate:cluster/status"]),
+    Case("GET", "/cluster/cold", ["operate:cluster/cold"]),
+    Case("POST", "/cluster/snapshot", ["operate:cluster/snapshot"], {}, JSON),
+    Case("POST", "/cluster/cold/flush", ["operate:cluster/cold/flush"], {}, JSON),
+    Case("POST", "/cluster/cold/gc", ["operate:cluster/cold/gc"], {}, JSON),
+    Case("POST", "/cluster/cold/scrub", ["operate:cluster/cold/scrub"], {}, JSON),
+    # The bodies are wrong: what they ask for would break the cluster.
+    Case("POST", "/cluster/add", ["operate:cluster/add"], {}, JSON),
+    Case("POST", "/cluster/promote", ["operate:cluster/promote"], {}, JSON),
+    Case("POST", "/cluster/remove", ["operate:cluster/remove"], {}, JSON),
+    Case(
+        "POST", "/cluster/transfer", ["operate:cluster/transfer"], {}, {"json": {"node_id": "no"}}
+    ),
+    Case("GET", "/auth/tokens", ["admin:*"]),
+    Case("POST", "/auth/tokens", ["admin:*"], {}, JSON),
+    Case("GET", "/auth/tokens/nobody", ["admin:*"]),
+    Case("DELETE", "/auth/tokens/nobody", ["admin:*"]),
+    Case("POST", "/auth/tokens/nobody/rotate", ["admin:*"], {}, JSON),
+]
+PUBLIC = ["/healthz", "/readyz/local", "/readyz/cluster", "/openapi.json"]
+
+
+def lesser(case: Case) -> Iterator[list[str]]:
+    """Scopes that come near to those of the case and do not suffice."""
+    if case.scopes == ["admin:*"]:
+        yield ["admin:a*", "admin:auth/*", *(f"{verb}:*" for verb in VERBS if verb != "admin")]
+        return
+    for missing in case.scopes:
+        verb, _, target = missing.partition(":")
+        others = [other for other in VERBS if other not in (verb, "admin", "list", "operate")]
+        near = [f"{verb}:{target.rstrip('/')}x*"]
+        near += [f"{verb}:{target.upper()}"] if verb != "list" else []
+        if verb != "operate":
+            near += [f"{other}:*" for other in others]
+        near += ["list:*"] if verb != "list" else []
+        near += ["operate:*"] if verb != "operate" else ["admin:cluster/*", "admin:m*", "read:*"]
+        if verb in ("read", "append"):
+            near += [f"{verb}:{target}/*", f"{verb}:{target.split('/')[0]}/", f"{verb}:_default/*"]
+            near.remove(f"{verb}:_default/*") if target.startswith("_default/") else None
+        rest = [scope for scope in case.scopes if scope != missing]
+        yield [*rest, *(scope for scope in near if scope not in case.scopes)]
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Authorized]:
+    directory = tmp_path_factory.mktemp("authorized")
+    with authorized(request.param, directory) as found:
+        yield found
+
+
+def test_the_walk_visits_every_route_and_method() -> None:
+    walked = {(type(resolve(case.path.partition("?")[0].encode())), case.method) for case in CASES}
+    handled = {(kind, method) for kind, one in RESOURCES.items() for method in one.handlers}
+    assert {pair for pair in walked if pair[0] is not OpsRoute} == handled
+    operated = {(case.method, needs.operation(case.method, case.path.encode())) for case in CASES}
+    for (rule, method), needed in OPERATIONS.items():
+        assert (method, needed) in operated or rule in PUBLIC, rule
+
+
+def told(answer: Any) -> tuple[int, str | None]:
+    """Status and code of an error."""
+    is_error = answer.status_code >= 400 and answer.content
+    return answer.status_code, answer.json()["error"]["code"] if is_error else None
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.method} {case.path}")
+def test_a_request_needs_all_of_its_scopes(case: Case, place: Authorized) -> None:
+    def ask(token: str | None) -> tuple[int, str | None]:
+        headers = case.headers
+        return told(place.ask(case.method, case.path, token, headers=headers, **case.body))
+
+    shown = case.method != "HEAD"
+    assert ask(None) == (401, "AUTHENTICATION_REQUIRED" if shown else None)
+    assert ask(UNKNOWN) == (401, "INVALID_TOKEN" if shown else None)
+    for scopes in lesser(case):
+        assert ask(place.token(*scopes)) == (403, "INSUFFICIENT_SCOPE" if shown else None), scopes
+    status, code = ask(place.token(*case.scopes))
+    assert status not in (401, 403), code
+
+
+@pytest.mark.parametrize("path", PUBLIC)
+def test_probes_need_no_token(path: str, place: Authorized) -> None:
+    assert place.ask("GET", path, None).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/stream/agents/walk", "/agents/streams"])
+def test_a_preflight_request_needs_no_token(path: str, place: Authorized) -> None:
+    answer = place.ask("OPTIONS", path, None)
+    assert answer.status_code == 204
+    assert "Authorization" in answer.headers["access-control-allow-headers"]
+
+
+@pytest.mark.parametrize("token", [None, UNKNOWN, "narrow"])
+def test_a_refusal_does_not_tell_whether_a_stream_exists(
+    token: str | None, place: Authorized
+) -> None:
+    if token == "narrow":
+        token = place.token("read:other/*", "append:other/*", "list:other/")
+    place.ask("PUT", "/v1/stream/there/there", headers=TEXT)
+    for method, path in (
+        ("GET", "/v1/stream/there/{}"),
+        ("POST", "/v1/stream/there/{}"),
+        ("DELETE", "/v1/stream/there/{}"),
+        ("GET", "/there/{}/bootstrap"),
+        ("GET", "/v1/stream/{}/there"),
+        ("GET", "/{}/streams"),
+    ):
+        there, nowhere = (
+            place.ask(method, path.format(name), token, headers=TEXT) for name in ("there", "gone")
+        )
+        assert there.status_code in (401, 403)
+        assert there.status_code == nowhere.status_code
+        assert there.content == nowhere.content
+        differing = {"date"}
+        assert {k: v for k, v in there.headers.items() if k not in differing} == {
+            k: v for k, v in nowhere.headers.items() if k not in differing
+        }
+
+
+def test_a_refusal_says_what_is_missing_as_rfc_6750_does(place: Authorized) -> None:
+    none, wrong = place.ask("GET", STREAM, None), place.ask("GET", STREAM, UNKNOWN)
+    narrow = place.ask("GET", STREAM, place.token("read:other/*"))
+    assert none.headers["www-authenticate"] == 'Bearer realm="streamd"'
+    assert wrong.headers["www-authenticate"] == 'Bearer realm="streamd", error="invalid_token"'
+    assert narrow.headers["www-authenticate"] == (
+        'Bearer realm="streamd", error="insufficient_scope"'
+    )
+
+
+def test_other_credentials_are_no_token(place: Authorized) -> None:
+    token = place.token("read:*")
+    for value in (f"Basic {token}", token, f"Bearer {token}, Bearer {token}", "Bearer", ""):
+        answer = place.ask("GET", STREAM, None, headers={"Authorization": value})
+        assert told(answer) == (401, "INVALID_TOKEN")
+
+
+def test_a_listing_shows_only_what_its_reader_may_read(place: Authorized) -> None:
+    for name in ("a", "run-1", "run-2", "runs", "x"):
+        place.ask("PUT", f"/v1/stream/listed/{name}", headers=TEXT)
+    token = place.token("list:listed/", "read:listed/run-*", "read:listed/x", "read:other/a")
+
+    def names(query: str, token: str) -> tuple[list[str], Any]:
+        body = place.ask("GET", f"/listed/streams{query}", token).json()
+        return [one["stream_id"] for one in body["streams"]], body["next_cursor"]
+
+    assert names("", token)[0] == ["run-1", "run-2", "x"]
+    assert names("?prefix=run", token)[0] == ["run-1", "run-2"]
+    assert names("?prefix=run-2", token)[0] == ["run-2"]
+    assert names("?prefix=a", token)[0] == []
+    assert names("?limit=2", token) == (["run-1", "run-2"], "run-2")
+    assert names("?limit=2&after=run-2", token)[0] == ["x"]
+    assert names("", place.token("list:*"))[0] == []
+    assert names("", place.token("admin:listed/*"))[0] == ["a", "run-1", "run-2", "runs", "x"]
+
+
+def test_no_shared_cache_may_keep_what_a_token_protects(place: Authorized) -> None:
+    place.ask("PUT", "/v1/stream/cached/s", headers=TEXT, content=b"x" * 4000)
+    answer = place.ask("GET", "/v1/stream/cached/s?offset=-1")
+    assert answer.headers["cache-control"].startswith("private, max-age=60")
+    assert answer.headers["vary"] == "Accept-Encoding, Authorization"
+    small = place.ask("GET", "/v1/stream/cached/s?offset=-1", headers={"If-None-Match": "*"})
+    assert small.status_code == 304
+    assert small.headers["cache-control"].startswith("private")
+
+
+def test_a_revoked_token_is_refused_by_every_node(place: Authorized) -> None:
+    place.ask("PUT", "/v1/stream/revoked/s", headers=TEXT)
+    token = place.token("read:revoked/*")
+    found = next(
+        one
+        for one in place.ask("GET", "/auth/tokens").json()["tokens"]
+        if one["scopes"] == ["read:revoked/*"]
+    )
+    assert place.ask("DELETE", f"/auth/tokens/{found['id']}").status_code == 204
+    for url in place.urls:
+        # A linearizable read knows all that was acknowledged before it.
+        answer = place.ask("GET", "/v1/stream/revoked/s", token, url=url)
+        assert told(answer) == (401, "INVALID_TOKEN")
+
+
+def test_a_route_without_a_declared_scope_does_not_start_the_server() -> None:
+    with pytest.raises(UndeclaredScope, match="POST of /new"):
+        needs.check_declared([("/new", "POST")], [])
+    with pytest.raises(UndeclaredScope, match="GET of /old"):
+        needs.check_declared([], [("/old", "GET")])

@@ -1,0 +1,220 @@
+"""Tokens that end while something is under way, and requests refused by their heads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamd.auth import tokens
+from streamd.config import AuthConfig
+from streamd.http import authority
+from streamd.streams.commands import CreateToken, Result, RevokeToken, RotateToken
+from tests.http.serving import RawClient, Serving, serving, until
+
+ROOT = tokens.mint(1, b"root" * 5)
+READER = tokens.mint(2, b"read" * 5)
+OTHER = tokens.mint(2, b"more" * 5)
+PATH = "/v1/stream/live/s"
+
+
+def digest(token: str) -> bytes:
+    return tokens.digest_of(token.encode())
+
+
+@asynccontextmanager
+async def guarded(tmp_path: Path, **settings: Any) -> AsyncIterator[Serving]:
+    """A server that requires tokens, with a stream and a token that may read it."""
+    auth = AuthConfig(mode="required", root_token=ROOT)
+    async with serving(tmp_path, auth=auth, **settings) as server:
+        await make_reader(server)
+        async with server.client(headers={"Authorization": f"Bearer {ROOT}"}) as client:
+            made = await client.put(PATH, headers={"Content-Type": "text/plain"})
+            assert made.status_code == 201
+        yield server
+
+
+async def make_reader(server: Serving, ttl_ms: int | None = None) -> None:
+    command = CreateToken(2, "reader", digest(READER), ["read:live/*"], ttl_ms)
+    outcome = await server.node.group.propose(command)
+    assert outcome.result is Result.CREATED
+
+
+async def revoke(server: Serving) -> None:
+    outcome = await server.node.group.propose(RevokeToken(2))
+    assert outcome.result is Result.DELETED
+
+
+async def get(client: RawClient, query: str, token: str = READER) -> None:
+    await client.send(
+        f"GET {PATH}{query} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+    )
+
+
+async def test_an_sse_reader_ends_after_a_whole_event_when_its_token_is_revoked(
+    tmp_path: Path,
+) -> None:
+    async with guarded(tmp_path) as server, server.connect() as client:
+        await get(client, "?offset=-1&live=sse")
+        assert (await client.read_head()).status == 200
+        await client.read_through(b'"upToDate":true')
+        await revoke(server)
+        while await client.read_chunk():
+            pass  # `RawClient` checks that events are whole.
+        # The connection is kept, and the token is not.
+        await get(client, "?offset=-1&live=sse")
+        assert (await client.read_response()).code == "INVALID_TOKEN"
+
+
+async def test_other_readers_continue_when_a_token_is_revoked(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server, server.connect() as mine, server.connect() as other:
+        for client, token in ((mine, READER), (other, ROOT)):
+            await get(client, "?offset=-1&live=sse", token)
+            assert (await client.read_head()).status == 200
+            await client.read_through(b'"upToDate":true')
+        await revoke(server)
+        while await mine.read_chunk():
+            pass
+        async with server.client(headers={"Authorization": f"Bearer {ROOT}"}) as writer:
+            text = {"Content-Type": "text/plain"}
+            assert (await writer.post(PATH, headers=text, content=b"on")).status_code == 204
+        assert b"data:on" in await other.read_through(b'"upToDate":true')
+
+
+async def test_a_long_poll_is_401_when_its_token_is_revoked(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server, server.connect() as client:
+        await get(client, "?offset=-1&live=long-poll")
+        await until(lambda: server.hub.present)
+        await revoke(server)
+        assert (await client.read_response()).code == "INVALID_TOKEN"
+
+
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+async def test_a_live_reader_ends_when_its_token_expires(tmp_path: Path, live: str) -> None:
+    async with guarded(tmp_path) as server, server.connect() as client:
+        await revoke(server)
+        await make_reader(server, ttl_ms=1500)
+        await get(client, f"?offset=-1&live={live}")
+        if live == "sse":
+            assert (await client.read_head()).status == 200
+            while await client.read_chunk():
+                pass
+        else:
+            # A change of tokens, such as the one above, may end a long-poll early.
+            while (answer := await client.read_response()).status == 204:
+                await get(client, "?offset=-1&live=long-poll")
+            assert answer.code == "INVALID_TOKEN"
+        await get(client, "?offset=-1")
+        assert (await client.read_response()).code == "INVALID_TOKEN"
+
+
+async def test_a_token_expires_by_log_time(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server, server.connect() as client:
+        await revoke(server)
+        await make_reader(server, ttl_ms=60_000)
+        await get(client, "")
+        assert (await client.read_response()).status == 200
+        server.clock.ahead_ms += 60_000
+        await get(client, "")
+        assert (await client.read_response()).code == "INVALID_TOKEN"
+        server.clock.ahead_ms -= 60_000
+        await server.node.group.propose(RevokeToken(99))
+        await get(client, "")
+        assert (await client.read_response()).status == 200
+
+
+async def test_both_secrets_are_taken_during_a_rotation(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server, server.connect() as client:
+        await server.node.group.propose(RotateToken(2, digest(OTHER), 60_000))
+        for token in (READER, OTHER):
+            await get(client, "", token)
+            assert (await client.read_response()).status == 200
+        server.clock.ahead_ms += 60_000
+        await get(client, "", READER)
+        assert (await client.read_response()).code == "INVALID_TOKEN"
+        await get(client, "", OTHER)
+        assert (await client.read_response()).status == 200
+
+
+@pytest.mark.parametrize(
+    ("request_line", "headers"),
+    [
+        ("POST /v1/stream/live/s", "Content-Length: 1000000"),
+        ("POST /v1/stream/live/s", "Transfer-Encoding: chunked"),
+        ("PUT /live/s/snapshot/0000000000000000_0000000000000000", "Content-Length: 1000000"),
+        ("POST /v1/stream/live/s", "Content-Length: 1000000\r\nExpect: 100-continue"),
+        ("POST /auth/tokens", "Content-Length: 1000000\r\nContent-Type: application/json"),
+    ],
+)
+@pytest.mark.parametrize("token", [None, READER])
+async def test_a_body_is_not_waited_for_if_its_head_is_refused(
+    tmp_path: Path, request_line: str, headers: str, token: str | None
+) -> None:
+    async with guarded(tmp_path) as server, server.connect() as client:
+        sent = f"Authorization: Bearer {token}\r\n" if token else ""
+        head = f"{request_line} HTTP/1.1\r\nHost: localhost\r\n{sent}{headers}\r\n\r\n"
+        await client.send(head.encode())
+        answer = await client.read_response()
+        assert answer.status == (403 if token else 401)
+        assert server.bodies.held == 0
+        client.finish_sending()
+        assert await client.closed()
+
+
+async def test_a_refused_request_without_a_body_keeps_its_connection(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server, server.connect() as client:
+        for _ in range(3):
+            await client.send(f"GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert (await client.read_response()).code == "AUTHENTICATION_REQUIRED"
+        await get(client, "")
+        assert (await client.read_response()).status == 200
+
+
+async def test_many_tokens_leave_a_bounded_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authority, "MAX_KNOWN", 3)
+    async with guarded(tmp_path) as server, server.connect() as client:
+        known = server.service.authority._known
+        for spaces in range(1, 10):
+            # Other bytes, the same token.
+            token = " " * spaces + READER
+            await get(client, "", token)
+            assert (await client.read_response()).status == 200
+            assert len(known) <= 3
+        for number in range(5):
+            await get(client, "", tokens.mint(number, b"away" * 5))
+            assert (await client.read_response()).code == "INVALID_TOKEN"
+        assert len(known) <= 3
+
+
+async def test_without_the_requirement_only_tokens_are_closed(tmp_path: Path) -> None:
+    auth = AuthConfig(mode="none", root_token=ROOT)
+    async with serving(tmp_path, auth=auth) as server, server.client() as client:
+        assert (await client.put(PATH)).status_code == 201
+        assert (await client.get("/metrics")).status_code == 200
+        answer = await client.get("/auth/tokens")
+        assert answer.json()["error"]["code"] == "AUTHENTICATION_REQUIRED"
+        root = {"Authorization": f"Bearer {ROOT}"}
+        assert (await client.get("/auth/tokens", headers=root)).json() == {"tokens": []}
+        # What nobody asked for is not looked at.
+        wrong = {"Authorization": "Bearer wrong"}
+        assert (await client.get(PATH, headers=wrong)).status_code == 200
+
+
+async def test_no_answer_but_the_first_has_a_secret_or_its_hash(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server:
+        async with server.client(headers={"Authorization": f"Bearer {ROOT}"}) as client:
+            body = {"name": "ci", "scopes": ["read:*"]}
+            made = await client.post("/auth/tokens", json=body)
+            secret = made.json()["token"]
+            assert made.headers["cache-control"] == "no-store"
+            shown = [await client.get("/auth/tokens"), await client.get("/auth/tokens/ci")]
+            rotated = await client.post("/auth/tokens/ci/rotate", json={})
+            assert rotated.json()["token"] != secret
+            assert rotated.json()["about"]["id"] == made.json()["about"]["id"]
+        hidden = secret.rpartition("_")[2], digest(secret).hex()
+        assert not any(one in answer.text for answer in [*shown, rotated] for one in hidden)
