@@ -28,6 +28,7 @@ LAYERS = (
     {"backup"},
     {"node"},
     {"http"},
+    {"workers"},
     {"app"},
     {"client"},
     {"commands"},

@@ -19,6 +19,7 @@ the object store does. The stores belong to the caller, which closes them last.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -66,6 +67,7 @@ from streamd.tiering.tier import open_cold
 from streamd.transport.credentials import MIN_SECRET_BYTES, Credentials
 from streamd.transport.interface import Network
 from streamd.transport.network import TcpNetwork, ssl_contexts
+from streamd.workers.supervisor import Supervisor
 
 _FATAL = (StorageError, RaftViolation)
 
@@ -160,6 +162,18 @@ class App:
         )  # fmt: skip
         self.metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
         return door
+
+    def supervisor(self, held: list[socket.socket]) -> Supervisor:
+        """The workers that serve the node's clients, at the ports that are `held` for them."""
+        return Supervisor(
+            self.config,
+            held,
+            self.application,
+            self.node.group,
+            self.metrics,
+            keeps_answers=self.cluster is None and not self.authority.is_required,
+            fatal=_FATAL,
+        )
 
     def _build(self, cold: AsyncObjectStore | None, in_log_thread: OneThread) -> None:
         """Blocks for a read or two."""

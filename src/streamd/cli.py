@@ -82,6 +82,7 @@ def main() -> None:
 @click.option("--advertise", help="The address at which others reach this node.")
 @click.option("--data-dir", help="The data directory. [default: ./data]")
 @click.option("--http", help="front-door (HTTP/1.1, fast) or hypercorn (HTTP/2 as well).")
+@click.option("--workers", type=int, help="Processes that serve the clients. [default: 1]")
 @click.option("--log-level", help="debug, info, warning or error. [default: info]")
 @click.option("--log-format", help="console or json. [default: console]")
 def serve(

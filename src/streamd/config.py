@@ -40,6 +40,9 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:\s\x00-\x1f]+):(?P<po
 MAX_COLD_BODY_BYTES = MAX_OBJECT_BYTES * 5 // 8
 
 
+MAX_WORKERS = 64
+
+
 class ConfigError(Exception):
     """The configuration is invalid; the message names the key and its source."""
 
@@ -58,6 +61,7 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     allowed_hosts: list[str] = []
     data_dir: str = "./data"
     http: Literal["front-door", "hypercorn"] = "front-door"
+    workers: Annotated[int, msgspec.Meta(ge=1, le=MAX_WORKERS)] = 1
     non_leader: Literal["forward", "redirect"] = "forward"
     long_poll_timeout_ms: Positive = 30_000
     sse_lifetime_ms: Positive = 60_000
@@ -319,8 +323,9 @@ def _check(config: Config) -> None:
             )
     if (server.tls_cert is None) != (server.tls_key is None):
         raise ConfigError("server.tls_cert and server.tls_key go together")
-    if server.max_body_bytes > server.max_buffered_bytes:
-        raise ConfigError("server.max_buffered_bytes must be at least server.max_body_bytes")
+    if server.max_body_bytes > server.max_buffered_bytes // server.workers:
+        each = "" if server.workers == 1 else f" for each of the {server.workers} server.workers"
+        raise ConfigError(f"server.max_buffered_bytes must be at least server.max_body_bytes{each}")
     root_token = config.auth.root_token
     if root_token is not None and parse_token(root_token.encode()) is None:
         raise ConfigError(

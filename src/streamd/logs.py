@@ -15,8 +15,13 @@ from structlog.tracebacks import ExceptionDictTransformer
 from streamd.config import LogConfig
 
 
-def set_up_logging(config: LogConfig) -> None:
-    """Send streamd's events, and those of the libraries, to standard error."""
+def set_up_logging(config: LogConfig, **everywhere: object) -> None:
+    """Send streamd's events, and those of the libraries, to standard error. All of them get the
+    values `everywhere`, unless they have their own."""
+
+    def add(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {**everywhere, **event}
+
     render: structlog.typing.Processor
     if config.format == "json":
         render = structlog.processors.JSONRenderer()
@@ -27,6 +32,7 @@ def set_up_logging(config: LogConfig) -> None:
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        add,
     ]
     if config.format == "json":
         transformer = ExceptionDictTransformer(show_locals=False)

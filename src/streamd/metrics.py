@@ -45,6 +45,17 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Add what another histogram with these bounds has counted."""
+        self.counts = [mine + more for mine, more in zip(self.counts, counts, strict=True)]
+        self.total += total
+
+    def take(self) -> tuple[list[int], float]:
+        """The counts and the total so far, which begin again at 0."""
+        taken = self.counts, self.total
+        self.counts, self.total = [0] * len(self.counts), 0.0
+        return taken
+
     def family(self, name: str, text: str) -> HistogramMetricFamily:
         buckets: list[tuple[str, float]] = []
         below = 0
@@ -73,9 +84,9 @@ class Metrics:
         self.registry.register(_Families(self))
         ProcessCollector(registry=self.registry)
 
-    def request(self, route: str, method: str, status: int) -> None:
+    def request(self, route: str, method: str, status: int, count: int = 1) -> None:
         key = (route, method, status)
-        self.requests[key] = self.requests.get(key, 0) + 1
+        self.requests[key] = self.requests.get(key, 0) + count
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Register a gauge ``streamd_{name}``."""

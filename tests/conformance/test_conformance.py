@@ -21,10 +21,14 @@ TEST_TIMEOUT = "--testTimeout=60000"
 
 @pytest.mark.conformance
 @pytest.mark.parametrize("version", ["HTTP/1.1", "HTTP/2"])
-def test_the_upstream_suite_passes(version: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_upstream_suite_passes(version: str, workers: int, tmp_path: Path) -> None:
     assert shutil.which("npx"), "the conformance suite needs Node 20 or newer"
     report = tmp_path / "report.json"
-    environment = {"STREAMD_SERVER_LONG_POLL_TIMEOUT_MS": "2000"}
+    environment = {
+        "STREAMD_SERVER_LONG_POLL_TIMEOUT_MS": "2000",
+        "STREAMD_SERVER_WORKERS": str(workers),
+    }
     if version == "HTTP/2":
         pki = make_pki(tmp_path)
         environment |= {

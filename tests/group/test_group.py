@@ -73,6 +73,26 @@ async def test_one_entry_holds_a_bounded_number_of_commands_and_bytes(
         assert node.group.last_index - before == 1, "a large one goes alone, but goes"
 
 
+async def test_a_watcher_hears_of_commands_before_anyone_hears_of_their_outcomes(
+    tmp_path: Path,
+) -> None:
+    """Kept answers end by it: one that outlived the answer to a write would be out of date."""
+    heard: list[str] = []
+    async with running_node(tmp_path) as node:
+        node.group.watch(
+            lambda commands: heard.append(f"applied {len(commands)}"),
+            lambda: heard.append("turned") if heard else None,
+        )
+
+        def tell(_: Settled) -> None:
+            heard.append("told")
+
+        node.group.submit(create("a"), 0, tell)
+        node.group.submit(create("b"), 0, tell)
+        await wait_until(lambda: "turned" in heard)
+    assert heard[:4] == ["applied 2", "told", "told", "turned"]
+
+
 # -- turns ----------------------------------------------------------------------------------------
 
 

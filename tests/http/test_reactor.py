@@ -24,6 +24,7 @@ from streamd.http import reactor
 from streamd.http.application import StreamApplication
 from streamd.http.connection import Connection, Phase
 from streamd.http.heads import Head
+from streamd.http.prompt_answers import PromptAnswers
 from streamd.http.transports import RECEIVE_BYTES
 from streamd.storage.errors import StorageError
 from streamd.streams.keys import stream_key
@@ -258,6 +259,13 @@ class Fault(Exception):
     """What no handler raises by itself."""
 
 
+PARTS = {
+    "begin": (StreamApplication, "_refused"),
+    "finish": (PromptAnswers, "_finish"),
+    "in a task": (StreamApplication, "_operate"),
+}
+
+
 @pytest.mark.parametrize("at", ["begin", "finish"])
 async def test_a_bug_costs_one_client_its_answer(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -267,11 +275,7 @@ async def test_a_bug_costs_one_client_its_answer(
         await exchange(other, CREATE, 201)
         await exchange(unlucky, APPEND, 204)
         with monkeypatch.context() as patch, capture_logs() as logged:
-            patch.setattr(
-                "streamd.http.application.StreamApplication."
-                + {"begin": "_refused", "finish": "_finish"}[at],
-                _fail,
-            )
+            patch.setattr(*PARTS[at], _fail)
             await unlucky.send(APPEND)
             answer = await unlucky.read_response()
             assert (answer.status, answer.code) == (500, "INTERNAL")
@@ -286,12 +290,10 @@ def _fail(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("part", "request_"),
-    [("_refused", APPEND), ("_finish", APPEND), ("_operate", HEALTH)],
-    ids=["begin", "finish", "in a task"],
+    ("at", "request_"), [("begin", APPEND), ("finish", APPEND), ("in a task", HEALTH)]
 )
 async def test_a_storage_error_ends_the_server_wherever_a_request_meets_it(
-    part: str, request_: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at: str, request_: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> Any:
         raise StorageError("the disk failed")
@@ -299,7 +301,7 @@ async def test_a_storage_error_ends_the_server_wherever_a_request_meets_it(
     async def serve() -> None:
         async with serving(tmp_path) as server, server.connect() as client:
             await exchange(client, CREATE, 201)
-            monkeypatch.setattr(StreamApplication, part, fail)
+            monkeypatch.setattr(*PARTS[at], fail)
             await client.send(request_)
             assert await client.closed()
             await trio.sleep_forever()

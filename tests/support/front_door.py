@@ -20,10 +20,10 @@ from streamd.http.parking import wait
 
 async def answer(application: Application, request: Request) -> Response | LiveResponse:
     """Let `application` answer: by `begin` where it can, as for a plain connection."""
-    made: list[Response] = []
+    made: list[Response | LiveResponse] = []
     answered = trio.Event()
 
-    def later(make: Callable[[Any], Response], argument: Any) -> None:
+    def later(make: Callable[[Any], Response | LiveResponse], argument: Any) -> None:
         made.append(make(argument))
         answered.set()
 

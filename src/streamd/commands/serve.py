@@ -17,8 +17,7 @@ from streamd.app import App
 from streamd.blocking import in_thread
 from streamd.config import Config, ConfigError, ServerConfig
 from streamd.group.stores import Stores
-from streamd.http.front_door import FrontDoor
-from streamd.http.listeners import listen, server_ssl_context
+from streamd.http.listeners import hold_ports, listen, server_ssl_context
 from streamd.http.live import Hub
 from streamd.privacy import is_open_to_others
 
@@ -50,7 +49,6 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
             )
         async with app.running():
             url, directory = _url(server, listeners), stores.data_dir.path
-            announce(f"streamd {__version__} node {server.node_id} serves {url} from {directory}")
             _warn_of_open_files(config, directory)
             if app.authority.knows_nobody:
                 log.warning(
@@ -59,10 +57,17 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
                     "with STREAMD_ROOT_TOKEN",
                     data_dir=str(directory),
                 )
-            door = app.front_door()
+            text = f"streamd {__version__} node {server.node_id} serves {url} from {directory}"
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_drain_on_signal, app.hub, door)
-                await door.serve(listeners, ssl_context)
+                if server.workers == 1:
+                    announce(text)
+                    door = app.front_door()
+                    nursery.start_soon(_drain_on_signal, app.hub, door.drain)
+                    await door.serve(listeners, ssl_context)
+                else:
+                    supervisor = app.supervisor(listeners)
+                    nursery.start_soon(_drain_on_signal, app.hub, supervisor.drain)
+                    await supervisor.run(lambda: announce(f"{text} with {server.workers} workers"))
                 nursery.cancel_scope.cancel()
             log.info("drained")
     finally:
@@ -70,19 +75,20 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
             await in_thread(stores.close)
 
 
-async def _drain_on_signal(hub: Hub, door: FrontDoor) -> None:
+async def _drain_on_signal(hub: Hub, drain: Callable[[], None]) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for number in signals:
             if hub.draining:
                 os._exit(128 + number)
             log.info("draining", signal=signal.Signals(number).name)
             hub.drain()
-            door.drain()
+            drain()
 
 
 def _listen(server: ServerConfig) -> list[socket.socket]:
+    """Sockets that listen, or that hold the ports for the workers'."""
     try:
-        return listen(*server.listen_address)
+        return (listen if server.workers == 1 else hold_ports)(*server.listen_address)
     except OSError as error:
         raise ConfigError(f"server.listen: cannot listen on {server.listen}: {error}") from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from streamd.codec import UNDECODABLE, decode_batch
 from streamd.group.drafts import PendingEntry
@@ -11,7 +11,10 @@ from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.interface import RaftViolation
 from streamd.raft.membership import departed
 from streamd.raft.messages import Entry, EntryKind
+from streamd.streams.commands import Command
 from streamd.streams.machine import Machine
+
+Applied = Callable[[Sequence[Command]], None]
 
 
 class Applier:
@@ -26,6 +29,8 @@ class Applier:
         self._node_id = node_id
         self._packages = packages
         self._pending: dict[int, PendingEntry] = {}
+        # Gets the commands of each entry, before anyone learns their outcomes.
+        self.applied: Applied = lambda _: None
 
     def proposed(self, index: int, pending: PendingEntry) -> None:
         """Remember an entry that this node has just proposed."""
@@ -72,6 +77,7 @@ class Applier:
             outcomes = machine.apply(
                 entry.index, entry.term, pending.now_ms, pending.commands, pending.packages
             )
+            self.applied(pending.commands)
             pending.settle(outcomes, self._node_id, self._packages)
         elif entry.kind == EntryKind.CONFIGURATION:
             gone = departed(machine.state.header.configuration, entry.payload)

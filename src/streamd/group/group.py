@@ -10,7 +10,7 @@ import trio
 from streamd.blocking import OneThread, RunBlocking
 from streamd.codec import Batch, encode_batch
 from streamd.group.admission import PROPOSE_TIMEOUT_S, Admission
-from streamd.group.applying import Applier
+from streamd.group.applying import Applied, Applier
 from streamd.group.committed_log import CommittedLog
 from streamd.group.drafts import Drafting, PendingEntry
 from streamd.group.forwarding import Forwarding
@@ -88,6 +88,7 @@ class Group:
         self._turns = Turns(self._turn)
         self._wake = self._turns.wake
         self._turn_taken = trio.lowlevel.ParkingLot()  # wakes `wait_for`, `install`
+        self._turned: Callable[[], None] = lambda: None
         self._leadership_changed = trio.lowlevel.ParkingLot()  # wakes the leader's tasks
         self._changes_made = trio.lowlevel.ParkingLot()  # wakes `_publish`
 
@@ -354,6 +355,11 @@ class Group:
             await self._turn_taken.park()
         return True
 
+    def watch(self, applied: Applied, turned: Callable[[], None]) -> None:
+        """Call `applied` with the commands of each entry, before anyone learns their outcomes, and
+        `turned` at the end of each turn, when they have."""
+        self._applier.applied, self._turned = applied, turned
+
     def _state_replaced(self) -> None:
         self.machine.take_changes()
         self._listener.start_over(self.group_id)
@@ -396,6 +402,7 @@ class Group:
             self._peers.configured(self._configuration)
         self._writer.start_next()
         self._turn_taken.unpark_all()
+        self._turned()
         if self._core.applied_index > applied_before:
             self._flusher.changed()
             if self._listener.present:

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import trio
 
 from streamd.auth.identity import Identity
-from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
 from streamd.headers import ACCEPT_ENCODING, CONTENT_ENCODING, HEADERS
 from streamd.http import batches, bootstrap, buckets, needs, reading, snapshots, writes
 from streamd.http.admin_guard import PUBLIC_PATHS, AdminGuard
-from streamd.http.fields import BadRequest, refuse_coding
+from streamd.http.fields import refuse_coding
 from streamd.http.messages import (
     Begun,
     Later,
@@ -25,6 +24,7 @@ from streamd.http.messages import (
     error_response,
 )
 from streamd.http.needs import NeedsOf
+from streamd.http.prompt_answers import REFUSALS, PromptAnswers
 from streamd.http.routing import (
     RESERVED_STREAM,
     BadPath,
@@ -41,18 +41,18 @@ from streamd.http.routing import (
 )
 from streamd.http.service import Service
 from streamd.http.writes import Write
-from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
-from streamd.streams.commands import Outcome
 
 Handler = Callable[[Service, Request, Any], Awaitable[Response | LiveResponse | Parked]]
-# What answers without waiting, says what to propose for the answer, or with None leaves the request
-# to the handler.
-Prompt = Callable[[Service, Request, Any], Response | Write | Parked | None]
+# What answers a read without waiting, or with None leaves it to the handler.
+Prompt = Callable[[Service, Request, Any], Response | Parked | None]
+# What says what to propose for a write, or with None leaves it to the handler. It needs no state,
+# so that another process than the one with the state can call it (`workers`).
+Judge = Callable[[Request, Any], Write | None]
 
 
 class Resource(NamedTuple):
     """The label of a kind of route in the metrics, the handlers of its methods, and what a request
-    with each of them `needs` to be permitted. The handlers in `prompt` are asked first.
+    with each of them `needs` to be permitted. Those in `prompt` and `judge` are asked first.
 
     Every route answers OPTIONS, so that is not among the methods; it tells nothing of the state and
     needs nothing, because browsers ask without credentials.
@@ -62,6 +62,7 @@ class Resource(NamedTuple):
     handlers: Mapping[str, Handler]
     needs: Mapping[str, NeedsOf]
     prompt: Mapping[str, Prompt] = {}
+    judge: Mapping[str, Judge] = {}
 
     @property
     def methods(self) -> bytes:
@@ -90,18 +91,14 @@ RESOURCES: Mapping[type[Route], Resource] = {
             "PUT": needs.create,
             "DELETE": needs.delete,
         },
-        {
-            "GET": reading.begin_read,
-            "HEAD": reading.begin_head,
-            "POST": writes.begin_append,
-            "PUT": writes.begin_create,
-        },
+        {"GET": reading.begin_read, "HEAD": reading.begin_head},
+        {"POST": writes.begin_append, "PUT": writes.begin_create},
     ),
     BatchRoute: Resource(
         "batch",
         {"POST": batches.append_batch},
         {"POST": needs.append_batch},
-        {"POST": batches.begin_append_batch},
+        judge={"POST": batches.begin_append_batch},
     ),
     LatestSnapshotRoute: Resource(
         "snapshot",
@@ -155,7 +152,6 @@ _WRITES = frozenset(("POST", "PUT", "DELETE"))
 _READS = frozenset(("GET", "HEAD"))
 # Tokens are given out to known people only, also where nobody else has to say who they are.
 _TOKENS = b"/auth/"
-_APPENDS = frozenset((_STREAMS.label, RESOURCES[BatchRoute].label))
 _ALLOW = re.compile(rb"^allow: ([^\r]*)\r$", re.MULTILINE | re.IGNORECASE)
 # Accept-Encoding is the browser's own business.
 _ALLOWED_HEADERS = ", ".join(
@@ -167,10 +163,6 @@ _PREFLIGHT = (
     b"Access-Control-Max-Age: 86400\r\n"
     b"Allow: %b\r\n"
 )
-
-# What a handler raises instead of an answer.
-REFUSALS = (BadRequest, Unavailable, OutcomeUnknown, ColdError)
-_DAMAGED = "bytes in the cold store are damaged or missing; the node's log names the object"
 
 Ops = Callable[[Request], Awaitable[Response]]
 
@@ -190,9 +182,10 @@ class StreamApplication:
         self._ops = ops
         self._guard = AdminGuard(service.server)
         self._authority = service.authority
+        self._answers = PromptAnswers(service.node.metrics, service.node.group.submit)
 
     def takes_pieces(self, path: bytes) -> bool:
-        return isinstance(resolve(path), SnapshotRoute)
+        return takes_pieces(path)
 
     def refusal(self, request: Request) -> Response | None:
         """As `Application.refusal`."""
@@ -202,7 +195,7 @@ class StreamApplication:
         try:
             self._admit(request, route)
         except REFUSALS as error:
-            return self._refusal(error)
+            return self._answers.refusal(error)
         return None
 
     def _operation_refused(self, request: Request) -> Response | None:
@@ -215,7 +208,7 @@ class StreamApplication:
             try:
                 self._authority.admit(request, lambda: wanted)
             except REFUSALS as error:
-                response = self._refusal(error)
+                response = self._answers.refusal(error)
         if response is not None:
             response.private = not is_public
         return response
@@ -242,60 +235,40 @@ class StreamApplication:
         """As `Application.begin`."""
         route = resolve(request.path)
         resource = RESOURCES.get(type(route))
-        prompt = None if resource is None else resource.prompt.get(request.method)
-        if resource is None or prompt is None:
+        if resource is None:
             return Begun.MUST_WAIT
-        started = trio.current_time()
-        try:
-            begun = self._refused(request, route) or prompt(self._service, request, route)
-            if begun is None:
-                return Begun.MUST_WAIT
-            if isinstance(begun, Write):
-                finish = partial(self._finish, begun.answer, request, resource.label, started)
-                tell = partial(later, finish)
-                self._service.node.group.submit(begun.command, begun.size, tell)
-                return Begun.UNDER_WAY
-        except REFUSALS as error:
-            begun = self._refusal(error)
-        if isinstance(begun, Response):
-            self._count(request, resource.label, begun, started)
-        return begun
+        answers, label = self._answers, resource.label
+        if (judge := resource.judge.get(request.method)) is not None:
+            return answers.begin(request, label, later, self._judged, judge, request, route)
+        if (prompt := resource.prompt.get(request.method)) is not None:
+            return answers.begin(request, label, later, self._prompted, prompt, request, route)
+        return Begun.MUST_WAIT
+
+    def _judged(self, judge: Judge, request: Request, route: Route) -> Response | Write | None:
+        return self._refused(request, route) or judge(request, route)
+
+    def _prompted(self, prompt: Prompt, request: Request, route: Route) -> Response | Parked | None:
+        return self._refused(request, route) or prompt(self._service, request, route)
 
     def resume(self, parked: Parked) -> Response | Parked | None:
         """As `Application.resume`."""
         try:
             return self._counted(parked.resume())
         except REFUSALS as error:
-            return self._counted(self._refusal(error))
+            return self._counted(self._answers.refusal(error))
 
     async def go_on(self, parked: Parked) -> Response | Parked | None:
         """As `Application.go_on`."""
         try:
             return self._counted(await parked.go_on())
         except REFUSALS as error:
-            return self._counted(self._refusal(error))
+            return self._counted(self._answers.refusal(error))
 
     def _counted(self, found: Response | Parked | None) -> Response | Parked | None:
         """What a live read came to; count it if it is answered now."""
         if isinstance(found, Response):
             self._service.node.metrics.request(_STREAMS.label, "GET", found.status)
         return found
-
-    def _finish(
-        self,
-        answer: Callable[[Outcome], Response],
-        request: Request,
-        label: str,
-        started: float,
-        settled: Settled,
-    ) -> Response:
-        """The answer to a write whose outcome is known, or can no longer be."""
-        try:
-            response = answer(settled.unwrap())
-        except REFUSALS as error:
-            response = self._refusal(error)
-        self._count(request, label, response, started)
-        return response
 
     async def handle(self, request: Request) -> Response | LiveResponse | Parked:
         """As `Application.handle`."""
@@ -305,10 +278,10 @@ class StreamApplication:
         try:
             response = await self._answer(request, route, resource)
         except REFUSALS as error:
-            response = self._refusal(error)
+            response = self._answers.refusal(error)
         if isinstance(response, Response | LiveResponse):
             label = _label(route) if resource is None else resource.label
-            self._count(request, label, response, started)
+            self._answers.count(request, label, response, started)
         return response
 
     async def _answer(
@@ -331,38 +304,12 @@ class StreamApplication:
             await self._service.compressor.compress_any(request, response)
         return response
 
-    def _count(
-        self, request: Request, label: str, response: Response | LiveResponse, started: float
-    ) -> None:
-        metrics = self._service.node.metrics
-        if request.method == "POST" and label in _APPENDS and response.status < 300:
-            metrics.append_latency.observe(trio.current_time() - started)
-        metrics.request(label, request.method, response.status)
-
-    def _refusal(self, error: Exception) -> Response:
-        """The answer for one of `REFUSALS`."""
-        match error:
-            case BadRequest():
-                return error.response()
-            case Unavailable():
-                return error_response(503, "UNAVAILABLE", str(error), b"Retry-After: 1\r\n")
-            case OutcomeUnknown():
-                self._service.node.metrics.outcomes_unknown += 1
-                message = f"{error}; it may have taken effect"
-                return error_response(503, "OUTCOME_UNKNOWN", message, b"Retry-After: 1\r\n")
-            case ObjectMissing() | ObjectCorrupt():
-                return error_response(500, "COLD_DATA_DAMAGED", _DAMAGED)
-            case _:
-                message = "old bytes are in the cold store, which cannot be read now"
-                return error_response(503, "COLD_UNAVAILABLE", message, b"Retry-After: 5\r\n")
-
     def _refused(self, request: Request, route: Route) -> Response | None:
         """The answer to a request that no handler gets. Raises one of `REFUSALS`."""
         request.identity = self._admit(request, route)
         if request.method not in _WRITES:
             return None
-        if CONTENT_ENCODING.key in request.headers:
-            refuse_coding(request.headers[CONTENT_ENCODING.key])
+        check_coding(request)
         return self._redirect(request, route)
 
     def _redirect(self, request: Request, route: Route) -> Response | None:
@@ -395,6 +342,17 @@ class StreamApplication:
         if request.method != "OPTIONS" or response.status != 200 or allowed is None:
             return response
         return options(_listed(sorted(allowed[1].decode().split(", "))))
+
+
+def takes_pieces(path: bytes) -> bool:
+    """As `Application.takes_pieces`."""
+    return isinstance(resolve(path), SnapshotRoute)
+
+
+def check_coding(request: Request) -> None:
+    """Raises `BadRequest` for a write whose body has a coding."""
+    if CONTENT_ENCODING.key in request.headers:
+        refuse_coding(request.headers[CONTENT_ENCODING.key])
 
 
 def _other(method: str, route: Route, resource: Resource) -> Response:

@@ -37,7 +37,7 @@ class BatchBody(msgspec.Struct):
     next_offset: str
 
 
-def begin_append_batch(service: Service, request: Request, route: BatchRoute) -> Write | None:
+def begin_append_batch(request: Request, route: BatchRoute) -> Write | None:
     """POST of frames. Producers, Stream-Seq, If-Match and closing work as for any append.
 
     None leaves it to `append_batch`.

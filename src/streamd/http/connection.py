@@ -14,7 +14,6 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
-import structlog
 import trio
 
 from streamd.http import incoming
@@ -29,7 +28,7 @@ from streamd.http.messages import (
     Parked,
     Request,
     Response,
-    error_response,
+    internal_error,
 )
 from streamd.http.outgoing import FULL, UNCOUNTED_BYTES, OutgoingFull
 from streamd.http.parking import wait
@@ -51,7 +50,6 @@ Rest = Callable[[], Awaitable[bool]]
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
-log = structlog.get_logger("streamd.http")
 
 
 class Phase(Enum):
@@ -196,11 +194,15 @@ class Connection:
         found = self._guarded(self._door.application.resume, parked)
         self._continue(partial(self._go_on, parked) if found is None else self._take_up(found))
 
-    def _answer_later(self, make: Callable[[T], Response], argument: T) -> None:
+    def _answer_later(self, make: Callable[[T], Response | LiveResponse], argument: T) -> None:
         self._door.reactor.now(self._make_answer, make, argument)
 
-    def _make_answer(self, make: Callable[[T], Response], argument: T) -> None:
-        self._continue(self._answer(self._guarded(make, argument)))
+    def _make_answer(self, make: Callable[[T], Response | LiveResponse], argument: T) -> None:
+        answer, head = self._guarded(make, argument), self._head
+        if isinstance(answer, Response):
+            self._continue(self._answer(answer))
+        elif head is not None:
+            self._continue(partial(self._respond, head, answer))
 
     def _answer(self, response: Response) -> Rest | None:
         """Send an answer, or the part of it that the socket takes now. Returns as `_serve_now`."""
@@ -387,7 +389,7 @@ class Connection:
         except self._door.passed_on:
             raise
         except Exception:
-            return self._failed(method)
+            return internal_error(method)
 
     def _guarded(self, call: Callable[[*Args], T], *args: *Args) -> T | Response:
         """As `_told`, for a part of the application that does not wait."""
@@ -397,12 +399,7 @@ class Connection:
             raise
         except Exception:
             assert self._head is not None, "only a request in the reactor is guarded"
-            return self._failed(self._head.method)
-
-    def _failed(self, method: str) -> Response:
-        """The answer to a request that met a bug of ours; other clients are not affected."""
-        log.exception("handler failed", method=method)
-        return error_response(500, "INTERNAL", "an internal error", close=True)
+            return internal_error(self._head.method)
 
     def _keeps_alive(self, head: Head, response: Response) -> bool:
         return head.fields.keep_alive and not self._door.draining and not response.close

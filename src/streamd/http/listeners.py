@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 import trio
@@ -30,22 +30,59 @@ log = structlog.get_logger("streamd.http")
 def listen(host: str, port: int) -> list[socket.socket]:
     """Listening, non-blocking sockets for every address of `host`. Raises `OSError`."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    listeners: list[socket.socket] = []
+    listeners = _bind([(family, address) for family, _, _, _, address in found])
     try:
-        for family, kind, protocol, _, address in found:
-            listener = socket.socket(family, kind, protocol)
-            listeners.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind(address)
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
+        start_listening(listeners)
     except OSError:
-        for listener in listeners:
-            listener.close()
+        _close(listeners)
         raise
     return listeners
+
+
+def hold_ports(host: str, port: int) -> list[socket.socket]:
+    """As `listen`, but the sockets only keep the ports for those that `share_ports` with them."""
+    # To share a port is to share it with everyone of this user: first see that it is free.
+    free = listen(host, port)
+    addresses = [(one.family, one.getsockname()) for one in free]
+    _close(free)
+    return _bind(addresses, shared=True)
+
+
+def share_ports(held: Sequence[socket.socket]) -> list[socket.socket]:
+    """Sockets bound to the same addresses, which do not listen yet. Raises `OSError`."""
+    return _bind([(holder.family, holder.getsockname()) for holder in held], shared=True)
+
+
+def start_listening(listeners: Sequence[socket.socket]) -> None:
+    """Listen, without blocking. Raises `OSError`."""
+    for listener in listeners:
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+
+
+def _bind(
+    addresses: Sequence[tuple[socket.AddressFamily | int, Any]], *, shared: bool = False
+) -> list[socket.socket]:
+    bound: list[socket.socket] = []
+    try:
+        for family, address in addresses:
+            one = socket.socket(family, socket.SOCK_STREAM)
+            bound.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind(address)
+    except OSError:
+        _close(bound)
+        raise
+    return bound
+
+
+def _close(sockets: Sequence[socket.socket]) -> None:
+    for one in sockets:
+        one.close()
 
 
 async def accept_for_ever(

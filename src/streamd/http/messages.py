@@ -12,8 +12,11 @@ from enum import Enum
 from typing import Any, Protocol
 
 import msgspec
+import structlog
 
 from streamd.auth.identity import Identity
+
+log = structlog.get_logger("streamd.http")
 
 Buffer = bytes | memoryview
 
@@ -154,9 +157,13 @@ class Response:
     Content-Length (never for 204 and 304) and `COMMON_HEAD`, or `PRIVATE_HEAD` if the response is
     `private`; for HEAD requests it leaves the body out. `close` asks the adapter to end the
     connection afterwards.
+
+    `shows` is the key of a stream on whose state alone this answer to a GET or HEAD depends,
+    besides path and query: the same request without `If-None-Match` gets it again until the stream
+    changes. Empty if it depends on more, such as the clock.
     """
 
-    __slots__ = ("status", "head", "body", "close", "private")
+    __slots__ = ("status", "head", "body", "close", "private", "shows")
 
     def __init__(
         self,
@@ -165,6 +172,7 @@ class Response:
         body: Buffer | Sequence[Buffer] = b"",
         close: bool = False,
         private: bool = False,
+        shows: bytes = b"",
     ) -> None:
         assert not head or head.endswith(b"\r\n"), "a head is whole lines"
         self.status = status
@@ -172,6 +180,7 @@ class Response:
         self.body = body
         self.close = close
         self.private = private
+        self.shows = shows
 
     @property
     def shared_head(self) -> bytes:
@@ -246,7 +255,7 @@ class Begun(Enum):
 
 
 # Takes the function that makes the answer, and its argument.
-Later = Callable[[Callable[[Any], Response], Any], None]
+Later = Callable[[Callable[[Any], Response | LiveResponse], Any], None]
 
 
 class Application(Protocol):
@@ -309,3 +318,10 @@ def error_response(
         body,
         close,
     )
+
+
+def internal_error(method: str) -> Response:
+    """The answer to a request that met a bug of ours, which is logged; other clients are not
+    affected. Called where the exception is handled."""
+    log.exception("handler failed", method=method)
+    return error_response(500, "INTERNAL", "an internal error", close=True)

@@ -41,7 +41,12 @@ def begin_head(service: Service, request: Request, route: StreamRoute) -> Respon
     if query.record is not None:
         return None
     stream = service.find_now(route, local=query.local)
-    return _metadata(service, request, stream) if isinstance(stream, Stream) else stream
+    if not isinstance(stream, Stream):
+        return stream
+    response = _metadata(service, request, stream)
+    if stream.ttl_ms is None and stream.expires_at_ms is None:
+        response.shows = route.key
+    return response
 
 
 async def head(service: Service, request: Request, route: StreamRoute) -> Response:
@@ -106,6 +111,7 @@ def begin_read(service: Service, request: Request, route: StreamRoute) -> Respon
     if response is not None:
         service.touch(route, stream)
         if key is not None:
+            response.shows = route.key
             service.answers.keep(key, response)
     return response
 

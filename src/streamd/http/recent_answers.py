@@ -40,4 +40,4 @@ class RecentAnswers:
             self._answers.clear()
         # A copy: a slice would keep the whole chunk in memory that it was cut from.
         body = b"".join(parts)
-        self._answers[key] = Response(answer.status, answer.head, body)
+        self._answers[key] = Response(answer.status, answer.head, body, shows=answer.shows)

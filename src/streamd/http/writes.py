@@ -43,7 +43,7 @@ class Write(NamedTuple):
     answer: Callable[[Outcome], Response]
 
 
-def begin_append(service: Service, request: Request, route: StreamRoute) -> Write | None:
+def begin_append(request: Request, route: StreamRoute) -> Write | None:
     """POST: append, append and close, or close. None leaves it to `append`."""
     kind = _kind(request)
     if not _is_cut_at_once(kind, request.body):
@@ -218,7 +218,7 @@ def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
             raise AssertionError(outcome)
 
 
-def begin_create(service: Service, request: Request, route: StreamRoute) -> Write | None:
+def begin_create(request: Request, route: StreamRoute) -> Write | None:
     """PUT: create a stream, or confirm that it exists as asked for. None leaves it to `create`."""
     command = _create(request, route)
     kind = command.settings.content_type or DEFAULT_CONTENT_TYPE

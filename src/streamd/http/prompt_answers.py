@@ -1,0 +1,111 @@
+"""Answers without waiting: to requests that are answered at once, and to writes once their outcome
+is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVarTuple
+
+import trio
+
+from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
+from streamd.http.fields import BadRequest
+from streamd.http.messages import (
+    Begun,
+    Later,
+    LiveResponse,
+    Parked,
+    Request,
+    Response,
+    error_response,
+)
+from streamd.http.writes import Write
+from streamd.metrics import Metrics
+from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
+from streamd.streams.commands import Command, Outcome
+
+Args = TypeVarTuple("Args")
+# As `Group.submit`.
+Submit = Callable[[Command, int, Callable[[Settled], None]], object]
+
+# What a handler raises instead of an answer.
+REFUSALS = (BadRequest, Unavailable, OutcomeUnknown, ColdError)
+# The labels of the resources to which POST appends.
+_APPENDS = frozenset(("stream", "batch"))
+_DAMAGED = "bytes in the cold store are damaged or missing; the node's log names the object"
+
+
+class PromptAnswers:
+    """Begins requests that need no waiting, and counts all answers in `metrics`. It proposes by
+    `submit`, to the group or to the process that has it."""
+
+    def __init__(self, metrics: Metrics, submit: Submit) -> None:
+        self._metrics = metrics
+        self._submit = submit
+
+    def begin(
+        self,
+        request: Request,
+        label: str,
+        later: Later,
+        prompt: Callable[[*Args], Response | Write | Parked | None],
+        *args: *Args,
+    ) -> Response | Parked | Begun:
+        """As `Application.begin`, by what `prompt` says for a resource with that label."""
+        started = trio.current_time()
+        try:
+            begun = prompt(*args)
+            if begun is None:
+                return Begun.MUST_WAIT
+            if isinstance(begun, Write):
+                finish = partial(self._finish, begun.answer, request, label, started)
+                self._submit(begun.command, begun.size, partial(later, finish))
+                return Begun.UNDER_WAY
+        except REFUSALS as error:
+            begun = self.refusal(error)
+        if isinstance(begun, Response):
+            self.count(request, label, begun, started)
+        return begun
+
+    def _finish(
+        self,
+        answer: Callable[[Outcome], Response],
+        request: Request,
+        label: str,
+        started: float,
+        settled: Settled,
+    ) -> Response:
+        """The answer to a write whose outcome is known, or can no longer be."""
+        try:
+            response = answer(settled.unwrap())
+        except REFUSALS as error:
+            response = self.refusal(error)
+        self.count(request, label, response, started)
+        return response
+
+    def count(
+        self, request: Request, label: str, response: Response | LiveResponse, started: float
+    ) -> None:
+        """Count the answer to a request that began at `started`, on Trio's clock."""
+        metrics = self._metrics
+        if request.method == "POST" and label in _APPENDS and response.status < 300:
+            metrics.append_latency.observe(trio.current_time() - started)
+        metrics.request(label, request.method, response.status)
+
+    def refusal(self, error: Exception) -> Response:
+        """The answer for one of `REFUSALS`."""
+        match error:
+            case BadRequest():
+                return error.response()
+            case Unavailable():
+                return error_response(503, "UNAVAILABLE", str(error), b"Retry-After: 1\r\n")
+            case OutcomeUnknown():
+                self._metrics.outcomes_unknown += 1
+                message = f"{error}; it may have taken effect"
+                return error_response(503, "OUTCOME_UNKNOWN", message, b"Retry-After: 1\r\n")
+            case ObjectMissing() | ObjectCorrupt():
+                return error_response(500, "COLD_DATA_DAMAGED", _DAMAGED)
+            case _:
+                message = "old bytes are in the cold store, which cannot be read now"
+                return error_response(503, "COLD_UNAVAILABLE", message, b"Retry-After: 5\r\n")

@@ -1,0 +1,23 @@
+"""The process of a worker: its arguments are the descriptor of its link, and its parent."""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with(parent: int) -> None:
+    """End with the parent, even in an endless loop. The thread that started this process is one
+    that does not end before the parent does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+_die_with(int(sys.argv[2]))  # Before the imports, which take a second.
+
+from streamd.workers.worker import main  # noqa: E402
+
+main(int(sys.argv[1]))

@@ -1,0 +1,406 @@
+"""A worker's application: what it can do without the state it does, everything else it forwards.
+
+It judges writes by the same functions as the group's process, and sends their commands there in
+batches. It keeps answers to reads for as long as their stamps hold (`versions`). Every other
+request goes to the group's process whole, and comes back as a response, whole or in pieces.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import outcome
+import trio
+
+from streamd.config import ServerConfig
+from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
+from streamd.headers import IF_NONE_MATCH
+from streamd.http.application import RESOURCES, Judge, check_coding, takes_pieces
+from streamd.http.messages import (
+    Begun,
+    Channel,
+    ClientGone,
+    Later,
+    LiveResponse,
+    Parked,
+    Request,
+    Response,
+)
+from streamd.http.prompt_answers import PromptAnswers
+from streamd.http.routing import OpsRoute, Route, StreamRoute, resolve
+from streamd.http.writes import Write
+from streamd.metrics import Metrics
+from streamd.streams.commands import Command
+from streamd.workers.link import Link
+from streamd.workers.messages import (
+    Answer,
+    Began,
+    BodyPiece,
+    Commands,
+    Ended,
+    Failures,
+    Forward,
+    Gone,
+    MoreBody,
+    Outcomes,
+    Piece,
+    Sent,
+    ToWorker,
+    Watch,
+)
+from streamd.workers.versions import Stamp, VersionsView
+
+MAX_KEPT = 4096
+# After so many bytes the group's process hears what a client has taken: a part of the window.
+_REPORTED_BYTES = 64 * 1024
+_LONG_S = 3600.0
+
+
+class WorkerApplication:
+    """The `Application` of a worker. `count` sends the group's process what was counted."""
+
+    def __init__(
+        self,
+        link: Link[ToWorker],
+        versions: VersionsView,
+        metrics: Metrics,
+        server: ServerConfig,
+        group_id: int,
+        count: Callable[[], None],
+        *,
+        authenticates: bool,
+    ) -> None:
+        self.link = link
+        self._versions = versions
+        self._metrics = metrics
+        self._count = count
+        # A redirect depends on who leads, and who may do what on the tokens in the state.
+        self._judges = not authenticates and server.non_leader == "forward"
+        self._proposer = Proposer(link, group_id)
+        self._answers = PromptAnswers(metrics, self._proposer.submit)
+        self._kept: dict[tuple[str, bytes, bytes], tuple[Response, Stamp]] = {}
+        self._exchanges: dict[int, Exchange] = {}
+        self._next_number = 0
+
+    def takes_pieces(self, path: bytes) -> bool:
+        return takes_pieces(path)
+
+    def refusal(self, request: Request) -> Response | None:
+        """None: the group's process refuses it, once the body has come."""
+        return None
+
+    def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
+        """As `Application.begin`."""
+        method = request.method
+        if method in ("GET", "HEAD"):
+            if (kept := self._kept_answer(request)) is not None:
+                return kept
+        elif self._judges:
+            route = resolve(request.path)
+            resource = RESOURCES.get(type(route))
+            judge = None if resource is None else resource.judge.get(method)
+            if resource is not None and judge is not None:
+                label = resource.label
+                return self._answers.begin(request, label, later, _judged, judge, request, route)
+            return Begun.MUST_WAIT
+        if _may_be_live(request):
+            return Begun.MUST_WAIT
+        self._exchange(request).begin(later)
+        return Begun.UNDER_WAY
+
+    def _kept_answer(self, request: Request) -> Response | None:
+        kept = self._kept.get((request.method, request.path, request.query))
+        if kept is None or IF_NONE_MATCH.key in request.headers:
+            return None
+        response, stamp = kept
+        if not self._versions.holds(stamp):
+            return None
+        self._metrics.request(RESOURCES[StreamRoute].label, request.method, response.status)
+        return response
+
+    def keep(self, request: Request, response: Response, stamp: Stamp) -> None:
+        """Keep an answer for as long as the stamp holds."""
+        if len(self._kept) >= MAX_KEPT:
+            self._kept.clear()
+        self._kept[request.method, request.path, request.query] = response, stamp
+
+    async def handle(self, request: Request) -> Response | LiveResponse:
+        """Let the group's process answer. As `Application.handle`; raises what receiving the
+        request's body does, too."""
+        return await self._exchange(request).handle()
+
+    def resume(self, parked: Parked) -> Response | Parked | None:
+        """As `Application.resume`."""
+        return parked.resume()
+
+    async def go_on(self, parked: Parked) -> Response | Parked | None:
+        """As `Application.go_on`."""
+        return await parked.go_on()
+
+    def _exchange(self, request: Request) -> Exchange:
+        if isinstance(resolve(request.path), OpsRoute):
+            self._count()  # It may ask for metrics.
+        self._next_number += 1
+        exchange = self._exchanges[self._next_number] = Exchange(self, self._next_number, request)
+        return exchange
+
+    def forget(self, number: int, *, gone: bool) -> None:
+        """End an exchange; `gone` says that the group's process has not ended it."""
+        if self._exchanges.pop(number, None) is not None and gone:
+            self.link.send(Gone(number))
+
+    def end_live_responses(self) -> None:
+        """End all live responses as they are: this worker stops, the group's process does not."""
+        for exchange in self._exchanges.values():
+            exchange.stop()
+
+    def take(self, message: ToWorker) -> None:
+        """Take a message of the group's process."""
+        match message:
+            case Outcomes() | Failures():
+                self._proposer.take(message)
+            case Piece():
+                for number in message.numbers:
+                    if (exchange := self._exchanges.get(number)) is not None:
+                        exchange.deliver(message.data)
+            case Answer() | Began() | Ended() | Watch() | MoreBody():
+                if (exchange := self._exchanges.get(message.number)) is not None:
+                    exchange.take(message)
+            case _:
+                raise AssertionError(message)
+
+
+def _may_be_live(request: Request) -> bool:
+    """Whether a request may wait for long, so that the group's process must know when its client
+    disconnects. True also for some that do not."""
+    return b"live" in request.query or b"%" in request.query
+
+
+def _judged(judge: Judge, request: Request, route: Route) -> Write | None:
+    check_coding(request)
+    return judge(request, route)
+
+
+class Proposer:
+    """Sends commands to the group, all of one turn in one message."""
+
+    def __init__(self, link: Link[ToWorker], group_id: int) -> None:
+        self._link = link
+        self._group_id = group_id
+        self._commands: list[tuple[Command, int]] = []
+        self._tells: dict[int, Callable[[Settled], None]] = {}
+        self._next_number = 0
+        link.before_write.append(self._send)
+
+    def submit(self, command: Command, size: int, tell: Callable[[Settled], None]) -> None:
+        """As `Group.submit`, which may still refuse: then `tell` gets the `Unavailable`."""
+        self._commands.append((command, size))
+        self._tells[self._next_number] = tell
+        self._next_number += 1
+        self._link.wake()
+
+    def _send(self) -> None:
+        if self._commands:
+            commands, self._commands = self._commands, []
+            first = self._next_number - len(commands)
+            self._link.send(Commands(self._group_id, first, commands))
+
+    def take(self, message: Outcomes | Failures) -> None:
+        """Tell what has become of commands."""
+        if isinstance(message, Outcomes):
+            for number, value in message.outcomes:
+                self._tells.pop(number)(outcome.Value(value))
+            return
+        for number, why, is_unknown in message.failures:
+            error = OutcomeUnknown(why) if is_unknown else Unavailable(why)
+            self._tells.pop(number)(outcome.Error(error))
+
+
+class Exchange:
+    """A forwarded request and its response; a `Parked` while a live one waits for more."""
+
+    def __init__(self, application: WorkerApplication, number: int, request: Request) -> None:
+        self._application = application
+        self._link = application.link
+        self._number = number
+        self._request = request
+        self._later: Later | None = None
+        self._answer: Answer | Began | None = None
+        self._whole: bool | None = None  # Once it has ended.
+        self._watched = False  # The handler wants to know when the client disconnects.
+        self._wanted = False  # The handler waits for a piece of the request's body.
+        self._stopped = False
+        self._pieces: deque[bytes] = deque()
+        self._unreported = 0
+        self._channel: Channel | None = None  # Of a body in pieces.
+        self._wake: Callable[[Any], None] | None = None  # While it waits.
+
+    # -- the request --------------------------------------------------------------------------
+
+    def begin(self, later: Later) -> None:
+        """Forward the request; `later` gets the answer."""
+        self._later = later
+        self._forward()
+
+    async def handle(self) -> Response | LiveResponse:
+        """Forward the request, and wait for the answer, which may go on in pieces."""
+        answered = False
+        self._forward()
+        try:
+            incoming = self._request.incoming
+            while self._answer is None and self._whole is None:
+                if self._wanted and incoming is not None:
+                    self._wanted = False
+                    self._link.send(BodyPiece(self._number, await incoming.receive()))
+                else:
+                    await self._wait(self._request.channel if self._watched else None)
+            answered = True
+        finally:
+            if not answered:
+                self._forget()
+        return self._made(None)
+
+    def _forward(self) -> None:
+        request, incoming = self._request, self._request.incoming
+        self._link.send(
+            Forward(
+                self._number,
+                request.method,
+                request.path,
+                request.query,
+                request.headers,
+                request.body,
+                request.scheme,
+                request.client,
+                incoming is not None,
+                None if incoming is None else incoming.length,
+            )
+        )
+
+    def _made(self, _: None) -> Response | LiveResponse:
+        """The answer that has come. Raises `ClientGone` if the request ended without."""
+        answer = self._answer
+        if isinstance(answer, Began):
+            return LiveResponse(answer.status, answer.head, self._run, answer.length)
+        self._forget()
+        if answer is None:
+            raise ClientGone
+        response = Response(answer.status, answer.head, answer.body, answer.close, answer.private)
+        if answer.stamp is not None:
+            self._application.keep(self._request, response, answer.stamp)
+        return response
+
+    # -- a response in pieces -----------------------------------------------------------------
+
+    async def _run(self, channel: Channel) -> Parked | None:
+        """Pass on the pieces of a body. Raises `ClientGone`, also if it breaks off."""
+        self._channel = channel
+        assert isinstance(self._answer, Began)
+        is_parked = False
+        try:
+            while await self.go_on() is not None:
+                if self._answer.length is None:
+                    is_parked = True  # No task until a socket is full, or the end.
+                    return self
+                await self._wait(None)
+            return None
+        finally:
+            if not is_parked:
+                self._forget()
+
+    async def go_on(self) -> Parked | None:
+        """Send what has come. Returns None at the end."""
+        channel, goes_on = self._channel, False
+        assert channel is not None
+        try:
+            await channel.flush()
+            while self._pieces:
+                piece = self._pieces.popleft()
+                await channel.send(piece)
+                self._report(len(piece))
+            goes_on = self._whole is None and not self._stopped
+            if self._whole is False:
+                raise ClientGone
+        finally:
+            if not goes_on:
+                self._forget()
+        return self if goes_on else None
+
+    @property
+    def deadline(self) -> float:
+        """The handler has the deadlines: this only may not be infinite."""
+        return trio.current_time() + _LONG_S
+
+    def park(self, wake: Callable[[Parked], None]) -> None:
+        self._wake = wake
+        if self._pieces or self._whole is not None or self._stopped:
+            self._tell()
+
+    def resume(self) -> Response | Parked | None:
+        return None  # A task writes what this could not, or the end.
+
+    def abandon(self) -> None:
+        self._forget()
+
+    def deliver(self, data: bytes) -> None:
+        """Take a piece of the body. Write it at once if nothing else is to be written."""
+        if self._wake is None or self._channel is None or self._pieces:
+            self._pieces.append(data)
+        else:
+            self._report(len(data))
+            if self._channel.try_send(data):
+                return
+        self._tell()
+
+    def _report(self, size: int) -> None:
+        self._unreported += size
+        if self._unreported >= _REPORTED_BYTES:
+            self._link.send(Sent(self._number, self._unreported))
+            self._unreported = 0
+
+    # -- news ---------------------------------------------------------------------------------
+
+    def take(self, message: Answer | Began | Ended | Watch | MoreBody) -> None:
+        """Take news of the handler."""
+        match message:
+            case Answer() | Began():
+                self._answer = message
+            case Ended():
+                self._whole = message.whole
+            case Watch():
+                self._watched = True
+            case MoreBody():
+                self._wanted = True
+        if self._later is not None and not isinstance(message, Watch | MoreBody):
+            later, self._later = self._later, None
+            later(self._made, None)
+        self._tell()
+
+    def stop(self) -> None:
+        """End a live response at the next event."""
+        if isinstance(self._answer, Began) and self._answer.length is None:
+            self._stopped = True
+            self._tell()
+
+    async def _wait(self, channel: Channel | None) -> None:
+        """Wait for news in this task. With a `channel`, raises `ClientGone` if the client
+        disconnects first."""
+        with trio.CancelScope() as scope:
+            self._wake = lambda _: scope.cancel()
+            if channel is None:
+                await trio.sleep_forever()
+            else:
+                await channel.wait_disconnected()
+        if not scope.cancelled_caught:
+            raise ClientGone
+
+    def _tell(self) -> None:
+        if self._wake is not None:
+            wake, self._wake = self._wake, None
+            wake(self)
+
+    def _forget(self) -> None:
+        ended = self._whole is not None or isinstance(self._answer, Answer)
+        self._application.forget(self._number, gone=not ended)

@@ -1,0 +1,163 @@
+"""A worker: a process with a front door, whose application passes on what needs the group.
+
+It lives as long as its link. When the group's process ends, however it ends, so does the worker.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+
+import structlog
+import trio
+from msgspec.structs import replace
+
+from streamd.config import Config
+from streamd.http.asgi import AsgiApplication
+from streamd.http.descriptors import allowed_connections
+from streamd.http.front_door import FrontDoor
+from streamd.http.hypercorn_server import HypercornHttp2
+from streamd.http.listeners import server_ssl_context, start_listening
+from streamd.logs import set_up_logging
+from streamd.malloc import share_one_heap
+from streamd.metrics import Metrics
+from streamd.privacy import keep_private
+from streamd.workers.front import WorkerApplication
+from streamd.workers.link import Link
+from streamd.workers.messages import (
+    Counted,
+    Drain,
+    Ready,
+    Start,
+    ToWorker,
+    decode_to_worker,
+)
+from streamd.workers.versions import VersionsView
+
+# How often a worker shows that it lives, and says what it has counted.
+COUNT_INTERVAL_S = 1.0
+
+log = structlog.get_logger("streamd.workers")
+
+
+def main(descriptor: int) -> None:
+    """Run the worker with the link `descriptor`."""
+    # The group's process decides what an interrupt from the terminal means to all of them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    share_one_heap()
+    keep_private()
+    trio.run(_run, Link(socket.socket(fileno=descriptor), decode_to_worker))
+
+
+async def _run(link: Link[ToWorker]) -> None:
+    async with trio.open_nursery() as nursery:
+        worker = Worker(link, nursery)
+        await link.run(worker.take)
+        # Nobody is left to answer a client.
+        nursery.cancel_scope.cancel()
+
+
+class Worker:
+    """What a worker does besides serving: it starts, counts, and drains."""
+
+    def __init__(self, link: Link[ToWorker], nursery: trio.Nursery) -> None:
+        self._link = link
+        self._nursery = nursery
+        self._metrics = Metrics()
+        self._door: FrontDoor | None = None
+        self._application: WorkerApplication | None = None
+
+    def take(self, message: ToWorker) -> None:
+        """Take a message of the group's process; the first is `Start`."""
+        if isinstance(message, Start):
+            self._start(message)
+            return
+        assert self._application is not None
+        assert self._door is not None
+        if isinstance(message, Drain):
+            self._door.drain()
+        else:
+            self._application.take(message)
+
+    def _start(self, start: Start) -> None:
+        config = start.config
+        set_up_logging(config.log, worker=start.worker)
+        self._application = WorkerApplication(
+            self._link,
+            VersionsView(start.versions),
+            self._metrics,
+            config.server,
+            start.group_id,
+            self._count,
+            authenticates=config.auth.mode == "required",
+        )
+        self._door = _front_door(self._application, config, self._metrics)
+        listeners = [socket.socket(fileno=descriptor) for descriptor in start.listeners]
+        self._nursery.start_soon(
+            self._serve, self._door, listeners, server_ssl_context(config.server)
+        )
+
+    async def _serve(
+        self,
+        door: FrontDoor,
+        listeners: list[socket.socket],
+        ssl_context: ssl.SSLContext | None,
+    ) -> None:
+        """Serve until drained; then the worker ends."""
+        start_listening(listeners)
+        self._link.send(Ready())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._count_for_ever)
+            nursery.start_soon(self._drain_on_signal)
+            await door.serve(listeners, ssl_context)
+            nursery.cancel_scope.cancel()
+        self._count()
+        await self._link.written()
+        self._nursery.cancel_scope.cancel()
+
+    async def _drain_on_signal(self) -> None:
+        assert self._door is not None
+        assert self._application is not None
+        with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            async for _ in signals:
+                log.info("draining")
+                self._door.drain()
+                self._application.end_live_responses()
+
+    async def _count_for_ever(self) -> None:
+        while True:
+            await trio.sleep(COUNT_INTERVAL_S)
+            self._count()
+
+    def _count(self) -> None:
+        """Send what was counted since the last call."""
+        metrics = self._metrics
+        assert self._door is not None
+        self._link.send(
+            Counted(
+                [(*key, count) for key, count in metrics.requests.items()],
+                metrics.append_latency.take(),
+                metrics.bytes_in,
+                metrics.bytes_out,
+                metrics.outcomes_unknown,
+                len(self._door.connections),
+            )
+        )
+        metrics.requests.clear()
+        metrics.bytes_in = metrics.bytes_out = metrics.outcomes_unknown = 0
+
+
+def _front_door(application: WorkerApplication, config: Config, metrics: Metrics) -> FrontDoor:
+    """The front door, with the worker's part of the limits over all clients."""
+    server = config.server
+    share = max(1, server.max_connections // server.workers)
+    server = replace(
+        server,
+        max_connections=allowed_connections(share, clustered=False),
+        max_buffered_bytes=server.max_buffered_bytes // server.workers,
+    )
+    http2 = None
+    if server.http == "hypercorn":
+        http2 = HypercornHttp2(AsgiApplication(application, server), server)
+    return FrontDoor(application, server, metrics, http2=http2, gathering=application.link)
