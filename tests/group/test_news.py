@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import trio
 import trio.testing
 
@@ -62,43 +65,66 @@ def test_entries_bring_the_news_of_a_commit_that_was_not_announced() -> None:
     assert not node.core.has_news
 
 
-async def test_the_first_commit_is_announced_at_once_and_others_wait_for_the_interval(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    node = leader()
-    news = News(node.core)
-    woken_at: list[float] = []
+class Announcing:
+    """A leader's `News` at work on a clock that jumps."""
+
+    def __init__(self) -> None:
+        self.node = leader()
+        self.news = News(self.node.core)
+        self.woken_at: list[float] = []
+
+    def woken(self) -> None:
+        self.woken_at.append(trio.current_time())
+
+    def commits(self) -> int:
+        """Commit an entry; returns how many followers are told of it at once."""
+        commit_entry(self.node)
+        return len(take(self.node, announce=self.news.may_be_told()))
+
+
+@asynccontextmanager
+async def announcing() -> AsyncIterator[Announcing]:
+    one = Announcing()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(news.run, lambda: woken_at.append(trio.current_time()))
+        nursery.start_soon(one.news.run, one.woken)
         await trio.testing.wait_all_tasks_blocked()
-        started = trio.current_time()
-        commit_entry(node)
-        assert news.may_be_told()
-        assert len(take(node, announce=True)) == 2
-        commit_entry(node)
-        assert not news.may_be_told()
-        await trio.sleep(INTERVAL_S / 2)
-        commit_entry(node)
-        assert not news.may_be_told()
-        await trio.sleep(INTERVAL_S)
-        assert woken_at == [started + INTERVAL_S]
-        assert news.may_be_told()
+        yield one
         nursery.cancel_scope.cancel()
 
 
-async def test_a_group_where_nothing_happens_is_not_woken(
+async def test_commits_that_are_rare_are_announced_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    node = leader()
-    news = News(node.core)
-    woken_at: list[float] = []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(news.run, lambda: woken_at.append(trio.current_time()))
-        await trio.testing.wait_all_tasks_blocked()
-        commit_entry(node)
-        assert news.may_be_told()
-        take(node, announce=True)
+    async with announcing() as one:
+        for _ in range(5):
+            assert one.commits() == 2
+            await trio.sleep(INTERVAL_S)
+        assert one.woken_at == []
+
+
+async def test_frequent_commits_are_announced_once_in_an_interval(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with announcing() as one:
+        told = []
+        for _ in range(41):
+            told.append(one.commits())
+            await trio.sleep(INTERVAL_S / 8)
+        assert 10 <= sum(told) <= 12
+        assert one.woken_at == [], "no wait ends while clients write"
+
+
+async def test_the_last_of_frequent_commits_is_announced_when_no_other_follows(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with announcing() as one:
+        for expected in (2, 0, 0):
+            assert one.commits() == expected
+            await trio.sleep(INTERVAL_S / 4)
+        last_at = trio.current_time()
         await trio.sleep(10 * INTERVAL_S)
-        assert woken_at == []
-        assert news.may_be_told()
-        nursery.cancel_scope.cancel()
+        [woken_at] = one.woken_at
+        assert woken_at - last_at <= INTERVAL_S
+        assert len(take(one.node, announce=one.news.may_be_told())) == 2
+        await trio.sleep(10 * INTERVAL_S)
+        assert one.woken_at == [woken_at], "what was told is not told again"

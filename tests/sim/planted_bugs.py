@@ -175,7 +175,13 @@ def node_that_lost_entries_votes_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stores, "Core", lambda **given: real(**given | {"may_vote": True}))
 
 
-@bug(Focus({Faults.tear_write: 1}))
+_FREQUENT_WRITES_TO_LEVELDB = {
+    "storage.journal.MAX_BYTES": 1 << 14,
+    "group.state_flusher.FLUSH_BYTES": 500,
+}
+
+
+@bug(Focus({Faults.tear_write: 1}, limits=_FREQUENT_WRITES_TO_LEVELDB))
 def torn_write_is_mistaken_for_damage(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leveldb, "cut_torn_tails", lambda *_: None)
 
