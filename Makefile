@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The pure packages. Their tests are fast enough to run with the branches counted, except for the
 # Raft simulation, which takes five times as long then and covers nothing of its own.
 HEARTS := $(filter-out tests/raft/test_simulation.py,$(wildcard tests/raft/test_*.py)) \
-  tests/streams tests/test_codec.py
+  tests/auth tests/streams tests/test_codec.py
 COVERAGE := --cov --cov-report=term
 
 .PHONY: help serve cluster test hearts test-pythons conformance jepsen cold tears fuzz audit

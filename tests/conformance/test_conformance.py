@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.http.authorized import ROOT
 from tests.http.pki import make_pki
 from tests.support.server_process import ServerProcess
 
@@ -20,8 +21,17 @@ TEST_TIMEOUT = "--testTimeout=60000"
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("version", ["HTTP/1.1", "HTTP/2"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("version", "workers"),
+    [
+        ("HTTP/1.1", 1),
+        ("HTTP/1.1", 2),
+        ("HTTP/2", 1),
+        ("HTTP/2", 2),
+        ("HTTP/1.1 with a token", 1),
+        ("HTTP/1.1 with a token", 2),
+    ],
+)
 def test_the_upstream_suite_passes(version: str, workers: int, tmp_path: Path) -> None:
     assert shutil.which("npx"), "the conformance suite needs Node 20 or newer"
     report = tmp_path / "report.json"
@@ -29,6 +39,8 @@ def test_the_upstream_suite_passes(version: str, workers: int, tmp_path: Path) -
         "STREAMD_SERVER_LONG_POLL_TIMEOUT_MS": "2000",
         "STREAMD_SERVER_WORKERS": str(workers),
     }
+    if version.endswith("token"):
+        environment |= {"STREAMD_AUTH_MODE": "required", "STREAMD_ROOT_TOKEN": ROOT}
     if version == "HTTP/2":
         pki = make_pki(tmp_path)
         environment |= {
@@ -40,7 +52,11 @@ def test_the_upstream_suite_passes(version: str, workers: int, tmp_path: Path) -
         run = subprocess.run(
             ["npx", "vitest", "run", "--reporter=json", f"--outputFile={report}", TEST_TIMEOUT],
             cwd=HERE,
-            env={**os.environ, "STREAMD_TEST_URL": server.url},
+            env={
+                **os.environ,
+                "STREAMD_TEST_URL": server.url,
+                "STREAMD_TEST_TOKEN": environment.get("STREAMD_ROOT_TOKEN", ""),
+            },
             capture_output=True,
             text=True,
             timeout=900,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from streamd.auth.scopes import NamePattern, Scopes, parse_scope
 from streamd.streams import listing
 from streamd.streams.commands import Create
 from streamd.streams.listing import ListQuery, Page, list_streams
@@ -143,3 +146,53 @@ def test_the_last_page_reads_no_more_rows_than_the_first() -> None:
         costs.append(store.scanned)
     assert costs[0] == costs[1] == 101
     assert costs[2] <= 101
+
+
+SHORT = st.text("ab", max_size=3)
+
+
+@given(
+    st.sets(st.text("ab", min_size=1, max_size=4), max_size=12),
+    st.lists(st.tuples(st.text("ab", min_size=1, max_size=3), st.booleans()), max_size=4),
+    SHORT,
+    SHORT,
+    st.integers(1, 4),
+)
+def test_pages_show_only_what_a_pattern_matches(
+    made: set[str], patterns: list[tuple[str, bool]], prefix: str, after: str, limit: int
+) -> None:
+    """All pages together, and no cursor, name anything else."""
+    driver = Driver()
+    for name in made:
+        driver.create(name)
+    driver.flush()
+    scopes = Scopes(parse_scope(f"read:b/{text}{'*' * whole}") for text, whole in patterns)
+    within = tuple(scopes.names("read", b"b"))
+    expected = [
+        name
+        for name in sorted(made)
+        if name.startswith(prefix)
+        and name > after
+        and any(name.startswith(text) if whole else name == text for text, whole in patterns)
+    ]
+    shown: list[str] = []
+    cursor = after.encode()
+    while True:
+        query = ListQuery(b"b", prefix.encode(), cursor, limit, within)
+        found = list_streams(driver.store, query, driver.now_ms)
+        shown += names(found)
+        assert found.cursor is None or found.cursor.decode() in expected
+        if not found.has_more:
+            break
+        assert found.cursor is not None
+        cursor = found.cursor
+    assert shown == expected
+
+
+def test_a_full_page_looks_at_no_further_pattern(driver: Driver) -> None:
+    for name in "abc":
+        driver.create(name)
+    driver.flush()
+    within = tuple(NamePattern(name, False) for name in (b"a", b"b", b"c"))
+    found = list_streams(driver.store, ListQuery(b"b", limit=1, within=within), driver.now_ms)
+    assert (names(found), found.rows, found.has_more) == (["a"], 2, True)

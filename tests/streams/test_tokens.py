@@ -42,7 +42,7 @@ def test_a_token_is_made_as_asked_for() -> None:
     driver = Driver()
     assert result(driver, create(ttl_ms=DAY_MS)) is Result.CREATED
     now_ms = driver.now_ms
-    expected = Token("ci", DIGEST, ["append:agents/run-*"], now_ms, now_ms + DAY_MS)
+    expected = Token("ci", DIGEST, ("append:agents/run-*",), now_ms, now_ms + DAY_MS)
     assert driver.state.tokens.get(7) == expected
     assert driver.state.tokens.id_of("ci") == 7
 
@@ -87,7 +87,7 @@ def test_both_secrets_are_valid_for_a_while_after_a_rotation() -> None:
 
 
 def test_a_former_secret_does_not_outlive_its_token() -> None:
-    token = Token("ci", OTHER, [], 0, 500, DIGEST, 1000)
+    token = Token("ci", OTHER, (), 0, 500, DIGEST, 1000)
     assert token.ends_ms(DIGEST) == 500
 
 
@@ -104,7 +104,7 @@ def test_a_secret_before_the_former_one_is_invalid() -> None:
 
 def test_a_token_without_a_former_secret_accepts_no_empty_digest() -> None:
     """Digests have 32 bytes; the row of an unrotated token has none in their place."""
-    token = Token("ci", DIGEST, [], 0)
+    token = Token("ci", DIGEST, (), 0)
     assert token.ends_ms(bytes(32)) == 0
 
 
@@ -165,7 +165,7 @@ def test_an_unknown_id_is_not_looked_up_in_the_store() -> None:
 def test_more_tokens_than_one_read_returns_are_loaded() -> None:
     driver = Driver()
     rows = {
-        keys.TOKEN + keys.number(number): msgspec.msgpack.encode(Token(f"t{number}", b"", [], 0))
+        keys.TOKEN + keys.number(number): msgspec.msgpack.encode(Token(f"t{number}", b"", (), 0))
         for number in range(2500)
     }
     driver.store.write(rows.items())

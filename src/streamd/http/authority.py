@@ -69,7 +69,7 @@ class Authority:
         # once; those admitted, also by method and path; and compiled scopes by their token's id.
         self._known: dict[bytes, Identity] = {}
         self._admitted: dict[tuple[bytes | None, str, bytes], Identity] = {}
-        self._compiled: dict[int, tuple[list[str], Scopes]] = {}
+        self._compiled: dict[int, tuple[tuple[str, ...], Scopes]] = {}
 
     @property
     def knows_nobody(self) -> bool:

@@ -61,7 +61,7 @@ def body_of(token_id: int, token: Token, now_ms: int) -> TokenBody:
     return TokenBody(
         shown_id(token_id),
         token.name,
-        token.scopes,
+        list(token.scopes),
         token.created_ms,
         token.expires_ms,
         token.has_expired(now_ms),

@@ -15,7 +15,7 @@ DEFAULT_BUCKET = "_default"
 _V1 = "/v1/stream/"
 
 # Where streams are: a server, or the cold store without one.
-SERVER = ("url", "cacert", "retry_for_s")
+SERVER = ("url", "cacert", "token", "retry_for_s")
 STORE = (
     "store",
     "cluster",

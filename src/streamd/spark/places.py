@@ -56,6 +56,7 @@ def place_of(options: Options) -> Place:
             tuple(given.urls(options)),
             given.text(options, "cacert"),
             given.seconds(options, "retry_for_s"),
+            given.text(options, "token"),
         )
         return Place(servers, None)
     stores = Stores(

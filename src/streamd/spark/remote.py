@@ -39,6 +39,10 @@ class Servers(NamedTuple):
     urls: tuple[str, ...]
     cacert: str | None = None
     retry_for_s: float | None = None
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Servers({self.urls}, {self.cacert}, {self.retry_for_s})"
 
 
 _open: dict[tuple[Servers, int], Server] = {}
@@ -56,7 +60,7 @@ def server_of(servers: Servers, turn: int = 0, *, met: bool = False) -> Server:
         return known
     urls = servers.urls[turn:] + servers.urls[:turn]
     retry_for_s = RETRY_FOR_S if met and servers.retry_for_s is None else servers.retry_for_s
-    server = Server(urls, cacert=servers.cacert, retry_for_s=retry_for_s)
+    server = Server(urls, cacert=servers.cacert, token=servers.token, retry_for_s=retry_for_s)
     _open[servers, os.getpid() << 16 | turn] = server
     return server
 

@@ -28,12 +28,13 @@ class Token(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What is known of a token. Times are log time, in milliseconds since the epoch.
 
     It is valid until `expires_ms`, or without an end. After a rotation the secret before it, of
-    digest `former_digest`, is valid until `former_until_ms`.
+    digest `former_digest`, is valid until `former_until_ms`. Scopes are in a tuple because the
+    garbage collector would walk a million texts in lists.
     """
 
     name: str
     digest: bytes
-    scopes: list[str]
+    scopes: tuple[str, ...]
     created_ms: int
     expires_ms: int | None = None
     former_digest: bytes = b""
@@ -135,7 +136,7 @@ def _create(tokens: Tokens, command: CreateToken, now_ms: int) -> Result:
     if len(tokens) >= MAX_TOKENS:
         return Result.TOO_MANY_TOKENS
     expires_ms = _end(now_ms, command.ttl_ms)
-    token = Token(command.name, command.digest, command.scopes, now_ms, expires_ms)
+    token = Token(command.name, command.digest, tuple(command.scopes), now_ms, expires_ms)
     tokens.put(command.token_id, token)
     return Result.CREATED
 

@@ -115,7 +115,7 @@ class Journal:
             try:
                 return self._server.ask("POST", self._batch_path, headers=headers, body=frame)
             except ApiError as refusal:
-                if refusal.status == 403:
+                if refusal.code == "STALE_EPOCH":
                     newest = refusal.headers.get(PRODUCER_EPOCH, "a later one")
                     raise Fenced(
                         f"batch {entry.epoch} of sink {self._part.sink_id} is over, batch "

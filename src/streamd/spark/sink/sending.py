@@ -127,7 +127,7 @@ class Sender:
                 with self._changed:
                     self.skipped += request.rows
                 return
-            if refusal.status == 403:
+            if refusal.code == "STALE_EPOCH":
                 raise Fenced(
                     f"stream {target.name}: a later batch of sink {self._part.sink_id} than "
                     f"{self._part.epoch} has begun: this task is a leftover"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql.types import BinaryType, StringType, StructType
 
@@ -37,6 +37,7 @@ class Settings:
     same_partitions: bool
     sink_id: str | None = None
     epoch: int = 0
+    token: str | None = field(default=None, repr=False)
 
 
 def stream_settings(options: Options, schema: StructType) -> Settings:
@@ -85,6 +86,7 @@ def _settings(
         given.choice(options, "partitions", ["check", "same"]) == "same",
         sink_id,
         epoch,
+        given.text(options, "token"),
     )
 
 

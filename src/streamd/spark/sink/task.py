@@ -181,11 +181,18 @@ _idle: dict[tuple[object, ...], list[Server]] = {}
 def _connected(settings: Settings) -> Iterator[list[Server]]:
     """Connections of a task: one for the journal, the others for rows. The worker process keeps
     them for its next task."""
-    key = (settings.urls, settings.cacert, settings.retry_for_s, settings.parallel)
+    key = (
+        settings.urls, settings.cacert, settings.token, settings.retry_for_s, settings.parallel
+    )  # fmt: skip
     servers = _idle.pop(key, None)
     if servers is None:
         servers = [
-            Server(settings.urls, cacert=settings.cacert, retry_for_s=settings.retry_for_s)
+            Server(
+                settings.urls,
+                cacert=settings.cacert,
+                token=settings.token,
+                retry_for_s=settings.retry_for_s,
+            )
             for _ in range(1 + settings.parallel)
         ]
     try:
