@@ -17,7 +17,7 @@ from tests.support.server_process import ServerProcess
 from tests.support.wire import checked_client
 
 ROOT = mint(1, b"root" * 5)
-PLACES = ("HTTP/1.1", "HTTP/2", "cluster")
+PLACES = ("HTTP/1.1", "HTTP/2", "workers", "cluster")
 # Within it every node of an idle cluster knows what another one has acknowledged.
 _DEADLINE_S = 10.0
 _POLL_S = 0.02
@@ -26,8 +26,9 @@ _POLL_S = 0.02
 class Authorized:
     """Nodes that require tokens. Requests go to one node after the other."""
 
-    def __init__(self, urls: list[str], client: httpx.Client) -> None:
+    def __init__(self, urls: list[str], client: httpx.Client, *, speaks_1_1: bool = True) -> None:
         self.urls = urls
+        self.speaks_1_1 = speaks_1_1
         self._client = client
         self._next_url = cycle(urls)
         self._numbers = count()
@@ -85,6 +86,8 @@ def authorized(place: str, directory: Path, **environment: str) -> Iterator[Auth
             with ClusterProcesses(directory, proxied=False, environment=settings) as cluster:
                 yield Authorized([node.url for node in cluster.nodes.values()], client)
             return
+        if place == "workers":
+            settings["STREAMD_SERVER_WORKERS"] = "2"
         flags = ["--http", "hypercorn"] if is_2 else []
         with ServerProcess(directory / "data", flags=flags, environment=settings) as process:
-            yield Authorized([process.url], client)
+            yield Authorized([process.url], client, speaks_1_1=not is_2)

@@ -233,6 +233,20 @@ def test_a_listing_shows_only_what_its_reader_may_read(place: Authorized) -> Non
     assert names("", place.token("admin:listed/*"))[0] == ["a", "run-1", "run-2", "runs", "x"]
 
 
+def test_what_one_token_has_read_is_not_repeated_to_a_stranger(place: Authorized) -> None:
+    path = "/v1/stream/repeated/s?offset=-1"
+    place.ask("PUT", "/v1/stream/repeated/s", headers=TEXT, content=b"mine")
+    # Connections of their own, so that each process of the server gets some.
+    once = {"Connection": "close"} if place.speaks_1_1 else {}
+    for _ in range(10):
+        assert place.ask("GET", path, headers=once).content == b"mine"
+    for method in ("GET", "HEAD"):
+        for token in (None, UNKNOWN, place.token("read:other/*")):
+            for _ in range(5):
+                answer = place.ask(method, path, token, headers=once)
+                assert answer.status_code == (401 if token in (None, UNKNOWN) else 403)
+
+
 def test_no_shared_cache_may_keep_what_a_token_protects(place: Authorized) -> None:
     place.ask("PUT", "/v1/stream/cached/s", headers=TEXT, content=b"x" * 4000)
     answer = place.ask("GET", "/v1/stream/cached/s?offset=-1")

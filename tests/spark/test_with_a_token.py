@@ -40,7 +40,7 @@ def test_rows_are_written_and_read_with_a_token(spark: SparkSession, server: Aut
     assert sorted(int(row["record"]) for row in found) == list(range(20))
 
 
-def test_without_a_token_the_refusal_is_told(spark: SparkSession, server: Authorized) -> None:
+def test_a_missing_token_is_reported(spark: SparkSession, server: Authorized) -> None:
     register(spark)
     frame = spark.read.format("streamd").schema("record string")
     with pytest.raises(Exception, match="401 Unauthorized"):
@@ -54,7 +54,7 @@ def test_a_token_does_not_go_with_a_store(spark: SparkSession) -> None:
         frame.options(store="/nowhere", token="sd_x", stream="a").load().collect()
 
 
-def test_a_token_that_may_not_append_is_not_taken_for_a_later_batch(
+def test_a_missing_scope_is_reported_and_not_a_later_batch(
     spark: SparkSession, server: Authorized
 ) -> None:
     register(spark)
