@@ -16,7 +16,7 @@ from streamd.streams.state import State
 
 # How much replayed or applied work may gather in memory before it is stored, and for how long.
 FLUSH_BYTES = 4 * 1024 * 1024
-FLUSH_INTERVAL_S = 0.2
+FLUSH_INTERVAL_S = 1.0
 # A flush that readers of the store wait for comes earlier, but not this soon after the last one.
 AWAITED_INTERVAL_S = 0.05
 MAX_UNSTORED_BYTES = 64 * 1024 * 1024
