@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -27,6 +28,7 @@ from streamd.http.heads import Head
 from streamd.http.prompt_answers import PromptAnswers
 from streamd.http.transports import RECEIVE_BYTES
 from streamd.storage.errors import StorageError
+from streamd.storage.log_store import LogStore
 from streamd.streams.keys import stream_key
 from streamd.streams.offsets import START
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
@@ -427,3 +429,27 @@ async def test_idle_connections_are_not_looked_at(
             await exchange(busy, APPEND, 204)
     assert len(looked_at) == 1
     assert looked_at.total() <= 20
+
+
+async def test_a_write_may_end_after_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that hangs may take longer than the drain does."""
+    disk_goes_on = threading.Event()
+    append = LogStore.append
+
+    def append_late(*args: Any) -> None:
+        assert disk_goes_on.wait(PATIENCE_S)
+        append(*args)
+
+    async with serving(tmp_path, drain_timeout_ms=50) as server, server.connect() as client:
+        await exchange(client, CREATE, 201)
+        monkeypatch.setattr(LogStore, "append", append_late)
+        applied = server.node.group.applied_index
+        await client.send(APPEND)
+        await until(lambda: server.node.group.last_index > applied)
+        server.door.drain()
+        assert await client.closed()
+        disk_goes_on.set()
+        await until(lambda: server.node.group.applied_index > applied)
+        assert await server.node.group.compact() > applied

@@ -199,7 +199,10 @@ class Connection:
 
     def _make_answer(self, make: Callable[[T], Response | LiveResponse], argument: T) -> None:
         answer, head = self._guarded(make, argument), self._head
-        if isinstance(answer, Response):
+        if self.phase is Phase.ENDED:  # Its server may have stopped before the write ended.
+            if isinstance(answer, LiveResponse):
+                answer.abandon()
+        elif isinstance(answer, Response):
             self._continue(self._answer(answer))
         elif head is not None:
             self._continue(partial(self._respond, head, answer))
