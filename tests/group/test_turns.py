@@ -125,3 +125,39 @@ async def test_no_turn_is_taken_outside_a_run() -> None:
         nursery.cancel_scope.cancel()
     turns.now()
     assert turns.count == 1
+
+
+async def test_a_turn_that_fails_ends_the_run_at_once_also_in_another_task() -> None:
+    count = 0
+    failing = trio.Event()
+    stored_half = False
+
+    def fail(_nursery: trio.Nursery) -> None:
+        nonlocal count
+        count += 1
+        if count > 1:
+            failing.set()
+            raise ZeroDivisionError
+
+    async def store() -> None:
+        nonlocal stored_half
+        await failing.wait()
+        await trio.lowlevel.checkpoint()
+        stored_half = True
+
+    async def run() -> None:
+        with pytest.RaisesGroup(ZeroDivisionError):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(turns.run, nursery)
+                nursery.start_soon(store)
+
+    turns = Turns(fail)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await trio.testing.wait_all_tasks_blocked()
+        with turns:
+            turns.wake()
+        turns.wake()
+        turns.now()
+        assert count == 2, "none follows the one that failed"
+    assert not stored_half

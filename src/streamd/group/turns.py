@@ -23,6 +23,7 @@ class Turns:
         self._woken = trio.lowlevel.ParkingLot()
         self._gathers = False
         self._gathered = False
+        self._failure: Exception | None = None
 
     def wake(self) -> None:
         """Let a turn be taken; further calls before that turn add nothing."""
@@ -34,9 +35,16 @@ class Turns:
                 self._woken.unpark()
 
     def now(self) -> None:
-        """Take a turn at once, unless the task is about to."""
-        if not self._is_due:
+        """Take a turn at once, unless the task is about to. What the turn raises, `run` raises."""
+        if self._is_due:
+            return
+        try:
             self._take(self._nursery)
+        except Exception as error:
+            # It may have left things half done: nothing may store them, nor another turn go on.
+            self._failure = error
+            self._is_due = True
+            self._nursery.cancel_scope.cancel()
 
     def __enter__(self) -> None:
         self._gathers = True
@@ -53,7 +61,8 @@ class Turns:
             self.now()
 
     async def run(self, nursery: trio.Nursery) -> None:
-        """Take turns until cancelled; `nursery` is for what they start."""
+        """Take turns until cancelled; `nursery` is for what they start. Raises what a turn raises,
+        also one that another task took, and cancels `nursery` then."""
         self._nursery = nursery
         try:
             while True:
@@ -63,5 +72,9 @@ class Turns:
                     await trio.lowlevel.checkpoint()
                 else:
                     await self._woken.park()
+        except trio.Cancelled:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
         finally:
             self._is_due = True
