@@ -20,10 +20,19 @@ from streamd.http.asgi import AsgiApplication
 from streamd.http.front_door import FrontDoor
 from streamd.http.hypercorn_server import HypercornHttp2
 from streamd.http.listeners import listen
-from streamd.http.messages import Begun, Channel, Later, LiveResponse, Parked, Request
+from streamd.http.messages import (
+    Begun,
+    Channel,
+    ClientGone,
+    Later,
+    LiveResponse,
+    Parked,
+    Request,
+    Response,
+)
 from streamd.metrics import Metrics
 from tests.http.pki import Pki
-from tests.http.serving import PATIENCE_S, serving
+from tests.http.serving import PATIENCE_S, RawClient, serving, until
 from tests.support.wire import ResponseCheck, checked_async_client
 
 STREAM = "/v1/stream/s"
@@ -172,6 +181,46 @@ async def test_an_empty_piece_does_not_end_a_response(http2: bool) -> None:
         for _ in range(2):
             assert (await client.get("/")).content == b"one,two,three,four"
         nursery.cancel_scope.cancel()
+
+
+class Patient(WithEmptyPieces):
+    """An application that waits in the connection's task, as that of a worker does for the node."""
+
+    def __init__(self) -> None:
+        self.waiting: list[trio.CancelScope] = []
+
+    async def handle(self, request: Request) -> Any:
+        with trio.CancelScope() as scope:
+            self.waiting.append(scope)
+            await request.channel.wait_disconnected()
+        if not scope.cancelled_caught:
+            raise ClientGone
+        return Response(200, b"Content-Type: text/plain\r\n", request.query)
+
+
+async def test_an_application_may_wait_in_a_task_until_its_client_leaves() -> None:
+    config = ServerConfig(data_dir="unused")
+    listeners = listen("127.0.0.1", 0)
+    application = Patient()
+    door = FrontDoor(application, config, Metrics())
+    with trio.socket.socket() as sock:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(door.serve, listeners)
+            await sock.connect(listeners[0].getsockname())
+            client = RawClient(sock)
+            asking = b"GET /v1/stream/s?%d HTTP/1.1\r\nHost: x\r\n\r\n"
+            await client.send(asking % 1)
+            await until(lambda: len(application.waiting) == 1)
+            await client.send(asking % 2)
+            for number in (1, 2):
+                await until(lambda wanted=number: len(application.waiting) == wanted)
+                application.waiting[-1].cancel()
+                assert (await client.read_response()).body == b"%d" % number
+            await client.send(asking % 3)
+            await until(lambda: len(application.waiting) == 3)
+            client.close()
+            await until(lambda: not door.connections)
+            nursery.cancel_scope.cancel()
 
 
 # -- the check that every test's client makes ------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamd.http.messages import Buffer
-from streamd.http.transports import StreamTransport, Transport
+from streamd.http.transports import Transport
 
 if TYPE_CHECKING:
     from streamd.http.front_door import FrontDoor
@@ -84,6 +84,4 @@ class WireChannel:
         await self._transport.send((self._framed(data),))
 
     async def wait_disconnected(self) -> None:
-        # The reactor sees the end of a plain socket's connection.
-        assert isinstance(self._transport, StreamTransport), "only over TLS a task waits for it"
         await self._transport.wait_disconnected()

@@ -57,6 +57,10 @@ class Transport(Protocol):
         """Write all parts. Raises `ClientGone`, also when the client receives less than
         `SEND_BYTES`, or than the rest, in the write timeout."""
 
+    async def wait_disconnected(self) -> None:
+        """Return once the client has disconnected; what it sends meanwhile is kept for
+        `receive`."""
+
     def stream(self, ahead: bytes) -> Any:
         """The connection as a Trio stream that begins with `ahead`, for another server; after that
         only `close` may be called here."""
@@ -76,16 +80,21 @@ class SocketTransport:
         self._sock = sock
         self.descriptor: int | None = sock.fileno()
         self._write_timeout_s = write_timeout_s
+        self._ahead = b""
 
     def fileno(self) -> int:
         return self._sock.fileno()
 
     async def wait_readable(self) -> None:
         """Wait until `receive_now` may have something."""
-        await trio.lowlevel.wait_readable(self._sock)
+        if not self._ahead:
+            await trio.lowlevel.wait_readable(self._sock)
 
     def receive_now(self) -> bytes | None:
         """The bytes that are there, as `Transport.receive` says, or None if there are none yet."""
+        if self._ahead:
+            data, self._ahead = self._ahead, b""
+            return data
         try:
             return self._sock.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -130,9 +139,25 @@ class SocketTransport:
             return
         raise ClientGone
 
+    async def wait_disconnected(self) -> None:
+        """As `Transport.wait_disconnected`. A client that sends too much meanwhile is no longer
+        read, so its disconnection goes unnoticed until the response ends."""
+        while len(self._ahead) < _MAX_AHEAD_BYTES:
+            await trio.lowlevel.wait_readable(self._sock)
+            try:
+                data = self._sock.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return
+            if not data:
+                return
+            self._ahead += data
+        await trio.sleep_forever()
+
     def stream(self, ahead: bytes) -> Any:
         plain = trio.SocketStream(trio.socket.from_stdlib_socket(self._sock))
-        return ReadAhead(plain, ahead)
+        return ReadAhead(plain, ahead + self._ahead)
 
     async def linger(self) -> None:
         try:
@@ -188,9 +213,6 @@ class StreamTransport:
         raise ClientGone
 
     async def wait_disconnected(self) -> None:
-        """Return once the client has disconnected; what it sends meanwhile is kept for
-        `receive`. A client that sends too much is no longer read, so its disconnection goes
-        unnoticed until the response ends."""
         while len(self._ahead) < _MAX_AHEAD_BYTES:
             try:
                 data = await self._stream.receive_some(RECEIVE_BYTES)
