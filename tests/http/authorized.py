@@ -62,6 +62,10 @@ class Authorized:
             self.until(lambda url=url: self.is_known(found, url))
         return found
 
+    def named(self, token: str) -> str:
+        """The id of a token, which it shows."""
+        return token.split("_")[1]
+
     def is_known(self, token: str, url: str) -> bool:
         """Whether a node takes a token for valid, whatever it permits."""
         return self.ask("GET", "/auth/tokens", token, url=url).status_code != 401

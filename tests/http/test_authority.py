@@ -277,3 +277,23 @@ def test_a_route_without_a_declared_scope_does_not_start_the_server() -> None:
         needs.check_declared([("/new", "POST")], [])
     with pytest.raises(UndeclaredScope, match="GET of /old"):
         needs.check_declared([], [("/old", "GET")])
+
+
+def test_a_revocation_holds_at_every_node_while_the_leader_changes(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    directory = tmp_path_factory.mktemp("changing")
+    with authorized("cluster", directory) as place:
+        place.ask("PUT", "/v1/stream/changing/s", headers=TEXT)
+        for _ in range(3):
+            token = place.token("read:changing/*", "append:changing/*")
+            name = place.named(token)
+            assert place.ask("DELETE", f"/auth/tokens/{name}").status_code == 204
+            place.ask("POST", "/cluster/transfer", json={})
+            refused = dict.fromkeys(place.urls, False)
+            while not all(refused.values()):
+                for url in place.urls:
+                    answer = place.ask("GET", "/v1/stream/changing/s", token, url=url)
+                    # 503 while nobody leads; never an answer.
+                    assert answer.status_code in (401, 503), (url, answer.text)
+                    refused[url] |= answer.status_code == 401
