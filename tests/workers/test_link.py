@@ -110,6 +110,21 @@ async def test_a_side_that_does_not_receive_leaves_no_room_until_it_does() -> No
     its.close()
 
 
+async def test_events_that_wait_leave_no_room_either() -> None:
+    ours, its = socket.socketpair()
+    link = Link(ours, decode_from_worker)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run, nothing)
+        sent = 0
+        while link.has_room:
+            link.send_growing(Piece([1], b"x" * 65536))
+            sent += 65536
+            assert sent < 64 * 1024 * 1024, "it is bounded"
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    its.close()
+
+
 async def test_a_link_whose_other_side_is_gone_ends_and_holds_nothing() -> None:
     ours, its = socket.socketpair()
     link = Link(ours, decode_from_worker)

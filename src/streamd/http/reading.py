@@ -44,7 +44,8 @@ def begin_head(service: Service, request: Request, route: StreamRoute) -> Respon
     if not isinstance(stream, Stream):
         return stream
     response = _metadata(service, request, stream)
-    if stream.ttl_ms is None and stream.expires_at_ms is None:
+    is_conditional = IF_NONE_MATCH.key in request.headers
+    if stream.ttl_ms is None and stream.expires_at_ms is None and not is_conditional:
         response.shows = route.key
     return response
 

@@ -160,7 +160,7 @@ class Desk:
         if begun is Begun.MUST_WAIT:
             self._nursery.start_soon(self._handle, exchange)
         elif isinstance(begun, Response) and _size(begun) <= _SMALL_BYTES and self.link.has_room:
-            self.answer(forward, begun)
+            self.answer(forward, begun, self._stamp(begun))
         elif begun is not Begun.UNDER_WAY:
             self._nursery.start_soon(self._respond, exchange, begun)
 
@@ -247,14 +247,18 @@ class Desk:
             self.answer(forward, FULL)
             return False
 
-    def answer(self, forward: Forward, response: Response) -> None:
+    def _stamp(self, response: Response) -> Stamp | None:
+        """The stamp of an answer that was made in this moment, if the worker may keep it. One that
+        has waited since, for room in the link or for the group, may show an earlier state."""
+        if not response.shows or self._versions is None or _size(response) > MAX_BODY_BYTES:
+            return None
+        return self._versions.stamp(response.shows)
+
+    def answer(self, forward: Forward, response: Response, stamp: Stamp | None = None) -> None:
         """Send a whole answer, which ends the request."""
         if self._exchanges.pop(forward.number, None) is None:
             return
         body = b"".join(body_parts(response.body)[0])
-        stamp: Stamp | None = None
-        if response.shows and self._versions is not None and len(body) <= MAX_BODY_BYTES:
-            stamp = self._versions.stamp(response.shows)
         self.link.send(
             Answer(
                 forward.number,

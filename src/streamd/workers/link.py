@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from streamd.workers.messages import Message, encode
+from streamd.workers.messages import Message, Piece, encode
 
 _RECEIVE_BYTES = 256 * 1024
 # While more waits, nothing that can wait is added (`has_room`).
@@ -79,10 +79,11 @@ class Link(Generic[M]):
             self._queued_bytes += len(framed)
             self.wake()
 
-    def send_growing(self, message: Message) -> None:
-        """As `send`; the message may still change while it is the `last`."""
+    def send_growing(self, message: Piece) -> None:
+        """As `send`; the message may still get more numbers while it is the `last`."""
         if not self._ended:
             self._queue.append(message)
+            self._queued_bytes += len(message.data)
             self.wake()
 
     def wake(self) -> None:
@@ -157,7 +158,7 @@ class Link(Generic[M]):
         """All that waits, as bytes."""
         queue, self._queue = self._queue, []
         framed = b"".join([one if isinstance(one, bytes) else _framed(one) for one in queue])
-        self._queued_bytes = len(framed)  # Those that grew were not counted.
+        self._queued_bytes = len(framed)  # Those that grew were counted without their numbers.
         return framed
 
     async def _receive(self, take: Callable[[M], None]) -> None:
