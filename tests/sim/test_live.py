@@ -59,9 +59,9 @@ class Tail:
         application = self.machine.app.application
         response = await application.handle(request)
         assert isinstance(response, LiveResponse)
-        left: Response | Parked | None = await response.run(self)
+        left: Response | LiveResponse | Parked | None = await response.run(self)
         while left is not None:
-            assert not isinstance(left, Response)
+            assert not isinstance(left, Response | LiveResponse)
             left = await wait(application, left, self)
         raise AssertionError("the response ended")
 

@@ -15,10 +15,10 @@ from streamd.workers.link import Link
 from streamd.workers.messages import (
     Commands,
     FromWorker,
+    MoreBody,
     Outcomes,
     Piece,
     ToWorker,
-    Watch,
     decode_from_worker,
     decode_to_worker,
 )
@@ -83,10 +83,10 @@ async def test_a_message_may_grow_until_another_is_sent() -> None:
         group.send_growing(event)
         assert group.last is event
         event.numbers.append(2)
-        group.send(Watch(3))
+        group.send(MoreBody(3))
         assert group.last is not event
         await trio.testing.wait_all_tasks_blocked(0.01)
-    assert received == [Piece([1, 2], b"event"), Watch(3)]
+    assert received == [Piece([1, 2], b"event"), MoreBody(3)]
 
 
 async def test_a_side_that_does_not_receive_leaves_no_room_until_it_does() -> None:

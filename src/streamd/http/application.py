@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 
@@ -42,6 +42,7 @@ from streamd.http.routing import (
 from streamd.http.service import Service
 from streamd.http.writes import Write
 
+T = TypeVar("T")
 Handler = Callable[[Service, Request, Any], Awaitable[Response | LiveResponse | Parked]]
 # What answers a read without waiting, or with None leaves it to the handler.
 Prompt = Callable[[Service, Request, Any], Response | Parked | None]
@@ -257,14 +258,14 @@ class StreamApplication:
         except REFUSALS as error:
             return self._counted(self._answers.refusal(error))
 
-    async def go_on(self, parked: Parked) -> Response | Parked | None:
+    async def go_on(self, parked: Parked) -> Response | LiveResponse | Parked | None:
         """As `Application.go_on`."""
         try:
             return self._counted(await parked.go_on())
         except REFUSALS as error:
             return self._counted(self._answers.refusal(error))
 
-    def _counted(self, found: Response | Parked | None) -> Response | Parked | None:
+    def _counted(self, found: T) -> T:
         """What a live read came to; count it if it is answered now."""
         if isinstance(found, Response):
             self._service.node.metrics.request(_STREAMS.label, "GET", found.status)

@@ -95,11 +95,12 @@ class AsgiApplication:
         except RequestRejected as refused:
             channel.buffered.release()
             response = refused.response
-        if isinstance(response, LiveResponse):
-            channel.start(response.status, response.head, length=response.length)
-            response = await response.run(channel)
         while response is not None and not isinstance(response, Response):
-            response = await wait(self._application, response, channel)
+            if isinstance(response, LiveResponse):
+                channel.start(response.status, response.head, length=response.length)
+                response = await response.run(channel)
+            else:
+                response = await wait(self._application, response, channel)
         if response is None:
             await channel.finish()
             return

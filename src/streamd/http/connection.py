@@ -204,7 +204,7 @@ class Connection:
                 answer.abandon()
         elif isinstance(answer, Response):
             self._continue(self._answer(answer))
-        elif head is not None:
+        elif head:
             self._continue(partial(self._respond, head, answer))
 
     def _answer(self, response: Response) -> Rest | None:
@@ -341,15 +341,16 @@ class Connection:
     async def _respond(self, head: Head, response: Response | LiveResponse | Parked | None) -> bool:
         """Send a response, or what is left of one; None ends a live body. Returns whether another
         request may follow."""
-        if isinstance(response, LiveResponse):
-            response = await self._told(head.method, self._begin_live(head, response))
         while response is not None and not isinstance(response, Response):
-            if isinstance(self.transport, SocketTransport):
+            if isinstance(response, LiveResponse):
+                response = await self._told(head.method, self._begin_live(head, response))
+            elif isinstance(self.transport, SocketTransport):
                 self._head = head
                 self._door.parked.keep(self, response)
                 return True
-            waiting = wait(self._door.application, response, self._channel)
-            response = await self._told(head.method, waiting)
+            else:
+                waiting = wait(self._door.application, response, self._channel)
+                response = await self._told(head.method, waiting)
         if response is None:
             await self._channel.end()
             return self._answered(head.fields.version == "1.1" and head.fields.keep_alive)
@@ -491,7 +492,6 @@ class Connection:
             await self.transport.send(parts)
 
     async def _begin_live(self, head: Head, response: LiveResponse) -> Parked | None:
-        """Begin a live response. Returns as `LiveResponse.run`."""
         is_1_1 = head.fields.version == "1.1"
         keep_alive = is_1_1 and head.fields.keep_alive and not self._door.draining
         chunked = is_1_1 and response.length is None

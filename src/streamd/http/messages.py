@@ -207,7 +207,7 @@ class Parked(Protocol):
         to `go_on`."""
         ...
 
-    async def go_on(self) -> Response | Parked | None:
+    async def go_on(self) -> Response | LiveResponse | Parked | None:
         """Go on: as `resume`, but here None says that the body of a live response is complete.
         Raises `ClientGone`."""
         ...
@@ -286,7 +286,7 @@ class Application(Protocol):
         """As `Parked.resume`, of a request that was begun or handled here."""
         ...
 
-    async def go_on(self, parked: Parked) -> Response | Parked | None:
+    async def go_on(self, parked: Parked) -> Response | LiveResponse | Parked | None:
         """As `Parked.go_on`. A client can cause no exception but `ClientGone`."""
         ...
 

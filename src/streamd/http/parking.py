@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import trio
 
-from streamd.http.messages import Application, Channel, ClientGone, Parked, Response
+from streamd.http.messages import Application, Channel, ClientGone, LiveResponse, Parked, Response
 from streamd.http.reactor import Reactor
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class ParkedRequests:
 
 async def wait(
     application: Application, parked: Parked, channel: Channel
-) -> Response | Parked | None:
+) -> Response | LiveResponse | Parked | None:
     """Wait in this task until `parked` can go on, and go on with it. Raises `ClientGone`."""
     can_go_on = False
     try:

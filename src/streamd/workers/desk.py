@@ -49,7 +49,6 @@ from streamd.workers.messages import (
     Piece,
     Ready,
     Sent,
-    Watch,
 )
 from streamd.workers.versions import Stamp, Versions
 
@@ -210,6 +209,7 @@ class Desk:
                 self.link.send(Began(forward.number, found.status, found.head, found.length))
                 found = await self._told(method, found.run(exchange))
             while found is not None and not isinstance(found, Response):
+                assert not isinstance(found, LiveResponse), "it has begun by now"
                 found = await self._told(method, wait(self._application, found, exchange))
             if found is None:
                 await exchange.flush()
@@ -320,7 +320,6 @@ class Exchange:
         self._window = WINDOW_BYTES
         self._left = b""
         self._gone = False
-        self._watched = False
         self._piece = b""
         self._body_wanted = False
         self._body_ended = False
@@ -390,9 +389,6 @@ class Exchange:
             view = view[len(piece) :]
 
     async def wait_disconnected(self) -> None:
-        if not self._watched:
-            self._watched = True
-            self._desk.link.send(Watch(self.forward.number))
         while not self._gone:
             await self._news.park()
 

@@ -48,7 +48,6 @@ from streamd.workers.messages import (
     Piece,
     Sent,
     ToWorker,
-    Watch,
 )
 from streamd.workers.versions import Stamp, VersionsView
 
@@ -56,6 +55,8 @@ MAX_KEPT = 4096
 # After so many bytes the group's process hears what a client has taken: a part of the window.
 _REPORTED_BYTES = 64 * 1024
 _LONG_S = 3600.0
+# So many do not wait for more.
+MANY_COMMANDS = 256
 
 
 class WorkerApplication:
@@ -78,8 +79,8 @@ class WorkerApplication:
         self._count = count
         # A redirect depends on who leads, and who may do what on the tokens in the state.
         self._judges = not authenticates and server.non_leader == "forward"
-        self._proposer = Proposer(link, group_id)
-        self._answers = PromptAnswers(metrics, self._proposer.submit)
+        self.proposer = Proposer(link, group_id)
+        self._answers = PromptAnswers(metrics, self.proposer.submit)
         self._kept: dict[tuple[str, bytes, bytes], tuple[Response, Stamp]] = {}
         self._exchanges: dict[int, Exchange] = {}
         self._next_number = 0
@@ -105,10 +106,7 @@ class WorkerApplication:
                 label = resource.label
                 return self._answers.begin(request, label, later, _judged, judge, request, route)
             return Begun.MUST_WAIT
-        if _may_be_live(request):
-            return Begun.MUST_WAIT
-        self._exchange(request).begin(later)
-        return Begun.UNDER_WAY
+        return self._exchange(request).begin(later)
 
     def _kept_answer(self, request: Request) -> Response | None:
         kept = self._kept.get((request.method, request.path, request.query))
@@ -126,7 +124,7 @@ class WorkerApplication:
             self._kept.clear()
         self._kept[request.method, request.path, request.query] = response, stamp
 
-    async def handle(self, request: Request) -> Response | LiveResponse:
+    async def handle(self, request: Request) -> Response | LiveResponse | Parked:
         """Let the group's process answer. As `Application.handle`; raises what receiving the
         request's body does, too."""
         return await self._exchange(request).handle()
@@ -135,7 +133,7 @@ class WorkerApplication:
         """As `Application.resume`."""
         return parked.resume()
 
-    async def go_on(self, parked: Parked) -> Response | Parked | None:
+    async def go_on(self, parked: Parked) -> Response | LiveResponse | Parked | None:
         """As `Application.go_on`."""
         return await parked.go_on()
 
@@ -160,12 +158,12 @@ class WorkerApplication:
         """Take a message of the group's process."""
         match message:
             case Outcomes() | Failures():
-                self._proposer.take(message)
+                self.proposer.take(message)
             case Piece():
                 for number in message.numbers:
                     if (exchange := self._exchanges.get(number)) is not None:
                         exchange.deliver(message.data)
-            case Answer() | Began() | Ended() | Watch() | MoreBody():
+            case Answer() | Began() | Ended() | MoreBody():
                 if (exchange := self._exchanges.get(message.number)) is not None:
                     exchange.take(message)
             case _:
@@ -175,7 +173,7 @@ class WorkerApplication:
 def _may_be_live(request: Request) -> bool:
     """Whether a request may wait for long, so that the group's process must know when its client
     disconnects. True also for some that do not."""
-    return b"live" in request.query or b"%" in request.query
+    return b"live" in request.query
 
 
 def _judged(judge: Judge, request: Request, route: Route) -> Write | None:
@@ -184,7 +182,12 @@ def _judged(judge: Judge, request: Request, route: Route) -> Write | None:
 
 
 class Proposer:
-    """Sends commands to the group, all of one turn in one message."""
+    """Sends commands to the group, many in one message: each message makes the group's process
+    write to its disk, which costs many times what a command does.
+
+    Clients that got their answers in one turn ask again in the next few. So commands gather while
+    each turn brings more of them.
+    """
 
     def __init__(self, link: Link[ToWorker], group_id: int) -> None:
         self._link = link
@@ -192,18 +195,30 @@ class Proposer:
         self._commands: list[tuple[Command, int]] = []
         self._tells: dict[int, Callable[[Settled], None]] = {}
         self._next_number = 0
-        link.before_write.append(self._send)
+        self._began = trio.lowlevel.ParkingLot()
 
     def submit(self, command: Command, size: int, tell: Callable[[Settled], None]) -> None:
         """As `Group.submit`, which may still refuse: then `tell` gets the `Unavailable`."""
+        if not self._commands:
+            self._began.unpark()
         self._commands.append((command, size))
         self._tells[self._next_number] = tell
         self._next_number += 1
-        self._link.wake()
+
+    async def run(self) -> None:
+        """Send commands until cancelled."""
+        while True:
+            if not self._commands:
+                await self._began.park()
+            gathered = 0
+            while gathered < len(self._commands) < MANY_COMMANDS:
+                gathered = len(self._commands)
+                await trio.lowlevel.checkpoint()
+            self._send()
 
     def _send(self) -> None:
-        if self._commands:
-            commands, self._commands = self._commands, []
+        commands, self._commands = self._commands, []
+        with self._link:
             first = self._next_number - len(commands)
             self._link.send(Commands(self._group_id, first, commands))
 
@@ -229,7 +244,6 @@ class Exchange:
         self._later: Later | None = None
         self._answer: Answer | Began | None = None
         self._whole: bool | None = None  # Once it has ended.
-        self._watched = False  # The handler wants to know when the client disconnects.
         self._wanted = False  # The handler waits for a piece of the request's body.
         self._stopped = False
         self._pieces: deque[bytes] = deque()
@@ -239,23 +253,29 @@ class Exchange:
 
     # -- the request --------------------------------------------------------------------------
 
-    def begin(self, later: Later) -> None:
-        """Forward the request; `later` gets the answer."""
+    def begin(self, later: Later) -> Parked | Begun:
+        """Forward the request; `later` gets the answer, unless this waits for it as a `Parked`: so
+        its client's leaving is noticed."""
+        self._forward()
+        if _may_be_live(self._request):
+            return self
         self._later = later
-        self._forward()
+        return Begun.UNDER_WAY
 
-    async def handle(self) -> Response | LiveResponse:
-        """Forward the request, and wait for the answer, which may go on in pieces."""
-        answered = False
+    async def handle(self) -> Response | LiveResponse | Parked:
+        """Forward the request, and wait for the answer, unless a `Parked` can."""
         self._forward()
+        incoming = self._request.incoming
+        if incoming is None and _may_be_live(self._request):
+            return self
+        answered = False
         try:
-            incoming = self._request.incoming
             while self._answer is None and self._whole is None:
                 if self._wanted and incoming is not None:
                     self._wanted = False
                     self._link.send(BodyPiece(self._number, await incoming.receive()))
                 else:
-                    await self._wait(self._request.channel if self._watched else None)
+                    await self._wait()
             answered = True
         finally:
             if not answered:
@@ -283,7 +303,8 @@ class Exchange:
         """The answer that has come. Raises `ClientGone` if the request ended without."""
         answer = self._answer
         if isinstance(answer, Began):
-            return LiveResponse(answer.status, answer.head, self._run, answer.length)
+            head, length = answer.head, answer.length
+            return LiveResponse(answer.status, head, self._run, length, self._forget)
         self._forget()
         if answer is None:
             raise ClientGone
@@ -300,20 +321,26 @@ class Exchange:
         assert isinstance(self._answer, Began)
         is_parked = False
         try:
-            while await self.go_on() is not None:
+            while await self._pass_on(channel) is not None:
                 if self._answer.length is None:
                     is_parked = True  # No task until a socket is full, or the end.
                     return self
-                await self._wait(None)
+                await self._wait()
             return None
         finally:
             if not is_parked:
                 self._forget()
 
-    async def go_on(self) -> Parked | None:
+    async def go_on(self) -> Response | LiveResponse | Parked | None:
+        if self._channel is not None:
+            return await self._pass_on(self._channel)
+        if self._answer is None and self._whole is None:
+            return self
+        return self._made(None)
+
+    async def _pass_on(self, channel: Channel) -> Parked | None:
         """Send what has come. Returns None at the end."""
-        channel, goes_on = self._channel, False
-        assert channel is not None
+        goes_on = False
         try:
             await channel.flush()
             while self._pieces:
@@ -335,11 +362,13 @@ class Exchange:
 
     def park(self, wake: Callable[[Parked], None]) -> None:
         self._wake = wake
-        if self._pieces or self._whole is not None or self._stopped:
+        is_answered = self._answer is not None and self._channel is None
+        if is_answered or self._pieces or self._whole is not None or self._stopped:
             self._tell()
 
     def resume(self) -> Response | Parked | None:
-        return None  # A task writes what this could not, or the end.
+        answer = self._made(None) if isinstance(self._answer, Answer) else None
+        return answer if isinstance(answer, Response) else None
 
     def abandon(self) -> None:
         self._forget()
@@ -362,18 +391,16 @@ class Exchange:
 
     # -- news ---------------------------------------------------------------------------------
 
-    def take(self, message: Answer | Began | Ended | Watch | MoreBody) -> None:
+    def take(self, message: Answer | Began | Ended | MoreBody) -> None:
         """Take news of the handler."""
         match message:
             case Answer() | Began():
                 self._answer = message
             case Ended():
                 self._whole = message.whole
-            case Watch():
-                self._watched = True
             case MoreBody():
                 self._wanted = True
-        if self._later is not None and not isinstance(message, Watch | MoreBody):
+        if self._later is not None and not isinstance(message, MoreBody):
             later, self._later = self._later, None
             later(self._made, None)
         self._tell()
@@ -384,17 +411,11 @@ class Exchange:
             self._stopped = True
             self._tell()
 
-    async def _wait(self, channel: Channel | None) -> None:
-        """Wait for news in this task. With a `channel`, raises `ClientGone` if the client
-        disconnects first."""
+    async def _wait(self) -> None:
+        """Wait for news in this task."""
         with trio.CancelScope() as scope:
             self._wake = lambda _: scope.cancel()
-            if channel is None:
-                await trio.sleep_forever()
-            else:
-                await channel.wait_disconnected()
-        if not scope.cancelled_caught:
-            raise ClientGone
+            await trio.sleep_forever()
 
     def _tell(self) -> None:
         if self._wake is not None:

@@ -80,12 +80,6 @@ class Ended(Struct, array_like=True, tag=8, gc=False):
     whole: bool
 
 
-class Watch(Struct, array_like=True, tag=9, gc=False):
-    """Say when the client of a request disconnects."""
-
-    number: int
-
-
 class MoreBody(Struct, array_like=True, tag=10, gc=False):
     """The handler waits for the next piece of a request's body."""
 
@@ -155,7 +149,7 @@ class Counted(Struct, array_like=True, tag=38, gc=False):
     connections: int
 
 
-ToWorker = Start | Drain | Outcomes | Failures | Answer | Began | Piece | Ended | Watch | MoreBody
+ToWorker = Start | Drain | Outcomes | Failures | Answer | Began | Piece | Ended | MoreBody
 FromWorker = Ready | Commands | Forward | BodyPiece | Sent | Gone | Counted
 Message = ToWorker | FromWorker
 

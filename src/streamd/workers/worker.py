@@ -95,12 +95,13 @@ class Worker:
         self._door = _front_door(self._application, config, self._metrics)
         listeners = [socket.socket(fileno=descriptor) for descriptor in start.listeners]
         self._nursery.start_soon(
-            self._serve, self._door, listeners, server_ssl_context(config.server)
+            self._serve, self._door, self._application, listeners, server_ssl_context(config.server)
         )
 
     async def _serve(
         self,
         door: FrontDoor,
+        application: WorkerApplication,
         listeners: list[socket.socket],
         ssl_context: ssl.SSLContext | None,
     ) -> None:
@@ -110,6 +111,7 @@ class Worker:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._count_for_ever)
             nursery.start_soon(self._drain_on_signal)
+            nursery.start_soon(application.proposer.run)
             await door.serve(listeners, ssl_context)
             nursery.cancel_scope.cancel()
         self._count()
