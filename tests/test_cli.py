@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import streamd
 from streamd.http.batch_io import LANGUAGE
+from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).parent.parent
@@ -51,6 +54,27 @@ def test_an_unusable_data_directory_stops_the_start_with_status_1(tmp_path: Path
     assert run.returncode == 1
     assert run.stderr.count("\n") == 1
     assert str(tmp_path / "file") in run.stderr
+
+
+def test_a_port_open_to_others_without_a_word_about_tokens_stops_the_start(tmp_path: Path) -> None:
+    run = _run("serve", "--listen", "0.0.0.0:0", "--data-dir", str(tmp_path / "data"))
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1
+    assert 'auth.mode = "required"' in run.stderr
+    assert "--auth-mode none" in run.stderr
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(("host", "is_told"), [("0.0.0.0", True), ("127.0.0.1", False)])  # noqa: S104
+def test_a_port_open_to_everyone_causes_a_warning_at_each_start(
+    tmp_path: Path, host: str, is_told: bool
+) -> None:
+    port = unused_port()
+    flags = ("--listen", f"{host}:{port}", "--auth-mode", "none")
+    for _ in range(2):
+        with ServerProcess(tmp_path, flags=flags, port=port) as server:
+            assert server.stop() == 0
+        assert ("anyone who reaches the port" in server.output) == is_told
 
 
 def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:

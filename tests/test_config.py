@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from streamd.config import (
+    AuthConfig,
     ClusterConfig,
     ColdConfig,
     Config,
@@ -100,6 +101,10 @@ def test_environment_values_are_parsed_by_the_type_of_the_key() -> None:
             '[server]\nmax_body_bytes = 41943041\n[cold]\nbackend = "fs"',
             'server.max_body_bytes must be at most 41943040 with cold.backend = "fs"',
         ),
+        ('[server]\nlisten = "0.0.0.0:1"', 'set auth.mode = "required"; or auth.mode = "none"'),
+        ('[server]\nlisten = "[::]:1"', "server.listen: [::]:1 is open to other machines"),
+        ('[server]\nlisten = "n.example:1"', "server.listen: n.example:1 is open"),
+        ('[auth]\nmode = "optional"', "auth.mode"),
         ("version = 2", "version"),
         ("[server", "not TOML"),
         ('[server]\ntls_key = "$STREAMD_TEST_ABSENT"', "server.tls_key: the environment variable"),
@@ -200,6 +205,7 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
         ("cluster", ClusterConfig),
         ("cold", ColdConfig),
         ("log", LogConfig),
+        ("auth", AuthConfig),
     ):
         defaults = msgspec.to_builtins(kind())
         optional = {key for key, value in defaults.items() if value is None}
@@ -223,3 +229,22 @@ def test_a_peer_port_is_local_or_requires_proof(tmp_path: Path, text: str) -> No
     file = tmp_path / "streamd.toml"
     file.write_text(f'[cluster]\nname = "c"\n{text}\n')
     assert load(file, {}, {}).cluster.name == "c"
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1", "LocalHost.:1"]
+)
+def test_a_client_port_on_this_machine_only_needs_no_word_about_tokens(address: str) -> None:
+    assert load(None, {"STREAMD_SERVER_LISTEN": address}, {}).auth.mode is None
+
+
+@pytest.mark.parametrize("mode", ["none", "required"])
+def test_a_client_port_open_to_others_is_declared_in_any_layer(tmp_path: Path, mode: str) -> None:
+    file = _file(tmp_path, f'[server]\nlisten = "0.0.0.0:1"\n[auth]\nmode = "{mode}"')
+    open_port = {"STREAMD_SERVER_LISTEN": "[::]:1"}
+    for config in (
+        load(file, {}, {}),
+        load(None, {**open_port, "STREAMD_AUTH_MODE": mode}, {}),
+        load(None, open_port, {"auth": {"mode": mode}}),
+    ):
+        assert config.auth.mode == mode

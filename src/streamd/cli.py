@@ -83,10 +83,15 @@ def main() -> None:
 @click.option("--data-dir", help="The data directory. [default: ./data]")
 @click.option("--http", help="front-door (HTTP/1.1, fast) or hypercorn (HTTP/2 as well).")
 @click.option("--workers", type=int, help="Processes that serve the clients. [default: 1]")
+@click.option("--auth-mode", help="Whether clients need tokens: none or required.")
 @click.option("--log-level", help="debug, info, warning or error. [default: info]")
 @click.option("--log-format", help="console or json. [default: console]")
 def serve(
-    file: Path | None, log_level: str | None, log_format: str | None, **flags: object
+    file: Path | None,
+    auth_mode: str | None,
+    log_level: str | None,
+    log_format: str | None,
+    **flags: object,
 ) -> None:
     """Serve streams until stopped.
 
@@ -103,13 +108,14 @@ def serve(
     from streamd.raft.core import RaftViolation
     from streamd.storage.errors import StorageError
 
-    sections: dict[str, dict[str, object]] = {
-        "server": {key: value for key, value in flags.items() if value is not None},
-        "log": {
-            key: value
-            for key, value in (("level", log_level), ("format", log_format))
-            if value is not None
-        },
+    given: dict[str, dict[str, object]] = {
+        "server": flags,
+        "auth": {"mode": auth_mode},
+        "log": {"level": log_level, "format": log_format},
+    }
+    sections = {
+        section: {key: value for key, value in values.items() if value is not None}
+        for section, values in given.items()
     }
 
     def failure_of(error: BaseException) -> Failure | None:

@@ -166,13 +166,14 @@ class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class AuthConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The `[auth]` section. With `mode` ``required`` a request needs a token whose scopes permit
-    it, but for health checks; with ``none`` only the administration of tokens does.
+    it, but for health checks; with ``none`` only the administration of tokens does. None, a mode
+    that nobody wrote down, is ``none`` for a node that listens on a loopback address, and no other.
 
     `root_token` is a token of this node that permits everything: for the first tokens, and when
     all others are lost.
     """
 
-    mode: Literal["none", "required"] = "none"
+    mode: Literal["none", "required"] | None = None
     root_token: str | None = None
 
 
@@ -331,6 +332,12 @@ def _check(config: Config) -> None:
         raise ConfigError(
             "auth.root_token: not a token: make one with: streamd token bootstrap --offline"
         )
+    if config.auth.mode is None and not is_loopback(server.listen_address[0]):
+        raise ConfigError(
+            f"server.listen: {server.listen} is open to other machines, and clients need no "
+            'token: set auth.mode = "required"; or auth.mode = "none" (serve --auth-mode none) if '
+            "everyone who can reach the port may do everything"
+        )
     _check_cluster(config.cluster)
     _check_cold(config.cold, config.cluster)
     if config.cold.backend != "none" and server.max_body_bytes > MAX_COLD_BODY_BYTES:
@@ -341,7 +348,7 @@ def _check(config: Config) -> None:
 
 
 def _check_cluster(cluster: ClusterConfig) -> None:
-    split_address("cluster.listen", cluster.listen)
+    host, _ = split_address("cluster.listen", cluster.listen)
     if cluster.advertise is not None:
         split_address("cluster.advertise", cluster.advertise)
     for route in cluster.routes:
@@ -358,7 +365,7 @@ def _check_cluster(cluster: ClusterConfig) -> None:
     if "{id}" not in cluster.tls_name:
         raise ConfigError("cluster.tls_name must contain {id}")
     proves = cluster.tls_ca is not None or cluster.secret_file is not None
-    if cluster.name and not (proves or cluster.insecure or _is_loopback(cluster.listen)):
+    if cluster.name and not (proves or cluster.insecure or is_loopback(host)):
         raise ConfigError(
             f"cluster.listen: {cluster.listen} is open to other machines, and peers are not "
             "authenticated: set cluster.tls_cert, tls_key and tls_ca, or cluster.secret_file; or "
@@ -366,12 +373,12 @@ def _check_cluster(cluster: ClusterConfig) -> None:
         )
 
 
-def _is_loopback(address: str) -> bool:
-    host, _ = split_address("cluster.listen", address)
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a port of `host`, a name or an address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return host.lower() == "localhost"
+        return host.lower().removesuffix(".") == "localhost"
 
 
 def _check_cold(cold: ColdConfig, cluster: ClusterConfig) -> None:

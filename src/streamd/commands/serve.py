@@ -15,7 +15,7 @@ import trio
 from streamd import __version__
 from streamd.app import App
 from streamd.blocking import in_thread
-from streamd.config import Config, ConfigError, ServerConfig
+from streamd.config import Config, ConfigError, ServerConfig, is_loopback
 from streamd.group.stores import Stores
 from streamd.http.listeners import hold_ports, listen, server_ssl_context
 from streamd.http.live import Hub
@@ -46,6 +46,12 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
             log.warning(
                 "cluster.insecure: anyone who reaches the peers' port can act as any node",
                 listen=config.cluster.listen,
+            )
+        if config.auth.mode == "none" and not is_loopback(server.listen_address[0]):
+            log.warning(
+                "auth.mode = none: anyone who reaches the port may read, write and delete "
+                "everything, and operate the node",
+                listen=server.listen,
             )
         async with app.running():
             url, directory = _url(server, listeners), stores.data_dir.path
