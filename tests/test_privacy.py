@@ -57,16 +57,34 @@ def test_only_a_nodes_user_can_access_its_files(tmp_path: Path) -> None:
     assert modes(restored) == {}
 
 
-def test_an_existing_directory_that_others_may_read_opens_with_a_warning(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    with ServerProcess(data) as server:
+def test_directories_that_others_may_read_are_closed_to_them_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    data, place = tmp_path / "data", tmp_path / "cold"
+    with ServerProcess(data, environment=cold(place)) as server:
         httpx.put(f"{server.url}/v1/stream/s", headers=TEXT, content=b"kept")
         assert server.stop() == 0
-    for path in (data, *data.rglob("*")):
+    for path in (data, *data.rglob("*"), place, *place.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    with ServerProcess(data) as server:
+    with ServerProcess(data, environment=cold(place)) as server:
         assert httpx.get(f"{server.url}/v1/stream/s").content == b"kept"
         output = server_output(server)
+    for directory in (data, place):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert f"path={directory}" in output
+    assert "could read it; now they cannot" in output
+    assert "open to others" not in output
+    with ServerProcess(data, environment=cold(place)) as server:
+        assert "could read it" not in server_output(server)
+
+
+def test_a_directory_where_anyone_may_make_files_stays_so_with_a_warning(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o1777)
+    with ServerProcess(data) as server:
+        output = server_output(server)
+    assert stat.S_IMODE(data.stat().st_mode) == 0o1777
     assert "open to others" in output
     assert f"path={data}" in output
 

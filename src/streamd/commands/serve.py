@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -19,7 +20,7 @@ from streamd.config import Config, ConfigError, ServerConfig, is_loopback
 from streamd.group.stores import Stores
 from streamd.http.listeners import hold_ports, listen, server_ssl_context
 from streamd.http.live import Hub
-from streamd.privacy import is_open_to_others
+from streamd.privacy import close_to_others, is_open_to_others
 
 # How long the log's thread waits at most for an event loop that is busy, each time that it comes
 # back from the disk. Python's 5 ms would be most of a write.
@@ -55,7 +56,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
             )
         async with app.running():
             url, directory = _url(server, listeners), stores.data_dir.path
-            _warn_of_open_files(config, directory)
+            _keep_from_others(config, directory)
             if app.authority.knows_nobody:
                 log.warning(
                     "requests need a token, and there is none: stop the node, run `streamd token "
@@ -99,10 +100,18 @@ def _listen(server: ServerConfig) -> list[socket.socket]:
         raise ConfigError(f"server.listen: cannot listen on {server.listen}: {error}") from None
 
 
-def _warn_of_open_files(config: Config, directory: Path) -> None:
-    """Name what other users of the machine may read and should not."""
+def _keep_from_others(config: Config, directory: Path) -> None:
+    """Close the directories of data to other users of the machine, as earlier releases did not.
+    Name what stays open, and the keys that are, which are not the node's to close."""
+    directories = [directory]
+    if config.cold.backend == "fs" and config.cold.fs_path is not None:
+        directories.append(Path(config.cold.fs_path))
+    for path in directories:
+        with suppress(OSError):  # Another user's: then it is named below.
+            if close_to_others(path):
+                log.info("others on this machine could read it; now they cannot", path=str(path))
     keys = (config.server.tls_key, config.cluster.tls_key, config.cluster.secret_file)
-    for path in (directory, *(Path(key) for key in keys if key is not None)):
+    for path in (*directories, *(Path(key) for key in keys if key is not None)):
         if is_open_to_others(path):
             log.warning("open to others on this machine: chmod go= it", path=str(path))
 
