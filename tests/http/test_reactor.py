@@ -21,6 +21,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from streamd.exits import errors_in
+from streamd.group.applying import Applier
 from streamd.http import reactor
 from streamd.http.application import StreamApplication
 from streamd.http.connection import Connection, Phase
@@ -311,6 +312,30 @@ async def test_a_storage_error_ends_the_server_wherever_a_request_meets_it(
     with pytest.raises(BaseExceptionGroup) as raised:
         await serve()
     assert {type(error) for error in errors_in(raised.value)} == {StorageError}
+
+
+async def test_a_storage_error_in_a_turn_of_the_reactor_ends_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed_in: list[str] = []
+
+    def fail(*_: Any) -> Any:
+        failed_in.append(trio.lowlevel.current_task().name)
+        raise StorageError("the disk failed")
+
+    async def serve() -> None:
+        async with serving(tmp_path) as server, server.connect() as client:
+            await exchange(client, CREATE, 201)
+            monkeypatch.setattr(Applier, "rows_wanted", fail)
+            await client.send(APPEND)
+            assert await client.closed()
+            await trio.sleep_forever()
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await serve()
+    assert {type(error) for error in errors_in(raised.value)} == {StorageError}
+    assert len(failed_in) == 1
+    assert "Reactor" in failed_in[0]
 
 
 async def test_an_append_under_way_is_answered_before_a_drained_connection_ends(
