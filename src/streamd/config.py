@@ -23,7 +23,7 @@ from streamd.transport.credentials import DEFAULT_TLS_NAME
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveNumber = Annotated[float, msgspec.Meta(gt=0)]
 
-_PREFIX = "STREAMD_"
+PREFIX = "STREAMD_"
 _REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
 _URL = re.compile(r"https?://[^/?#@]+/?")
 # A bucket name that every S3 accepts, and a prefix for our objects' names.
@@ -280,8 +280,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, dict[str, Any
     if _ROOT_TOKEN in environment:
         layer["auth"] = {"root_token": environment[_ROOT_TOKEN]}
     for name, text in environment.items():
-        section, _, key = name.removeprefix(_PREFIX).lower().partition("_")
-        if not name.startswith(_PREFIX) or section not in _SECTIONS:
+        section, _, key = name.removeprefix(PREFIX).lower().partition("_")
+        if not name.startswith(PREFIX) or section not in _SECTIONS:
             continue
         fields = {field.name: field.type for field in msgspec.structs.fields(_SECTIONS[section])}
         if key not in fields:

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from streamd.workers.supervisor import MAX_SILENCE
+from streamd.auth.tokens import mint
+from streamd.config import AuthConfig, ClusterConfig, ColdConfig, Config
+from streamd.workers.messages import encode
+from streamd.workers.supervisor import MAX_SILENCE, for_a_worker
 from tests.http.pki import make_pki
 from tests.support.server_process import ServerProcess
 from tests.workers.processes import (
@@ -366,3 +369,41 @@ def test_a_server_starts_again_at_once_at_the_same_port(tmp_path: Path) -> None:
         server.start()
         server.wait_ready()
         assert Client(server).get(ALL) == b"kept"
+
+
+def test_workers_are_given_no_secrets(tmp_path: Path) -> None:
+    """They are the processes that strangers speak to, and need none."""
+    secret = mint(1, b"root" * 5)
+    with with_workers(tmp_path, ROOT_TOKEN=secret) as server:
+        for pid in workers_of(server):
+            for given in ("environ", "cmdline"):
+                assert secret.encode() not in Path(f"/proc/{pid}/{given}").read_bytes()
+    config = Config(
+        cold=ColdConfig(s3_secret_access_key="of the store"),
+        auth=AuthConfig(mode="required", root_token=secret),
+        cluster=ClusterConfig(secret_file="of peers"),
+    )
+    sent = encode(for_a_worker(config))
+    assert b"required" in sent
+    for text in (secret, "of the store", "of peers"):
+        assert text.encode() in encode(config)
+        assert text.encode() not in sent
+
+
+def test_a_server_that_is_interrupted_before_its_workers_are_ready_ends_quietly(
+    tmp_path: Path,
+) -> None:
+    """The terminal sends the signal to the workers, too."""
+    server = with_workers(tmp_path, 3)
+    server.start()
+    wait_until(lambda: len(workers_of(server)) == 3, "all are being started")
+    wait_until(lambda: all(map(ignores_interrupts, workers_of(server))), "their code runs")
+    server.signal(signal.SIGINT)
+    assert server.wait() == 0
+    assert "Traceback" not in server.output
+
+
+def ignores_interrupts(pid: int) -> bool:
+    found = re.search(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return bool(int(found[1], 16) & (1 << (signal.SIGINT - 1)))

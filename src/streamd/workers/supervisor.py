@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 
 import structlog
 import trio
+from msgspec.structs import replace
 
-from streamd.config import Config
+from streamd.config import PREFIX, AuthConfig, ClusterConfig, ColdConfig, Config
 from streamd.group.group import Group
 from streamd.http.listeners import share_ports
 from streamd.http.messages import Application
@@ -120,7 +121,10 @@ class Supervisor:
         return sum(desk.is_ready for desk in self._desks.values())
 
     def _one_is_ready(self) -> None:
-        if self._ready is not None and self._listening() == self._config.server.workers:
+        """Say so when all are ready, unless they shall end."""
+        if self._draining or self._ready is None:
+            return
+        if self._listening() == self._config.server.workers:
             ready, self._ready = self._ready, None
             ready()
 
@@ -190,17 +194,33 @@ class Supervisor:
         command = [sys.executable, "-P", "-m", "streamd.workers", str(its.fileno())]
         try:
             process = subprocess.Popen(
-                [*command, str(os.getpid())], stdin=subprocess.DEVNULL, pass_fds=inherited
+                [*command, str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=inherited,
+                env=_without_settings(os.environ),
             )
+        except OSError:
+            ours.close()
+            raise
         finally:
             its.close()
             for listener in listeners:
                 listener.close()
         link = Link(ours, decode_from_worker, self._gathering)
-        link.send(
-            Start(number, self._config, self._group_id, inherited[1:-1], self._versions.fileno)
-        )
+        config = for_a_worker(self._config)
+        link.send(Start(number, config, self._group_id, inherited[1:-1], self._versions.fileno))
         return process, link
+
+
+def for_a_worker(config: Config) -> Config:
+    """What a worker needs of the configuration, without the secrets of the object store, the peers
+    and the administrators: it is the process that strangers speak to."""
+    auth = AuthConfig(mode=config.auth.mode)
+    return replace(config, cluster=ClusterConfig(), cold=ColdConfig(), auth=auth)
+
+
+def _without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
 
 
 def _next_pause_s(pause_s: float, lived_s: float) -> float:

@@ -43,8 +43,6 @@ log = structlog.get_logger("streamd.workers")
 
 def main(descriptor: int) -> None:
     """Run the worker with the link `descriptor`."""
-    # The group's process decides what an interrupt from the terminal means to all of them.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     share_one_heap()
     keep_private()
     trio.run(_run, Link(socket.socket(fileno=descriptor), decode_to_worker))
