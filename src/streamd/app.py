@@ -40,6 +40,7 @@ from streamd.blocking import (
     in_thread_or_left,
     own_thread,
 )
+from streamd.certificates import TlsFiles
 from streamd.cluster.cluster import Cluster
 from streamd.config import ClusterConfig, Config, ConfigError
 from streamd.group.stores import Stores
@@ -66,7 +67,7 @@ from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.tier import open_cold
 from streamd.transport.credentials import MIN_SECRET_BYTES, Credentials
 from streamd.transport.interface import Network
-from streamd.transport.network import TcpNetwork, ssl_contexts
+from streamd.transport.network import TcpNetwork, TlsContexts, ssl_contexts
 from streamd.workers.supervisor import Supervisor
 
 _FATAL = (StorageError, RaftViolation)
@@ -94,7 +95,7 @@ class Environment:
 
 class App:
     """A node with its peers and its clients. `node`, `service` and `application` exist inside
-    `running`."""
+    `running`. The caller lets `peer_tls` follow its files."""
 
     node: Node
     service: Service
@@ -114,6 +115,7 @@ class App:
         self.metrics = Metrics()
         self._environment = environment or Environment()
         self.hub = hub or Hub(self._environment.clock_ms, config.server.max_live_readers)
+        self.peer_tls = None if config.cluster.name is None else _peer_tls(config.cluster)
         self.cluster = self._cluster()
 
     @asynccontextmanager
@@ -245,7 +247,7 @@ class App:
             self.stores.log,
             client_address=config.server.advertise or config.server.listen,
             max_body_bytes=config.server.max_body_bytes,
-            network=environment.network or _tcp_network(config.cluster),
+            network=environment.network or TcpNetwork(config.cluster.listen, self.peer_tls),
             random=environment.random,
             run_blocking=environment.run_blocking,
             credentials=_credentials(config.cluster),
@@ -282,14 +284,15 @@ def _check_nothing_is_cold(stores: Stores) -> None:
         )
 
 
-def _tcp_network(cluster: ClusterConfig) -> TcpNetwork:
+def _peer_tls(cluster: ClusterConfig) -> TlsFiles[TlsContexts] | None:
+    """Raises `ConfigError`."""
     if cluster.tls_cert is None or cluster.tls_key is None or cluster.tls_ca is None:
-        return TcpNetwork(cluster.listen)
+        return None
+    files = cluster.tls_cert, cluster.tls_key, cluster.tls_ca
     try:
-        tls = ssl_contexts(Path(cluster.tls_cert), Path(cluster.tls_key), Path(cluster.tls_ca))
+        return TlsFiles(files, partial(ssl_contexts, *map(Path, files)))
     except OSError as error:
         raise ConfigError(f"cluster.tls_cert, tls_key, tls_ca: {error}") from None
-    return TcpNetwork(cluster.listen, tls)
 
 
 def _credentials(cluster: ClusterConfig) -> Credentials:

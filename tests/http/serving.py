@@ -19,7 +19,7 @@ from streamd.blocking import in_thread
 from streamd.config import AuthConfig, ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
 from streamd.http.front_door import FrontDoor
-from streamd.http.listeners import listen, server_ssl_context
+from streamd.http.listeners import listen, server_tls
 from streamd.http.shares import Shares
 from streamd.node.node import wall_clock_ms
 from tests.support.wire import EventStream, checked_async_client, chunk_size
@@ -257,9 +257,9 @@ async def serving(
             door = app.front_door()
             listeners = listen("127.0.0.1", 0)
             port = listeners[0].getsockname()[1]
-            ssl_context = ssl_context or server_ssl_context(server)
-            nursery.start_soon(door.serve, listeners, ssl_context)
-            scheme, host = ("http", "127.0.0.1") if ssl_context is None else ("https", "localhost")
+            tls = server_tls(server) if ssl_context is None else lambda: ssl_context
+            nursery.start_soon(door.serve, listeners, tls)
+            scheme, host = ("http", "127.0.0.1") if tls is None else ("https", "localhost")
             try:
                 yield Serving(port, f"{scheme}://{host}:{port}", clock, app, door)
             except Exception as error:

@@ -71,7 +71,8 @@ class Node(Handler):
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         self.node_id = node_id
-        self.network = network or TcpNetwork(listen, tls)
+        self.tls = tls
+        self.network = network or TcpNetwork(listen, None if tls is None else self._present_tls)
         self.cluster_name = cluster_name
         self.cluster_id = cluster_id
         self.version = 1
@@ -90,6 +91,10 @@ class Node(Handler):
             fatal=fatal,
             credentials=credentials,
         )
+
+    def _present_tls(self) -> TlsContexts:
+        assert self.tls is not None
+        return self.tls
 
     @property
     def address(self) -> str:

@@ -64,6 +64,23 @@ async def test_a_node_reconnects_over_tls(authority: Authority) -> None:
             await one.wait_connected(2)
 
 
+async def test_new_certificates_are_for_new_connections_and_end_none(
+    authority: Authority, foreign: Authority
+) -> None:
+    one, two = Node(1, tls=authority.contexts()), Node(2, tls=authority.contexts())
+    async with running(one, two):
+        await one.wait_connected(2)
+        await two.wait_connected(1)
+        one.tls = foreign.contexts()
+        three = Node(3, tls=foreign.contexts())
+        with capture_logs() as logs:
+            async with running(three, mesh=False):
+                three.transport.set_peers({1: one.address})
+                await three.wait_connected(1)
+            assert await one.ask(2, b"still") == b"1/7/still"
+        assert [entry for entry in logs if "ended" in entry["event"] and entry["node_id"] < 3] == []
+
+
 async def test_a_node_of_another_authority_is_refused(
     authority: Authority, foreign: Authority
 ) -> None:

@@ -6,9 +6,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import structlog
 import trio
@@ -16,9 +17,10 @@ import trio
 from streamd import __version__
 from streamd.app import App
 from streamd.blocking import in_thread
+from streamd.certificates import TlsFiles, reload_on_hangup
 from streamd.config import Config, ConfigError, ServerConfig, is_loopback
 from streamd.group.stores import Stores
-from streamd.http.listeners import hold_ports, listen, server_ssl_context
+from streamd.http.listeners import hold_ports, listen, server_tls
 from streamd.http.live import Hub
 from streamd.privacy import close_to_others, is_open_to_others
 
@@ -38,7 +40,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     server = config.server
-    ssl_context = server_ssl_context(server)
+    tls = server_tls(server)
     listeners = _listen(server)
     stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id, config.cluster)
     try:
@@ -70,16 +72,35 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
                     announce(text)
                     door = app.front_door()
                     nursery.start_soon(_drain_on_signal, app.hub, door.drain)
-                    await door.serve(listeners, ssl_context)
+                    _follow(nursery, [tls, app.peer_tls])
+                    await door.serve(listeners, tls)
                 else:
                     supervisor = app.supervisor(listeners)
                     nursery.start_soon(_drain_on_signal, app.hub, supervisor.drain)
+                    # The workers follow their files themselves.
+                    _follow(nursery, [app.peer_tls], supervisor.reload_tls if tls else None)
                     await supervisor.run(lambda: announce(f"{text} with {server.workers} workers"))
                 nursery.cancel_scope.cancel()
             log.info("drained")
     finally:
         with trio.CancelScope(shield=True):
             await in_thread(stores.close)
+
+
+def _follow(
+    nursery: trio.Nursery,
+    contexts: Sequence[TlsFiles[Any] | None],
+    reload_elsewhere: Callable[[], None] | None = None,
+) -> None:
+    """Let TLS follow its files in `nursery`, and load them at SIGHUP. If there are none, SIGHUP
+    ends the process, as the system has it."""
+    reloads = [] if reload_elsewhere is None else [reload_elsewhere]
+    for one in contexts:
+        if one is not None:
+            nursery.start_soon(one.follow)
+            reloads.append(one.reload)
+    if reloads:
+        nursery.start_soon(reload_on_hangup, reloads)
 
 
 async def _drain_on_signal(hub: Hub, drain: Callable[[], None]) -> None:

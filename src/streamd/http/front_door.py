@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from email.utils import formatdate
 from functools import partial
@@ -103,13 +103,16 @@ class FrontDoor:
         self._idle = trio.Event()
 
     async def serve(
-        self, listeners: Sequence[socket.socket], ssl_context: ssl.SSLContext | None = None
+        self,
+        listeners: Sequence[socket.socket],
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """Serve until drained or cancelled. Closes the listeners, which must be non-blocking."""
-        self.scheme = b"http" if ssl_context is None else b"https"
+        """Serve until drained or cancelled. Closes the listeners, which must be non-blocking. With
+        `tls` each handshake uses the context that it returns then."""
+        self.scheme = b"http" if tls is None else b"https"
         try:
             async with trio.open_nursery() as self._nursery:
-                await self._serve(listeners, ssl_context, self._nursery)
+                await self._serve(listeners, tls, self._nursery)
                 self._nursery.cancel_scope.cancel()
         finally:
             for connection in tuple(self.connections):
@@ -119,7 +122,7 @@ class FrontDoor:
     async def _serve(
         self,
         listeners: Sequence[socket.socket],
-        ssl_context: ssl.SSLContext | None,
+        tls: Callable[[], ssl.SSLContext] | None,
         nursery: trio.Nursery,
     ) -> None:
         """Serve in `nursery` until drained."""
@@ -130,7 +133,7 @@ class FrontDoor:
             nursery.start_soon(self.http2.raise_fatal)
         with self._accepting:
             async with trio.open_nursery() as accepting:
-                take = partial(self._take, ssl_context=ssl_context, nursery=nursery)
+                take = partial(self._take, tls=tls, nursery=nursery)
                 for listener in listeners:
                     accepting.start_soon(accept_for_ever, listener, take)
         for listener in listeners:
@@ -155,18 +158,18 @@ class FrontDoor:
         self,
         sock: socket.socket,
         client: str,
-        ssl_context: ssl.SSLContext | None,
+        tls: Callable[[], ssl.SSLContext] | None,
         nursery: trio.Nursery,
     ) -> None:
         """Serve an accepted connection, or turn it away."""
         if len(self.connections) + self._handshakes >= self.config.max_connections:
             turn_away(sock)
-        elif ssl_context is None:
+        elif tls is None:
             transport = SocketTransport(sock, self.config.write_timeout_ms / 1000)
             self.reactor.watch(self._connection(transport, client), transport)
         else:
             self._handshakes += 1
-            nursery.start_soon(self._serve_tls, sock, client, ssl_context)
+            nursery.start_soon(self._serve_tls, sock, client, tls())
 
     async def _serve_tls(
         self, sock: socket.socket, client: str, ssl_context: ssl.SSLContext

@@ -7,11 +7,13 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import structlog
 import trio
 
+from streamd.certificates import TlsFiles
 from streamd.config import ConfigError, ServerConfig
 from streamd.http.messages import COMMON_HEAD, error_response
 from streamd.http.shares import client_of
@@ -108,19 +110,27 @@ async def accept_for_ever(
             take(sock, client_of(address[0]))
 
 
-def server_ssl_context(server: ServerConfig) -> ssl.SSLContext | None:
+def server_tls(server: ServerConfig) -> TlsFiles[ssl.SSLContext] | None:
     """The configured TLS, or None. Raises `ConfigError`."""
     if server.tls_cert is None or server.tls_key is None:
         return None
+    files = server.tls_cert, server.tls_key
+    return TlsFiles(files, partial(_ssl_context, *files, http2=server.http == "hypercorn"))
+
+
+def _ssl_context(cert: str, key: str, *, http2: bool) -> ssl.SSLContext:
+    """Raises `ConfigError`."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    if server.http == "hypercorn":
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if http2:
         context.set_alpn_protocols(["h2", "http/1.1"])
         # HTTP/2 forbids others with TLS 1.2 (RFC 9113 appendix A).
         context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
     else:
         context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_cert_chain(server.tls_cert, server.tls_key)
+        # Without a password OpenSSL would ask a terminal for one, and everyone would wait.
+        context.load_cert_chain(cert, key, password="")
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"server.tls_cert, server.tls_key: {error}") from None
     return context

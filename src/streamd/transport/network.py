@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +33,8 @@ def ssl_contexts(cert: Path, key: Path, ca: Path) -> TlsContexts:
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for context in (server, client):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(cert, key)
+        # Without a password OpenSSL would ask a terminal for one, and the node would wait.
+        context.load_cert_chain(cert, key, password="")
         context.load_verify_locations(ca)
     return TlsContexts(server, client)
 
@@ -93,10 +94,26 @@ class PlainListener(trio.abc.Listener[PlainStream]):
         await self._listener.aclose()
 
 
-class TcpNetwork:
-    """Listens on one ``host:port`` (port 0: any) and dials others."""
+class TlsListener(trio.abc.Listener[trio.SSLStream[trio.SocketStream]]):
+    """Accepts connections for the server's side of `tls`, as it is when each is accepted."""
 
-    def __init__(self, listen: str, tls: TlsContexts | None = None) -> None:
+    def __init__(self, listener: trio.SocketListener, tls: Callable[[], TlsContexts]) -> None:
+        self._listener = listener
+        self._tls = tls
+
+    async def accept(self) -> trio.SSLStream[trio.SocketStream]:
+        plain = await self._listener.accept()
+        return trio.SSLStream(plain, self._tls().server, server_side=True)
+
+    async def aclose(self) -> None:
+        await self._listener.aclose()
+
+
+class TcpNetwork:
+    """Listens on one ``host:port`` (port 0: any) and dials others. With `tls` each handshake uses
+    the contexts that it returns then."""
+
+    def __init__(self, listen: str, tls: Callable[[], TlsContexts] | None = None) -> None:
         self._listen = listen
         self._tls = tls
         self.bound: list[str] = []
@@ -112,7 +129,7 @@ class TcpNetwork:
         self.bound = [_name(listener) for listener in plain]
         if self._tls is None:
             return [PlainListener(listener) for listener in plain]
-        return [trio.SSLListener(listener, self._tls.server) for listener in plain]
+        return [TlsListener(listener, self._tls) for listener in plain]
 
     async def connect(self, address: str) -> trio.abc.Stream:
         """Open a connection, wrapped in TLS if configured. Raises `OSError`."""
@@ -124,7 +141,7 @@ class TcpNetwork:
         if self._tls is None:
             return PlainStream(plain)
         try:
-            return trio.SSLStream(plain, self._tls.client, server_hostname=host)
+            return trio.SSLStream(plain, self._tls().client, server_hostname=host)
         except ValueError as error:
             await trio.aclose_forcefully(plain)
             raise OSError(f"{host!r} is not a host name that TLS can check") from error

@@ -16,9 +16,10 @@ def _die_with(parent: int) -> None:
         os._exit(0)
 
 
-# Both before the imports, which take a second. The group's process decides what an interrupt from
-# the terminal means to all of them.
+# All before the imports, which take a second. The group's process decides what a signal from the
+# terminal means to all of them.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
 _die_with(int(sys.argv[2]))
 
 from streamd.workers.worker import main  # noqa: E402

@@ -33,6 +33,10 @@ class Drain(Struct, array_like=True, tag=2):
     """End as on SIGTERM; the group's process ends the live responses."""
 
 
+class ReloadTls(Struct, array_like=True, tag=11):
+    """Load the TLS files again."""
+
+
 class Outcomes(Struct, array_like=True, tag=3, gc=False):
     """Outcomes of commands, by their numbers."""
 
@@ -149,7 +153,9 @@ class Counted(Struct, array_like=True, tag=38, gc=False):
     connections: int
 
 
-ToWorker = Start | Drain | Outcomes | Failures | Answer | Began | Piece | Ended | MoreBody
+ToWorker = (
+    Start | Drain | ReloadTls | Outcomes | Failures | Answer | Began | Piece | Ended | MoreBody
+)
 FromWorker = Ready | Commands | Forward | BodyPiece | Sent | Gone | Counted
 Message = ToWorker | FromWorker
 

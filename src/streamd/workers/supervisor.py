@@ -25,7 +25,7 @@ from streamd.http.outgoing import Outgoing
 from streamd.metrics import Metrics
 from streamd.workers.desk import Desk
 from streamd.workers.link import Link
-from streamd.workers.messages import Drain, FromWorker, Start, decode_from_worker
+from streamd.workers.messages import Drain, FromWorker, ReloadTls, Start, decode_from_worker
 from streamd.workers.versions import Versions
 from streamd.workers.worker import COUNT_INTERVAL_S
 
@@ -109,6 +109,11 @@ class Supervisor:
         self._drained.set()
         for desk in self._desks.values():
             desk.link.send(Drain())
+
+    def reload_tls(self) -> None:
+        """Let all workers load the TLS files again."""
+        for desk in self._desks.values():
+            desk.link.send(ReloadTls())
 
     def _turn_taken(self) -> None:
         for desk in self._desks.values():

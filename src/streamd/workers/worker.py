@@ -13,12 +13,13 @@ import structlog
 import trio
 from msgspec.structs import replace
 
+from streamd.certificates import TlsFiles
 from streamd.config import Config
 from streamd.http.asgi import AsgiApplication
 from streamd.http.descriptors import allowed_connections
 from streamd.http.front_door import FrontDoor
 from streamd.http.hypercorn_server import HypercornHttp2
-from streamd.http.listeners import server_ssl_context, start_listening
+from streamd.http.listeners import server_tls, start_listening
 from streamd.logs import set_up_logging
 from streamd.malloc import share_one_heap
 from streamd.metrics import Metrics
@@ -29,6 +30,7 @@ from streamd.workers.messages import (
     Counted,
     Drain,
     Ready,
+    ReloadTls,
     Start,
     ToWorker,
     decode_to_worker,
@@ -64,6 +66,7 @@ class Worker:
         self._nursery = nursery
         self._metrics = Metrics()
         self._door: FrontDoor | None = None
+        self._tls: TlsFiles[ssl.SSLContext] | None = None
         self._application: WorkerApplication | None = None
 
     def take(self, message: ToWorker) -> None:
@@ -75,6 +78,9 @@ class Worker:
         assert self._door is not None
         if isinstance(message, Drain):
             self._door.drain()
+        elif isinstance(message, ReloadTls):
+            if self._tls is not None:
+                self._tls.reload()
         else:
             self._application.take(message)
 
@@ -91,17 +97,15 @@ class Worker:
             authenticates=config.auth.mode == "required",
         )
         self._door = _front_door(self._application, config, self._metrics)
+        self._tls = server_tls(config.server)
         listeners = [socket.socket(fileno=descriptor) for descriptor in start.listeners]
-        self._nursery.start_soon(
-            self._serve, self._door, self._application, listeners, server_ssl_context(config.server)
-        )
+        self._nursery.start_soon(self._serve, self._door, self._application, listeners)
 
     async def _serve(
         self,
         door: FrontDoor,
         application: WorkerApplication,
         listeners: list[socket.socket],
-        ssl_context: ssl.SSLContext | None,
     ) -> None:
         """Serve until drained; then the worker ends."""
         start_listening(listeners)
@@ -109,8 +113,10 @@ class Worker:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._count_for_ever)
             nursery.start_soon(self._drain_on_signal)
+            if self._tls is not None:
+                nursery.start_soon(self._tls.follow)
             nursery.start_soon(application.proposer.run)
-            await door.serve(listeners, ssl_context)
+            await door.serve(listeners, self._tls)
             nursery.cancel_scope.cancel()
         self._count()
         await self._link.written()
