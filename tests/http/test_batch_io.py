@@ -110,7 +110,7 @@ def test_the_end_and_a_reset_are_empty(io: ModuleType, sockets: Sockets) -> None
 def test_a_paused_socket_is_reported_but_keeps_its_bytes(io: ModuleType, sockets: Sockets) -> None:
     for number in (sockets.add(), sockets.add()):
         sockets.theirs[number].sendall(b"bytes")
-    sockets.paused.add(sockets.ours[0].fileno())
+    sockets.paused.add(0)
     assert received(io, sockets) == {0: None, 1: b"bytes"}
     assert sockets.ours[0].recv(100) == b"bytes"
 
@@ -310,12 +310,13 @@ def test_other_threads_run_beside_it(io: ModuleType, sockets: Sockets) -> None:
 
 
 def test_memory_does_not_grow(io: ModuleType, sockets: Sockets) -> None:
-    owner, data = object(), b"x" * 1000
+    owner, other, data = object(), object(), b"x" * 1000
     watched: dict[int, object] = {}
     for _ in range(50):
         number = sockets.add()
         watched[sockets.ours[number].fileno()] = owner
-    paused = {sockets.ours[0].fileno()}
+    watched[sockets.ours[0].fileno()] = other
+    paused = {other}
     nobodys = sockets.add()
     descriptors = [sock.fileno() for sock in sockets.theirs]
     full = sockets.ours[sockets.add()].fileno()

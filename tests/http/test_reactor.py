@@ -443,12 +443,17 @@ async def test_idle_connections_are_not_looked_at(
         for client in idle:
             await exchange(client, TAIL.replace(b"HEAD", b"GET"), 200)
         looked_at: Counter[Connection] = Counter()
-        advance = Connection.advance
+        take, advance = Connection.take, Connection.advance
+
+        def counted_take(connection: Connection, data: bytes) -> None:
+            looked_at[connection] += 1
+            take(connection, data)
 
         def counted(connection: Connection) -> None:
             looked_at[connection] += 1
             advance(connection)
 
+        monkeypatch.setattr(Connection, "take", counted_take)
         monkeypatch.setattr(Connection, "advance", counted)
         for _ in range(10):
             await exchange(busy, APPEND, 204)

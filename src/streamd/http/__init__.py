@@ -1,11 +1,12 @@
 """HTTP: the servers, the handlers of requests, and the readers that follow streams live.
 
 A request's life. `listeners` accepts a connection for `front_door.FrontDoor`, `reactor` tells it of
-bytes, and `connection` reads requests from it, in a task only where it must wait: `heads` parses a
-head strictly and caches it, `incoming` and `wire` receive the body within its limits. HTTP/2 goes
-to Hypercorn instead (`hypercorn_server`, `hypercorn_connection`, `http2_frames`), which calls
-`asgi`. Both adapters make the same `Request` (`messages`) and pass it to `application`, which
-resolves the path (`routing`), finds the handler, and turns exceptions into errors.
+bytes (`batch_io`), and `connection` serves requests from them, by `connection_task` where it must
+wait: `heads` parses a head strictly and caches it, `incoming` and `wire` receive the body within
+its limits. HTTP/2 goes to Hypercorn instead (`hypercorn_server`, `hypercorn_connection`,
+`http2_frames`), which calls `asgi`. Both adapters make the same `Request` (`messages`) and pass it
+to `application`, which resolves the path (`routing`), finds the handler, and turns exceptions into
+errors.
 
 Handlers are functions from a `Service` and a `Request` to a `Response`: `reading` and `tailing`,
 `writes` and `batches`, `buckets`, `snapshots`, `bootstrap`. They parse headers by `fields` and

@@ -17,7 +17,7 @@
 #define RECEIVE_BYTES (64 * 1024)
 #define MOST_EVENTS 256
 
-/* One ready socket. `owner` is borrowed from `watched` only while the lock is held. */
+/* One ready socket, with a reference to its owner. */
 typedef struct {
     PyObject *owner;
     int descriptor;
@@ -57,29 +57,25 @@ receive_all(Arrival *arrivals, int count, char *room)
     }
 }
 
-/* Look up whose the ready sockets are. Returns how many are someone's, or -1 with an exception. */
+/* Add the arrival at a socket, if it is someone's. Returns -1 with an exception. */
 static int
-find_owners(const struct epoll_event *events, int ready, PyObject *watched, PyObject *paused,
-            Arrival *arrivals)
+add_arrival(const struct epoll_event *event, PyObject *watched, PyObject *paused,
+            Arrival *arrivals, int *count)
 {
-    int count = 0;
-    for (int i = 0; i < ready; i++) {
-        PyObject *descriptor = PyLong_FromLong(events[i].data.fd);
-        if (descriptor == NULL) {
-            return -1;
-        }
-        PyObject *owner = PyDict_GetItemWithError(watched, descriptor);
-        int is_paused = owner == NULL ? 0 : PySet_Contains(paused, descriptor);
-        Py_DECREF(descriptor);
-        if (is_paused < 0 || (owner == NULL && PyErr_Occurred())) {
-            return -1;
-        }
-        if (owner != NULL) {
-            arrivals[count++] = (Arrival){owner, events[i].data.fd, events[i].events,
-                                          is_paused ? -1 : 0, NULL};
-        }
+    PyObject *descriptor = PyLong_FromLong(event->data.fd);
+    if (descriptor == NULL) {
+        return -1;
     }
-    return count;
+    PyObject *owner = PyDict_GetItemWithError(watched, descriptor);
+    Py_DECREF(descriptor);
+    if (owner == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    Arrival *arrival = &arrivals[(*count)++];
+    *arrival = (Arrival){Py_NewRef(owner), event->data.fd, event->events, 0, NULL};
+    int is_paused = PySet_Contains(paused, owner);
+    arrival->received = is_paused ? -1 : 0;
+    return is_paused < 0 ? -1 : 0;
 }
 
 static PyObject *
@@ -119,19 +115,18 @@ receive_ready(PyObject *module, PyObject *args)
         return errno == EINTR ? PyList_New(0) : PyErr_SetFromErrno(PyExc_OSError);
     }
     Arrival arrivals[MOST_EVENTS];
-    int count = find_owners(events, ready, watched, paused, arrivals);
-    if (count < 0) {
-        return NULL;
-    }
-    /* Another thread may change `watched` while the lock is free. */
-    for (int i = 0; i < count; i++) {
-        Py_INCREF(arrivals[i].owner);
+    int count = 0;
+    PyObject *list = NULL;
+    for (int i = 0; i < ready; i++) {
+        if (add_arrival(&events[i], watched, paused, arrivals, &count) < 0) {
+            goto done;
+        }
     }
     char room[ROOM_BYTES];
     Py_BEGIN_ALLOW_THREADS
     receive_all(arrivals, count, room);
     Py_END_ALLOW_THREADS
-    PyObject *list = PyList_New(count);
+    list = PyList_New(count);
     for (int i = 0; i < count && list != NULL; i++) {
         PyObject *tuple = as_tuple(&arrivals[i]);
         if (tuple == NULL) {
@@ -140,6 +135,7 @@ receive_ready(PyObject *module, PyObject *args)
             PyList_SET_ITEM(list, i, tuple);
         }
     }
+done:
     for (int i = 0; i < count; i++) {
         Py_DECREF(arrivals[i].owner);
     }

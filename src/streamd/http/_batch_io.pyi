@@ -4,6 +4,6 @@ from typing import TypeVar
 T = TypeVar("T")
 
 def receive_ready(
-    epoll: select.epoll, watched: dict[int, T], paused: set[int], most: int
+    epoll: select.epoll, watched: dict[int, T], paused: set[T], most: int
 ) -> list[tuple[T, int, bytes | None]]: ...
 def send_each(descriptors: list[int], pieces: list[bytes]) -> list[tuple[int, int]]: ...

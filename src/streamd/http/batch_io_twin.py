@@ -15,13 +15,13 @@ MOST_EVENTS = 256
 
 
 def receive_ready(
-    epoll: select.epoll, watched: dict[int, T], paused: set[int], most: int
+    epoll: select.epoll, watched: dict[int, T], paused: set[T], most: int
 ) -> list[tuple[T, int, bytes | None]]:
     """Receive once from each socket of which `epoll` has something to tell now, `most` of them.
 
     Returns whose each socket is by `watched`, what epoll tells of it, and the bytes: up to
     `RECEIVE_BYTES`, empty at the end and for a broken connection. None if nothing was received,
-    because the socket is `paused`, because it had nothing, or because there was no room left for
+    because the owner is `paused`, because it had nothing, or because there was no room left for
     it: with very much to receive, a call leaves the rest to others. All are looked up before
     anyone acts on the first, so that a descriptor that is closed and used again cannot lead to
     another's bytes. Raises `OSError` if the epoll is unusable.
@@ -29,7 +29,7 @@ def receive_ready(
     if not 1 <= most <= MOST_EVENTS:
         raise ValueError(f"at most {MOST_EVENTS} sockets at once")
     return [
-        (owner, events, None if descriptor in paused else _receive(descriptor))
+        (owner, events, None if owner in paused else _receive(descriptor))
         for descriptor, events in epoll.poll(0, most)
         if (owner := watched.get(descriptor)) is not None
     ]

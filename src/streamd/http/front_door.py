@@ -19,7 +19,8 @@ import structlog
 import trio
 
 from streamd.config import ServerConfig
-from streamd.http.connection import Connection, Phase
+from streamd.http.connection import Connection, Phase, Rest
+from streamd.http.connection_task import ConnectionTask
 from streamd.http.heads import HeadParser
 from streamd.http.listeners import accept_for_ever, turn_away
 from streamd.http.messages import (
@@ -187,25 +188,29 @@ class FrontDoor:
         transport = StreamTransport(stream, self.config.write_timeout_ms / 1000)
         connection = self._connection(transport, client)
         speaks_http2 = self.http2 is not None and stream.selected_alpn_protocol() == "h2"
-        connection.rest = connection.speak_http2 if speaks_http2 else connection.serve_all
-        await self._serve_in_task(connection)
+        rest = ConnectionTask.speak_http2 if speaks_http2 else ConnectionTask.serve_all
+        await self._serve_in_task(self._task(connection, rest))
 
     def _connection(self, transport: Transport, client: str) -> Connection:
         connection = Connection(self, transport, client)
         self.connections.add(connection)
         return connection
 
-    def leave_to_task(self, connection: Connection) -> None:
+    def _task(self, connection: Connection, rest: Rest) -> ConnectionTask:
+        connection.task = ConnectionTask(self, connection, rest)
+        return connection.task
+
+    def leave_to_task(self, connection: Connection, rest: Rest) -> None:
         """Let a task do the rest for a connection of the reactor."""
         assert self._nursery is not None
         assert isinstance(connection.transport, SocketTransport)
         self.reactor.unwatch(connection.transport)
-        self._nursery.start_soon(self._serve_in_task, connection)
+        self._nursery.start_soon(self._serve_in_task, self._task(connection, rest))
 
-    async def _serve_in_task(self, connection: Connection) -> None:
-        goes_on = False
+    async def _serve_in_task(self, task: ConnectionTask) -> None:
+        connection, goes_on = task.connection, False
         try:
-            goes_on = await connection.run()
+            goes_on = await task.run()
         finally:
             if not goes_on:
                 self._forget(connection)
@@ -227,6 +232,7 @@ class FrontDoor:
     def _forget(self, connection: Connection) -> None:
         connection.phase = Phase.ENDED
         self.parked.abandon(connection)
+        self.reactor.resume(connection)
         self.connections.discard(connection)
         connection.held.release()
         if not self.connections:

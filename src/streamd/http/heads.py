@@ -158,6 +158,14 @@ class HeadParser:
                 _remember(self._heads, raw, head)
         return head
 
+    def whole(self, data: bytes) -> tuple[Head, bytes] | None:
+        """Head and body, if `data` is one request with all of it, and its head is in the cache."""
+        end = data.find(b"\r\n\r\n") + 4
+        head = self._heads.get(data[:end])
+        if head is None or head.fields.content_length != len(data) - end:
+            return None
+        return head, data[end:]
+
     def _parse(self, raw: bytes) -> Head:
         line = _REQUEST_LINE.match(raw)
         if line is None:

@@ -2,23 +2,26 @@
 
 A task for each connection costs a switch and a wait for its socket with every request, several
 times what the request itself costs. Here an epoll instance of our own watches the sockets, Trio
-waits for that one descriptor, and each socket that has bytes costs a plain call.
+waits for that one descriptor, one call receives from all that have bytes (`batch_io`), and each of
+them costs a plain call.
 
 The epoll is edge-triggered: it tells of bytes once, when they come, so that a connection that is
 busy with a request costs nothing meanwhile. So a connection must take all bytes, and the end of
-the input after them, or look again by itself.
+the input after them, or look again by itself. While it is busy it is paused: what comes then stays
+in the socket, where the kernel limits it.
 """
 
 from __future__ import annotations
 
 import select
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 import trio
 
+from streamd.http.batch_io import receive_ready
 from streamd.http.transports import SocketTransport
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ _EVENTS = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 
 
 class Reactor:
-    """Calls `Connection.advance` when a socket that it watches has bytes, or its end."""
+    """Calls `Connection.take` with what the sockets that it watches get, bytes or the end."""
 
     def __init__(self, gathering: AbstractContextManager[None]) -> None:
         """`gathering` is entered for each batch of calls."""
@@ -41,6 +44,7 @@ class Reactor:
         self._epoll = select.epoll()
         self._watched: dict[int, Connection] = {}
         self._to_advance: set[Connection] = set()
+        self._paused: set[Connection] = set()
         self._due: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._something_due = trio.lowlevel.ParkingLot()
         self._left_in_turn = CALLS_PER_TURN
@@ -56,6 +60,14 @@ class Reactor:
         descriptor = transport.fileno()
         del self._watched[descriptor]
         self._epoll.unregister(descriptor)
+
+    def pause(self, connection: Connection) -> None:
+        """Leave what a connection gets in its socket, and call `Connection.advance` instead."""
+        self._paused.add(connection)
+
+    def resume(self, connection: Connection) -> None:
+        """Receive for a connection again, from what comes now on."""
+        self._paused.discard(connection)
 
     def soon(self, call: Callable[[*Args], None], *args: *Args) -> None:
         """Make a call in another turn. Calls are made in order."""
@@ -76,10 +88,12 @@ class Reactor:
         client that pipelines requests would have many served in one turn."""
         if connection not in self._to_advance:
             self._to_advance.add(connection)
+            self.pause(connection)
             self.soon(self._advance, connection)
 
     def _advance(self, connection: Connection) -> None:
         self._to_advance.discard(connection)
+        self.resume(connection)
         connection.advance()
 
     def close(self) -> None:
@@ -95,16 +109,17 @@ class Reactor:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
                 self._left_in_turn = CALLS_PER_TURN
                 with self._gathering:
-                    self._serve(self._epoll.poll(0, CALLS_PER_TURN))
+                    self._serve()
 
-    def _serve(self, ready: Sequence[tuple[int, int]]) -> None:
-        for descriptor, events in ready:
-            # A call for one connection may end another one.
-            if (connection := self._watched.get(descriptor)) is None:
-                continue
+    def _serve(self) -> None:
+        for connection, events, data in receive_ready(
+            self._epoll, self._watched, self._paused, CALLS_PER_TURN
+        ):
             if events != select.EPOLLIN:
                 connection.hung_up = True
-            if connection in self._to_advance:
+            if data is not None:
+                connection.take(data)
+            elif connection in self._to_advance:
                 connection.has_more = True
             else:
                 connection.advance()
@@ -112,10 +127,14 @@ class Reactor:
     async def _make_calls(self) -> None:
         while True:
             with self._gathering:
-                for _ in range(min(len(self._due), CALLS_PER_TURN)):
-                    call, args = self._due.popleft()
-                    call(*args)
+                self._make_due_calls()
             if self._due:
                 await trio.lowlevel.checkpoint()
             else:
                 await self._something_due.park()
+
+    def _make_due_calls(self) -> None:
+        # Not in a frame that lives on, which would hold the last connection.
+        for _ in range(min(len(self._due), CALLS_PER_TURN)):
+            call, args = self._due.popleft()
+            call(*args)

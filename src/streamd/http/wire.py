@@ -178,7 +178,8 @@ def empty_lines(buffer: bytearray) -> int:
 
 def body_parts(body: Buffer | Sequence[Buffer]) -> tuple[Sequence[Buffer], int]:
     """A response's body as parts, and their size in bytes."""
-    if isinstance(body, bytes | memoryview):
+    # With a union in its place, which is made by each call, this takes three times as long.
+    if isinstance(body, (bytes, memoryview)):
         return (body,), len(body)
     return body, sum(map(len, body))
 
@@ -197,15 +198,16 @@ def answer_parts(
     about the connection.
     """
     parts, size = body_parts(response.body)
-    head = STATUS_LINES[response.status] + response.head + tail_head
+    lines = [STATUS_LINES[response.status], response.head, tail_head]
     if response.status not in (204, 304) and (size or not is_head):
-        head += b"Content-Length: %d\r\n" % size
+        lines.append(b"Content-Length: %d\r\n" % size)
     if not keep_alive:
-        head += b"Connection: close\r\n\r\n"
+        lines.append(b"Connection: close\r\n\r\n")
     elif is_http_1_0:
-        head += b"Connection: keep-alive\r\n\r\n"
+        lines.append(b"Connection: keep-alive\r\n\r\n")
     else:
-        head += b"\r\n"
+        lines.append(b"\r\n")
+    head = b"".join(lines)
     if is_head or not size:
         return (head,), 0
     return (head, *parts), size
