@@ -76,6 +76,10 @@ class Client:
     ) -> http.client.HTTPResponse:
         """The response, whose body is not read yet."""
         self.begin(method, path, body, headers)
+        return self.answer()
+
+    def answer(self) -> http.client.HTTPResponse:
+        """The response to a request that was begun."""
         return self._connection.getresponse()
 
     def begin(

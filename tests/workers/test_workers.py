@@ -134,8 +134,9 @@ def test_a_live_reader_that_leaves_is_noticed(tmp_path: Path) -> None:
         client = Client(server)
         client.create()
         readers = on_each_worker(server) + on_each_worker(server)
-        for mode, reader in zip(("sse", "sse", "long-poll", "long-poll"), readers, strict=True):
-            reader.begin("GET", f"{STREAM}?offset=now&live={mode}")
+        live = ("live=sse", "live=sse", "live=long-poll", "%6cive=long-poll")
+        for query, reader in zip(live, readers, strict=True):
+            reader.begin("GET", f"{STREAM}?offset=now&{query}")
         wait_until(lambda: live_readers(client) == [2, 2], "all four wait")
         for reader in readers:
             reader.close()
@@ -304,9 +305,13 @@ def test_a_terminated_worker_finishes_its_requests_and_is_replaced(tmp_path: Pat
         client.create()
         events = client.ask("GET", f"{STREAM}?offset=-1&live=sse")
         assert events.readline() == b"event: control\n"
+        waiting = on_each_worker(server)[workers_of(server).index(client.worker)]
+        waiting.begin("GET", f"{STREAM}?offset=now&live=long-poll")
+        wait_until(lambda: live_readers(other) == [1, 1], "both wait")
         ended = client.worker
         os.kill(ended, signal.SIGTERM)
         events.read()  # Raises if the response breaks off.
+        assert waiting.answer().status == 204
         other.append(b"still served")
         wait_until(lambda: not is_alive(ended), "the worker ends")
         wait_until(lambda: len(workers_of(server)) == 2, "another takes its place")

@@ -112,12 +112,18 @@ class ParkedRequests:
 
 
 async def wait(
-    application: Application, parked: Parked, channel: Channel
+    application: Application,
+    parked: Parked,
+    channel: Channel,
+    scope: trio.CancelScope | None = None,
 ) -> Response | LiveResponse | Parked | None:
-    """Wait in this task until `parked` can go on, and go on with it. Raises `ClientGone`."""
+    """Wait in this task until `parked` can go on, and go on with it; at once when `scope` is
+    cancelled. Raises `ClientGone`."""
     can_go_on = False
+    scope = scope or trio.CancelScope()
+    scope.deadline = parked.deadline
     try:
-        with trio.CancelScope(deadline=parked.deadline) as scope:
+        with scope:
             parked.park(lambda _: scope.cancel())
             await channel.wait_disconnected()
         can_go_on = scope.cancelled_caught

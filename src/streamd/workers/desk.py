@@ -35,6 +35,7 @@ from streamd.streams.commands import Outcome
 from streamd.workers.link import Link
 from streamd.workers.messages import (
     Answer,
+    AnswerNow,
     Began,
     BodyPiece,
     Commands,
@@ -210,7 +211,9 @@ class Desk:
                 found = await self._told(method, found.run(exchange))
             while found is not None and not isinstance(found, Response):
                 assert not isinstance(found, LiveResponse), "it has begun by now"
-                found = await self._told(method, wait(self._application, found, exchange))
+                # The worker ends those that have begun itself.
+                scope = None if is_live else exchange.waiting()
+                found = await self._told(method, wait(self._application, found, exchange, scope))
             if found is None:
                 await exchange.flush()
                 whole = True
@@ -320,6 +323,8 @@ class Exchange:
         self._window = WINDOW_BYTES
         self._left = b""
         self._gone = False
+        self._answers_now = False
+        self._waiting: trio.CancelScope | None = None
         self._piece = b""
         self._body_wanted = False
         self._body_ended = False
@@ -333,7 +338,7 @@ class Exchange:
 
         return application.begin(self.request, later)
 
-    def take(self, message: BodyPiece | Sent | Gone) -> None:
+    def take(self, message: BodyPiece | Sent | Gone | AnswerNow) -> None:
         """Take news of the client."""
         match message:
             case BodyPiece():
@@ -343,7 +348,18 @@ class Exchange:
                 self._window += message.size
             case Gone():
                 self._gone = True
+            case AnswerNow():
+                self._answers_now = True
+                if self._waiting is not None:
+                    self._waiting.cancel()
         self._news.unpark_all()
+
+    def waiting(self) -> trio.CancelScope:
+        """A scope for a wait that ends when the worker asks for the answer now."""
+        self._waiting = trio.CancelScope()
+        if self._answers_now:
+            self._waiting.cancel()
+        return self._waiting
 
     def leave(self) -> None:
         """The client has left."""

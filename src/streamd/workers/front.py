@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import outcome
 import trio
@@ -36,6 +37,7 @@ from streamd.streams.commands import Command
 from streamd.workers.link import Link
 from streamd.workers.messages import (
     Answer,
+    AnswerNow,
     Began,
     BodyPiece,
     Commands,
@@ -84,6 +86,7 @@ class WorkerApplication:
         self._kept: dict[tuple[str, bytes, bytes], tuple[Response, Stamp]] = {}
         self._exchanges: dict[int, Exchange] = {}
         self._next_number = 0
+        self.is_ending = False
 
     def takes_pieces(self, path: bytes) -> bool:
         return takes_pieces(path)
@@ -151,6 +154,7 @@ class WorkerApplication:
 
     def end_live_responses(self) -> None:
         """End all live responses as they are: this worker stops, the group's process does not."""
+        self.is_ending = True
         for exchange in self._exchanges.values():
             exchange.stop()
 
@@ -173,7 +177,8 @@ class WorkerApplication:
 def _may_be_live(request: Request) -> bool:
     """Whether a request may wait for long, so that the group's process must know when its client
     disconnects. True also for some that do not."""
-    return b"live" in request.query
+    query = request.query
+    return b"live" in query or (b"%" in query and b"live" in unquote_to_bytes(query))
 
 
 def _judged(judge: Judge, request: Request, route: Route) -> Write | None:
@@ -298,6 +303,8 @@ class Exchange:
                 None if incoming is None else incoming.length,
             )
         )
+        if self._application.is_ending:
+            self.stop()
 
     def _made(self, _: None) -> Response | LiveResponse:
         """The answer that has come. Raises `ClientGone` if the request ended without."""
@@ -396,6 +403,8 @@ class Exchange:
         match message:
             case Answer() | Began():
                 self._answer = message
+                if self._application.is_ending:
+                    self.stop()
             case Ended():
                 self._whole = message.whole
             case MoreBody():
@@ -406,10 +415,12 @@ class Exchange:
         self._tell()
 
     def stop(self) -> None:
-        """End a live response at the next event."""
+        """End a live response at the next event, and one that waits for news now."""
         if isinstance(self._answer, Began) and self._answer.length is None:
             self._stopped = True
             self._tell()
+        elif self._answer is None:
+            self._link.send(AnswerNow(self._number))
 
     async def _wait(self) -> None:
         """Wait for news in this task."""

@@ -141,6 +141,12 @@ class Gone(Struct, array_like=True, tag=37, gc=False):
     number: int
 
 
+class AnswerNow(Struct, array_like=True, tag=39, gc=False):
+    """Answer a request now that waits for a stream to change: the worker ends."""
+
+    number: int
+
+
 class Counted(Struct, array_like=True, tag=38, gc=False):
     """What the worker counted since it last said so, as in `Metrics`, and its connections now.
     It also says that the worker lives."""
@@ -156,7 +162,7 @@ class Counted(Struct, array_like=True, tag=38, gc=False):
 ToWorker = (
     Start | Drain | ReloadTls | Outcomes | Failures | Answer | Began | Piece | Ended | MoreBody
 )
-FromWorker = Ready | Commands | Forward | BodyPiece | Sent | Gone | Counted
+FromWorker = Ready | Commands | Forward | BodyPiece | Sent | Gone | AnswerNow | Counted
 Message = ToWorker | FromWorker
 
 _ENCODER = msgpack.Encoder()
