@@ -75,6 +75,8 @@ def test_environment_values_are_parsed_by_the_type_of_the_key() -> None:
         ("[server]\nmax_buffered_bytes = 1", "server.max_buffered_bytes"),
         ('[server]\nallowed_hosts = ["a:80"]', "server.allowed_hosts: 'a:80' is not a host name"),
         ('[server]\nallowed_hosts = ["*"]', "server.allowed_hosts: '*' is not a host name"),
+        ('[server]\nallowed_origins = ["app.example"]', "server.allowed_origins: 'app.example'"),
+        ('[server]\nallowed_origins = ["https://a.example/"]', "server.allowed_origins"),
         ('[cluster]\nroutes = ["a:1"]', "cluster.routes need a cluster.name"),
         ('[cluster]\nname = "c"\nroutes = ["a"]', "cluster.routes: 'a' is not host:port"),
         ("[cluster]\nheartbeat_interval_ms = 600", "cluster.election_timeout_ms"),

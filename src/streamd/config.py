@@ -30,6 +30,7 @@ _URL = re.compile(r"https?://[^/?#@]+/?")
 _S3_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Only slashes separate parts: otherwise a long mismatch would backtrack exponentially.
 _S3_PREFIX = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*(/|\Z))*")
+_ORIGIN = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 # A name, an IPv4 address, or an IPv6 address without brackets.
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:\s\x00-\x1f]+):(?P<port>[0-9]{1,5})")
@@ -51,14 +52,16 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The `[server]` section. Addresses are ``host:port``; the names of times and sizes end in
     their unit.
 
-    `allowed_hosts` are names, without a port, under which operators may reach the node, besides
-    those in `listen` and `advertise`.
+    `allowed_hosts` are names, without a port, under which the node may be reached, besides those in
+    `listen` and `advertise`. `allowed_origins` are those of web pages that may use streams; ``*``
+    stands for all, and without any the node decides (`StreamGuard`).
     """
 
     node_id: Positive = 1
     listen: str = "127.0.0.1:4437"
     advertise: str | None = None
     allowed_hosts: list[str] = []
+    allowed_origins: list[str] = []
     data_dir: str = "./data"
     http: Literal["front-door", "hypercorn"] = "front-door"
     workers: Annotated[int, msgspec.Meta(ge=1, le=MAX_WORKERS)] = 1
@@ -321,6 +324,12 @@ def _check(config: Config) -> None:
         if _HOST_NAME.fullmatch(host) is None:
             raise ConfigError(
                 f"server.allowed_hosts: {shown(host)!r} is not a host name without a port"
+            )
+    for origin in server.allowed_origins:
+        if origin != "*" and _ORIGIN.fullmatch(origin) is None:
+            raise ConfigError(
+                f"server.allowed_origins: {shown(origin)!r} is neither * nor an origin, such as "
+                "https://app.example.net or http://10.0.0.7:3000"
             )
     if (server.tls_cert is None) != (server.tls_key is None):
         raise ConfigError("server.tls_cert and server.tls_key go together")

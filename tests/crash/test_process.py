@@ -103,7 +103,7 @@ def _half_sent_append(port: int) -> socket.socket:
     """A connection in the middle of sending an append of eight bytes."""
     client = socket.create_connection(("127.0.0.1", port), timeout=10)
     client.sendall(
-        b"POST /v1/stream/drained HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+        b"POST /v1/stream/drained HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
         b"Content-Length: 8\r\nExpect: 100-continue\r\n\r\n"
     )
     assert client.recv(1000).startswith(b"HTTP/1.1 100")

@@ -33,12 +33,13 @@ def urls(place: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URLs of all nodes, separated by commas. Tests share them, so each uses its own
     streams."""
     directory = tmp_path_factory.mktemp("urls")
+    environment = {"STREAMD_SERVER_ALLOWED_HOSTS": "streams.example.org"}
     if place == "cluster":
-        with ClusterProcesses(directory, proxied=False) as cluster:
+        with ClusterProcesses(directory, environment=environment, proxied=False) as cluster:
             yield ",".join(node.url for node in cluster.nodes.values())
         return
     flags = ["--http", "hypercorn"] if place == "HTTP/2" else []
-    with ServerProcess(directory / "data", flags=flags) as process:
+    with ServerProcess(directory / "data", flags=flags, environment=environment) as process:
         yield process.url
 
 

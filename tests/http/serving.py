@@ -246,7 +246,9 @@ async def serving(
     **server_settings: Any,
 ) -> AsyncIterator[Serving]:
     """Serve as `streamd serve` does, on a port of the system's choice, until the block ends."""
-    server = ServerConfig(data_dir=str(tmp_path / "data"), **server_settings)
+    # What pages may do is not the matter here; requests written byte by byte call the node x.
+    settings = {"allowed_hosts": ["x"], "allowed_origins": ["*"], **server_settings}
+    server = ServerConfig(data_dir=str(tmp_path / "data"), **settings)
     config = Config(server=server, cold=cold or ColdConfig(), auth=auth or AuthConfig())
     stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id)
     failure: Exception | None = None

@@ -187,14 +187,6 @@ def test_public_routes_change_nothing_and_take_any_name(client: httpx.Client) ->
         assert client.get(rule.rule, headers=foreign).status_code == 200
 
 
-def test_pages_of_any_origin_reach_streams_by_any_name(client: httpx.Client) -> None:
-    foreign = {**TEXT, "Host": "evil.example", "Origin": EVIL}
-    made = client.put("/v1/stream/shared", headers=foreign)
-    assert made.status_code in (200, 201)
-    assert made.headers["access-control-allow-origin"] == "*"
-    assert client.options("/v1/stream/shared", headers=foreign).status_code == 204
-
-
 @pytest.mark.parametrize("wildcard", ["0.0.0.0:4437", "[::]:4437"])
 async def test_a_node_that_listens_everywhere_takes_any_address_and_no_other_name(
     tmp_path: Path, wildcard: str

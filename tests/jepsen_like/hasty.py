@@ -40,7 +40,7 @@ class Hasty(Client):
     def _send_and_leave(self, stream: str, payload: bytes, *, is_whole: bool) -> None:
         """Raises OSError."""
         head = (
-            f"POST {path_of(stream)} HTTP/1.1\r\nHost: hasty\r\nContent-Type: text/plain\r\n"
+            f"POST {path_of(stream)} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
             f"Content-Length: {len(payload)}\r\n\r\n"
         ).encode()
         address = "127.0.0.1", self.shared.ports[self.node_id]

@@ -155,7 +155,9 @@ def test_a_client_that_ends_its_side_first_gets_its_answers(tmp_path: Path) -> N
         client.append(b"x" * 100_000)
         for query in (b"offset=-1", b"offset=now", b"offset=-1&max-bytes=1"):
             with socket.create_connection(("127.0.0.1", server.port)) as half:
-                half.sendall(b"GET %b?%b HTTP/1.1\r\nHost: x\r\n\r\n" % (STREAM.encode(), query))
+                half.sendall(
+                    b"GET %b?%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (STREAM.encode(), query)
+                )
                 half.shutdown(socket.SHUT_WR)
                 answer = http.client.HTTPResponse(half)
                 answer.begin()
@@ -185,7 +187,9 @@ def test_a_client_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
         stalled = []
         for _ in range(20):
             one = socket.create_connection(("127.0.0.1", server.port))
-            request = f"GET {STREAM}?offset=-1&max-bytes=16000000 HTTP/1.1\r\nHost: x\r\n\r\n"
+            request = (
+                f"GET {STREAM}?offset=-1&max-bytes=16000000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            )
             one.sendall(request.encode())
             assert one.recv(8) == b"HTTP/1.1"
             stalled.append(one)

@@ -12,12 +12,11 @@ Handlers are functions from a `Service` and a `Request` to a `Response`: `readin
 `writes` and `batches`, `buckets`, `snapshots`, `bootstrap`. They parse headers by `fields` and
 `conditions`, propose commands to the group, and translate its outcomes into statuses. `ops` is an
 ordinary Quart app for operators, reached by `asgi_bridge` and guarded by `admin_guard`; `openapi`
-describes all of it.
+describes all of it. `stream_guard` keeps web pages away from streams.
 
 A live read ends in `live.Hub`. A long-poll parks there and reads again when it is woken. An SSE
 response catches up by reads, then parks, and the hub writes each change straight to its socket.
 `sse` encodes the events, and `cursors` keeps caches from answering live reads.
-`sse` encodes the events, and `cursors` keeps caches from answering them.
 
 Invariants:
 

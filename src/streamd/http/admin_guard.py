@@ -12,38 +12,31 @@ that a page would lack. Three checks tell an operator's request from a page's:
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-
-from streamd.config import ServerConfig, split_address
+from streamd.config import ServerConfig
 from streamd.headers import CONTENT_TYPE
+from streamd.http.host_names import HostNames, is_same_origin
 from streamd.http.messages import Request, Response, error_response
 
 # Probes and scrapers may use any name for these paths. All other operations paths are guarded.
 PUBLIC_PATHS = frozenset(
     (b"/healthz", b"/readyz/local", b"/readyz/cluster", b"/metrics", b"/openapi.json")
 )
-_WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  # compared with, not bound
 
 
 class AdminGuard:
     """Decides which requests for a node's administration are answered."""
 
     def __init__(self, server: ServerConfig) -> None:
-        listen, _ = server.listen_address
-        self._names = {"localhost", _canonical(listen), *map(_canonical, server.allowed_hosts)}
-        if server.advertise is not None:
-            self._names.add(_canonical(split_address("server.advertise", server.advertise)[0]))
-        # A page that was addressed without a name cannot have a rebound one.
-        self._any_address = listen in _WILDCARDS
+        self._names = HostNames(server)
 
     def refusal(self, request: Request) -> Response | None:
         """The answer to a request that is refused; None if it may be answered."""
         host = request.headers.get(b"host", b"")
-        if not self._is_ours(host):
+        if not self._names.include(host):
             message = "Host is not a name of this node; server.allowed_hosts may list more of them"
             return error_response(421, "HOST_NOT_ALLOWED", message)
         origin = request.headers.get(b"origin")
-        if origin is not None and not _is_same(origin, request.scheme, host):
+        if origin is not None and not is_same_origin(origin, request.scheme, host):
             message = "pages of other origins may not administer a node"
             return error_response(403, "ORIGIN_NOT_ALLOWED", message)
         # Browsers ask for permission before any other method that changes something.
@@ -51,34 +44,6 @@ class AdminGuard:
             message = "Content-Type must be application/json"
             return error_response(415, "UNSUPPORTED_MEDIA_TYPE", message)
         return None
-
-    def _is_ours(self, host: bytes) -> bool:
-        text = host.decode("latin-1")
-        name = text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
-        name = _canonical(name)
-        if name in self._names:
-            return True
-        try:
-            address = ip_address(name)
-        except ValueError:
-            return False
-        return address.is_loopback or self._any_address
-
-
-def _canonical(name: str) -> str:
-    """A host's name or address in the one spelling that is compared."""
-    name = name.lower().removesuffix(".")
-    try:
-        return str(ip_address(name))
-    except ValueError:
-        return name
-
-
-def _is_same(origin: bytes, scheme: bytes, host: bytes) -> bool:
-    """Whether a page of `origin` came from `host`. What is plain HTTP here may be TLS at a proxy in
-    front; the reverse would let anyone on the network inject a page."""
-    schemes = (b"https",) if scheme == b"https" else (b"http", b"https")
-    return origin.lower() in [b"%b://%b" % (one, host.lower()) for one in schemes]
 
 
 def _is_json(content_type: bytes) -> bool:

@@ -183,6 +183,7 @@ class StreamApplication:
         self._ops = ops
         self._guard = AdminGuard(service.server)
         self._authority = service.authority
+        self._stream_guard = service.stream_guard
         self._answers = PromptAnswers(service.node.metrics, service.node.group.submit)
 
     def takes_pieces(self, path: bytes) -> bool:
@@ -217,8 +218,11 @@ class StreamApplication:
     def _admit(self, request: Request, route: Route) -> Identity | None:
         """The sender of a request that may have what it asks for; None if nobody must say who they
         are. Raises one of `REFUSALS`."""
-        resource = RESOURCES.get(type(route)) if self._authority.is_required else None
-        needs_of = None if resource is None else resource.needs.get(request.method)
+        resource = RESOURCES.get(type(route))
+        if resource is None:
+            return None
+        self._stream_guard.check(request)
+        needs_of = resource.needs.get(request.method) if self._authority.is_required else None
         if needs_of is None:
             return None
         return self._authority.admit(request, partial(needs_of, route, request.headers))

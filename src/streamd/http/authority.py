@@ -17,7 +17,6 @@ from streamd.auth.scopes import ScopeError, Scopes, parse_scope
 from streamd.config import AuthConfig
 from streamd.group.proposals import Unavailable
 from streamd.headers import STREAM_CLOSED, STREAM_FORKED_FROM
-from streamd.http.compression import VARY
 from streamd.http.fields import BadRequest
 from streamd.http.messages import Request
 from streamd.http.needs import Need
@@ -27,7 +26,6 @@ from streamd.streams.state import State
 MAX_KNOWN = 4096
 _WATCH_S = 1.0
 
-_PROTECTED_VARY = b"Vary: Authorization\r\n", b"Vary: Accept-Encoding, Authorization\r\n"
 _CHALLENGE = b'WWW-Authenticate: Bearer realm="streamd"'
 _AUTHORIZATION = b"authorization"
 # The only headers at which `needs` looks.
@@ -44,8 +42,7 @@ class Authority:
     `roots` are identities of the node itself. `now_ms` is log time; `is_ready` says whether the
     state is as new as it can be.
 
-    `caching` says which caches may keep what was read (protocol section 8.1), and `vary` is the
-    header for that, without and with compression.
+    `caching` says which caches may keep what was read (protocol section 8.1).
     """
 
     def __init__(
@@ -59,7 +56,6 @@ class Authority:
     ) -> None:
         self.is_required = config.mode == "required"
         self.caching = b"private" if self.is_required else b"public"
-        self.vary = _PROTECTED_VARY if self.is_required else (b"", VARY)
         self._state = state
         self._now_ms = now_ms
         self._is_ready = is_ready

@@ -258,7 +258,7 @@ def _slice(
     closed = up_to_date and stream.closed
     etag = range_tag(service.incarnation(stream.stream_id), at, found.end, closed)
     caching = _caching(service, stream, found)
-    caching += service.authority.vary[_may_shrink(stream, found)]
+    caching += service.vary[_may_shrink(stream, found)]
     asked = request.headers.get(IF_NONE_MATCH.key)
     if asked is not None and (named := named_tag(asked, etag)) is not None:
         return Response(304, b"ETag: %b\r\n" % named + caching)

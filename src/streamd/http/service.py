@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from streamd.config import ServerConfig
@@ -14,10 +16,15 @@ from streamd.http.outgoing import Outgoing
 from streamd.http.recent_answers import RecentAnswers
 from streamd.http.routing import StreamRoute
 from streamd.http.shares import Shares
+from streamd.http.stream_guard import StreamGuard
 from streamd.node.node import Node
 from streamd.streams.commands import Sweep
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
+
+
+def _vary(names: Sequence[bytes]) -> bytes:
+    return b"Vary: %b\r\n" % b", ".join(names) if names else b""
 
 
 class Service:
@@ -26,7 +33,8 @@ class Service:
     `answers` are those of recent small reads, `uploads` and `downloads` limit the snapshots and
     bootstraps on their way in and out, `outgoing` the bytes that live readers hold, `splitting` the
     large JSON bodies that are split into messages at the same time: one, because splitting takes
-    many times the body's size.
+    many times the body's size. `vary` is the header that tells caches on what an answer depends,
+    without and with compression (protocol section 8.1).
     """
 
     __slots__ = (
@@ -40,7 +48,9 @@ class Service:
         "outgoing",
         "server",
         "splitting",
+        "stream_guard",
         "uploads",
+        "vary",
     )
 
     def __init__(
@@ -56,6 +66,11 @@ class Service:
         self.server = server
         self.cursors = cursors
         self.authority = authority
+        self.stream_guard = StreamGuard(server, requires_tokens=authority.is_required)
+        depends = [b"Authorization"] if authority.is_required else []
+        if self.stream_guard.checks_origin:
+            depends.append(b"Origin")
+        self.vary = _vary(depends), _vary([b"Accept-Encoding", *depends])
         self.answers = RecentAnswers()
         self.compressor = Compressor(node.run_blocking)
         self.splitting = trio.CapacityLimiter(1)

@@ -19,6 +19,7 @@ from streamd.config import ServerConfig
 from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
 from streamd.headers import IF_NONE_MATCH
 from streamd.http.application import RESOURCES, Judge, check_coding, takes_pieces
+from streamd.http.fields import BadRequest
 from streamd.http.messages import (
     Begun,
     Channel,
@@ -31,6 +32,7 @@ from streamd.http.messages import (
 )
 from streamd.http.prompt_answers import PromptAnswers
 from streamd.http.routing import OpsRoute, Route, StreamRoute, resolve
+from streamd.http.stream_guard import StreamGuard
 from streamd.http.writes import Write
 from streamd.metrics import Metrics
 from streamd.streams.commands import Command
@@ -83,6 +85,7 @@ class WorkerApplication:
         self._judges = not authenticates and server.non_leader == "forward"
         self.proposer = Proposer(link, group_id)
         self._answers = PromptAnswers(metrics, self.proposer.submit)
+        self._guard = StreamGuard(server, requires_tokens=authenticates)
         self._kept: dict[tuple[str, bytes, bytes], tuple[Response, Stamp]] = {}
         self._exchanges: dict[int, Exchange] = {}
         self._next_number = 0
@@ -98,6 +101,8 @@ class WorkerApplication:
     def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
         """As `Application.begin`."""
         method = request.method
+        if self._is_suspect(request):
+            return self._exchange(request).begin(later)
         if method in ("GET", "HEAD"):
             if (kept := self._kept_answer(request)) is not None:
                 return kept
@@ -110,6 +115,14 @@ class WorkerApplication:
                 return self._answers.begin(request, label, later, _judged, judge, request, route)
             return Begun.MUST_WAIT
         return self._exchange(request).begin(later)
+
+    def _is_suspect(self, request: Request) -> bool:
+        """Whether the group's process must judge this: if it is for a stream, it is refused."""
+        try:
+            self._guard.check(request)
+        except BadRequest:
+            return True
+        return False
 
     def _kept_answer(self, request: Request) -> Response | None:
         kept = self._kept.get((request.method, request.path, request.query))

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from streamd.http.openapi.errors import (
     ERRORS,
     EVERYWHERE,
-    GUARDED,
     GUARDED_POST,
     SHARED,
     Error,
@@ -81,7 +80,7 @@ class Path(NamedTuple):
     def _operation(self, method: str, operation: Operation) -> Json:
         errors = () if method == "OPTIONS" else operation.errors
         if self.guarded:
-            errors = (*errors, *GUARDED, *(GUARDED_POST if method == "POST" else ()))
+            errors = (*errors, *(GUARDED_POST if method == "POST" else ()))
         found: Json = {
             "operationId": operation.operation_id + self.id_suffix,
             "tags": [self.tag],

@@ -32,7 +32,9 @@ EVERYWHERE: dict[str, Error] = {
     "400 BAD_TRAILER": Error("A trailer is malformed or not allowed."),
     "401 AUTHENTICATION_REQUIRED": Error("The request needs a token.", _CHALLENGE),
     "401 INVALID_TOKEN": Error("The token is unknown, has expired, or was revoked.", _CHALLENGE),
+    "403 ORIGIN_NOT_ALLOWED": Error("Pages of this origin may not do this."),
     "403 INSUFFICIENT_SCOPE": Error("The token's scopes do not permit this.", _CHALLENGE),
+    "421 HOST_NOT_ALLOWED": Error("Host is not a name of this node; see `server.allowed_hosts`."),
     "408 HEADER_TIMEOUT": Error("The head arrived too slowly."),
     "408 BODY_TIMEOUT": Error("The body arrived too slowly."),
     "413 BODY_TOO_LARGE": Error("The body exceeds `server.max_body_bytes`."),
@@ -127,9 +129,7 @@ ERRORS: dict[str, Error] = {
     ),
     "413 SNAPSHOT_TOO_LARGE": Error("The snapshot exceeds `server.max_snapshot_bytes`."),
     # -- administration ---------------------------------------------------------------------
-    "403 ORIGIN_NOT_ALLOWED": Error("Origin is not this node: the request comes from a web page."),
     "415 UNSUPPORTED_MEDIA_TYPE": Error("Content-Type is not application/json."),
-    "421 HOST_NOT_ALLOWED": Error("Host is not a name of this node; see `server.allowed_hosts`."),
     "404 TOKEN_NOT_FOUND": Error("No token has this id or name."),
     "409 TOKEN_EXISTS": Error("A token has this name."),
     "409 TOO_MANY_TOKENS": Error("There are 10,000 tokens."),
@@ -150,7 +150,6 @@ ERRORS: dict[str, Error] = {
 }
 
 # What web pages get from the administration of a node.
-GUARDED = ("403 ORIGIN_NOT_ALLOWED", "421 HOST_NOT_ALLOWED")
 GUARDED_POST = ("415 UNSUPPORTED_MEDIA_TYPE",)
 # Errors of methods that are not in the document.
 ELSEWHERE = ("405 METHOD_NOT_ALLOWED", "501 METHOD_UNKNOWN")

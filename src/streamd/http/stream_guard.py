@@ -1,0 +1,73 @@
+"""Keeps web pages away from streams where nobody needs a token.
+
+A page in a browser on this machine, or in this network, can send requests here, and where a token
+is not required there is nothing that it lacks. `Host` betrays a page whose name was rebound to the
+node's address, and `Origin`, which browsers add, betrays all others
+(docs/decisions/024-pages-need-permission.md).
+"""
+
+from __future__ import annotations
+
+import re
+
+from streamd.config import ServerConfig, is_loopback
+from streamd.http.fields import BadRequest
+from streamd.http.host_names import HostNames, host_name, is_same_origin
+from streamd.http.messages import Request
+
+# Of the Host and Origin headers that were judged well.
+_MAX_REMEMBERED = 256
+_ORIGIN = re.compile(rb"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
+
+
+class StreamGuard:
+    """Decides from which pages requests for streams and buckets are answered.
+
+    Any Host will do where a token is required or other machines reach the node, unless
+    `allowed_hosts` is written down; any Origin where a token is required or `allowed_origins` has
+    ``*``. Without `allowed_origins`, pages of this machine and of the node itself are answered.
+    """
+
+    def __init__(self, server: ServerConfig, *, requires_tokens: bool) -> None:
+        is_local = not requires_tokens and is_loopback(server.listen_address[0])
+        origins = server.allowed_origins or (["*"] if requires_tokens else [])
+        self._checks_host = is_local or bool(server.allowed_hosts)
+        # Answers must not come from a cache that has them for another page.
+        self.checks_origin = "*" not in origins
+        self._allows_local = not server.allowed_origins
+        self._origins = {origin.lower().encode() for origin in origins}
+        self._names = HostNames(server)
+        self._good_hosts: set[bytes] = set()
+
+    def check(self, request: Request) -> None:
+        """Raises `BadRequest` for a request of a page that has no permission.
+
+        A request without a Host (HTTP/1.0) or Origin comes from no page. OPTIONS is answered to
+        all origins: it says nothing of streams, and the request that follows is judged itself.
+        """
+        headers = request.headers
+        host = headers.get(b"host", b"")
+        if self._checks_host and host and host not in self._good_hosts:
+            self._check_host(host)
+        origin = headers.get(b"origin")
+        if origin is not None and self.checks_origin and request.method != "OPTIONS":
+            self._check_origin(origin.lower(), request.scheme, host)
+
+    def _check_host(self, host: bytes) -> None:
+        if not self._names.include(host):
+            message = "Host is not a name of this node; server.allowed_hosts may list more of them"
+            raise BadRequest("HOST_NOT_ALLOWED", message, 421)
+        if len(self._good_hosts) >= _MAX_REMEMBERED:
+            self._good_hosts.clear()
+        self._good_hosts.add(host)
+
+    def _check_origin(self, origin: bytes, scheme: bytes, host: bytes) -> None:
+        if origin in self._origins:
+            return
+        # An unchecked Host may be a rebound name, and be the page's own for that reason.
+        if self._names.include(host) and is_same_origin(origin, scheme, host):
+            return
+        match = _ORIGIN.fullmatch(origin) if self._allows_local else None
+        if match is None or not is_loopback(host_name(match[1])):
+            message = "pages of this origin may not use streams; server.allowed_origins may list it"
+            raise BadRequest("ORIGIN_NOT_ALLOWED", message, 403)
