@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import resource
+import runpy
 import select
 import signal
 import socket
@@ -20,7 +21,9 @@ from typing import Any
 
 import pytest
 
-from streamd.http.batch_io_twin import MOST_EVENTS, RECEIVE_BYTES
+import streamd.http
+from streamd.http import batch_io
+from streamd.http.batch_io_twin import INTERFACE, MOST_EVENTS, RECEIVE_BYTES
 
 _IMPLEMENTATIONS = {"C": "streamd.http._batch_io", "Python": "streamd.http.batch_io_twin"}
 EDGE = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
@@ -32,6 +35,23 @@ TOO_MUCH = b"x" * (8 * 1024 * 1024)
 def io(request: pytest.FixtureRequest) -> ModuleType:
     module: ModuleType = pytest.importorskip(_IMPLEMENTATIONS[request.param])
     return module
+
+
+def test_both_have_the_same_interface(io: ModuleType) -> None:
+    assert io.INTERFACE == INTERFACE
+
+
+@pytest.mark.parametrize("built", [{}, {"INTERFACE": INTERFACE - 1}, {"INTERFACE": INTERFACE + 1}])
+def test_an_extension_built_from_another_source_is_not_used(
+    built: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extension = ModuleType("streamd.http._batch_io")
+    vars(extension).update(built, receive_ready=print, send_each=print)
+    monkeypatch.setattr(streamd.http, "_batch_io", extension, raising=False)
+    monkeypatch.delenv("STREAMD_PURE_PYTHON", raising=False)
+    loaded = runpy.run_path(batch_io.__file__)
+    assert loaded["LANGUAGE"] == "Python"
+    assert loaded["send_each"] is not print
 
 
 class Sockets:

@@ -12,6 +12,8 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+/* Raised with each change of what a function takes or returns, together with that of the twin. */
+#define INTERFACE 2
 /* Room on the stack for what one call receives: memory is touched only as far as bytes come. */
 #define ROOM_BYTES (256 * 1024)
 #define RECEIVE_BYTES (64 * 1024)
@@ -242,8 +244,19 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int
+add_interface(PyObject *module)
+{
+    return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, add_interface},
+    {0, NULL},
+};
+
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_batch_io", "See batch_io_twin.", 0, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_batch_io", "See batch_io_twin.", 0, methods, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# Raised with each change of what a function takes or returns, together with that of the extension.
+INTERFACE = 2
 RECEIVE_BYTES = 64 * 1024
 MOST_EVENTS = 256
 
