@@ -336,7 +336,7 @@ async def test_hypercorn_limits_the_time_and_the_total_size_of_bodies(tmp_path: 
     limits = {"MAX_BODY_BYTES": "1000", "MAX_BUFFERED_BYTES": "1500", "BODY_TIMEOUT_MS": "3000"}
     environment = {f"STREAMD_SERVER_{name}": value for name, value in limits.items()}
     begun = (
-        b"POST /v1/stream/s HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+        b"POST /v1/stream/s HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
         b"Content-Length: 1000\r\n\r\n" + b"x" * 999
     )
     with ServerProcess(
