@@ -89,17 +89,22 @@ async def test_a_message_may_grow_until_another_is_sent() -> None:
     assert received == [Piece([1, 2], b"event"), MoreBody(3)]
 
 
+async def _fill(link: Link[FromWorker], send: Callable[[Piece], None]) -> None:
+    """Send until there is no room."""
+    sent = 0
+    while link.has_room:
+        send(Piece([1], b"x" * 65536))
+        sent += 65536
+        assert sent < 64 * 1024 * 1024, "it is bounded"
+        await trio.lowlevel.checkpoint()
+
+
 async def test_a_side_that_does_not_receive_leaves_no_room_until_it_does() -> None:
     ours, its = socket.socketpair()
     link = Link(ours, decode_from_worker)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run, nothing)
-        sent = 0
-        while link.has_room:
-            link.send(Piece([1], b"x" * 65536))
-            sent += 65536
-            assert sent < 64 * 1024 * 1024, "it is bounded"
-            await trio.lowlevel.checkpoint()
+        await _fill(link, link.send)
         its.setblocking(False)
         with trio.fail_after(30):
             while not link.has_room:
@@ -115,12 +120,7 @@ async def test_events_that_wait_leave_no_room_either() -> None:
     link = Link(ours, decode_from_worker)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run, nothing)
-        sent = 0
-        while link.has_room:
-            link.send_growing(Piece([1], b"x" * 65536))
-            sent += 65536
-            assert sent < 64 * 1024 * 1024, "it is bounded"
-            await trio.lowlevel.checkpoint()
+        await _fill(link, link.send_growing)
         nursery.cancel_scope.cancel()
     its.close()
 
