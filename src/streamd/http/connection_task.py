@@ -24,7 +24,7 @@ from streamd.http.messages import (
     Parked,
     Request,
     Response,
-    internal_error,
+    told,
 )
 from streamd.http.outgoing import FULL, UNCOUNTED_BYTES, OutgoingFull
 from streamd.http.parking import wait
@@ -203,13 +203,7 @@ class ConnectionTask:
         return await self._told(request.method, self._door.application.handle(request))
 
     async def _told(self, method: str, answering: Awaitable[T]) -> T | Response:
-        """What the application says, or the answer to a request that met a bug."""
-        try:
-            return await answering
-        except self._door.passed_on:
-            raise
-        except Exception:
-            return internal_error(method)
+        return await told(method, answering, self._door.passed_on)
 
     async def _receive(self) -> bool:
         data = await self._transport.receive()

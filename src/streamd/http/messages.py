@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -19,6 +19,7 @@ from streamd.auth.identity import Identity
 log = structlog.get_logger("streamd.http")
 
 Buffer = bytes | memoryview
+T = TypeVar("T")
 
 # A stream may hold HTML. `sandbox` makes a browser show it without scripts and outside this
 # origin, so that it can neither act for its reader nor read other streams.
@@ -325,3 +326,15 @@ def internal_error(method: str) -> Response:
     affected. Called where the exception is handled."""
     log.exception("handler failed", method=method)
     return error_response(500, "INTERNAL", "an internal error", close=True)
+
+
+async def told(
+    method: str, answering: Awaitable[T], passed_on: tuple[type[BaseException], ...]
+) -> T | Response:
+    """What the application says, or the answer to a request that met a bug. Raises `passed_on`."""
+    try:
+        return await answering
+    except passed_on:
+        raise
+    except Exception:
+        return internal_error(method)

@@ -25,6 +25,7 @@ from streamd.http.messages import (
     Request,
     Response,
     internal_error,
+    told,
 )
 from streamd.http.outgoing import FULL, UNCOUNTED_BYTES, Outgoing, OutgoingFull
 from streamd.http.parking import wait
@@ -182,13 +183,7 @@ class Desk:
             return internal_error(method)
 
     async def _told(self, method: str, answering: Awaitable[T]) -> T | Response:
-        """As `Connection._told`."""
-        try:
-            return await answering
-        except self._passed_on:
-            raise
-        except Exception:
-            return internal_error(method)
+        return await told(method, answering, self._passed_on)
 
     async def _handle(self, exchange: Exchange) -> None:
         handling = self._application.handle(exchange.request)
