@@ -85,6 +85,10 @@ _requests = st.one_of(
         st.sampled_from([b'{"type":"add","address":"node8:1"}', b'{"type":"remove","node_id":2}']),
     ),
     st.tuples(st.just(RequestKind.PACKAGE), _packages),
+    st.tuples(
+        st.just(RequestKind.OPERATE),
+        st.sampled_from([b"flush", b"gc", b"scrub", b"status", b"cold", b"unheard-of", b"\xff"]),
+    ),
     st.tuples(st.integers(0, 9), st.binary(max_size=40)),
 )
 

@@ -111,7 +111,7 @@ async def test_a_record_too_large_for_an_object_does_not_stop_other_streams(
         assert node.flusher.stuck_bytes == len(large)
         reported = await report(node)
         assert reported is not None
-        assert reported["flush"]["stuck_bytes"] == len(large)  # type: ignore[index]
+        assert reported["flush"]["stuck_bytes"] == len(large)
         # It does not make younger bytes due.
         packs = node.flusher.packs
         await append_to(node, "large", b"after")

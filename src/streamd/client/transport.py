@@ -100,6 +100,8 @@ class _Request(NamedTuple):
 
 
 _NOT_OURS = "the answer is not streamd's"
+# Parameters of reports that only the leader can give: any node fetches them from it.
+AT_LEADER: Mapping[str, str] = {"at": "leader"}
 
 
 FAILURES = (httpx.TransportError, httpx.DecodingError, Busy, Broken)

@@ -51,6 +51,7 @@ class RequestKind(IntEnum):
     ARCHIVE = 5  # payload: the archive's end; archive what follows, and answer the new end
     OPEN_SESSION = 6  # payload: a process's nonce; the answer: the node's session
     PACKAGE = 7  # payload: a numbered package to propose; the answer: its outcomes
+    OPERATE = 8  # payload: the name of an operation, for the leader; the answer: its answer
 
 
 class FormationError(Exception):
@@ -67,6 +68,8 @@ class Member(Protocol):
     async def take_snapshot_step(self, payload: bytes) -> bytes: ...
 
     async def archive_for(self, payload: bytes) -> bytes: ...
+
+    async def operate(self, payload: bytes) -> bytes: ...
 
     def send_snapshots(self, members: Sequence[int]) -> None: ...
 
@@ -301,6 +304,8 @@ class Cluster:
                     return await self.member.take_snapshot_step(payload)
                 case RequestKind.ARCHIVE:
                     return await self.member.archive_for(payload)
+                case RequestKind.OPERATE:
+                    return await self.member.operate(payload)
         except Unavailable as error:
             raise transport_errors.RequestRefused("UNAVAILABLE", str(error)) from error
         except OutcomeUnknown as error:
@@ -365,6 +370,20 @@ class Cluster:
     async def ask_to_archive(self, peer_id: int, payload: bytes) -> bytes:
         """Ask a member to archive entries that this node lacks. Raises as `forward` does."""
         return await self._ask(peer_id, RequestKind.ARCHIVE, payload)
+
+    async def ask_to_operate(self, leader_id: int, payload: bytes) -> bytes | None:
+        """Send the leader an operation; None if its release does not know that. Raises as `forward`
+        does."""
+        try:
+            return await self._ask(leader_id, RequestKind.OPERATE, payload)
+        except Unavailable as error:
+            refused = error.__cause__
+            if (
+                isinstance(refused, transport_errors.RequestRefused)
+                and refused.code == "UNKNOWN_REQUEST"
+            ):
+                return None
+            raise
 
     async def _ask(self, peer_id: int, kind: RequestKind, payload: bytes) -> bytes:
         try:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from streamd.client.options import server_group
-from streamd.client.transport import FAILURES, ApiError, Busy, Server
+from streamd.client.transport import AT_LEADER, FAILURES, ApiError, Busy, Server
 from streamd.exits import EXIT_REFUSED, end
 from streamd.headers import CONTENT_TYPE
 
@@ -30,10 +30,11 @@ def cluster() -> None:
 def status(server: Server, as_json: bool) -> None:
     """Show the members, the leader, and how far each member lags.
 
-    Only the leader knows the lag and the last contact: it is asked for them if it can be reached
-    from here. JSON is the answer of the node itself.
+    Only the leader knows the lag and the last contact, and the node asks it for them. JSON is the
+    answer of the node itself.
     """
-    answer = server.ask("GET", "/cluster/status").json()
+    params = None if as_json else AT_LEADER
+    answer = server.ask("GET", "/cluster/status", params=params).json()
     if as_json:
         print(json.dumps(answer, indent=2))
         return
@@ -51,7 +52,8 @@ def status(server: Server, as_json: bool) -> None:
 
 
 def _at_leader(server: Server, answer: dict[str, Any]) -> dict[str, Any]:
-    """The status of the leader that `answer` names, or `answer` if it cannot be asked."""
+    """The status of the leader that `answer` names, or `answer` if it cannot be asked. Only a node
+    of release 0.1.0 has not asked it itself."""
     for member in answer.get("members", []):
         if member["node_id"] == answer["leader_id"] != answer["node_id"]:
             return server.peek(member["client_address"], "/cluster/status") or answer

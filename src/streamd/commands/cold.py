@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
 from streamd.client.options import server_group
-from streamd.client.transport import Server
+from streamd.client.transport import AT_LEADER, Server
 from streamd.exits import EXIT_REFUSED, end
 from streamd.headers import CONTENT_TYPE
 
@@ -31,9 +31,10 @@ class Leader:
 
     def look(self) -> Answer:
         """The leader's answer, or the node's own if the leader cannot be reached."""
-        answer: Answer = self._server.ask("GET", "/cluster/cold").json()
-        if answer["leader_address"] is None:
+        answer: Answer = self._server.ask("GET", "/cluster/cold", params=AT_LEADER).json()
+        if answer["leads"] or answer["leader_address"] is None:
             return answer
+        # A node of release 0.1.0 does not ask another.
         return self._server.peek(answer["leader_address"], "/cluster/cold") or answer
 
     def order(self, work: str) -> Answer:
@@ -78,7 +79,7 @@ def cold() -> None:
 def status(server: Server, as_json: bool) -> None:
     """Show what is hot and cold, how far the archive goes, and what is wrong.
 
-    Asks the leader for what only it knows, if it can be reached from here.
+    The node asks the leader for what only that knows.
     """
     answer = Leader(server).look()
     if as_json:

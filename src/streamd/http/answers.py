@@ -13,6 +13,7 @@ from streamd.auth.scopes import ScopeError
 from streamd.codec import UNDECODABLE
 from streamd.config import ConfigError
 from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.http.fields import BadRequest
 
 Answer = tuple[Response, int]
 
@@ -28,7 +29,8 @@ def error_answer(code: str, message: str, status: int) -> Answer:
 
 
 def answering(handler: Callable[P, Awaitable[Answer]]) -> Callable[P, Awaitable[Answer]]:
-    """The handler, which may also raise what a wrong body or a missing leader raises."""
+    """The handler, which may also raise what a wrong body or parameter or a missing leader
+    raises."""
 
     @wraps(handler)
     async def answer(*args: P.args, **kwargs: P.kwargs) -> Answer:
@@ -36,6 +38,8 @@ def answering(handler: Callable[P, Awaitable[Answer]]) -> Callable[P, Awaitable[
             return await handler(*args, **kwargs)
         except (*UNDECODABLE, ConfigError, ScopeError) as error:
             return error_answer("INVALID_REQUEST", str(error), 400)
+        except BadRequest as error:
+            return error_answer(error.code, str(error), error.status)
         except Unavailable as error:
             return error_answer("UNAVAILABLE", str(error), 503)
         except OutcomeUnknown as error:

@@ -22,9 +22,11 @@ from streamd.cluster.administration import (
 from streamd.config import split_address
 from streamd.http import token_routes
 from streamd.http.answers import Answer, answering, error_answer
+from streamd.http.fields import BadRequest, parse_query
 from streamd.http.openapi import document
 from streamd.metrics import Metrics
 from streamd.node import cold_status, status
+from streamd.node.leader_operations import COLD_WORK, Found
 from streamd.node.node import Node
 
 _ADMIN_COMMANDS: dict[str, type[AdminCommand]] = {
@@ -59,19 +61,21 @@ def create_ops_app(metrics: Metrics, node: Node, random: Random) -> QuartTrio:
         return Response(document(), content_type="application/json")
 
     @app.get("/cluster/status")
-    async def cluster_status() -> Response:
-        return jsonify(status.report(node))
+    @answering
+    async def cluster_status() -> Answer:
+        return jsonify(await _leaders_report(node, "status") or status.report(node)), 200
 
     @app.post("/cluster/snapshot")
     async def snapshot() -> Answer:
         return jsonify(first_log_index=await node.group.compact()), 200
 
     @app.get("/cluster/cold")
+    @answering
     async def cold() -> Answer:
-        found = await cold_status.report(node)
+        found = await _leaders_report(node, "cold") or await cold_status.report(node)
         return _no_cold_store() if found is None else (jsonify(found), 200)
 
-    for work in ("flush", "gc", "scrub"):
+    for work in COLD_WORK:
         app.add_url_rule(
             f"/cluster/cold/{work}",
             endpoint=f"cold {work}",
@@ -124,27 +128,32 @@ def _no_cold_store() -> Answer:
     return error_answer("NO_COLD_STORE", 'this node has no cold store: cold.backend is "none"', 404)
 
 
+async def _leaders_report(node: Node, name: str) -> Found | None:
+    """The leader's report, if the request is for that and the leader answers. Raises
+    `BadRequest`."""
+    given = parse_query(request.query_string)
+    match given.get(b"at"):
+        case None:
+            return None
+        case b"leader":
+            return await node.operations.report(name)
+    raise BadRequest("INVALID_REQUEST", "the parameter at can only be leader")
+
+
+@answering
 async def _run_now(node: Node, work: str) -> Answer:
     """Start work of the leader's cold store now; the answer says how to tell when it is done."""
     if node.cold_tier is None:
         return _no_cold_store()
+    order = await node.operations.start(work)
+    if order is not None:
+        return jsonify(order), 202
+    # A leader of release 0.1.0 takes the order from its clients only.
     address = node.leader_address()
-    if address is not None:
-        response = jsonify(leader_address=address)
-        response.headers["Location"] = f"{request.scheme}://{address}{request.path}"
-        response.headers["Cache-Control"] = "no-store"
-        return response, 307
-    if node.cold_tier.lead is None:
-        return error_answer("UNAVAILABLE", "no leader is known", 503)
-    order = {"term": node.cold_tier.lead.term, "hot_bytes": node.group.state.header.hot_bytes}
-    if work == "flush":
-        order["pass"] = node.flusher.ask()
-    elif work == "gc":
-        order["round"] = node.cold_gc.want_round()
-    else:
-        order["pass"] = node.scrubber.ask()
-    node.cold_tier.run_now()
-    return jsonify(order), 202
+    response = jsonify(leader_address=address)
+    response.headers["Location"] = f"{request.scheme}://{address}{request.path}"
+    response.headers["Cache-Control"] = "no-store"
+    return response, 307
 
 
 @answering

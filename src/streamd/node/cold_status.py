@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import trio
 
 from streamd.backup.archive import Archive
 from streamd.metrics import Metrics
-from streamd.node.node import Node
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.packs import stored_packs
 from streamd.tiering.tier import ColdTier, LeaderTerm, PeriodicTask
+
+if TYPE_CHECKING:
+    from streamd.node.node import Node
 
 
 class Packs(NamedTuple):
@@ -26,7 +28,7 @@ class Packs(NamedTuple):
     dead: int
 
 
-async def report(node: Node) -> dict[str, object] | None:
+async def report(node: Node) -> dict[str, Any] | None:
     """The content of ``/cluster/cold``; None without a cold store. Raises `StorageFailed`.
 
     Bytes, packs and the archive are replicated. Only the node that does the work knows progress and

@@ -26,6 +26,7 @@ from streamd.group.reclaim import reclaim_forever
 from streamd.group.stores import Stores, open_core
 from streamd.metrics import Metrics
 from streamd.node.blobs import Blobs
+from streamd.node.leader_operations import LeaderOperations
 from streamd.node.position_lookup import PositionLookup
 from streamd.node.reads import Reads
 from streamd.storage.incoming import SnapshotSink
@@ -92,6 +93,7 @@ class Node:
         self.reads = Reads(state, stores.state, reader, run_blocking)
         self.lookup = PositionLookup(self.group, self.reads)
         self.blobs = Blobs(state, stores.state, reader, run_blocking)
+        self.operations = LeaderOperations(self)
         self.administration: Administration | None = None
         if cluster is not None:
             self.administration = Administration(self.group, cluster)
@@ -208,6 +210,9 @@ class Node:
         if self.archive is None:
             raise Unavailable("this node has no cold store")
         return await self.archive.archive_for(payload)
+
+    async def operate(self, payload: bytes) -> bytes:
+        return await self.operations.operate(payload)
 
     def send_snapshots(self, members: Sequence[int]) -> None:
         assert self._nursery is not None

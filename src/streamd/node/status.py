@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from streamd.cluster.cluster import Cluster
 from streamd.metrics import Metrics
-from streamd.node.node import Node
 from streamd.raft.interface import PeerStatus
 from streamd.transport import PeerConnection
 
+if TYPE_CHECKING:
+    from streamd.node.node import Node
 
-def report(node: Node) -> dict[str, object]:
+
+def report(node: Node) -> dict[str, Any]:
     """The content of ``/cluster/status``. Raises `StorageFailed`."""
     group = node.group
     configuration = group.configuration
     identity = node.stores.data_dir.identity
-    found: dict[str, object] = {
+    found: dict[str, Any] = {
         "cluster_id": identity.cluster_id,
         "cluster_name": identity.cluster_name or None,
         "node_id": group.node_id,

@@ -28,12 +28,19 @@ def _readiness(operation_id: str, summary: str) -> Operation:
 
 
 def _report(
-    template: str, name: str, summary: str, reply: str, content: Json, errors: tuple[str, ...] = ()
+    template: str,
+    name: str,
+    summary: str,
+    reply: str,
+    content: Json,
+    errors: tuple[str, ...] = (),
+    parameters: tuple[str, ...] = (),
 ) -> Path:
     """A report that may be large, and is compressed for clients that take that."""
     replies = {200: Reply(reply, ("Content-Encoding?", "Vary?"), content)}
     errors = (*errors, "500 RESPONSE_TOO_LARGE")
-    return _read_only(template, Operation(name, summary, replies, errors, ("Accept-Encoding",)))
+    parameters = (*parameters, "Accept-Encoding")
+    return _read_only(template, Operation(name, summary, replies, errors, parameters))
 
 
 def _admin_command(
@@ -64,9 +71,13 @@ def _work(work: str, summary: str) -> Path:
         summary,
         {
             202: Reply("The leader has started it.", (), _OBJECT),
-            307: Reply("Another node leads.", ("Location", "Cache-Control"), _OBJECT),
+            307: Reply(
+                "Another node leads, and its release takes no orders from nodes.",
+                ("Location", "Cache-Control"),
+                _OBJECT,
+            ),
         },
-        ("404 NO_COLD_STORE", "503 UNAVAILABLE"),
+        ("404 NO_COLD_STORE", "503 UNAVAILABLE", "503 OUTCOME_UNKNOWN"),
         body=_EMPTY,
     )
     return _path(f"/cluster/cold/{work}", {"POST": operation})
@@ -101,6 +112,8 @@ PATHS = (
         "The status of this node and its cluster",
         "The status as this node sees it.",
         json_content(ref("schemas", "Status")),
+        ("400 INVALID_REQUEST",),
+        ("at",),
     ),
     _report(
         "/cluster/cold",
@@ -108,7 +121,8 @@ PATHS = (
         "The status of the cold store",
         "The status as this node sees it.",
         _OBJECT,
-        ("404 NO_COLD_STORE",),
+        ("400 INVALID_REQUEST", "404 NO_COLD_STORE"),
+        ("at",),
     ),
     _work("flush", "Flush hot bytes to the cold store now"),
     _work("gc", "Delete objects from the cold store that nothing refers to"),

@@ -101,6 +101,10 @@ _QUERY: dict[str, tuple[Json, str]] = {
         {"enum": ["linearizable", "local"], "default": "linearizable"},
         "`local` reads this node's state, which may lag, without asking the leader.",
     ),
+    "at": (
+        {"const": "leader"},
+        "Ask the leader, through this node; if it does not answer soon, this node's own report.",
+    ),
     "prefix": (TEXT, "List stream ids that begin with this."),
     "after": (TEXT, "List stream ids after this one: `next_cursor` of the previous page."),
     "limit": (
