@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import trio
 
 from streamd.auth.identity import Identity
-from streamd.headers import ACCEPT_ENCODING, CONTENT_ENCODING, HEADERS
+from streamd.headers import CONTENT_ENCODING
 from streamd.http import batches, bootstrap, buckets, needs, reading, snapshots, writes
-from streamd.http.admin_guard import PUBLIC_PATHS, AdminGuard
 from streamd.http.fields import refuse_coding
 from streamd.http.messages import (
     Begun,
@@ -24,6 +22,7 @@ from streamd.http.messages import (
     error_response,
 )
 from streamd.http.needs import NeedsOf
+from streamd.http.operations import Operations, Ops, listed, preflight
 from streamd.http.prompt_answers import REFUSALS, PromptAnswers
 from streamd.http.routing import (
     RESERVED_STREAM,
@@ -68,11 +67,7 @@ class Resource(NamedTuple):
     @property
     def methods(self) -> bytes:
         """As in an Allow header."""
-        return _listed((*self.handlers, "OPTIONS"))
-
-
-def _listed(methods: Iterable[str]) -> bytes:
-    return ", ".join(methods).encode()
+        return listed((*self.handlers, "OPTIONS"))
 
 
 RESOURCES: Mapping[type[Route], Resource] = {
@@ -148,31 +143,20 @@ RESOURCES: Mapping[type[Route], Resource] = {
     ),
 }
 _STREAMS = RESOURCES[StreamRoute]
-_ALL_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _WRITES = frozenset(("POST", "PUT", "DELETE"))
 _READS = frozenset(("GET", "HEAD"))
-# Tokens are given out to known people only, also where nobody else has to say who they are.
-_TOKENS = b"/auth/"
-_ALLOW = re.compile(rb"^allow: ([^\r]*)\r$", re.MULTILINE | re.IGNORECASE)
-# Accept-Encoding is the browser's own business.
-_ALLOWED_HEADERS = ", ".join(
-    ("Authorization", *(one for one in HEADERS if one.request and one != ACCEPT_ENCODING))
-).encode()
-_PREFLIGHT = (
-    b"Access-Control-Allow-Methods: %b\r\n"
-    b"Access-Control-Allow-Headers: " + _ALLOWED_HEADERS + b"\r\n"
-    b"Access-Control-Max-Age: 86400\r\n"
-    b"Allow: %b\r\n"
-)
-
-Ops = Callable[[Request], Awaitable[Response]]
 
 
 class StreamApplication:
     """Routes requests to the stream handlers, and everything else to the operations app."""
 
-    def __init__(self, service: Service, ops: Ops) -> None:
-        """Raises `needs.UndeclaredScope` if a handler has no declared need."""
+    def __init__(
+        self, service: Service, ops: Ops, serves: Callable[[bytes], bool] = needs.is_operation
+    ) -> None:
+        """Of the operations `ops`, those whose paths `serves` accepts are served.
+
+        Raises `needs.UndeclaredScope` if a handler has no declared need.
+        """
         for resource in RESOURCES.values():
             label = resource.label
             needs.check_declared(
@@ -180,11 +164,10 @@ class StreamApplication:
                 [(label, method) for method in resource.needs],
             )
         self._service = service
-        self._ops = ops
-        self._guard = AdminGuard(service.server)
         self._authority = service.authority
         self._stream_guard = service.stream_guard
         self._answers = PromptAnswers(service.node.metrics, service.node.group.submit)
+        self._operations = Operations(ops, service.authority, self._answers, service.server, serves)
 
     def takes_pieces(self, path: bytes) -> bool:
         return takes_pieces(path)
@@ -193,27 +176,12 @@ class StreamApplication:
         """As `Application.refusal`."""
         route = resolve(request.path)
         if isinstance(route, OpsRoute):
-            return self._operation_refused(request)
+            return self._operations.refusal(request)
         try:
             self._admit(request, route)
         except REFUSALS as error:
             return self._answers.refusal(error)
         return None
-
-    def _operation_refused(self, request: Request) -> Response | None:
-        """The answer to an operation that is not for this sender, or not for pages."""
-        is_public = request.path in PUBLIC_PATHS
-        response = None if is_public else self._guard.refusal(request)
-        wanted = needs.operation(request.method, request.path)
-        is_closed = self._authority.is_required or request.path.startswith(_TOKENS)
-        if response is None and wanted and is_closed:
-            try:
-                self._authority.admit(request, lambda: wanted)
-            except REFUSALS as error:
-                response = self._answers.refusal(error)
-        if response is not None:
-            response.private = not is_public
-        return response
 
     def _admit(self, request: Request, route: Route) -> Identity | None:
         """The sender of a request that may have what it asks for; None if nobody must say who they
@@ -296,7 +264,8 @@ class StreamApplication:
             return refused
         response: Response | LiveResponse | Parked
         if resource is None:
-            response = await self._operate(request, route)
+            bad = route.response() if isinstance(route, BadPath) else None
+            response = bad or await self._operations.answer(request)
         elif (handler := resource.handlers.get(request.method)) is None:
             response = _other(request.method, route, resource)
         else:
@@ -328,26 +297,6 @@ class StreamApplication:
         target = b"%b://%b%b%b" % (request.scheme, address.encode(), request.path, query)
         return Response(307, b"Location: %b\r\nCache-Control: no-store\r\n" % target)
 
-    async def _operate(self, request: Request, route: Route) -> Response | LiveResponse:
-        if isinstance(route, BadPath):
-            return route.response()
-        if request.path == b"*" and request.method == "OPTIONS":
-            return _preflight(_ALL_METHODS)
-        if response := self._operation_refused(request):
-            return response
-        is_public = request.path in PUBLIC_PATHS
-        response = await self._ask_ops(request, _preflight if is_public else _methods)
-        response.private = not is_public
-        return response
-
-    async def _ask_ops(self, request: Request, options: Callable[[bytes], Response]) -> Response:
-        """The operations app's answer; to OPTIONS, what `options` makes of the allowed methods."""
-        response = await self._ops(request)
-        allowed = _ALLOW.search(response.head)
-        if request.method != "OPTIONS" or response.status != 200 or allowed is None:
-            return response
-        return options(_listed(sorted(allowed[1].decode().split(", "))))
-
 
 def takes_pieces(path: bytes) -> bool:
     """As `Application.takes_pieces`."""
@@ -364,20 +313,12 @@ def _other(method: str, route: Route, resource: Resource) -> Response:
     """The answer to a method that has no handler."""
     allowed = resource.methods
     if method == "OPTIONS":
-        return _preflight(allowed)
+        return preflight(allowed)
     if isinstance(route, ListingRoute) and method in _WRITES:
         return RESERVED_STREAM.response()
     return error_response(
         405, "METHOD_NOT_ALLOWED", f"{method} is not allowed here", b"Allow: %b\r\n" % allowed
     )
-
-
-def _preflight(allowed: bytes) -> Response:
-    return Response(204, _PREFLIGHT % (allowed, allowed))
-
-
-def _methods(allowed: bytes) -> Response:
-    return Response(204, b"Allow: %b\r\n" % allowed)
 
 
 def _label(route: Route) -> str:

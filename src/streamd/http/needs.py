@@ -116,6 +116,11 @@ _PATHS = [
 ]
 
 
+def is_operation(path: bytes) -> bool:
+    """Whether there is an operation at a path."""
+    return any(pattern.fullmatch(path) for pattern, _, _ in _PATHS)
+
+
 def operation(method: str, path: bytes) -> tuple[Need, ...]:
     """What an operation needs. One that does not exist needs all, so that strangers do not learn
     which ones do."""

@@ -104,6 +104,7 @@ Route = (
 )
 
 _OPS = OpsRoute()
+NO_SUCH_ROUTE = BadPath(404, "NOT_FOUND", "no such route")
 RESERVED_STREAM = BadPath(
     400, "INVALID_STREAM_ID", "the stream id `streams` is reserved: it lists the bucket"
 )
@@ -134,7 +135,7 @@ def _resolve(path: bytes) -> Route:
     if not all(segments):
         return BadPath(400, "INVALID_PATH", "the stream's path has an empty segment")
     if segments[0] == b"__ds":
-        return BadPath(404, "NOT_FOUND", "no such route")
+        return NO_SUCH_ROUTE
     if len(segments) == 1:
         return StreamRoute(stream_key(DEFAULT_BUCKET, decoded), path, True)
     bucket, _, name = decoded.partition(b"/")
@@ -185,7 +186,7 @@ def _below(stream: StreamRoute, below: bytes) -> Route:
             return LatestSnapshotRoute(stream)
         offset = _decode(rest)
         return offset if isinstance(offset, BadPath) else SnapshotRoute(stream, offset)
-    return BadPath(404, "NOT_FOUND", "no such route")
+    return NO_SUCH_ROUTE
 
 
 def _stream_in(bucket: bytes, raw_name: bytes, path: bytes) -> StreamRoute | ListingRoute | BadPath:
