@@ -16,9 +16,11 @@ from streamd.streams.commands import (
     OpenSession,
     RevokeToken,
     RotateToken,
+    SetLimits,
     Sweep,
     Touch,
 )
+from streamd.streams.limits import Limits
 from streamd.streams.model import ForkRequest, ProducerStamp, Settings
 
 COMMANDS: list[Command] = [
@@ -40,6 +42,8 @@ COMMANDS: list[Command] = [
     CreateToken(2**63 - 1, "ü", b"", [], 2**63 - 1),
     RotateToken(1, bytes(32), 5, 6),
     RevokeToken(1),
+    SetLimits("bucket", "ü", Limits(1, 2, 3, 0, 0, 2**53 - 1, 7, 8)),
+    SetLimits("identity", "*"),
 ]
 
 
@@ -105,11 +109,19 @@ GOLDEN: list[tuple[Command, str]] = [
         "93019195ac726f746174652d746f6b656e07c402d16ece0036ee80c090",
     ),
     (RevokeToken(2**63 - 1), "93019192ac7265766f6b652d746f6b656ecf7fffffffffffffff90"),
+    (
+        SetLimits("bucket", "agents", Limits(max_bytes=2**40, max_streams=1000)),
+        (
+            "93019194aa7365742d6c696d697473a66275636b6574a66167656e747398c0c0c0c0c0cf0000010000"
+            "000000cd03e8c090"
+        ),
+    ),
+    (SetLimits("identity", "*"), "93019194aa7365742d6c696d697473a86964656e74697479a12ac090"),
 ]
 
 
 @pytest.mark.parametrize(("command", "golden"), GOLDEN)
-def test_commands_about_tokens_have_the_bytes_that_they_had(command: Command, golden: str) -> None:
+def test_commands_have_the_bytes_that_they_had(command: Command, golden: str) -> None:
     payload = encode_batch(Batch(1, [command]))
     assert payload.hex() == golden
     assert decode_batch(bytes.fromhex(golden)).commands == [command]

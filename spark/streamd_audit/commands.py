@@ -8,7 +8,7 @@ skipped.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -272,6 +272,31 @@ class RevokeToken(msgspec.Struct, array_like=True, gc=False, tag="revoke-token")
     token_id: Number
 
 
+_Limit = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)] | None
+_Rate = Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)] | None
+
+
+class Limits(msgspec.Struct, array_like=True, gc=False):
+    """Limits of a bucket or an identity."""
+
+    requests_per_s: _Rate = None
+    bytes_in_per_s: _Rate = None
+    bytes_out_per_s: _Rate = None
+    live_readers: _Limit = None
+    connections: _Limit = None
+    max_bytes: _Limit = None
+    max_streams: _Limit = None
+    max_stream_bytes: _Limit = None
+
+
+class SetLimits(msgspec.Struct, array_like=True, gc=False, tag="set-limits"):
+    """Of all without limits of their own if the name is ``*``."""
+
+    kind: Literal["bucket", "identity"]
+    name: str
+    limits: Limits | None = None
+
+
 Command = (
     Create
     | Append
@@ -295,6 +320,7 @@ Command = (
     | CreateToken
     | RotateToken
     | RevokeToken
+    | SetLimits
 )
 # By exact type: a look-up costs a third of what `isinstance` does, and there are millions.
 _WITH_DATA = frozenset((Create, Append, StorePart, PublishSnapshot))

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from streamd_audit.commands import Place, Position, Producer, Scrub, Settings
+from streamd_audit.commands import Limits, Place, Position, Producer, Scrub, Settings
 from streamd_audit.errors import BAD_ROW, TOO_LARGE, TOO_SHORT, Damaged
 from streamd_audit.framing import Buffer, Decoder
 from streamd_audit.packs import Chunk, read_chunk
@@ -219,6 +219,7 @@ _SHAPES = {
         "o": _Shape("dropped", "stream_id", "", None),
         "n": _Shape("session", "node_id", "", Session),
         "a": _Shape("token", "token_id", "", Token),
+        "l": _Shape("limits", "", "limited", Limits),
     }.items()
 }
 KINDS = {chr(letter): shape.kind for letter, shape in _SHAPES.items()}
@@ -235,6 +236,7 @@ Value = (
     | Pack
     | Session
     | Token
+    | Limits
 )
 
 

@@ -28,6 +28,7 @@ _ELSEWHERE = {
     "delete": "streamd.client.managing:delete",
     "fork": "streamd.client.managing:fork",
     "head": "streamd.client.managing:head",
+    "limits": "streamd.commands.limits:limits",
     "list": "streamd.client.managing:list_streams",
     "read": "streamd.client.reading:read",
     "recover": "streamd.commands.recover:recover",

@@ -14,7 +14,8 @@ from streamd.streams.sessions import PackageStamp
 # The log format that this release understands. Before a log may hold anything of a format, all
 # members have to say that they understand it.
 SESSIONS_FORMAT = 1
-TOKENS_FORMAT = LOG_FORMAT = 2
+TOKENS_FORMAT = 2
+LIMITS_FORMAT = LOG_FORMAT = 3
 
 # What decoding may raise, whatever the payload.
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -89,6 +89,12 @@ CASES = [
     Case(
         "POST", "/cluster/transfer", ["operate:cluster/transfer"], {}, {"json": {"node_id": "no"}}
     ),
+    Case("GET", "/cluster/limits", ["operate:cluster/limits"]),
+    *(
+        Case(method, f"/cluster/limits/{kinds}/none", [f"operate:cluster/limits/{kinds}"], {}, body)
+        for kinds in ("buckets", "identities")
+        for method, body in (("GET", {}), ("PUT", JSON), ("DELETE", {}))
+    ),
     Case("GET", "/auth/tokens", ["admin:*"]),
     Case("POST", "/auth/tokens", ["admin:*"], {}, JSON),
     Case("GET", "/auth/tokens/nobody", ["admin:*"]),

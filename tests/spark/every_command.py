@@ -26,10 +26,12 @@ from streamd.streams.commands import (
     RevokeToken,
     RotateToken,
     Scrubbed,
+    SetLimits,
     StorePart,
     Sweep,
     Touch,
 )
+from streamd.streams.limits import Limits
 from streamd.streams.model import (
     ForkRequest,
     IfMatch,
@@ -76,6 +78,7 @@ COMMANDS: list[Command] = [
     CreateToken(2**62, "ci", bytes(32), ["append:agents/run-*", "read:*"], 86_400_000),
     RotateToken(2**62, bytes(32), 3_600_000, 86_400_000),
     RevokeToken(2**62),
+    SetLimits("bucket", "*", Limits(1, 2, 3, 4, 5, 6, 7, 8)),
 ]
 
 

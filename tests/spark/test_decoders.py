@@ -17,6 +17,7 @@ from streamd.objectstore.checkpoints import read_manifest, read_piece
 from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import model
 from streamd.streams.chunks import Chunk
+from streamd.streams.limits import Limits
 from streamd.streams.sessions import Session
 from streamd.streams.tokens import Token
 from streamd_audit import checkpoints, commands, names, rows, segments
@@ -200,6 +201,7 @@ ROWS = {
     b"k": model.Pack,
     b"n": Session,
     b"a": Token,
+    b"l": Limits,
 }
 
 

@@ -173,6 +173,7 @@ PARTS = {
     "producer": commands.Producer,
     "condition": commands.IfMatch,
     "finding": commands.Verified,
+    "limits": commands.Limits,
     "moved slice": commands.MovedSlice,
     "log position": commands.Place,
 }
@@ -184,6 +185,7 @@ ROWS = {
     "k": rows.Pack,
     "n": rows.Session,
     "a": rows.Token,
+    "l": commands.Limits,
 }
 
 

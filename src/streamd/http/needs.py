@@ -104,6 +104,12 @@ OPERATIONS: Mapping[tuple[str, str], tuple[Need, ...]] = {
             "/cluster/transfer",
         )
     },
+    ("/cluster/limits", "GET"): _operate("/cluster/limits"),
+    **{
+        (f"/cluster/limits/{kinds}/<name>", method): _operate(f"/cluster/limits/{kinds}")
+        for kinds in ("buckets", "identities")
+        for method in ("GET", "PUT", "DELETE")
+    },
     ("/auth/tokens", "GET"): _ADMIN,
     ("/auth/tokens", "POST"): _ADMIN,
     ("/auth/tokens/<token>", "GET"): _ADMIN,

@@ -20,7 +20,7 @@ from streamd.cluster.administration import (
     Transfer,
 )
 from streamd.config import split_address
-from streamd.http import token_routes
+from streamd.http import limit_routes, token_routes
 from streamd.http.answers import Answer, answering, error_answer
 from streamd.http.fields import BadRequest, parse_query
 from streamd.http.openapi import document
@@ -49,6 +49,7 @@ def create_ops_app(metrics: Metrics, node: Node, random: Random) -> QuartTrio:
 
     _add_probes(app, node)
     token_routes.add(app, node, random)
+    limit_routes.add(app, node)
 
     @app.get("/metrics")
     async def exposition() -> Response:

@@ -17,7 +17,7 @@ from streamd.blocking import OneThread, RunBlocking
 from streamd.cluster.administration import Administration
 from streamd.cluster.cluster import Cluster
 from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
-from streamd.codec import TOKENS_FORMAT
+from streamd.codec import LIMITS_FORMAT, TOKENS_FORMAT
 from streamd.config import ClusterConfig, ColdConfig
 from streamd.group.group import Group
 from streamd.group.peers import ChangeListener
@@ -240,10 +240,17 @@ class Node:
     def may_have_tokens(self) -> bool:
         """Whether all members understand commands about tokens, which releases before them did
         not."""
-        if self.cluster is None or len(self.group.state.tokens):
+        return len(self.group.state.tokens) > 0 or self._all_understand(TOKENS_FORMAT)
+
+    def may_have_limits(self) -> bool:
+        """As `may_have_tokens`, for limits."""
+        return len(self.group.state.limits) > 0 or self._all_understand(LIMITS_FORMAT)
+
+    def _all_understand(self, log_format: int) -> bool:
+        if self.cluster is None:
             return True
         others = self.group.configuration.members() - {self.group.node_id}
-        return all((self.cluster.log_format_of(one) or 0) >= TOKENS_FORMAT for one in others)
+        return all((self.cluster.log_format_of(one) or 0) >= log_format for one in others)
 
     def is_ready(self) -> bool:
         """Whether the node leads or follows, and its state is as new as it can be."""

@@ -35,6 +35,7 @@ from streamd.streams.commands import (
     RevokeToken,
     RotateToken,
     Scrubbed,
+    SetLimits,
     StorePart,
     Sweep,
     Touch,
@@ -46,6 +47,7 @@ from streamd.streams.content import (
     is_content_type,
     is_json,
 )
+from streamd.streams.limits import DEFAULT, MAX_NAME_CHARACTERS
 from streamd.streams.model import (
     ForkRequest,
     IfMatch,
@@ -176,6 +178,8 @@ def _judged(command: Command) -> _Judged:
             return _judged_token(command)
         case RevokeToken(token_id=token_id):
             return iter((("token_id", 0 <= token_id <= MAX_TOKEN_ID),))
+        case SetLimits():
+            return _judged_limits(command)
         case _:
             return iter((("type", False),))
 
@@ -247,6 +251,22 @@ def _judged_token(command: CreateToken | RotateToken) -> _Judged:
         return
     yield "name", is_token_name(command.name)
     yield "scopes", are_scopes(command.scopes)
+
+
+def _judged_limits(command: SetLimits) -> _Judged:
+    yield "name", is_limited_name(command.kind, command.name)
+    # A clearing has none. The ranges are those of the fields, which decoding checks.
+    has_quota = command.limits is not None and command.limits.has_quota
+    yield "limits", command.kind == "bucket" or not has_quota
+
+
+def is_limited_name(kind: str, name: str) -> bool:
+    """Whether a bucket or an identity can have that name, or all without limits of their own."""
+    if name == DEFAULT:
+        return True
+    if kind == "bucket":
+        return keys.is_bucket_name(name.encode(errors="replace"))
+    return 1 <= len(name) <= MAX_NAME_CHARACTERS and name.isprintable()
 
 
 def _judged_records(kind: str, data: bytes, lengths: list[int]) -> _Judged:

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import astuple
 
+from streamd.streams.limits import Kind, Limits
 from streamd.streams.model import (
     IfMatch,
     LogPosition,
@@ -282,6 +283,15 @@ class RevokeToken(msgspec.Struct, frozen=True, array_like=True, tag="revoke-toke
     token_id: Number
 
 
+class SetLimits(msgspec.Struct, frozen=True, array_like=True, tag="set-limits"):
+    """All limits of the bucket or identity of that name, in the place of those before; None
+    clears them. The name ``*`` is that of the row for all without one of their own."""
+
+    kind: Kind
+    name: str
+    limits: Limits | None = None
+
+
 TokenCommand = CreateToken | RotateToken | RevokeToken
 
 Command = (
@@ -307,6 +317,7 @@ Command = (
     | CreateToken
     | RotateToken
     | RevokeToken
+    | SetLimits
 )
 
 
@@ -366,6 +377,8 @@ class Result(Enum):
     TOKEN_EXISTS = "token-exists"  # noqa: S105 - not a password
     TOKEN_NOT_FOUND = "token-not-found"  # noqa: S105 - not a password
     TOO_MANY_TOKENS = "too-many-tokens"
+    LIMITS_NOT_FOUND = "limits-not-found"
+    TOO_MANY_LIMITS = "too-many-limits"
 
 
 class Outcome(msgspec.Struct, array_like=True, gc=False):

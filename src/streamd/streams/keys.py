@@ -18,6 +18,7 @@
 ``o``  stream id                             the record before which this node evicted its chunks
 ``n``  node id                               `Session`: which packages of the node took effect
 ``a``  token id                              `Token`: access to the HTTP interface
+``l``  ``b`` or ``i``, name                  `Limits` of a bucket or an identity
 =====  ====================================  =========================================
 
 Numbers are eight bytes, big endian, so that their order is the keys' order. Streams and blobs get
@@ -47,6 +48,7 @@ HOT = b"h"
 DROPPED = b"o"
 SESSION = b"n"
 TOKEN = b"a"
+LIMITS = b"l"
 
 _NUMBER = Struct(">Q")
 _CHUNK = Struct(">cQQ")
@@ -90,6 +92,11 @@ def stream_key(bucket: bytes, name: bytes) -> bytes:
 def is_bucket_id(name: bytes) -> bool:
     """Whether the bucketed surface takes a bucket's name (extensions section 1.1)."""
     return name not in RESERVED_BUCKETS and _BUCKET_ID.fullmatch(name) is not None
+
+
+def is_bucket_name(name: bytes) -> bool:
+    """Whether a path on either surface can lead to a bucket with this name."""
+    return is_stream_key(stream_key(name, b"x"))
 
 
 def is_stream_key(key: bytes) -> bool:
@@ -240,6 +247,11 @@ def trimmed_slices(note: bytes) -> tuple[bytes, bytes]:
     """The half-open range of the slices in a trim's note."""
     _, stream_id, record = _CHUNK.unpack(note)
     return slice_key(stream_id, 0), slice_key(stream_id, record + 1)
+
+
+def limits_key(kind: str, name: str) -> bytes:
+    """The row of the limits of a bucket or an identity."""
+    return LIMITS + kind[:1].encode() + name.encode()
 
 
 def end_of(key: bytes) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamd.streams import keys, packing, producers, snapshots, tokens
+from streamd.streams import keys, packing, producers, quotas, snapshots, tokens
 from streamd.streams.checks import in_runs, is_applicable
 from streamd.streams.commands import (
     Append,
@@ -30,17 +30,17 @@ from streamd.streams.commands import (
     RenewIncarnations,
     Result,
     Scrubbed,
+    SetLimits,
     StorePart,
     Sweep,
     Touch,
 )
-from streamd.streams.content import DEFAULT_CONTENT_TYPE, media_type, same_media_type
+from streamd.streams.content import DEFAULT_CONTENT_TYPE, same_media_type
 from streamd.streams.forks import Anchor, ForkRefused, resolve_fork
 from streamd.streams.model import (
     Bucket,
     IfMatch,
     ProducerState,
-    Settings,
     Stream,
 )
 from streamd.streams.offsets import Position
@@ -158,6 +158,8 @@ class Machine:
                 return packing.scrub(self.state, command, self._term)
             case OpenSession():
                 return self._open_session(command)
+            case SetLimits():
+                return quotas.set_limits(self.state, command)
         return tokens.apply(self.state.tokens, command, now_ms)
 
     # -- sessions -----------------------------------------------------------------------------
@@ -341,7 +343,7 @@ class Machine:
     def _create_again(self, command: Create, existing: Stream) -> Outcome:
         if existing.deleted:
             return Outcome(Result.IN_USE_BY_FORKS)
-        same = existing.closed == command.closed and _same(existing.settings, command.settings)
+        same = existing.closed == command.closed and existing.settings.asks_same(command.settings)
         if not same:
             return Outcome.of(Result.SETTINGS_DIFFER, existing)
         return self._unless_it_differs(existing, command.if_match, Result.EXISTS)
@@ -478,20 +480,3 @@ class Machine:
                 self.state.schedule_sweep(key, stream)
                 self.state.streams.put(key, stream)
         return Outcome(Result.DONE)
-
-
-def _same(existing: Settings, asked: Settings) -> bool:
-    """Whether a repeated PUT asks for the existing stream (protocol section 5.1)."""
-    return (
-        _media_type_asked(existing) == _media_type_asked(asked)
-        and existing.ttl_ms == asked.ttl_ms
-        and existing.expires_at_ms == asked.expires_at_ms
-        and existing.fork == asked.fork
-    )
-
-
-def _media_type_asked(settings: Settings) -> str | None:
-    """A fork that names no type inherits it; any other stream gets the default."""
-    if settings.content_type is not None:
-        return media_type(settings.content_type)
-    return None if settings.fork is not None else DEFAULT_CONTENT_TYPE

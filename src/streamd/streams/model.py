@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from streamd.streams.content import DEFAULT_CONTENT_TYPE, media_type
 from streamd.streams.offsets import START, Position
 
 
@@ -38,6 +39,21 @@ class Settings(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expires_at: str | None = None
     expires_at_ms: int | None = None
     fork: ForkRequest | None = None
+
+    def asks_same(self, other: Settings) -> bool:
+        """Whether a repeated PUT with the `other` asks for the same stream."""
+        return (
+            self._media_type() == other._media_type()
+            and self.ttl_ms == other.ttl_ms
+            and self.expires_at_ms == other.expires_at_ms
+            and self.fork == other.fork
+        )
+
+    def _media_type(self) -> str | None:
+        """A fork that names no type inherits it; any other stream gets the default."""
+        if self.content_type is not None:
+            return media_type(self.content_type)
+        return None if self.fork is not None else DEFAULT_CONTENT_TYPE
 
 
 class ProducerStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):

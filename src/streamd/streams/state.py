@@ -30,6 +30,7 @@ from streamd.streams.commands import (
     Touch,
 )
 from streamd.streams.etags import incarnation_base
+from streamd.streams.limits import LimitsTable
 from streamd.streams.model import (
     Blob,
     Bucket,
@@ -107,6 +108,7 @@ class State:
         self.packs = Table(Pack, keys.PACK, store.get, _PACK_LIMIT)
         self.sessions = Table(Session, keys.SESSION, store.get, _SESSION_LIMIT)
         self.tokens = Tokens(store)
+        self.limits = LimitsTable(store)
         self._tables = (
             self.streams,
             self.producers,
@@ -262,6 +264,7 @@ class State:
         for table in self._tables:
             items.extend(table.begin_flush())
         items.extend(self.tokens.begin_flush())
+        items.extend(self.limits.begin_flush())
         items.extend(self.parts.begin_flush())
         items.extend(self._rows.items())
         items.append((keys.HEADER, _ENCODER.encode(self.header)))

@@ -19,6 +19,7 @@ import msgspec
 from streamd import __version__
 from streamd.http.openapi import (
     bucket_routes,
+    limit_routes,
     node_routes,
     snapshot_routes,
     stream_routes,
@@ -35,6 +36,7 @@ _PATHS = (
     *snapshot_routes.PATHS,
     *node_routes.PATHS,
     *token_routes.PATHS,
+    *limit_routes.PATHS,
 )
 _ABOUT = (
     "Append-only byte streams over HTTP. Errors are JSON with a stable code. Every answer has "

@@ -133,6 +133,8 @@ ERRORS: dict[str, Error] = {
     "404 TOKEN_NOT_FOUND": Error("No token has this id or name."),
     "409 TOKEN_EXISTS": Error("A token has this name."),
     "409 TOO_MANY_TOKENS": Error("There are 10,000 tokens."),
+    "404 LIMITS_NOT_FOUND": Error("No limits are set for this name."),
+    "409 TOO_MANY_LIMITS": Error("10,000 buckets and identities have limits."),
     # -- the cluster --------------------------------------------------------------------------
     "404 NOT_A_MEMBER": Error("No member has this id."),
     "404 NOT_A_LEARNER": Error("No learner has this id."),

@@ -51,6 +51,7 @@ _PATH: dict[str, tuple[Json, str, str]] = {
         ),
     ),
     "token": ({"type": "string"}, "ci", "A token's id or name."),
+    "name": ({"type": "string"}, "agents", "A bucket or an identity, or `*` for all others."),
     "snapshot": (OFFSET, "0000000000000000_0000000000000000", "The snapshot's offset."),
 }
 

@@ -1,0 +1,103 @@
+"""``streamd limits``: what buckets may keep, and how much clients may ask for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from streamd.client.options import json_option, server_group
+from streamd.client.transport import Server
+from streamd.headers import CONTENT_TYPE
+
+_PATHS = {"bucket": "buckets", "identity": "identities"}
+_UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZE = re.compile(r"([0-9]{1,16})(|KiB|MiB|GiB|TiB)")
+
+
+def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    match = _SIZE.fullmatch(value or "")
+    if value is None or match is None:
+        if value is not None:
+            raise click.BadParameter(f"'{value}' is not a size such as 1000000, 64MiB or 10GiB")
+        return None
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _bytes_option(flag: str, told: str) -> Callable[[Any], Any]:
+    return click.option(flag, metavar="SIZE", callback=_size, help=told)
+
+
+def _count_option(flag: str, told: str) -> Callable[[Any], Any]:
+    return click.option(flag, metavar="N", type=click.IntRange(min=0), help=told)
+
+
+@server_group
+def limits() -> None:
+    """Limit what buckets keep, and how much clients of a bucket or an identity may ask for.
+
+    KIND is bucket or identity, NAME a bucket or the name of a token; * is for all others.
+    """
+
+
+_kind = click.argument("kind", type=click.Choice(list(_PATHS)))
+
+
+@limits.command("list")
+@json_option
+@click.pass_obj
+def list_limits(server: Server, as_json: bool) -> None:
+    """Show all limits."""
+    found = server.ask("GET", "/cluster/limits").json()
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    table = Table(box=None, header_style="bold")
+    for title in ("kind", "name", "limits"):
+        table.add_column(title)
+    for kind, path in _PATHS.items():
+        for name, row in found[path].items():
+            told = " ".join(f"{field}={value}" for field, value in row.items())
+            table.add_row(kind, name, told or "none")
+    Console(soft_wrap=True).print(table, markup=False, highlight=False)
+
+
+@limits.command("set")
+@_kind
+@click.argument("name")
+@_bytes_option("--max-bytes", "What all streams of a bucket may keep: 1000000, 64MiB, 10GiB.")
+@_count_option("--max-streams", "How many streams a bucket may have.")
+@_bytes_option("--max-stream-bytes", "What each stream of a bucket may keep.")
+@_count_option("--requests-per-s", "Requests a second, to each node.")
+@_bytes_option("--bytes-in-per-s", "Bytes of bodies a second to each node.")
+@_bytes_option("--bytes-out-per-s", "Bytes of answers a second from each node.")
+@_count_option("--live-readers", "Live readers at a time, at each node.")
+@_count_option("--connections", "Open connections at a time, to each node.")
+@click.pass_obj
+def set_limits(server: Server, /, kind: str, name: str, **given: int | None) -> None:
+    """Set all limits of a bucket or an identity, in the place of those before.
+
+    Without any option it has none, and is exempt from those of *.
+    """
+    body = json.dumps({field: value for field, value in given.items() if value is not None})
+    headers: dict[str, str] = {CONTENT_TYPE: "application/json"}
+    server.ask("PUT", _path(kind, name), headers=headers, body=body.encode())
+
+
+@limits.command()
+@_kind
+@click.argument("name")
+@click.pass_obj
+def clear(server: Server, kind: str, name: str) -> None:
+    """Clear the limits of a bucket or an identity; those of * apply then."""
+    server.ask_once("DELETE", _path(kind, name), headers={}, body=b"")
+
+
+def _path(kind: str, name: str) -> str:
+    return f"/cluster/limits/{_PATHS[kind]}/{quote(name, safe='')}"

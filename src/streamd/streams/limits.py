@@ -1,0 +1,116 @@
+"""Limits of buckets and of identities in the state: set and cleared by the log alone.
+
+So all replicas know the same limits. Rates are enforced by each node, quotas by the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+import msgspec
+
+from streamd.streams import keys
+from streamd.streams.tables import KeyValue
+
+MAX_ROWS = 10_000
+MAX_NAME_CHARACTERS = 256
+# The largest integer of any JSON reader.
+MAX_LIMIT = 2**53 - 1
+# The name of the row for all that have none of their own.
+DEFAULT = "*"
+_ROWS_AT_ONCE = 1000
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+Amount = Annotated[int, msgspec.Meta(ge=0, le=MAX_LIMIT)] | None
+Rate = Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] | None
+
+Kind = Literal["bucket", "identity"]
+
+
+class Limits(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The limits of one bucket or identity; None is without a limit.
+
+    Only buckets have quotas: `max_bytes` for all of a bucket's streams together, `max_streams`
+    for how many there are, `max_stream_bytes` for each of them.
+    """
+
+    requests_per_s: Rate = None
+    bytes_in_per_s: Rate = None
+    bytes_out_per_s: Rate = None
+    live_readers: Amount = None
+    connections: Amount = None
+    max_bytes: Amount = None
+    max_streams: Amount = None
+    max_stream_bytes: Amount = None
+
+    @property
+    def has_quota(self) -> bool:
+        return (self.max_bytes, self.max_streams, self.max_stream_bytes) != (None, None, None)
+
+
+_DECODER = msgspec.msgpack.Decoder(Limits)
+
+
+class LimitsTable:
+    """All limits, always in memory: each request asks for some.
+
+    A row is all that applies to its bucket or identity; only those without one have the row named
+    `DEFAULT`. `version` is another object after each change.
+    """
+
+    def __init__(self, store: KeyValue) -> None:
+        """Blocks for a read."""
+        self.version = object()
+        self._rows: dict[Kind, dict[str, Limits]] = {"bucket": {}, "identity": {}}
+        for kind, name, row in _stored(store):
+            self._rows[kind][name] = row
+        self._dirty: set[tuple[Kind, str]] = set()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rows.values()))
+
+    def of_bucket(self, name: str) -> Limits | None:
+        """The limits that apply to a bucket."""
+        rows = self._rows["bucket"]
+        return rows.get(name) or rows.get(DEFAULT)
+
+    def of_identity(self, name: str) -> Limits | None:
+        """The limits that apply to an identity, by its name."""
+        rows = self._rows["identity"]
+        return rows.get(name) or rows.get(DEFAULT)
+
+    def get(self, kind: Kind, name: str) -> Limits | None:
+        """The row of that name, if there is one."""
+        return self._rows[kind].get(name)
+
+    def rows(self, kind: Kind) -> Mapping[str, Limits]:
+        """The rows of a kind by their names."""
+        return self._rows[kind]
+
+    def put(self, kind: Kind, name: str, row: Limits | None) -> None:
+        """Set a row, or with None remove one that exists."""
+        if row is None:
+            del self._rows[kind][name]
+        else:
+            self._rows[kind][name] = row
+        self._dirty.add((kind, name))
+        self.version = object()
+
+    def begin_flush(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """The rows to store, as of now."""
+        dirty, self._dirty = self._dirty, set()
+        for kind, name in dirty:
+            row = self._rows[kind].get(name)
+            raw = None if row is None else _ENCODER.encode(row)
+            yield keys.limits_key(kind, name), raw
+
+
+def _stored(store: KeyValue) -> Iterator[tuple[Kind, str, Limits]]:
+    start, stop = keys.LIMITS, keys.end_of(keys.LIMITS)
+    while rows := store.scan(start, stop, limit=_ROWS_AT_ONCE):
+        for row, raw in rows:
+            kind: Kind = "bucket" if row[1:2] == b"b" else "identity"
+            yield kind, row[2:].decode(), _DECODER.decode(raw)
+        start = rows[-1][0] + b"\0"
