@@ -107,6 +107,9 @@ def test_environment_values_are_parsed_by_the_type_of_the_key() -> None:
         ('[server]\nlisten = "[::]:1"', "server.listen: [::]:1 is open to other machines"),
         ('[server]\nlisten = "n.example:1"', "server.listen: n.example:1 is open"),
         ('[auth]\nmode = "optional"', "auth.mode"),
+        ('[admin]\nlisten = "0.0.0.0:1"', "admin.listen: 0.0.0.0:1 is open to other machines"),
+        ('[admin]\nlisten = "localhost"', "admin.listen: 'localhost' is not host:port"),
+        ('[admin]\nurl = "x"', "unknown key admin.url"),
         ("version = 2", "version"),
         ("[server", "not TOML"),
         ('[server]\ntls_key = "$STREAMD_TEST_ABSENT"', "server.tls_key: the environment variable"),
@@ -238,6 +241,21 @@ def test_a_peer_port_is_local_or_requires_proof(tmp_path: Path, text: str) -> No
 )
 def test_a_client_port_on_this_machine_only_needs_no_word_about_tokens(address: str) -> None:
     assert load(None, {"STREAMD_SERVER_LISTEN": address}, {}).auth.mode is None
+
+
+def test_operations_have_the_settings_of_the_server_and_smaller_limits() -> None:
+    assert load(None, {}, {}).admin_server is None
+    environment = {"STREAMD_ADMIN_LISTEN": "[::1]:1", "STREAMD_SERVER_TLS_CERT": "c"}
+    environment["STREAMD_SERVER_TLS_KEY"] = "k"
+    config = load(None, environment, {"admin": {"listen": "127.0.0.1:2"}})
+    admin = config.admin_server
+    assert admin is not None
+    assert (admin.listen, admin.tls_cert, admin.tls_key) == ("127.0.0.1:2", "c", "k")
+    assert admin.max_connections < config.server.max_connections
+    assert admin.max_body_bytes < config.server.max_body_bytes
+    plain = load(None, {**environment, "STREAMD_ADMIN_TLS": "false"}, {}).admin_server
+    assert plain is not None
+    assert (plain.listen, plain.tls_cert, plain.tls_key) == ("[::1]:1", None, None)
 
 
 @pytest.mark.parametrize("mode", ["none", "required"])

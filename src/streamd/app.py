@@ -42,9 +42,10 @@ from streamd.blocking import (
 )
 from streamd.certificates import TlsFiles
 from streamd.cluster.cluster import Cluster
-from streamd.config import ClusterConfig, Config, ConfigError
+from streamd.config import ADMIN_CONNECTIONS, ClusterConfig, Config, ConfigError, ServerConfig
 from streamd.group.stores import Stores
 from streamd.http import needs
+from streamd.http.admin_application import AdminApplication
 from streamd.http.application import StreamApplication
 from streamd.http.asgi import AsgiApplication
 from streamd.http.asgi_bridge import call_asgi
@@ -54,7 +55,7 @@ from streamd.http.descriptors import allowed_connections
 from streamd.http.front_door import FrontDoor
 from streamd.http.hypercorn_server import HypercornHttp2
 from streamd.http.live import Hub
-from streamd.http.messages import Request, Response
+from streamd.http.messages import Application, Request, Response
 from streamd.http.ops import create_ops_app
 from streamd.http.service import Service
 from streamd.metrics import Metrics
@@ -153,17 +154,33 @@ class App:
     def front_door(self) -> FrontDoor:
         """The server for the node's clients, with HTTP/2 if that is configured."""
         server = self.config.server
-        allowed = allowed_connections(server.max_connections, clustered=self.cluster is not None)
-        server = replace(server, max_connections=allowed)
-        http2 = None
-        if server.http == "hypercorn":
-            http2 = HypercornHttp2(AsgiApplication(self.application, server, fatal=_FATAL), server)
-        door = FrontDoor(
-            self.application, server, self.metrics,
-            fatal=_FATAL, http2=http2, gathering=self.node.group.gathering,
-        )  # fmt: skip
+        allowed = allowed_connections(
+            server.max_connections,
+            clustered=self.cluster is not None,
+            others=0 if self.config.admin.listen is None else ADMIN_CONNECTIONS,
+        )
+        door = self._door(self.application, replace(server, max_connections=allowed))
         self.metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
         return door
+
+    def admin_door(self) -> FrontDoor | None:
+        """The server for operations, if they have a listener of their own."""
+        server = self.config.admin_server
+        if server is None:
+            return None
+        door = self._door(AdminApplication(self.service, self._operate, server), server)
+        text = "Open connections of operators."
+        self.metrics.gauge("admin_connections", text, lambda: len(door.connections))
+        return door
+
+    def _door(self, application: Application, server: ServerConfig) -> FrontDoor:
+        http2 = None
+        if server.http == "hypercorn":
+            http2 = HypercornHttp2(AsgiApplication(application, server, fatal=_FATAL), server)
+        return FrontDoor(
+            application, server, self.metrics,
+            fatal=_FATAL, http2=http2, gathering=self.node.group.gathering,
+        )  # fmt: skip
 
     def supervisor(self, held: list[socket.socket]) -> Supervisor:
         """The workers that serve the node's clients, at the ports that are `held` for them."""
@@ -211,7 +228,9 @@ class App:
         async def operate(request: Request) -> Response:
             return await call_asgi(ops, request)  # type: ignore[arg-type]
 
-        self.application = StreamApplication(self.service, operate)
+        self._operate = operate
+        serves = needs.is_operation if config.admin.listen is None else needs.is_for_clients
+        self.application = StreamApplication(self.service, operate, serves)
 
     def _roots(self) -> list[Identity]:
         """Identities of this node's own root tokens, if it has any."""

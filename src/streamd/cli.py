@@ -84,11 +84,13 @@ def main() -> None:
 @click.option("--data-dir", help="The data directory. [default: ./data]")
 @click.option("--http", help="front-door (HTTP/1.1, fast) or hypercorn (HTTP/2 as well).")
 @click.option("--workers", type=int, help="Processes that serve the clients. [default: 1]")
+@click.option("--admin-listen", help="Where operators connect. [default: where clients do]")
 @click.option("--auth-mode", help="Whether clients need tokens: none or required.")
 @click.option("--log-level", help="debug, info, warning or error. [default: info]")
 @click.option("--log-format", help="console or json. [default: console]")
 def serve(
     file: Path | None,
+    admin_listen: str | None,
     auth_mode: str | None,
     log_level: str | None,
     log_format: str | None,
@@ -112,6 +114,7 @@ def serve(
     given: dict[str, dict[str, object]] = {
         "server": flags,
         "auth": {"mode": auth_mode},
+        "admin": {"listen": admin_listen},
         "log": {"level": log_level, "format": log_format},
     }
     sections = {

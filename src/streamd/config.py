@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from streamd.auth.tokens import parse_token
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
@@ -42,6 +43,11 @@ MAX_COLD_BODY_BYTES = MAX_OBJECT_BYTES * 5 // 8
 
 
 MAX_WORKERS = 64
+# Of the listener for operations: for people, scrapers and probes.
+ADMIN_CONNECTIONS = 64
+_ADMIN_BODY_BYTES = 1024 * 1024
+_ADMIN_BUFFERED_BYTES = 64 * 1024 * 1024
+_ADMIN_DRAIN_MS = 1_000
 
 
 class ConfigError(Exception):
@@ -167,6 +173,16 @@ class ColdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     scrub_bytes_per_s: Positive = 4 * 1024 * 1024
 
 
+class AdminConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The `[admin]` section. With `listen` operations (metrics, administration) have this address
+    of their own, and ``server.listen`` serves them no longer. It has TLS if that has, unless `tls`
+    is false.
+    """
+
+    listen: str | None = None
+    tls: bool = True
+
+
 class AuthConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The `[auth]` section. With `mode` ``required`` a request needs a token whose scopes permit
     it, but for health checks; with ``none`` only the administration of tokens does. None, a mode
@@ -196,6 +212,24 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cold: ColdConfig = msgspec.field(default_factory=ColdConfig)
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     auth: AuthConfig = msgspec.field(default_factory=AuthConfig)
+    admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
+
+    @property
+    def admin_server(self) -> ServerConfig | None:
+        """The server for operations, with small limits; None if they are served with streams."""
+        if self.admin.listen is None:
+            return None
+        server = self.server
+        own = replace(
+            server,
+            listen=self.admin.listen,
+            workers=1,
+            max_body_bytes=min(server.max_body_bytes, _ADMIN_BODY_BYTES),
+            max_buffered_bytes=min(server.max_buffered_bytes, _ADMIN_BUFFERED_BYTES),
+            max_connections=ADMIN_CONNECTIONS,
+            drain_timeout_ms=min(server.drain_timeout_ms, _ADMIN_DRAIN_MS),
+        )
+        return own if self.admin.tls else replace(own, tls_cert=None, tls_key=None)
 
 
 _SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -204,6 +238,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "cold": ColdConfig,
     "log": LogConfig,
     "auth": AuthConfig,
+    "admin": AdminConfig,
 }
 # A name of its own, because operators pass it to the command line as well.
 _ROOT_TOKEN = "STREAMD_ROOT_TOKEN"  # noqa: S105 - the name of a variable
@@ -341,18 +376,25 @@ def _check(config: Config) -> None:
         raise ConfigError(
             "auth.root_token: not a token: make one with: streamd token bootstrap --offline"
         )
-    if config.auth.mode is None and not is_loopback(server.listen_address[0]):
-        raise ConfigError(
-            f"server.listen: {server.listen} is open to other machines, and clients need no "
-            'token: set auth.mode = "required"; or auth.mode = "none" (serve --auth-mode none) if '
-            "everyone who can reach the port may do everything"
-        )
+    _check_open("server.listen", server.listen, config.auth, "do everything")
+    if config.admin.listen is not None:
+        _check_open("admin.listen", config.admin.listen, config.auth, "operate the node")
     _check_cluster(config.cluster)
     _check_cold(config.cold, config.cluster)
     if config.cold.backend != "none" and server.max_body_bytes > MAX_COLD_BODY_BYTES:
         raise ConfigError(
             f"server.max_body_bytes must be at most {MAX_COLD_BODY_BYTES} with cold.backend = "
             f'"{config.cold.backend}": a larger body does not fit into one object'
+        )
+
+
+def _check_open(key: str, listen: str, auth: AuthConfig, what: str) -> None:
+    """For a listener that other machines reach, the mode must be written down."""
+    if auth.mode is None and not is_loopback(split_address(key, listen)[0]):
+        raise ConfigError(
+            f"{key}: {listen} is open to other machines, and clients need no "
+            'token: set auth.mode = "required"; or auth.mode = "none" (serve --auth-mode none) if '
+            f"everyone who can reach the port may {what}"
         )
 
 

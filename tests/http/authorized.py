@@ -12,23 +12,34 @@ from typing import Any
 import httpx
 
 from streamd.auth.tokens import mint
+from streamd.http.routing import OpsRoute, resolve
 from tests.jepsen_like.cluster_processes import ClusterProcesses
+from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 from tests.support.wire import checked_client
 
 ROOT = mint(1, b"root" * 5)
-PLACES = ("HTTP/1.1", "HTTP/2", "workers", "cluster")
+PLACES = ("HTTP/1.1", "HTTP/2", "workers", "cluster", "admin listener")
 # Within it every node of an idle cluster knows what another one has acknowledged.
 _DEADLINE_S = 10.0
 _POLL_S = 0.02
 
 
 class Authorized:
-    """Nodes that require tokens. Requests go to one node after the other."""
+    """Nodes that require tokens. Requests go to one node after the other, and those for operations
+    to `admin_url` if there is one."""
 
-    def __init__(self, urls: list[str], client: httpx.Client, *, speaks_1_1: bool = True) -> None:
+    def __init__(
+        self,
+        urls: list[str],
+        client: httpx.Client,
+        *,
+        speaks_1_1: bool = True,
+        admin_url: str | None = None,
+    ) -> None:
         self.urls = urls
         self.speaks_1_1 = speaks_1_1
+        self._admin_url = admin_url
         self._client = client
         self._next_url = cycle(urls)
         self._numbers = count()
@@ -47,9 +58,11 @@ class Authorized:
         sent = dict(headers or {})
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
-        return self._client.request(
-            method, (url or next(self._next_url)) + path, headers=sent, **body
-        )
+        url = url or next(self._next_url)
+        if self._admin_url is not None:
+            route = resolve(path.partition("?")[0].encode())
+            url = self._admin_url if isinstance(route, OpsRoute) else url
+        return self._client.request(method, url + path, headers=sent, **body)
 
     def token(self, *scopes: str, **settings: Any) -> str:
         """A new token with these scopes, known to all nodes."""
@@ -92,6 +105,10 @@ def authorized(place: str, directory: Path, **environment: str) -> Iterator[Auth
             return
         if place == "workers":
             settings["STREAMD_SERVER_WORKERS"] = "2"
+        admin_url = None
+        if place == "admin listener":
+            address = settings["STREAMD_ADMIN_LISTEN"] = f"127.0.0.1:{unused_port()}"
+            admin_url = f"http://{address}"
         flags = ["--http", "hypercorn"] if is_2 else []
         with ServerProcess(directory / "data", flags=flags, environment=settings) as process:
-            yield Authorized([process.url], client, speaks_1_1=not is_2)
+            yield Authorized([process.url], client, speaks_1_1=not is_2, admin_url=admin_url)

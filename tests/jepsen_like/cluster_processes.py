@@ -55,6 +55,12 @@ class NodeProcess:
         }
         self.process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def admin_port(self) -> int:
+        """Where it serves operations."""
+        address = self.environment.get("STREAMD_ADMIN_LISTEN")
+        return self.client_port if address is None else int(address.rpartition(":")[2])
+
     def start(self, wrapper: Sequence[str] = ()) -> None:
         """Start it; `wrapper` is put before the command (strace, for one)."""
         with self.log_path.open("ab") as log:
@@ -119,7 +125,7 @@ class NodeProcess:
     def _ask(
         self, method: str, path: str, body: str | None, timeout_s: float
     ) -> tuple[int, bytes] | None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.client_port, timeout=timeout_s)
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=timeout_s)
         try:
             connection.request(method, path, body, self._headers())
             response = connection.getresponse()

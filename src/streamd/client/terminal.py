@@ -66,6 +66,8 @@ def _sentence(refusal: ApiError, subject: str | None) -> str:
     what = f"{refusal.args[0] or 'refused'} ({refusal.status} {refusal.code})"
     if refusal.code == "STREAM_NOT_FOUND":
         return f"{what}; 'streamd create {subject}' creates it"
+    if refusal.code == "NOT_FOUND":
+        return f"{what}; with admin.listen a node serves operations there only: check --url"
     if refusal.status == 410 and (earliest := refusal.headers.get(STREAM_EARLIEST_OFFSET)):
         return f"{what}; it begins at {earliest}; 'streamd bootstrap {subject}' reads all of it"
     return what

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from streamd.blocking import in_thread
 from streamd.certificates import TlsFiles, reload_on_hangup
 from streamd.config import Config, ConfigError, ServerConfig, is_loopback
 from streamd.group.stores import Stores
+from streamd.http.front_door import FrontDoor
 from streamd.http.listeners import hold_ports, listen, server_tls
 from streamd.http.live import Hub
 from streamd.privacy import close_to_others, is_open_to_others
@@ -39,23 +41,14 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
     cannot be used, at start or later, and `RaftViolation`.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    server = config.server
-    tls = server_tls(server)
-    listeners = _listen(server)
+    server, admin = config.server, config.admin_server
+    tls, admin_tls = server_tls(server), None if admin is None else server_tls(admin)
+    listeners = _listen("server.listen", server)
+    admin_listeners = [] if admin is None else _listen("admin.listen", admin)
     stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id, config.cluster)
     try:
         app = App(config, stores)
-        if config.cluster.insecure:
-            log.warning(
-                "cluster.insecure: anyone who reaches the peers' port can act as any node",
-                listen=config.cluster.listen,
-            )
-        if config.auth.mode == "none" and not is_loopback(server.listen_address[0]):
-            log.warning(
-                "auth.mode = none: anyone who reaches the port may read, write and delete "
-                "everything, and operate the node",
-                listen=server.listen,
-            )
+        _warn_of_open_ports(config)
         async with app.running():
             url, directory = _url(server, listeners), stores.data_dir.path
             _keep_from_others(config, directory)
@@ -67,24 +60,81 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
                     data_dir=str(directory),
                 )
             text = f"streamd {__version__} node {server.node_id} serves {url} from {directory}"
-            async with trio.open_nursery() as nursery:
-                if server.workers == 1:
-                    announce(text)
-                    door = app.front_door()
-                    nursery.start_soon(_drain_on_signal, app.hub, door.drain)
-                    _follow(nursery, [tls, app.peer_tls])
-                    await door.serve(listeners, tls)
-                else:
-                    supervisor = app.supervisor(listeners)
-                    nursery.start_soon(_drain_on_signal, app.hub, supervisor.drain)
-                    # The workers follow their files themselves.
-                    _follow(nursery, [app.peer_tls], supervisor.reload_tls if tls else None)
-                    await supervisor.run(lambda: announce(f"{text} with {server.workers} workers"))
-                nursery.cancel_scope.cancel()
+            if server.workers > 1:
+                text += f" with {server.workers} workers"
+            if admin is not None:
+                text += f", and operations at {_url(admin, admin_listeners)}"
+            async with _serving_operations(app.admin_door(), admin_listeners, admin_tls):
+                others = [admin_tls, app.peer_tls]
+                await _serve_clients(app, listeners, tls, others, lambda: announce(text))
             log.info("drained")
     finally:
         with trio.CancelScope(shield=True):
             await in_thread(stores.close)
+
+
+async def _serve_clients(
+    app: App,
+    listeners: list[socket.socket],
+    tls: TlsFiles[ssl.SSLContext] | None,
+    other_tls: Sequence[TlsFiles[Any] | None],
+    ready: Callable[[], None],
+) -> None:
+    """Serve until a signal has drained all clients. All TLS follows its files meanwhile."""
+    async with trio.open_nursery() as nursery:
+        if app.config.server.workers == 1:
+            ready()
+            door = app.front_door()
+            nursery.start_soon(_drain_on_signal, app.hub, door.drain)
+            _follow(nursery, [tls, *other_tls])
+            await door.serve(listeners, tls)
+        else:
+            supervisor = app.supervisor(listeners)
+            nursery.start_soon(_drain_on_signal, app.hub, supervisor.drain)
+            # The workers follow their files themselves.
+            _follow(nursery, other_tls, supervisor.reload_tls if tls else None)
+            await supervisor.run(ready)
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _serving_operations(
+    door: FrontDoor | None,
+    listeners: Sequence[socket.socket],
+    tls: TlsFiles[ssl.SSLContext] | None,
+) -> AsyncIterator[None]:
+    """Inside, operations are served at their own listener, if they have one. It drains last, so
+    that operators can see how clients are drained."""
+    if door is None:
+        yield
+        return
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(door.serve, listeners, tls)
+        yield
+        door.drain()
+
+
+def _warn_of_open_ports(config: Config) -> None:
+    if config.cluster.insecure:
+        log.warning(
+            "cluster.insecure: anyone who reaches the peers' port can act as any node",
+            listen=config.cluster.listen,
+        )
+    if config.auth.mode != "none":
+        return
+    server, admin = config.server, config.admin_server
+    if not is_loopback(server.listen_address[0]):
+        more = "" if admin is not None else ", and operate the node"
+        log.warning(
+            "auth.mode = none: anyone who reaches the port may read, write and delete "
+            f"everything{more}",
+            listen=server.listen,
+        )
+    if admin is not None and not is_loopback(admin.listen_address[0]):
+        log.warning(
+            "auth.mode = none: anyone who reaches the port may operate the node",
+            listen=admin.listen,
+        )
 
 
 def _follow(
@@ -113,12 +163,13 @@ async def _drain_on_signal(hub: Hub, drain: Callable[[], None]) -> None:
             drain()
 
 
-def _listen(server: ServerConfig) -> list[socket.socket]:
-    """Sockets that listen, or that hold the ports for the workers'."""
+def _listen(key: str, server: ServerConfig) -> list[socket.socket]:
+    """Sockets that listen, or that hold the ports for the workers'. Raises `ConfigError` naming
+    `key`."""
     try:
         return (listen if server.workers == 1 else hold_ports)(*server.listen_address)
     except OSError as error:
-        raise ConfigError(f"server.listen: cannot listen on {server.listen}: {error}") from None
+        raise ConfigError(f"{key}: cannot listen on {server.listen}: {error}") from None
 
 
 def _keep_from_others(config: Config, directory: Path) -> None:

@@ -20,12 +20,13 @@ _PEERS = 192
 log = structlog.get_logger("streamd.http")
 
 
-def allowed_connections(wanted: int, *, clustered: bool) -> int:
-    """At most `wanted`; less, and at least 1, where the system grants fewer descriptors.
+def allowed_connections(wanted: int, *, clustered: bool, others: int = 0) -> int:
+    """At most `wanted`; less, and at least 1, where the system grants fewer descriptors. `others`
+    are connections of other listeners.
 
     First raises the process's own limit as far as allowed.
     """
-    own = _OWN + (_PEERS if clustered else 0)
+    own = _OWN + (_PEERS if clustered else 0) + others
     granted = _raise_limit((wanted + own) * _TABLES_SHARE // (_TABLES_SHARE - 1) + 1)
     allowed = max(1, min(wanted, granted - granted // _TABLES_SHARE - own))
     if allowed < wanted:

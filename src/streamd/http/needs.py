@@ -116,6 +116,8 @@ OPERATIONS: Mapping[tuple[str, str], tuple[Need, ...]] = {
     ("/auth/tokens/<token>", "DELETE"): _ADMIN,
     ("/auth/tokens/<token>/rotate", "POST"): _ADMIN,
 }
+# Served with the streams, too, when operations have a listener of their own: those for clients.
+_FOR_CLIENTS = frozenset((b"/healthz", b"/readyz/local", b"/readyz/cluster", b"/openapi.json"))
 _PATHS = [
     (re.compile(re.sub("<[a-z]+>", "[^/]+", rule).encode()), method, needs)
     for (rule, method), needs in OPERATIONS.items()
@@ -125,6 +127,11 @@ _PATHS = [
 def is_operation(path: bytes) -> bool:
     """Whether there is an operation at a path."""
     return any(pattern.fullmatch(path) for pattern, _, _ in _PATHS)
+
+
+def is_for_clients(path: bytes) -> bool:
+    """Whether there is an operation at a path that stays with the streams."""
+    return path in _FOR_CLIENTS
 
 
 def operation(method: str, path: bytes) -> tuple[Need, ...]:

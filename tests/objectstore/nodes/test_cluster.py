@@ -19,6 +19,7 @@ from tests.objectstore.nodes.ledger import read_whole
 from tests.objectstore.nodes.running import ALL, PREFIX, cold_environment, command, look, wait_until
 from tests.objectstore.nodes.verdict import judge
 from tests.support.minio import MinioServer
+from tests.support.ports import unused_port
 from tests.support.s3_proxy import Fault, Moment, S3Proxy
 
 
@@ -135,16 +136,22 @@ def test_a_leader_change_while_the_store_is_away(
     assert_sound(cluster, minio, bucket)
 
 
+@pytest.mark.parametrize("listener", ["one for all", "one for operators"])
 def test_any_node_may_be_asked_to_flush_and_to_collect_garbage(
-    minio: MinioServer, bucket: str, tmp_path: Path
+    minio: MinioServer, bucket: str, tmp_path: Path, listener: str
 ) -> None:
     environment = cold_environment(minio, bucket, minio.endpoint)
-    with ClusterProcesses(tmp_path, proxied=False, environment=environment) as cluster:
+    cluster = ClusterProcesses(tmp_path, proxied=False, environment=environment)
+    for node in cluster.nodes.values():
+        if listener == "one for operators":
+            node.environment["STREAMD_ADMIN_LISTEN"] = f"127.0.0.1:{unused_port()}"
+    with cluster:
         leader = cluster.leader()
         for follower in cluster.followers(leader):
+            assert (follower.admin_port == follower.client_port) == (listener == "one for all")
+            url = f"http://127.0.0.1:{follower.admin_port}"
             for work in ("flush", "gc"):
-                url = f"{follower.url}/cluster/cold/{work}"
-                told = httpx.post(url, json={}, timeout=20)
+                told = httpx.post(f"{url}/cluster/cold/{work}", json={}, timeout=20)
                 assert told.status_code == 202, told.text
-                done = command(follower.url, work)
+                done = command(url, work)
                 assert done.returncode == 0, done.stderr
