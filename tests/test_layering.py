@@ -31,19 +31,22 @@ LAYERS = (
     {"workers"},
     {"app"},
     {"client"},
+    {"state"},
     {"commands"},
     {"spark"},
     {"cli"},
     {"__main__"},
 )
 
-PURE = {"auth", "raft", "streams", "codec"}
+PURE = {"auth", "raft", "streams", "codec", "state"}
+# The part of a pure part that acts, on top of it.
+ACTING = "state.db"
 # Values and types: nothing that acts, or differs between two runs. `random` is for naming the
 # type of a generator that is passed in.
 PURE_MAY_IMPORT = {
     "__future__", "base64", "binascii", "bisect", "collections", "crc32c", "dataclasses", "enum",
-    "functools", "hashlib", "heapq", "hmac", "itertools", "json", "math", "msgspec", "operator",
-    "random.Random", "re", "string", "struct", "typing", "zlib",
+    "functools", "hashlib", "heapq", "hmac", "itertools", "json", "jsonschema_rs", "math",
+    "msgspec", "operator", "random.Random", "re", "string", "struct", "typing", "zlib",
 }  # fmt: skip
 ACTING_CALLS = {"open", "print", "input", "Random", "SystemRandom"}
 
@@ -55,6 +58,7 @@ HOMES = {
     "plyvel_next": "storage.binding",
     "minio": "objectstore",
     "httptools": "http",
+    "jsonschema_rs": "state.schemas",
     "quart": "http",
     "quart_trio": "http",
     "hypercorn": "http",
@@ -73,12 +77,11 @@ def layer(part: str) -> int:
 
 def breaches(module: str, source: str) -> list[str]:
     """What the source of a module (`raft.core`) does that its layer must not."""
-    part = module.split(".", maxsplit=1)[0]
     tree = ast.parse(source)
     found = []
     for node in ast.walk(tree):
         wrong = [f"imports {name}" for name in imported(node) if not may_import(module, name)]
-        if part in PURE:
+        if is_pure(module):
             wrong += acts(node)
         found += [f"{module}:{getattr(node, 'lineno', 0)} {what}" for what in wrong]
     return found
@@ -93,6 +96,11 @@ def imported(node: ast.AST) -> Iterator[str]:
         yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
+def is_pure(module: str) -> bool:
+    within = f"{module}.".startswith(f"{ACTING}.")
+    return module.split(".", maxsplit=1)[0] in PURE and not within
+
+
 def may_import(module: str, name: str) -> bool:
     part = module.split(".", maxsplit=1)[0]
     top, *inner = name.split(".")
@@ -100,7 +108,7 @@ def may_import(module: str, name: str) -> bool:
         return False  # relative: written out in full, a name shows its layer
     if top == "streamd":
         return not inner or may_use(part, inner[0])
-    if part in PURE and top not in PURE_MAY_IMPORT and name not in PURE_MAY_IMPORT:
+    if is_pure(module) and top not in PURE_MAY_IMPORT and name not in PURE_MAY_IMPORT:
         return False
     return top not in HOMES or HOMES[top] in (part, module)
 
@@ -164,6 +172,30 @@ def test_the_audit_imports_nothing_of_the_server() -> None:
     assert [found for found in imports if found[1].split(".")[0] == "streamd"] == []
 
 
+def server_imports_of_state(module: str, source: str) -> list[str]:
+    """Imports of a module of `state` that are neither its own part nor the client's."""
+    allowed = ("streamd.state.", "streamd.streams.content.") + (
+        () if is_pure(module) else ("streamd.client.",)
+    )
+    names = {name for node in ast.walk(ast.parse(source)) for name in imported(node)}
+    return [
+        name
+        for name in names
+        if name.startswith("streamd.")
+        and not (name.startswith(allowed) and (not is_pure(module) or ACTING not in name))
+    ]
+
+
+def test_the_state_library_imports_nothing_of_the_server() -> None:
+    of_state = {name: text for name, text in modules() if name.startswith("state")}
+    assert of_state, "the library is where it is expected"
+    assert {name: server_imports_of_state(name, text) for name, text in of_state.items()} == {
+        name: [] for name in of_state
+    }
+    assert server_imports_of_state("state.db", "from streamd.node.node import Node")
+    assert server_imports_of_state("state.events", "from streamd.state.db import StreamDB")
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [
@@ -171,6 +203,8 @@ def test_the_audit_imports_nothing_of_the_server() -> None:
         ("streams.machine", "from streamd.raft import core"),
         ("raft.log", "import streamd.storage.log_store"),
         ("codec", "from streamd import config"),
+        ("state.events", "import anyio"),
+        ("state.db.sqlite", "from streamd.commands import serve"),
         ("streams.state", "from ..storage import state_store"),
         ("storage.log_store", "from streamd.group.group import Group"),
         ("transport.links", "from streamd.group.group import Group"),
@@ -242,6 +276,7 @@ def test_a_library_outside_its_home_is_a_breach(module: str, source: str) -> Non
         ("codec", "from streamd.streams.commands import Command"),
         ("storage.binding", "import plyvel"),
         ("storage.log_store", "import os\nfrom streamd.raft.messages import Entry"),
+        ("state.db.sqlite", "import sqlite3, anyio\nasync def f(): pass"),
         ("transport.wire", "import trio, ssl\nfrom streamd.raft.messages import Message"),
         ("group.group", "import trio\nfrom streamd.metrics import Metrics"),
         ("http.asgi", "import quart\nfrom streamd.node.node import Node\nasync def f(): pass"),

@@ -5,7 +5,8 @@ Every file is read once and parsed once. Five rules hold everywhere:
 - `words`: no word or phrase that docs/glossary.md lists as not used, nor the turns in `PHRASES`;
 - `length`: no function over 70 lines, no file over 500;
 - `docstrings`: a public module, class, function and long method says what it is;
-- `dead`: each function, class and field of the package is used by something that is not a test;
+- `dead`: each function, class and field of the package is used by something that is not a test, or
+  named in a library's guide;
 - `overview`: the docstring of a package tells how it works, in five lines at least.
 """
 
@@ -29,6 +30,7 @@ MAX_FUNCTION_LINES = 70
 MAX_FILE_LINES = 500
 MAX_UNTOLD_METHOD_LINES = 12  # a shorter one is its own docstring
 MIN_OVERVIEW_LINES = 5
+LIBRARY_GUIDES = ("state.md",)
 
 # Turns of a translation; single words are in the glossary.
 _GAP = r"[\s#*]+"
@@ -287,8 +289,15 @@ def _assigned(node: ast.stmt) -> Iterator[str]:
         yield from (target.id for target in node.targets if isinstance(target, ast.Name))
 
 
+def named_in_guides() -> set[str]:
+    """Words in the guides of the libraries, whose callers are other people's programs."""
+    text = "".join((ROOT / "docs" / guide).read_text() for guide in LIBRARY_GUIDES)
+    return set(re.findall(r"[A-Za-z_]\w+", text))
+
+
 def dead_rule() -> Iterator[Finding]:
     used = used_names(file for file in python() if not file.path.startswith("tests/"))
+    used |= named_in_guides()
     for file in python():
         if file.is_source:
             yield from dead_names(file, used)

@@ -1,0 +1,202 @@
+"""A consumer of a whole stream: tables, and what each batch of the stream does to them.
+
+A batch is first planned, which decodes and checks it and changes nothing, and then applied. So a
+batch that a policy refuses leaves no trace, and a durable store can keep the plan before anyone
+sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from streamd.state.definition import CollectionDefinition, StateSchema
+from streamd.state.events import (
+    ChangeEvent,
+    ChangeHeaders,
+    ControlEvent,
+    InvalidEvent,
+    MalformedEvent,
+    RawChangeEvent,
+    decode_raw_batch,
+)
+from streamd.state.materialized import MissingValue
+from streamd.state.policies import Policies, StreamReset, UnknownType
+from streamd.state.schemas import InvalidValue, plain_json
+from streamd.state.tables import ABSENT, Table
+
+_MAX_WARNINGS = 10
+_LOADED = ChangeHeaders("upsert")
+
+
+class Row(NamedTuple):
+    """A row of a store: an entity and its value as JSON text."""
+
+    type: str
+    key: str
+    text: bytes
+
+
+class Step(NamedTuple):
+    """One change to a table. `text` is the JSON of the value, None for a delete."""
+
+    table: Table[Any]
+    key: str
+    value: Any
+    text: bytes | None
+    txid: str | None
+
+
+class Plan(Struct):
+    """What a batch does: first `clears`, then the steps. `events` counts its messages."""
+
+    events: int = 0
+    clears: bool = False
+    steps: list[Step] = []
+    txids: set[str] = set()
+    in_snapshot: bool = False
+    warnings: list[str] = []
+
+    def warn(self, warning: str) -> None:
+        """Note what the application should hear of, up to a limit."""
+        if len(self.warnings) < _MAX_WARNINGS:
+            self.warnings.append(warning)
+        elif len(self.warnings) == _MAX_WARNINGS:
+            self.warnings.append("further warnings about this batch are left out")
+
+
+class Consumer:
+    """The tables of a schema, changed batch by batch.
+
+    `in_snapshot` is whether a snapshot has started that has not ended (section 4.2).
+    """
+
+    def __init__(self, schema: type[StateSchema], policies: Policies) -> None:
+        self.schema = schema
+        self.in_snapshot = False
+        self.tables: dict[str, Table[Any]] = {
+            name: Table(definition) for name, definition in schema.collections.items()
+        }
+        self._by_type = {table.definition.type: table for table in self.tables.values()}
+        self._policies = policies
+
+    def plan(self, array: bytes) -> Plan:
+        """What the messages of a read do.
+
+        Raises `InvalidEvent`, `InvalidValue`, `MissingValue`, `StreamReset` and `UnknownType` where
+        that is the policy, and `ValueError` if it is not a JSON array.
+        """
+        events = decode_raw_batch(array)
+        plan = Plan(len(events), in_snapshot=self.in_snapshot)
+        steps, by_type = plan.steps, self._by_type
+        for event in events:
+            if isinstance(event, RawChangeEvent):
+                txid = event.headers.txid
+                if txid is not None:
+                    plan.txids.add(txid)
+                table = by_type.get(event.type)
+                if table is None:
+                    self._on_unknown_type(event)
+                elif event.headers.operation == "delete":
+                    steps.append(Step(table, event.key, ABSENT, None, txid))
+                elif event.value is UNSET:
+                    self._on_missing_value(event, plan)
+                else:
+                    text = bytes(event.value)
+                    value = self._value(table.definition, event, text, plan)
+                    if value is not ABSENT:
+                        steps.append(Step(table, event.key, value, text, txid))
+            elif isinstance(event, ControlEvent):
+                self._plan_control(event, plan)
+            else:
+                self._on_malformed(event, plan)
+        return plan
+
+    def _value(
+        self,
+        definition: CollectionDefinition[Any],
+        event: RawChangeEvent,
+        text: bytes,
+        plan: Plan,
+    ) -> Any:
+        try:
+            return definition.decode(event.key, text)
+        except InvalidValue as error:
+            policy = self._policies.invalid_value
+            if policy == "error":
+                raise
+            if callable(policy):
+                plain = ChangeEvent(event.type, event.key, event.headers, plain_json(text))
+                return policy(plain, error)
+            plan.warn(f"{_named(event)} is ignored: {error}")
+            return ABSENT
+
+    def _on_unknown_type(self, event: ChangeEvent) -> None:
+        if self._policies.unknown_type == "error":
+            raise UnknownType(f"no collection has the type {event.type!r}")
+
+    def _on_missing_value(self, event: ChangeEvent, plan: Plan) -> None:
+        if self._policies.missing_value == "error":
+            raise MissingValue(event)
+        plan.warn(f"{_named(event)} is ignored: it has no value")
+
+    def _on_malformed(self, event: MalformedEvent, plan: Plan) -> None:
+        problem = f"{event.text.decode(errors='replace')}: {event.reason}"
+        if self._policies.malformed == "error":
+            raise InvalidEvent(problem)
+        plan.warn(f"a message is ignored: {problem}")
+
+    def _plan_control(self, event: ControlEvent, plan: Plan) -> None:
+        kind = event.headers.control
+        if kind == "reset":
+            self._plan_reset(plan)
+        elif kind == "snapshot-start":
+            if plan.in_snapshot:
+                plan.warn("snapshot-start inside a snapshot")
+            plan.in_snapshot = True
+        elif kind == "snapshot-end":
+            if not plan.in_snapshot:
+                plan.warn("snapshot-end without snapshot-start")
+            plan.in_snapshot = False
+
+    def _plan_reset(self, plan: Plan) -> None:
+        if self._policies.reset == "error":
+            raise StreamReset("the stream was reset")
+        if self._policies.reset == "clear":
+            plan.clears = True
+            plan.steps.clear()
+
+    def apply(self, plan: Plan) -> None:
+        """Change the tables, and tell their observers."""
+        if plan.clears:
+            self.clear()
+        for table, key, value, _, txid in plan.steps:
+            table.put(key, value, txid)
+        self.in_snapshot = plan.in_snapshot
+
+    def load(self, rows: Iterable[Row]) -> Plan:
+        """Fill the tables with what a store has kept; returns the warnings about it.
+
+        Raises `InvalidValue` where that is the policy.
+        """
+        plan = Plan()
+        for type_, key, text in rows:
+            table = self._by_type.get(type_)
+            if table is not None:
+                event = RawChangeEvent(type_, key, _LOADED, msgspec.Raw(text))
+                value = self._value(table.definition, event, text, plan)
+                if value is not ABSENT:
+                    table.put(key, value)
+        return plan
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        for table in self.tables.values():
+            table.clear()
+
+
+def _named(event: ChangeEvent) -> str:
+    return f"{event.headers.operation} of {event.type!r} {event.key!r}"
