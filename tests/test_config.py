@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from streamd.auth_config import JwtConfig, jwt_fault
 from streamd.config import (
     AuthConfig,
     ClusterConfig,
@@ -201,7 +205,7 @@ def test_the_unchanged_sample_changes_nothing() -> None:
 
 def test_the_sample_shows_every_key_with_its_default() -> None:
     uncommented = "\n".join(
-        line.removeprefix("# ") if line.startswith("# ") and " = " in line else line
+        line.removeprefix("# ") if re.match(r"# (\[|\w+ = )", line) else line
         for line in SAMPLE.read_text().splitlines()
     )
     shown = tomllib.loads(uncommented)
@@ -212,11 +216,19 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
         ("log", LogConfig),
         ("auth", AuthConfig),
     ):
-        defaults = msgspec.to_builtins(kind())
-        optional = {key for key, value in defaults.items() if value is None}
-        assert set(shown[section]) == set(defaults)
-        for key in set(defaults) - optional:
-            assert shown[section][key] == defaults[key], key
+        assert_shown(shown[section], kind())
+    # These have no default, and the sample is one that can be used.
+    assert_shown(shown["auth"]["jwt"], JwtConfig(), "issuer", "audience", "jwks", "scopes", "roles")
+    assert jwt_fault(msgspec.convert(shown["auth"]["jwt"], JwtConfig)) is None
+
+
+def assert_shown(shown: dict[str, Any], section: msgspec.Struct, *examples: str) -> None:
+    """All keys of a section are there, and have their defaults if they are not examples."""
+    defaults = msgspec.to_builtins(section)
+    assert set(shown) == set(defaults)
+    optional = {key for key, value in defaults.items() if value is None}
+    for key in set(defaults) - optional - set(examples):
+        assert shown[key] == defaults[key], key
 
 
 @pytest.mark.parametrize(
@@ -268,3 +280,102 @@ def test_a_client_port_open_to_others_is_declared_in_any_layer(tmp_path: Path, m
         load(None, open_port, {"auth": {"mode": mode}}),
     ):
         assert config.auth.mode == mode
+
+
+# -- JWTs --
+
+JWT = """
+[auth.jwt]
+issuer = "https://id.example"
+audience = "streamd"
+jwks = "/etc/streamd/jwks.json"
+"""
+
+
+def with_jwt(
+    tmp_path: Path, more: str = "", environment: Mapping[str, str] | None = None
+) -> Config:
+    return load(_file(tmp_path, JWT + more), environment or {}, {})
+
+
+def test_jwts_need_an_issuer_an_audience_and_keys(tmp_path: Path) -> None:
+    jwt = with_jwt(tmp_path).auth.jwt
+    assert jwt is not None
+    assert jwt.algorithms == ["EdDSA", "ES256", "RS256"]
+    for line in JWT.splitlines()[2:]:
+        key = line.split()[0]
+        with pytest.raises(ConfigError, match=f"auth.jwt.{key}: it is missing"):
+            load(_file(tmp_path, JWT.replace(line, "")), {}, {})
+
+
+@pytest.mark.parametrize("algorithm", ["none", "HS256", "HS512", "ES256K", "eddsa", ""])
+def test_no_algorithm_is_accepted_that_anyone_could_sign_with(
+    tmp_path: Path, algorithm: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"auth\.jwt\.algorithms"):
+        with_jwt(tmp_path, f'algorithms = ["RS256", "{algorithm}"]')
+    with pytest.raises(ConfigError, match="STREAMD_AUTH_JWT_ALGORITHMS"):
+        with_jwt(tmp_path, "", {"STREAMD_AUTH_JWT_ALGORITHMS": f"RS256,{algorithm}"})
+    with pytest.raises(ConfigError, match=r"auth\.jwt\.algorithms: it is missing"):
+        with_jwt(tmp_path, "algorithms = []")
+
+
+@pytest.mark.parametrize(
+    ("jwks", "is_taken"),
+    [
+        ("https://id.example/keys?v=1", True),
+        ("http://127.0.0.1:8080/keys", True),
+        ("http://localhost/keys", True),
+        ("http://[::1]:80/keys", True),
+        ("keys.json", True),
+        ("http://id.example/keys", False),
+        ("http://127.0.0.1.evil.example/keys", False),
+        ("http://localhost.evil.example/keys", False),
+        ("http://localhost:80@evil.example/keys", False),
+        ("https://user:secret@id.example/keys", False),
+        ("https://id.example/#keys", False),
+        ("file:///etc/passwd", False),
+        ("ftp://id.example/keys", False),
+        ("HTTP://id.example/keys", False),
+    ],
+)
+def test_keys_come_from_a_file_or_over_a_protected_way(
+    tmp_path: Path, jwks: str, is_taken: bool
+) -> None:
+    text = JWT.replace("/etc/streamd/jwks.json", jwks)
+    if is_taken:
+        assert load(_file(tmp_path, text), {}, {}).auth.jwt
+        return
+    with pytest.raises(ConfigError, match=r"auth\.jwt\.jwks") as refused:
+        load(_file(tmp_path, text), {}, {})
+    assert "secret" not in str(refused.value)
+
+
+def test_templates_are_checked_before_the_start(tmp_path: Path) -> None:
+    for more, key in (
+        ('scopes = ["read:users/{sub}*"]', "scopes"),
+        ('[auth.jwt.roles]\nops = ["operate:*"]\nwriters = ["write:a/*"]', "roles.writers"),
+    ):
+        with pytest.raises(ConfigError, match=rf"auth\.jwt\.{key}: "):
+            with_jwt(tmp_path, more)
+    auth = with_jwt(tmp_path, '[auth.jwt.roles]\nops = ["operate:*"]').auth
+    assert auth.jwt is not None
+    assert auth.jwt.roles == {"ops": ["operate:*"]}
+
+
+def test_the_environment_overrides_keys_of_a_table(tmp_path: Path) -> None:
+    environment = {
+        "STREAMD_AUTH_JWT_AUDIENCE": "other",
+        "STREAMD_AUTH_JWT_ALGORITHMS": "RS256,PS256",
+        "STREAMD_AUTH_MODE": "required",
+        "KEYS": "keys.json",
+    }
+    text = JWT.replace("/etc/streamd/jwks.json", "$KEYS")
+    auth = load(_file(tmp_path, text), environment, {}).auth
+    assert auth.mode == "required"
+    assert auth.jwt is not None
+    assert (auth.jwt.issuer, auth.jwt.audience) == ("https://id.example", "other")
+    assert auth.jwt.jwks == "keys.json"
+    assert auth.jwt.algorithms == ["RS256", "PS256"]
+    with pytest.raises(ConfigError, match="unknown variable STREAMD_AUTH_JWT_SECRET"):
+        with_jwt(tmp_path, "", {"STREAMD_AUTH_JWT_SECRET": "x"})

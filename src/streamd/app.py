@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import TYPE_CHECKING
 
 import trio
 from msgspec.structs import replace
@@ -70,6 +71,9 @@ from streamd.transport.credentials import MIN_SECRET_BYTES, Credentials
 from streamd.transport.interface import Network
 from streamd.transport.network import TcpNetwork, TlsContexts, ssl_contexts
 from streamd.workers.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from streamd.identity_provider import IdentityProvider
 
 _FATAL = (StorageError, RaftViolation)
 
@@ -118,6 +122,7 @@ class App:
         self.hub = hub or Hub(self._environment.clock_ms, config.server.max_live_readers)
         self.peer_tls = None if config.cluster.name is None else _peer_tls(config.cluster)
         self.cluster = self._cluster()
+        self.identity_provider = _identity_provider(config, self._environment.random)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -141,13 +146,18 @@ class App:
 
     @asynccontextmanager
     async def _watching_tokens(self) -> AsyncIterator[None]:
-        """Inside, live readers end with their tokens."""
-        if not self.authority.is_required:
-            yield
-            return
+        """Inside, live readers end with their tokens, and keys of JWTs are kept up to date."""
+        start_over = partial(self.hub.start_over, self.node.group.group_id)
+
+        def keys_changed() -> None:
+            self.authority.forget()
+            start_over()
+
         async with trio.open_nursery() as nursery:
-            start_over = partial(self.hub.start_over, self.node.group.group_id)
-            nursery.start_soon(self.authority.watch, start_over)
+            if self.authority.is_required:
+                nursery.start_soon(self.authority.watch, start_over)
+            if self.identity_provider is not None:
+                nursery.start_soon(self.identity_provider.follow, keys_changed)
             yield
             nursery.cancel_scope.cancel()
 
@@ -220,7 +230,10 @@ class App:
             now_ms=self.node.group.now_ms,
             is_ready=self.node.is_ready,
             roots=self._roots(),
+            jwts=self.identity_provider,
         )
+        if self.identity_provider is not None:
+            self.identity_provider.export(self.metrics)
         self.service = Service(self.node, self.hub, config.server, cursors, self.authority)
         ops = create_ops_app(self.metrics, self.node, environment.secrets)
         needs.check_declared(needs.handled_operations(ops.url_map.iter_rules()), needs.OPERATIONS)
@@ -301,6 +314,16 @@ def _check_nothing_is_cold(stores: Stores) -> None:
             f"{stores.data_dir.path} refers to a cold store (such as {pack.name}), and the "
             "configuration has none: name it in the section [cold]"
         )
+
+
+def _identity_provider(config: Config, random: Random) -> IdentityProvider | None:
+    """Raises `ConfigError`."""
+    if config.auth.jwt is None:
+        return None
+    # Imported here: cryptography and httpx would double the time of a start without them.
+    from streamd.identity_provider import IdentityProvider
+
+    return IdentityProvider(config.auth.jwt, random)
 
 
 def _peer_tls(cluster: ClusterConfig) -> TlsFiles[TlsContexts] | None:

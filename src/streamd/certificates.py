@@ -66,7 +66,7 @@ class TlsFiles(Generic[T]):
             self.look()
 
     def _stamps(self) -> list[Stamp | None]:
-        return [_stamp(file) for file in self._files]
+        return [stamp_of(file) for file in self._files]
 
 
 async def reload_on_hangup(reloads: Sequence[Callable[[], None]]) -> None:
@@ -77,7 +77,7 @@ async def reload_on_hangup(reloads: Sequence[Callable[[], None]]) -> None:
                 reload()
 
 
-def _stamp(file: str) -> Stamp | None:
+def stamp_of(file: str) -> Stamp | None:
     """Differs once the file was written or replaced, or a link on its path leads elsewhere."""
     try:
         found = os.stat(file)

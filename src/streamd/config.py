@@ -11,12 +11,13 @@ import tomllib
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin
 
 import msgspec
 from msgspec.structs import replace
 
 from streamd.auth.tokens import parse_token
+from streamd.auth_config import JwtConfig, jwt_fault
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.redaction import shown
 from streamd.transport.credentials import DEFAULT_TLS_NAME
@@ -189,11 +190,12 @@ class AuthConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     that nobody wrote down, is ``none`` for a node that listens on a loopback address, and no other.
 
     `root_token` is a token of this node that permits everything: for the first tokens, and when
-    all others are lost.
+    all others are lost. With `jwt` JWTs of an identity provider are taken, too.
     """
 
     mode: Literal["none", "required"] | None = None
     root_token: str | None = None
+    jwt: JwtConfig | None = None
 
 
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -270,18 +272,15 @@ def _merge(
     source: str,
 ) -> None:
     """Check one source by itself, and merge it over those before it."""
-    resolved = {
-        section: {
-            key: _resolve(value, f"{section}.{key}", environment) for key, value in keys.items()
-        }
-        if isinstance(keys, Mapping)
-        else keys
-        for section, keys in layer.items()
-    }
+    resolved = {key: _resolve(value, key, environment) for key, value in layer.items()}
     _convert(resolved, source)
-    for key, value in resolved.items():
-        if key in _SECTIONS:
-            merged[key].update(value)
+    _merge_tables(merged, resolved)
+
+
+def _merge_tables(merged: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    for key, value in layer.items():
+        if isinstance(value, Mapping):
+            _merge_tables(merged.setdefault(key, {}), value)
         else:
             merged[key] = value
 
@@ -321,19 +320,31 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, dict[str, Any
         section, _, key = name.removeprefix(PREFIX).lower().partition("_")
         if not name.startswith(PREFIX) or section not in _SECTIONS:
             continue
-        fields = {field.name: field.type for field in msgspec.structs.fields(_SECTIONS[section])}
+        keys = layer.setdefault(section, {})
+        fields = _fields(_SECTIONS[section])
+        if section == "auth" and key.startswith("jwt_"):
+            keys = keys.setdefault("jwt", {})
+            key, fields = key.removeprefix("jwt_"), _fields(JwtConfig)
         if key not in fields:
             raise ConfigError(f"the environment: unknown variable {name}")
         try:
-            value: Any = text.split(",") if fields[key] == list[str] else text
-            layer.setdefault(section, {})[key] = msgspec.convert(value, fields[key], strict=False)
+            value: Any = text.split(",") if get_origin(fields[key]) is list else text
+            keys[key] = msgspec.convert(value, fields[key], strict=False)
         except msgspec.ValidationError as error:
             raise ConfigError(f"the environment: {name}: {error}") from None
     return layer
 
 
+def _fields(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(struct)}
+
+
 def _resolve(value: Any, key: str, environment: Mapping[str, str]) -> Any:
     """Replace ``$NAME`` by the environment variable, which keeps secrets out of files."""
+    if isinstance(value, Mapping):
+        return {
+            name: _resolve(inner, f"{key}.{name}", environment) for name, inner in value.items()
+        }
     if not isinstance(value, str) or _REFERENCE.fullmatch(value) is None:
         return value
     try:
@@ -376,6 +387,8 @@ def _check(config: Config) -> None:
         raise ConfigError(
             "auth.root_token: not a token: make one with: streamd token bootstrap --offline"
         )
+    if config.auth.jwt is not None and (fault := jwt_fault(config.auth.jwt)) is not None:
+        raise ConfigError(f"auth.jwt.{fault}")
     _check_open("server.listen", server.listen, config.auth, "do everything")
     if config.admin.listen is not None:
         _check_open("admin.listen", config.admin.listen, config.auth, "operate the node")

@@ -75,6 +75,16 @@ class Authorized:
             self.until(lambda url=url: self.is_known(found, url))
         return found
 
+    @contextmanager
+    def following(self, path: str, token: str, url: str) -> Iterator[Iterator[str]]:
+        """The lines of a stream's events, as they come, until the server ends them."""
+        headers = {"Authorization": f"Bearer {token}"}
+        with self._client.stream(
+            "GET", f"{url}{path}?offset=-1&live=sse", headers=headers
+        ) as answer:
+            assert answer.status_code == 200, answer.read()
+            yield answer.iter_lines()
+
     def named(self, token: str) -> str:
         """The id of a token, which it shows."""
         return token.split("_")[1]

@@ -16,6 +16,7 @@ class Pki(NamedTuple):
     key: Path
     server: ssl.SSLContext
     client: ssl.SSLContext
+    authority: trustme.CA
 
 
 def make_pki(directory: Path) -> Pki:
@@ -31,4 +32,4 @@ def make_pki(directory: Path) -> Pki:
     server.set_alpn_protocols(["http/1.1"])
     client = ssl.create_default_context()
     authority.configure_trust(client)
-    return Pki(certificate, key, server, client)
+    return Pki(certificate, key, server, client, authority)

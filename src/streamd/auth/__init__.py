@@ -2,7 +2,9 @@
 
 A *token* (`tokens`) is a secret that a client sends with each request; the state keeps its hash
 only. A *scope* (`scopes`) is a permission, `verb:pattern`; what no scope permits is refused. An
-*identity* (`identity`) is what a valid token stands for: a name, compiled scopes, an end.
+*identity* (`identity`) is what a valid token stands for: a name, compiled scopes, an end. A *JWT*
+(`jwt`) is a token that an identity provider has signed with one of its keys (`jwks`); its claims
+fill *templates* of scopes (`templates`).
 
 What is kept of tokens, and for how long they are valid, is the state machine's (`streams.tokens`);
 which scope a request needs, and how it is refused, is decided in `http.authority`.

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from streamd.auth.scopes import Scopes, parse_scope
+
+
+class Undecided(Exception):
+    """Whether a credential is valid cannot be told yet; the message says why."""
 
 
 class Identity:
@@ -32,6 +38,14 @@ class Identity:
 
     def __repr__(self) -> str:
         return f"Identity({self.name!r})"
+
+
+class Verifier(Protocol):
+    """Verifies credentials that others have signed."""
+
+    def identify(self, token: bytes, now_ms: int) -> Identity | None:
+        """What a token stands for at `now_ms`, in ms since the epoch; None if it is not valid.
+        Raises `Undecided`."""
 
 
 ROOT_SCOPES = Scopes([parse_scope("admin:*")])

@@ -12,7 +12,7 @@ from typing import TypeVar
 import trio
 
 from streamd.auth import tokens
-from streamd.auth.identity import Identity
+from streamd.auth.identity import Identity, Undecided, Verifier
 from streamd.auth.scopes import ScopeError, Scopes, parse_scope
 from streamd.config import AuthConfig
 from streamd.group.proposals import Unavailable
@@ -39,8 +39,8 @@ class Authority:
     """Finds the identity that a request's credentials stand for, and judges whether it may do what
     is asked.
 
-    `roots` are identities of the node itself. `now_ms` is log time; `is_ready` says whether the
-    state is as new as it can be.
+    `roots` are identities of the node itself, and `jwts` verifies JWTs. `now_ms` is log time;
+    `is_ready` says whether the state is as new as it can be.
 
     `caching` says which caches may keep what was read (protocol section 8.1).
     """
@@ -53,6 +53,7 @@ class Authority:
         now_ms: Callable[[], int],
         is_ready: Callable[[], bool],
         roots: Sequence[Identity] = (),
+        jwts: Verifier | None = None,
     ) -> None:
         self.is_required = config.mode == "required"
         self.caching = b"private" if self.is_required else b"public"
@@ -60,6 +61,7 @@ class Authority:
         self._now_ms = now_ms
         self._is_ready = is_ready
         self._roots = roots
+        self._jwts = jwts
         self._version: object = None
         # Identities by their Authorization header, so that a header is parsed, hashed and compared
         # once; those admitted, also by method and path; and compiled scopes by their token's id.
@@ -70,7 +72,8 @@ class Authority:
     @property
     def knows_nobody(self) -> bool:
         """Whether requests need a token and, as far as this node knows, there is none."""
-        return self.is_required and not self._roots and not len(self._state.tokens)
+        nobody = not self._roots and self._jwts is None and not len(self._state.tokens)
+        return self.is_required and nobody
 
     def admit(self, request: Request, needs_of: Callable[[], Sequence[Need]]) -> Identity:
         """The sender of a request that needs all these scopes, which are asked for only if the
@@ -82,7 +85,7 @@ class Authority:
         headers = request.headers
         authorization = headers.get(_AUTHORIZATION)
         if self._version is not self._state.tokens.version:
-            self._forget()
+            self.forget()
         key = authorization, request.method, request.path
         identity = self._admitted.get(key)
         if identity is not None and _CLOSED not in headers and _FORKED not in headers:
@@ -97,8 +100,8 @@ class Authority:
             _keep(self._admitted, key, identity)
         return identity
 
-    def _forget(self) -> None:
-        """Judge everybody again: some token has changed."""
+    def forget(self) -> None:
+        """Judge everybody again: some token has changed, or a key of JWTs."""
         self._known.clear()
         self._admitted.clear()
         self._version = self._state.tokens.version
@@ -112,7 +115,7 @@ class Authority:
                 _CHALLENGE + b"\r\n",
             )
         if self._version is not self._state.tokens.version:
-            self._forget()
+            self.forget()
         identity = self._known.get(authorization)
         if identity is None:
             identity = self._look_up(authorization)
@@ -125,7 +128,7 @@ class Authority:
         raw = tokens.bearer(authorization)
         presented = None if raw is None else tokens.parse_token(raw)
         if presented is None:
-            raise _invalid()
+            return self._verify(raw)
         for root in self._roots:
             if tokens.is_same_digest(root.digest, presented.digest):
                 return root
@@ -140,6 +143,18 @@ class Authority:
             compiled = token.scopes, _compile(token.scopes)
             _keep(self._compiled, presented.token_id, compiled)
         return Identity(token.name, compiled[1], ends_ms=ends_ms)
+
+    def _verify(self, raw: bytes | None) -> Identity:
+        """The identity for which others vouch, in what is not a token of this server's form."""
+        if raw is None or self._jwts is None:
+            raise _invalid()
+        try:
+            found = self._jwts.identify(raw, self._now_ms())
+        except Undecided as error:
+            raise Unavailable(str(error)) from None
+        if found is None:
+            raise _invalid()
+        return found
 
     def ends_s(self, identity: Identity | None) -> float:
         """When a response to this identity must end at the latest, by Trio's clock."""
