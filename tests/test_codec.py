@@ -98,15 +98,15 @@ def test_bytes_that_are_not_a_batch_are_refused(payload: bytes) -> None:
 # Written by the first release that had the command; every later one must read it so.
 GOLDEN: list[tuple[Command, str]] = [
     (
-        CreateToken(7, "ci", b"\xd1\x6e", ["append:agents/run-*", "list:agents/"], 60_000),
+        CreateToken(7, "ci", b"\xd1\x6e", ["list:agents/"], None, b"\x9e\x51"),
         (
-            "93019196ac6372656174652d746f6b656e07a26369c402d16e92b3617070656e643a6167656e7473"
-            "2f72756e2d2aac6c6973743a6167656e74732fcdea6090"
+            "93019197ac6372656174652d746f6b656e07a26369c402d16e91ac6c6973743a6167656e74732fc0"
+            "c4029e5190"
         ),
     ),
     (
-        RotateToken(7, b"\xd1\x6e", 3_600_000),
-        "93019195ac726f746174652d746f6b656e07c402d16ece0036ee80c090",
+        RotateToken(7, b"\xd1\x6e", 3_600_000, None, b"\x9e\x51"),
+        "93019196ac726f746174652d746f6b656e07c402d16ece0036ee80c0c4029e5190",
     ),
     (RevokeToken(2**63 - 1), "93019192ac7265766f6b652d746f6b656ecf7fffffffffffffff90"),
     (
@@ -124,4 +124,25 @@ GOLDEN: list[tuple[Command, str]] = [
 def test_commands_have_the_bytes_that_they_had(command: Command, golden: str) -> None:
     payload = encode_batch(Batch(1, [command]))
     assert payload.hex() == golden
+    assert decode_batch(bytes.fromhex(golden)).commands == [command]
+
+
+# Commands that have more fields since.
+OLDER = [
+    (
+        CreateToken(7, "ci", b"\xd1\x6e", ["append:agents/run-*", "list:agents/"], 60_000),
+        (
+            "93019196ac6372656174652d746f6b656e07a26369c402d16e92b3617070656e643a6167656e7473"
+            "2f72756e2d2aac6c6973743a6167656e74732fcdea6090"
+        ),
+    ),
+    (
+        RotateToken(7, b"\xd1\x6e", 3_600_000),
+        "93019195ac726f746174652d746f6b656e07c402d16ece0036ee80c090",
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "golden"), OLDER)
+def test_commands_of_before_a_field_was_added_are_read(command: Command, golden: str) -> None:
     assert decode_batch(bytes.fromhex(golden)).commands == [command]

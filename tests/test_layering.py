@@ -45,10 +45,14 @@ ACTING = "state.db"
 # type of a generator that is passed in. Of PyJWT only what verifies signatures: the rest reads
 # the clock and fetches keys.
 PURE_MAY_IMPORT = {
-    "__future__", "base64", "binascii", "bisect", "collections", "crc32c", "dataclasses", "enum",
+    "__future__", "base64", "binascii", "bisect", "collections", "crc32c",
+    "cryptography.exceptions.InvalidSignature",
+    "cryptography.hazmat.primitives.asymmetric.ed25519.Ed25519PrivateKey",
+    "cryptography.hazmat.primitives.asymmetric.ed25519.Ed25519PublicKey", "dataclasses", "enum",
     "functools", "hashlib", "heapq", "hmac", "itertools", "json", "jsonschema_rs",
     "jwt.algorithms.get_default_algorithms", "jwt.exceptions.PyJWTError", "math", "msgspec",
-    "operator", "random.Random", "re", "string", "struct", "typing", "zlib",
+    "operator", "random.Random", "re", "string", "struct", "typing",
+    "urllib.parse.unquote_to_bytes", "zlib",
 }  # fmt: skip
 ACTING_CALLS = {"open", "print", "input", "Random", "SystemRandom"}
 

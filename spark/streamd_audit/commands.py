@@ -259,6 +259,7 @@ class CreateToken(msgspec.Struct, array_like=True, gc=False, tag="create-token")
     digest: bytes
     scopes: list[str]
     ttl_ms: Number | None = None
+    public_key: bytes = b""
 
 
 class RotateToken(msgspec.Struct, array_like=True, gc=False, tag="rotate-token"):
@@ -266,6 +267,7 @@ class RotateToken(msgspec.Struct, array_like=True, gc=False, tag="rotate-token")
     digest: bytes
     overlap_ms: Number = 0
     ttl_ms: Number | None = None
+    public_key: bytes = b""
 
 
 class RevokeToken(msgspec.Struct, array_like=True, gc=False, tag="revoke-token"):

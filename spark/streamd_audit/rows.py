@@ -185,6 +185,8 @@ class Token(msgspec.Struct, array_like=True, gc=False):
     expires_ms: int | None = None
     former_digest: bytes = b""
     former_until_ms: int = 0
+    public_key: bytes = b""
+    former_public_key: bytes = b""
 
 
 class _Shape:

@@ -33,6 +33,7 @@ _ELSEWHERE = {
     "read": "streamd.client.reading:read",
     "recover": "streamd.commands.recover:recover",
     "restore": "streamd.commands.backup:restore_command",
+    "sign": "streamd.commands.sign:sign",
     "snapshot": "streamd.client.snapshots:snapshot",
     "tail": "streamd.client.reading:tail",
     "token": "streamd.commands.token:token",

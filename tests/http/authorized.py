@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from streamd.auth.tokens import mint
+from streamd.http.needs import is_for_clients
 from streamd.http.routing import OpsRoute, resolve
 from tests.jepsen_like.cluster_processes import ClusterProcesses
 from tests.support.ports import unused_port
@@ -26,8 +27,8 @@ _POLL_S = 0.02
 
 
 class Authorized:
-    """Nodes that require tokens. Requests go to one node after the other, and those for operations
-    to `admin_url` if there is one."""
+    """Nodes that require tokens. Requests go to one node after the other, and those of operators to
+    `admin_url` if there is one."""
 
     def __init__(
         self,
@@ -60,9 +61,14 @@ class Authorized:
             sent["Authorization"] = f"Bearer {token}"
         url = url or next(self._next_url)
         if self._admin_url is not None:
-            route = resolve(path.partition("?")[0].encode())
-            url = self._admin_url if isinstance(route, OpsRoute) else url
+            raw = path.partition("?")[0].encode()
+            is_operators = isinstance(resolve(raw), OpsRoute) and not is_for_clients(raw)
+            url = self._admin_url if is_operators else url
         return self._client.request(method, url + path, headers=sent, **body)
+
+    def send(self, request: httpx.Request) -> httpx.Response:
+        """Send a request as it is."""
+        return self._client.send(request)
 
     def token(self, *scopes: str, **settings: Any) -> str:
         """A new token with these scopes, known to all nodes."""

@@ -100,6 +100,8 @@ CASES = [
     Case("GET", "/auth/tokens/nobody", ["admin:*"]),
     Case("DELETE", "/auth/tokens/nobody", ["admin:*"]),
     Case("POST", "/auth/tokens/nobody/rotate", ["admin:*"], {}, JSON),
+    # Any token may ask for a signature, and gets it for what it permits itself.
+    Case("POST", "/auth/sign", ["read:agents/walk"], {}, {"json": {"url": STREAM}}),
 ]
 PUBLIC = ["/healthz", "/readyz/local", "/readyz/cluster", "/openapi.json"]
 

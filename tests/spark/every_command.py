@@ -75,8 +75,8 @@ COMMANDS: list[Command] = [
     RenewIncarnations(2**40),
     Scrubbed(2, _SCRUB),
     OpenSession(2, 2**62, 17),
-    CreateToken(2**62, "ci", bytes(32), ["append:agents/run-*", "read:*"], 86_400_000),
-    RotateToken(2**62, bytes(32), 3_600_000, 86_400_000),
+    CreateToken(2**62, "ci", bytes(32), ["append:agents/run-*", "read:*"], 86_400_000, bytes(32)),
+    RotateToken(2**62, bytes(32), 3_600_000, 86_400_000, bytes(32)),
     RevokeToken(2**62),
     SetLimits("bucket", "*", Limits(1, 2, 3, 4, 5, 6, 7, 8)),
 ]

@@ -22,6 +22,7 @@ from streamd.streams.commands import (
 )
 from streamd.streams.tokens import Token
 from tests.streams.driver import Driver
+from tests.streams.memory_store import MemoryStore
 
 DAY_MS = 86_400_000
 DIGEST = sha256(b"one").digest()
@@ -84,6 +85,37 @@ def test_both_secrets_are_valid_for_a_while_after_a_rotation() -> None:
     assert token.ends_ms(OTHER) is None
     assert token.ends_ms(DIGEST) == driver.now_ms + 1000
     assert token.ends_ms(bytes(32)) == 0
+
+
+KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
+
+
+def test_a_rotation_keeps_the_public_key_of_the_former_secret_for_the_overlap() -> None:
+    driver = Driver()
+    driver.do(CreateToken(7, "ci", DIGEST, ["read:*"], DAY_MS, KEY))
+    expires_ms = driver.now_ms + DAY_MS
+    token = driver.state.tokens.get(7)
+    assert token is not None
+    assert (token.key_ends_ms(KEY), token.key_ends_ms(OTHER_KEY)) == (expires_ms, 0)
+    driver.do(RotateToken(7, OTHER, 1000, None, OTHER_KEY))
+    token = driver.state.tokens.get(7)
+    assert token is not None
+    assert token.key_ends_ms(OTHER_KEY) == expires_ms
+    assert token.key_ends_ms(KEY) == driver.now_ms + 1000
+    driver.do(RotateToken(7, bytes(32), DAY_MS))
+    token = driver.state.tokens.get(7)
+    assert token is not None
+    assert token.key_ends_ms(KEY) == 0
+
+
+def test_a_token_without_a_public_key_accepts_no_empty_one() -> None:
+    assert Token("ci", DIGEST, (), 0).key_ends_ms(b"") == 0
+    assert Token("ci", OTHER, (), 0, None, DIGEST, 1000).key_ends_ms(b"") == 0
+
+
+def test_a_row_that_was_stored_before_tokens_could_sign_opens() -> None:
+    rows = {keys.TOKEN + keys.number(7): msgspec.msgpack.encode(["ci", DIGEST, ["read:*"], 5])}
+    assert tokens.Tokens(MemoryStore(rows)).get(7) == Token("ci", DIGEST, ("read:*",), 5)
 
 
 def test_a_former_secret_does_not_outlive_its_token() -> None:
@@ -228,6 +260,9 @@ def test_a_state_that_was_stored_and_loaded_continues_alike(steps: list[Any]) ->
         (RotateToken(1, b"", 0), "digest"),
         (RotateToken(1, DIGEST, 2**62), "overlap_ms"),
         (RotateToken(1, DIGEST, 0, 2**62), "ttl_ms"),
+        (CreateToken(1, "ci", DIGEST, ["read:*"], None, b"short"), "public_key"),
+        (RotateToken(1, DIGEST, 0, None, bytes(33)), "public_key"),
+        (CreateToken(1, "ci", DIGEST, ["read:*"], None, bytes(32)), None),
         (RevokeToken(2**63), "token_id"),
         (CreateToken(1, "ci", DIGEST, ["read:*"], DAY_MS), None),
         (RotateToken(1, DIGEST, 0, None), None),

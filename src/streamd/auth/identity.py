@@ -40,6 +40,22 @@ class Identity:
         return f"Identity({self.name!r})"
 
 
+class SignedIdentity(Identity):
+    """The sender of a request with a signed URL: who signed it, within what the URL permits.
+
+    `public_key` is the one by which the signature was verified, of the token with `token_id`.
+    """
+
+    __slots__ = ("public_key", "token_id")
+
+    def __init__(
+        self, name: str, scopes: Scopes, *, ends_ms: int, token_id: int, public_key: bytes
+    ) -> None:
+        super().__init__(f"signed:{name}", scopes, ends_ms=ends_ms)
+        self.token_id = token_id
+        self.public_key = public_key
+
+
 class Verifier(Protocol):
     """Verifies credentials that others have signed."""
 

@@ -39,6 +39,12 @@ def _urls(context: click.Context, parameter: click.Parameter, value: str) -> lis
     return urls
 
 
+token_file_option = click.option(
+    "--token-file",
+    envvar="STREAMD_TOKEN_FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A file with the token to send. Or the token in STREAMD_TOKEN.",
+)
 _SERVER_OPTIONS = (
     click.option(
         "--url",
@@ -55,12 +61,7 @@ _SERVER_OPTIONS = (
         type=click.Path(exists=True, dir_okay=False),
         help="A CA (PEM) to trust for https, instead of the system's. Or STREAMD_CACERT.",
     ),
-    click.option(
-        "--token-file",
-        envvar="STREAMD_TOKEN_FILE",
-        type=click.Path(exists=True, dir_okay=False),
-        help="A file with the token to send. Or the token in STREAMD_TOKEN.",
-    ),
+    token_file_option,
     click.option(
         "--retry-for",
         "retry_for_s",
@@ -77,15 +78,20 @@ def _server_options(command: Command) -> Command:
     return command
 
 
-def _server(
-    urls: list[str], cacert: str | None, token_file: str | None, retry_for_s: float | None
-) -> Server:
+def given_token(token_file: str | None) -> str | None:
+    """The token in a file or the environment, if there is one. Raises `click.UsageError`."""
     token = os.environ.get("STREAMD_TOKEN")
     if token_file is not None:
         token = Path(token_file).read_text().strip()
     if token is not None and not _TOKEN.fullmatch(token):
         raise click.UsageError("the token has characters that no token has")
-    return Server(urls, cacert=cacert, token=token, retry_for_s=retry_for_s)
+    return token
+
+
+def _server(
+    urls: list[str], cacert: str | None, token_file: str | None, retry_for_s: float | None
+) -> Server:
+    return Server(urls, cacert=cacert, token=given_token(token_file), retry_for_s=retry_for_s)
 
 
 def talks_to_server(command: Command) -> Command:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from datetime import UTC, datetime
 from pathlib import Path
 from random import SystemRandom
@@ -19,31 +18,21 @@ from streamd.auth import tokens
 from streamd.client.options import json_option, server_group
 from streamd.client.transport import Answer, Server
 from streamd.commands.backup import failure_of
+from streamd.commands.durations import seconds
 from streamd.config import load
 from streamd.exits import exit_on
 from streamd.headers import CONTENT_TYPE
 from streamd.privacy import keep_private
 from streamd.storage.data_dir import write_root_token
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"([1-9][0-9]{0,9})([smhd])")
 _WIDTH = 120
-
-
-def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    match = _DURATION.fullmatch(value or "")
-    if value is None or match is None:
-        if value is not None:
-            raise click.BadParameter(f"'{value}' is not a time such as 90s, 15m, 12h or 30d")
-        return None
-    return int(match[1]) * _UNITS_S[match[2]]
 
 
 _expires_option = click.option(
     "--expires",
     "expires_in_s",
     metavar="TIME",
-    callback=_seconds,
+    callback=seconds,
     help="How long it is valid: 90s, 15m, 12h, 30d. [default: without an end]",
 )
 
@@ -123,7 +112,7 @@ def revoke(server: Server, name: str) -> None:
     metavar="TIME",
     default="1h",
     show_default=True,
-    callback=lambda *given: 0 if given[-1] == "0" else _seconds(*given),
+    callback=lambda *given: 0 if given[-1] == "0" else seconds(*given),
     help="How long the secret before it stays valid: 0, 90s, 15m, 12h, 30d.",
 )
 @_expires_option

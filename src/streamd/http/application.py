@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import trio
 
-from streamd.auth.identity import Identity
+from streamd.auth.identity import Identity, SignedIdentity
 from streamd.headers import CONTENT_ENCODING
 from streamd.http import batches, bootstrap, buckets, needs, reading, snapshots, writes
 from streamd.http.fields import refuse_coding
@@ -287,9 +287,12 @@ class StreamApplication:
         return self._redirect(request, route)
 
     def _redirect(self, request: Request, route: Route) -> Response | None:
-        """The redirect of a write to the leader, with ``server.non_leader = "redirect"``."""
+        """The redirect of a write to the leader, with ``server.non_leader = "redirect"``. None
+        leaves the write to this node, which forwards it."""
         if self._service.server.non_leader != "redirect" or isinstance(route, OpsRoute | BadPath):
             return None
+        if isinstance(request.identity, SignedIdentity):
+            return None  # The URL is not valid at the leader's address.
         address = self._service.node.leader_address()
         if address is None:
             return None

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import trio
 
-from streamd.auth import tokens
-from streamd.auth.identity import Identity, Undecided, Verifier
+from streamd.auth import signed_urls, tokens
+from streamd.auth.identity import Identity, SignedIdentity, Undecided, Verifier
 from streamd.auth.scopes import ScopeError, Scopes, parse_scope
 from streamd.config import AuthConfig
 from streamd.group.proposals import Unavailable
@@ -20,17 +20,29 @@ from streamd.headers import STREAM_CLOSED, STREAM_FORKED_FROM
 from streamd.http.fields import BadRequest
 from streamd.http.messages import Request
 from streamd.http.needs import Need
+from streamd.http.routing import OpsRoute, resolve
+from streamd.http.signatures import Signatures
 from streamd.streams.state import State
+from streamd.streams.tokens import Token
 
 # Of what is remembered of recent requests.
 MAX_KNOWN = 4096
 _WATCH_S = 1.0
 
 _CHALLENGE = b'WWW-Authenticate: Bearer realm="streamd"'
-_AUTHORIZATION = b"authorization"
+_INVALID = _CHALLENGE + b', error="invalid_token"\r\n'
+_INSUFFICIENT = _CHALLENGE + b', error="insufficient_scope"\r\n'
+_AUTHORIZATION, _HOST = b"authorization", b"host"
 # The only headers at which `needs` looks.
 _CLOSED, _FORKED = STREAM_CLOSED.key, STREAM_FORKED_FROM.key
 
+# Of the clocks of who signs and of the log.
+_CLOCK_SKEW_S = 3600
+_MAX_LIFE_MS = (signed_urls.MAX_LIFE_S + _CLOCK_SKEW_S) * 1000
+
+# What a request proves its sender with: an Authorization header, or the value of a signed URL and
+# the host that it was sent to.
+Credential = bytes | tuple[bytes, bytes] | None
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -66,8 +78,9 @@ class Authority:
         # Identities by their Authorization header, so that a header is parsed, hashed and compared
         # once; those admitted, also by method and path; and compiled scopes by their token's id.
         self._known: dict[bytes, Identity] = {}
-        self._admitted: dict[tuple[bytes | None, str, bytes], Identity] = {}
+        self._admitted: dict[tuple[Credential, str, bytes], Identity] = {}
         self._compiled: dict[int, tuple[tuple[str, ...], Scopes]] = {}
+        self._signatures = Signatures()
 
     @property
     def knows_nobody(self) -> bool:
@@ -83,16 +96,16 @@ class Authority:
         tell yet.
         """
         headers = request.headers
-        authorization = headers.get(_AUTHORIZATION)
+        credential = _credential(request)
         if self._version is not self._state.tokens.version:
             self.forget()
-        key = authorization, request.method, request.path
+        key = credential, request.method, request.path
         identity = self._admitted.get(key)
         if identity is not None and _CLOSED not in headers and _FORKED not in headers:
             if identity.ends_ms is None or identity.ends_ms > self._now_ms():
                 return identity
-            raise _invalid()
-        identity = self._identify(authorization)
+            raise _ended(identity)
+        identity = self._identify(credential, request)
         for need in needs_of():
             if not identity.scopes.permit(need.verb, need.target):
                 raise _insufficient(need)
@@ -106,20 +119,22 @@ class Authority:
         self._admitted.clear()
         self._version = self._state.tokens.version
 
-    def _identify(self, authorization: bytes | None) -> Identity:
-        if authorization is None:
+    def _identify(self, credential: Credential, request: Request) -> Identity:
+        if credential is None:
             raise BadRequest(
                 "AUTHENTICATION_REQUIRED",
                 "the request needs a token: Authorization: Bearer sd_…",
                 401,
                 _CHALLENGE + b"\r\n",
             )
+        if isinstance(credential, tuple):
+            return self._look_up_signed(*credential, request)
         if self._version is not self._state.tokens.version:
             self.forget()
-        identity = self._known.get(authorization)
+        identity = self._known.get(credential)
         if identity is None:
-            identity = self._look_up(authorization)
-            _keep(self._known, authorization, identity)
+            identity = self._look_up(credential)
+            _keep(self._known, credential, identity)
         if identity.has_ended(self._now_ms()):
             raise _invalid()
         return identity
@@ -135,14 +150,60 @@ class Authority:
         token = self._state.tokens.get(presented.token_id)
         ends_ms = 0 if token is None else token.ends_ms(presented.digest)
         if token is None or ends_ms == 0:
-            if not self._is_ready():
-                raise Unavailable("this node does not know all tokens yet")
-            raise _invalid()
-        compiled = self._compiled.get(presented.token_id)
-        if compiled is None or compiled[0] is not token.scopes:
-            compiled = token.scopes, _compile(token.scopes)
-            _keep(self._compiled, presented.token_id, compiled)
-        return Identity(token.name, compiled[1], ends_ms=ends_ms)
+            raise self._unknown(_invalid())
+        return Identity(token.name, self._scopes(presented.token_id, token), ends_ms=ends_ms)
+
+    def _look_up_signed(self, raw: bytes, host: bytes, request: Request) -> SignedIdentity:
+        """The sender of a request with a signed URL, for streams and buckets only. What costs
+        nothing is checked first, the signature last."""
+        value = signed_urls.parse(raw)
+        same_host = signed_urls.same_host(host)
+        path = signed_urls.decoded_path(request.path)
+        if value is None or same_host is None or path is None or not value.permits(request.method):
+            raise _invalid_url()
+        grant = value.grant(same_host, path)
+        ends_ms = value.expires_s * 1000
+        now_ms = self._now_ms()
+        if grant is None or not now_ms < ends_ms <= now_ms + _MAX_LIFE_MS:
+            raise _invalid_url()
+        if isinstance(resolve(request.path), OpsRoute):
+            raise _invalid_url()
+        token = self._state.tokens.get(value.token_id)
+        if token is None:
+            raise self._unknown(_invalid_url())
+        if not token.public_key:
+            raise self._unknown(_invalid_url("an earlier release made its token: rotate it"))
+        key = self._signatures.key_of(grant, value.signature, token, request.client)
+        if key is None or not _is_valid_key(token, key, now_ms):
+            raise self._unknown(_invalid_url())
+        if _FORKED in request.headers:
+            raise BadRequest(
+                "INSUFFICIENT_SCOPE",
+                "a signed URL makes no forks: it does not name their source",
+                403,
+                _INSUFFICIENT,
+            )
+        key_ends_ms = token.key_ends_ms(key)
+        return SignedIdentity(
+            token.name,
+            self._scopes(value.token_id, token),
+            ends_ms=ends_ms if key_ends_ms is None else min(ends_ms, key_ends_ms),
+            token_id=value.token_id,
+            public_key=key,
+        )
+
+    def _unknown(self, invalid: BadRequest) -> Exception:
+        """The refusal of a credential that this node does not know, unless another may."""
+        if self._is_ready():
+            return invalid
+        return Unavailable("this node does not know all tokens yet")
+
+    def _scopes(self, token_id: int, token: Token) -> Scopes:
+        known = self._compiled.get(token_id)
+        if known is None or known[0] is not token.scopes:
+            known = token.scopes, compiled(token.scopes)
+            _keep(self._compiled, token_id, known)
+        return known[1]
 
     def _verify(self, raw: bytes | None) -> Identity:
         """The identity for which others vouch, in what is not a token of this server's form."""
@@ -165,8 +226,16 @@ class Authority:
 
     def admit_again(self, request: Request) -> None:
         """Raises as `admit` if the credentials with which a request was admitted no longer hold."""
-        if request.identity is not None:
-            self._identify(request.headers.get(_AUTHORIZATION))
+        identity = request.identity
+        if isinstance(identity, SignedIdentity):
+            # Its signature is as good as ever.
+            token = self._state.tokens.get(identity.token_id)
+            now_ms = self._now_ms()
+            is_known = token is not None and _is_valid_key(token, identity.public_key, now_ms)
+            if not is_known or identity.has_ended(now_ms):
+                raise self._unknown(_invalid_url())
+        elif identity is not None:
+            self._identify(_credential(request), request)
 
     def is_valid(self, request: Request) -> bool:
         """Whether the credentials with which a request was admitted still hold."""
@@ -186,13 +255,32 @@ class Authority:
                 changed()
 
 
+def _credential(request: Request) -> Credential:
+    """What the sender of a request proves itself with. Raises `BadRequest` if it is two things
+    (RFC 6750 section 2)."""
+    authorization = request.headers.get(_AUTHORIZATION)
+    signed = signed_urls.value_in(request.query)
+    if signed is None:
+        return authorization
+    if authorization is not None:
+        raise BadRequest(
+            "AMBIGUOUS_CREDENTIALS", "the request has both Authorization and a signed URL"
+        )
+    return signed, request.headers.get(_HOST, b"")
+
+
+def _is_valid_key(token: Token, public_key: bytes, now_ms: int) -> bool:
+    ends_ms = token.key_ends_ms(public_key)
+    return ends_ms is None or ends_ms > now_ms
+
+
 def _keep(cache: dict[K, V], key: K, value: V) -> None:
     if len(cache) >= MAX_KNOWN:
         cache.clear()
     cache[key] = value
 
 
-def _compile(texts: Sequence[str]) -> Scopes:
+def compiled(texts: Sequence[str]) -> Scopes:
     """What a token permits. A scope that this release does not know permits nothing."""
     known = []
     for text in texts:
@@ -203,19 +291,24 @@ def _compile(texts: Sequence[str]) -> Scopes:
     return Scopes(known)
 
 
+def _ended(identity: Identity) -> BadRequest:
+    return _invalid_url() if isinstance(identity, SignedIdentity) else _invalid()
+
+
 def _invalid() -> BadRequest:
     return BadRequest(
         "INVALID_TOKEN",
         "the token is not valid: it is unknown, has expired, or was revoked",
         401,
-        _CHALLENGE + b', error="invalid_token"\r\n',
+        _INVALID,
     )
+
+
+def _invalid_url(why: str = "it was changed, is for another request, or has ended") -> BadRequest:
+    return BadRequest("INVALID_SIGNED_URL", f"the signed URL is not valid: {why}", 401, _INVALID)
 
 
 def _insufficient(need: Need) -> BadRequest:
     return BadRequest(
-        "INSUFFICIENT_SCOPE",
-        f"the token has no scope {need.verb} for this",
-        403,
-        _CHALLENGE + b', error="insufficient_scope"\r\n',
+        "INSUFFICIENT_SCOPE", f"the token has no scope {need.verb} for this", 403, _INSUFFICIENT
     )

@@ -8,7 +8,8 @@ from secrets import token_hex
 import trio
 from msgspec.structs import replace
 
-from streamd.http.fields import BadRequest
+from streamd.auth import signed_urls
+from streamd.http.fields import BadRequest, parse_query
 from streamd.http.messages import Buffer, Channel, ClientGone, LiveResponse, Request, Response
 from streamd.http.routing import BootstrapRoute
 from streamd.http.service import Service
@@ -30,7 +31,7 @@ async def bootstrap(
     service: Service, request: Request, route: BootstrapRoute
 ) -> Response | LiveResponse:
     """GET: sends the stream up to the tail that it had when the response began."""
-    if request.query:
+    if request.query and parse_query(request.query).keys() - {signed_urls.PARAMETER}:
         message = "bootstrap takes no query parameters; read live from Stream-Next-Offset"
         raise BadRequest("INVALID_REQUEST", message)
     stream = await service.find(route.stream)

@@ -76,7 +76,10 @@ def create(route: StreamRoute, headers: Headers) -> tuple[Need, ...]:
 
 # -- operations ------------------------------------------------------------------------------------
 
-_PUBLIC: tuple[Need, ...] = ()
+# Anyone may ask.
+_PUBLIC = None
+# Anyone may ask who has a valid credential.
+_KNOWN: tuple[Need, ...] = ()
 _ADMIN = (Need("admin", _SERVER),)
 
 
@@ -85,7 +88,7 @@ def _operate(path: str) -> tuple[Need, ...]:
 
 
 # By the rule and the method in the operations app; HEAD needs what GET needs.
-OPERATIONS: Mapping[tuple[str, str], tuple[Need, ...]] = {
+OPERATIONS: Mapping[tuple[str, str], tuple[Need, ...] | None] = {
     ("/healthz", "GET"): _PUBLIC,
     ("/readyz/local", "GET"): _PUBLIC,
     ("/readyz/cluster", "GET"): _PUBLIC,
@@ -115,9 +118,13 @@ OPERATIONS: Mapping[tuple[str, str], tuple[Need, ...]] = {
     ("/auth/tokens/<token>", "GET"): _ADMIN,
     ("/auth/tokens/<token>", "DELETE"): _ADMIN,
     ("/auth/tokens/<token>/rotate", "POST"): _ADMIN,
+    # The handler compares the token's scopes with what it is to sign.
+    ("/auth/sign", "POST"): _KNOWN,
 }
 # Served with the streams, too, when operations have a listener of their own: those for clients.
-_FOR_CLIENTS = frozenset((b"/healthz", b"/readyz/local", b"/readyz/cluster", b"/openapi.json"))
+_FOR_CLIENTS = frozenset(
+    (b"/healthz", b"/readyz/local", b"/readyz/cluster", b"/openapi.json", b"/auth/sign")
+)
 _PATHS = [
     (re.compile(re.sub("<[a-z]+>", "[^/]+", rule).encode()), method, needs)
     for (rule, method), needs in OPERATIONS.items()
@@ -134,9 +141,9 @@ def is_for_clients(path: bytes) -> bool:
     return path in _FOR_CLIENTS
 
 
-def operation(method: str, path: bytes) -> tuple[Need, ...]:
-    """What an operation needs. One that does not exist needs all, so that strangers do not learn
-    which ones do."""
+def operation(method: str, path: bytes) -> tuple[Need, ...] | None:
+    """What an operation needs, None if its sender need not be known. One that does not exist needs
+    all, so that strangers do not learn which ones do."""
     if method == "OPTIONS":
         return _PUBLIC
     method = "GET" if method == "HEAD" else method

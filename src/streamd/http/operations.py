@@ -61,7 +61,7 @@ class Operations:
         response = None if is_public else self._guard.refusal(request)
         wanted = needs.operation(request.method, request.path)
         is_closed = self._authority.is_required or request.path.startswith(_TOKENS)
-        if response is None and wanted and is_closed:
+        if response is None and wanted is not None and is_closed:
             try:
                 self._authority.admit(request, lambda: wanted)
             except REFUSALS as error:

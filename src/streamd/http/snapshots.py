@@ -7,6 +7,7 @@ from hashlib import blake2b
 import trio
 from msgspec.structs import replace
 
+from streamd.auth import signed_urls
 from streamd.headers import CONTENT_TYPE
 from streamd.http import fields
 from streamd.http.fields import BadRequest
@@ -212,6 +213,10 @@ async def latest(service: Service, request: Request, route: LatestSnapshotRoute)
     if stream.snapshot is None:
         return _NO_SNAPSHOT
     location = b"%b/snapshot/%b" % (route.stream.path, stream.earliest.token())
+    signed = signed_urls.value_in(request.query)
+    if signed is not None:
+        # Signed for a prefix, it holds there, too.
+        location += b"?%b=%b" % (signed_urls.PARAMETER, signed)
     return Response(307, b"Location: %b\r\n" % location + snapshot_head(stream))
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
+from streamd.auth.signed_urls import MAX_LIFE_S
 from streamd.auth.tokens import shown_id
 from streamd.streams.checks import MAX_TTL_S
 from streamd.streams.tokens import Token
 
 _Seconds = Annotated[int, msgspec.Meta(ge=1, le=MAX_TTL_S)]
 _DEFAULT_OVERLAP_S = 3600
+_DEFAULT_LIFE_S = 3600
 
 
 class NewToken(msgspec.Struct, forbid_unknown_fields=True):
@@ -28,6 +30,27 @@ class Rotation(msgspec.Struct, forbid_unknown_fields=True):
 
     overlap_s: Annotated[int, msgspec.Meta(ge=0, le=MAX_TTL_S)] = _DEFAULT_OVERLAP_S
     expires_in_s: _Seconds | None = None
+
+
+class UrlToSign(msgspec.Struct, forbid_unknown_fields=True):
+    """What a signed URL is to permit. `url` is whole, or a path on the host that is asked; with
+    `prefix` all paths below it are permitted, too. GET permits HEAD."""
+
+    url: str
+    methods: list[Literal["GET", "HEAD", "POST", "PUT", "DELETE"]] = msgspec.field(
+        default_factory=lambda: ["GET"]
+    )
+    prefix: bool = False
+    expires_in_s: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIFE_S)] = _DEFAULT_LIFE_S
+
+
+class SignedUrl(msgspec.Struct):
+    """The answer with a signed URL. `signed` is the parameter's value, for other URLs with the same
+    prefix."""
+
+    url: str
+    signed: str
+    expires_at_ms: int
 
 
 class TokenBody(msgspec.Struct):

@@ -13,10 +13,11 @@ import msgspec
 from quart import Response, request
 from quart_trio import QuartTrio
 
-from streamd.auth import tokens
+from streamd.auth import signed_urls, tokens
 from streamd.auth.scopes import parse_scopes
 from streamd.group.proposals import Unavailable
 from streamd.http.answers import Answer, answering, error_answer
+from streamd.http.signing import Signing
 from streamd.http.token_bodies import (
     NewToken,
     NewTokenBody,
@@ -64,8 +65,14 @@ class TokenRoutes:
         parse_scopes(asked.scopes)
         token_id = self._random.getrandbits(63)
         secret = tokens.mint(token_id, self._random.randbytes(tokens.SECRET_BYTES))
-        digest = tokens.digest_of(secret.encode())
-        command = CreateToken(token_id, asked.name, digest, asked.scopes, _ms(asked.expires_in_s))
+        command = CreateToken(
+            token_id,
+            asked.name,
+            tokens.digest_of(secret.encode()),
+            asked.scopes,
+            _ms(asked.expires_in_s),
+            await self._public_key_of(secret),
+        )
         if not self._node.may_have_tokens():
             raise Unavailable(
                 "a member of the cluster has not said that it understands tokens: all must run "
@@ -92,6 +99,7 @@ class TokenRoutes:
             tokens.digest_of(secret.encode()),
             asked.overlap_s * 1000,
             _ms(asked.expires_in_s),
+            await self._public_key_of(secret),
         )
         if await self._propose(command) is not Result.DONE:
             return _not_found()
@@ -102,6 +110,10 @@ class TokenRoutes:
         if token_id is None or await self._propose(RevokeToken(token_id)) is not Result.DELETED:
             return _not_found()
         return Response(b""), 204
+
+    async def _public_key_of(self, secret: str) -> bytes:
+        """In a thread: the first one imports a library, which takes some 50 ms."""
+        return await self._node.run_blocking(signed_urls.public_key_of, secret.encode())
 
     async def _find(self, token: str) -> int | None:
         """The id of a token by its id or name, as of now."""
@@ -137,6 +149,7 @@ def add(app: QuartTrio, node: Node, random: Random) -> None:
         ("/auth/tokens/<token>", "GET", routes.show),
         ("/auth/tokens/<token>", "DELETE", routes.revoke),
         ("/auth/tokens/<token>/rotate", "POST", routes.rotate),
+        ("/auth/sign", "POST", Signing(node).sign),
     ):
         app.add_url_rule(
             path, endpoint=handler.__name__, view_func=answering(handler), methods=[method]

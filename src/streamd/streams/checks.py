@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from streamd.auth.scopes import are_scopes
+from streamd.auth.signed_urls import PUBLIC_KEY_BYTES
 from streamd.auth.tokens import MAX_TOKEN_ID, is_token_name
 from streamd.streams import keys
 from streamd.streams.commands import (
@@ -246,6 +247,7 @@ def _judged_token(command: CreateToken | RotateToken) -> _Judged:
     yield "token_id", 0 <= command.token_id <= MAX_TOKEN_ID
     yield "digest", len(command.digest) == DIGEST_BYTES
     yield "ttl_ms", command.ttl_ms is None or 0 < command.ttl_ms <= MAX_TTL_S * 1000
+    yield "public_key", len(command.public_key) in (0, PUBLIC_KEY_BYTES)
     if isinstance(command, RotateToken):
         yield "overlap_ms", 0 <= command.overlap_ms <= MAX_TTL_S * 1000
         return

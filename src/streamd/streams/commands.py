@@ -257,7 +257,8 @@ class OpenSession(msgspec.Struct, frozen=True, array_like=True, tag="open-sessio
 class CreateToken(msgspec.Struct, frozen=True, array_like=True, tag="create-token"):
     """A token for clients of the HTTP interface, from now on and for `ttl_ms`, or without an end.
 
-    `digest` is that of the secret (`auth.tokens`), `scopes` are texts (`auth.scopes`).
+    `digest` is that of the secret (`auth.tokens`), `scopes` are texts (`auth.scopes`). With
+    `public_key` signed URLs of the token are verified (`auth.signed_urls`); empty if it signs none.
     """
 
     token_id: Number
@@ -265,6 +266,7 @@ class CreateToken(msgspec.Struct, frozen=True, array_like=True, tag="create-toke
     digest: bytes
     scopes: list[str]
     ttl_ms: Number | None = None
+    public_key: bytes = b""
 
 
 class RotateToken(msgspec.Struct, frozen=True, array_like=True, tag="rotate-token"):
@@ -275,6 +277,7 @@ class RotateToken(msgspec.Struct, frozen=True, array_like=True, tag="rotate-toke
     digest: bytes
     overlap_ms: Number = 0
     ttl_ms: Number | None = None
+    public_key: bytes = b""
 
 
 class RevokeToken(msgspec.Struct, frozen=True, array_like=True, tag="revoke-token"):

@@ -28,8 +28,9 @@ class Token(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What is known of a token. Times are log time, in milliseconds since the epoch.
 
     It is valid until `expires_ms`, or without an end. After a rotation the secret before it, of
-    digest `former_digest`, is valid until `former_until_ms`. Scopes are in a tuple because the
-    garbage collector would walk a million texts in lists.
+    digest `former_digest`, is valid until `former_until_ms`. A secret's public key is empty if it
+    was made before tokens could sign URLs. Scopes are in a tuple because the garbage collector
+    would walk a million texts in lists.
     """
 
     name: str
@@ -39,6 +40,8 @@ class Token(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expires_ms: int | None = None
     former_digest: bytes = b""
     former_until_ms: int = 0
+    public_key: bytes = b""
+    former_public_key: bytes = b""
 
     def has_expired(self, now_ms: int) -> bool:
         return self.expires_ms is not None and self.expires_ms <= now_ms
@@ -47,8 +50,15 @@ class Token(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """When the secret of that digest ends, None for never; 0 for a secret of another token."""
         if is_same_digest(digest, self.digest):
             return self.expires_ms
-        if not is_same_digest(digest, self.former_digest):
-            return 0
+        return self._former_ends_ms() if is_same_digest(digest, self.former_digest) else 0
+
+    def key_ends_ms(self, public_key: bytes) -> int | None:
+        """When the secret with that public key ends, as `ends_ms`."""
+        if public_key and public_key == self.public_key:
+            return self.expires_ms
+        return self._former_ends_ms() if public_key and public_key == self.former_public_key else 0
+
+    def _former_ends_ms(self) -> int:
         if self.expires_ms is None:
             return self.former_until_ms
         return min(self.expires_ms, self.former_until_ms)
@@ -135,8 +145,14 @@ def _create(tokens: Tokens, command: CreateToken, now_ms: int) -> Result:
         return Result.TOKEN_EXISTS
     if len(tokens) >= MAX_TOKENS:
         return Result.TOO_MANY_TOKENS
-    expires_ms = _end(now_ms, command.ttl_ms)
-    token = Token(command.name, command.digest, tuple(command.scopes), now_ms, expires_ms)
+    token = Token(
+        command.name,
+        command.digest,
+        tuple(command.scopes),
+        now_ms,
+        _end(now_ms, command.ttl_ms),
+        public_key=command.public_key,
+    )
     tokens.put(command.token_id, token)
     return Result.CREATED
 
@@ -161,6 +177,8 @@ def _rotate(tokens: Tokens, command: RotateToken, now_ms: int) -> Result:
         expires_ms=expires_ms,
         former_digest=token.digest,
         former_until_ms=_end(now_ms, command.overlap_ms),
+        public_key=command.public_key,
+        former_public_key=token.public_key,
     )
     tokens.put(command.token_id, rotated)
     return Result.DONE

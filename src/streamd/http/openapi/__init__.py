@@ -17,6 +17,7 @@ from functools import cache
 import msgspec
 
 from streamd import __version__
+from streamd.auth.signed_urls import PARAMETER
 from streamd.http.openapi import (
     bucket_routes,
     limit_routes,
@@ -71,14 +72,22 @@ def build() -> Json:
         "info": {"title": "streamd", "version": __version__, "description": _ABOUT},
         "servers": [{"url": "/"}],
         # With `auth.mode = "none"` only the paths below `/auth` need a token.
-        "security": [{}, {"token": []}],
+        "security": [{}, {"token": []}, {"signedUrl": []}],
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": {path.template: path.item() for path in _PATHS},
         "components": {
             "parameters": parameters(),
             "headers": headers(),
             "schemas": schemas(),
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "signedUrl": {
+                    "type": "apiKey",
+                    "in": "query",
+                    "name": PARAMETER.decode(),
+                    "description": "Made by `streamd sign` or `/auth/sign`.",
+                },
+            },
             "responses": {
                 f"Error{status}": response(status, None, codes) for status, codes in SHARED.items()
             },

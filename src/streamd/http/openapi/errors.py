@@ -30,9 +30,13 @@ EVERYWHERE: dict[str, Error] = {
     "400 INVALID_PATH": Error("The path could mean two things, or nothing."),
     "400 BAD_CHUNK": Error("The chunked body is malformed."),
     "400 BAD_TRAILER": Error("A trailer is malformed or not allowed."),
+    "400 AMBIGUOUS_CREDENTIALS": Error("Authorization is given, and the URL is signed."),
     "401 AUTHENTICATION_REQUIRED": Error("The request needs a token.", _CHALLENGE),
     "401 INVALID_TOKEN": Error("The token is unknown, has expired, or was revoked.", _CHALLENGE),
     "403 ORIGIN_NOT_ALLOWED": Error("Pages of this origin may not do this."),
+    "401 INVALID_SIGNED_URL": Error(
+        "The signed URL was changed, is for another request, or has ended.", _CHALLENGE
+    ),
     "403 INSUFFICIENT_SCOPE": Error("The token's scopes do not permit this.", _CHALLENGE),
     "421 HOST_NOT_ALLOWED": Error("Host is not a name of this node; see `server.allowed_hosts`."),
     "408 HEADER_TIMEOUT": Error("The head arrived too slowly."),
@@ -43,6 +47,7 @@ EVERYWHERE: dict[str, Error] = {
         "A body may have no Content-Encoding but `identity`.", ("Accept-Encoding",)
     ),
     "417 EXPECTATION_FAILED": Error("Expect is not `100-continue`."),
+    "429 TOO_MANY_REQUESTS": Error("Too many wrong signatures from this address.", _RETRY),
     "431 TOO_MANY_HEADERS": Error("More headers than `server.max_headers`."),
     "431 HEADERS_TOO_LARGE": Error("The head exceeds `server.max_header_bytes`."),
     "431 TRAILERS_TOO_LARGE": Error("The trailers exceed 4 KiB."),
@@ -132,6 +137,7 @@ ERRORS: dict[str, Error] = {
     "415 UNSUPPORTED_MEDIA_TYPE": Error("Content-Type is not application/json."),
     "404 TOKEN_NOT_FOUND": Error("No token has this id or name."),
     "409 TOKEN_EXISTS": Error("A token has this name."),
+    "409 CANNOT_SIGN": Error("It is a root token, or not one of streamd's own, or too old."),
     "409 TOO_MANY_TOKENS": Error("There are 10,000 tokens."),
     "404 LIMITS_NOT_FOUND": Error("No limits are set for this name."),
     "409 TOO_MANY_LIMITS": Error("10,000 buckets and identities have limits."),

@@ -11,7 +11,15 @@ from streamd.http.limit_routes import AllLimitsBody, LimitsBody
 from streamd.http.messages import ErrorBody
 from streamd.http.openapi.elements import Json
 from streamd.http.openapi.errors import SHARED
-from streamd.http.token_bodies import NewToken, NewTokenBody, Rotation, TokenBody, TokensBody
+from streamd.http.token_bodies import (
+    NewToken,
+    NewTokenBody,
+    Rotation,
+    SignedUrl,
+    TokenBody,
+    TokensBody,
+    UrlToSign,
+)
 
 _STRUCTS = (
     ErrorBody,
@@ -29,6 +37,8 @@ _STRUCTS = (
     TokensBody,
     LimitsBody,
     AllLimitsBody,
+    UrlToSign,
+    SignedUrl,
 )
 
 _COUNT: Json = {"type": "integer", "minimum": 0}

@@ -77,7 +77,7 @@ _BOOTSTRAP = Operation(
         )
     },
     ("400 INVALID_REQUEST", "503 TOO_MANY_DOWNLOADS", *FOUND, *COLD, *SERVER),
-    description="It takes no query parameters.",
+    description="It takes no query parameters but that of a signed URL.",
 )
 
 _STREAM = "/{bucket}/{stream}"

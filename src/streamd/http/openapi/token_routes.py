@@ -1,4 +1,4 @@
-"""Routes for the administration of tokens. Each needs ``admin:*``, also where nothing else needs a
+"""Routes for tokens. Each but ``/auth/sign`` needs ``admin:*``, also where nothing else needs a
 token."""
 
 from __future__ import annotations
@@ -83,5 +83,24 @@ PATHS = (
             )
         },
         ("token",),
+    ),
+    _path(
+        "/auth/sign",
+        {
+            "POST": Operation(
+                "signUrl",
+                "Sign a URL with the token that the request is sent with",
+                {
+                    200: Reply(
+                        "Who has the URL may use it as the token may.",
+                        ("Cache-Control",),
+                        json_content(ref("schemas", "SignedUrl")),
+                    )
+                },
+                ("400 INVALID_REQUEST", "409 CANNOT_SIGN", "503 UNAVAILABLE"),
+                body=_body("UrlToSign", required=True),
+                description="Any token may ask, for what its scopes permit.",
+            )
+        },
     ),
 )
