@@ -379,3 +379,17 @@ def test_the_environment_overrides_keys_of_a_table(tmp_path: Path) -> None:
     assert auth.jwt.algorithms == ["RS256", "PS256"]
     with pytest.raises(ConfigError, match="unknown variable STREAMD_AUTH_JWT_SECRET"):
         with_jwt(tmp_path, "", {"STREAMD_AUTH_JWT_SECRET": "x"})
+
+
+@pytest.mark.parametrize("name", ["", "ops", "ops/", "ops/au*", "/ops/audit", "ops//audit"])
+def test_an_audit_trail_goes_to_one_stream(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"log\.audit: .* is not a stream"):
+        load(None, {"STREAMD_LOG_AUDIT": f"stream:{name}"}, {})
+
+
+def test_an_audit_trail_is_a_file_or_a_stream() -> None:
+    file, stream = LogConfig(audit="audit.jsonl"), LogConfig(audit="stream:ops/run/audit")
+    assert file.audit_stream is None
+    assert stream.audit_stream == b"ops\0run/audit"
+    with pytest.raises(ConfigError, match=r"log\.audit is empty"):
+        load(None, {"STREAMD_LOG_AUDIT": ""}, {})

@@ -24,7 +24,7 @@ LAYERS = (
     {"storage", "objectstore", "transport"},
     {AIDS},
     {"group"},
-    {"cluster", "tiering"},
+    {"audit", "cluster", "tiering"},
     {"backup"},
     {"node"},
     {"http"},

@@ -31,6 +31,11 @@ from typing import TYPE_CHECKING
 import trio
 from msgspec.structs import replace
 
+from streamd import __version__
+from streamd.audit.file_sink import FileSink
+from streamd.audit.sinks import Sink
+from streamd.audit.stream_sink import StreamSink
+from streamd.audit.trail import AuditTrail
 from streamd.auth import identity, tokens
 from streamd.auth.identity import Identity
 from streamd.blocking import (
@@ -137,12 +142,30 @@ class App:
         try:
             async with self._transport(), self._environment.open_log_thread() as in_log_thread:
                 self._build(given or opened, in_log_thread)
-                async with self.node.running(), self._watching_tokens():
+                async with self._recording(), self._watching_tokens():
                     yield
         finally:
             if opened is not None:
                 with trio.CancelScope(shield=True):
                     await self._environment.run_blocking(opened.close)
+
+    @asynccontextmanager
+    async def _recording(self) -> AsyncIterator[None]:
+        """Run the node. Inside, the audit trail is written if there is one, from the node's start
+        to its end. Raises `ConfigError` if it cannot be."""
+        if self.trail is None:
+            async with self.node.running():
+                yield
+            return
+        async with self.trail.opened(), self.node.running(), self.trail.running():
+            self.trail.tell(
+                "started",
+                version=__version__,
+                listen=self.config.server.listen,
+                auth=self.config.auth.mode or "none",
+                root_tokens=[root.name for root in self.roots],
+            )
+            yield
 
     @asynccontextmanager
     async def _watching_tokens(self) -> AsyncIterator[None]:
@@ -224,17 +247,21 @@ class App:
         status.export(self.node, self.metrics)
         cold_status.export(self.node, self.metrics)
         cursors = Cursors(environment.clock_ms, environment.random)
+        self.roots = self._roots()
+        self.trail = self._trail()
         self.authority = Authority(
             self.node.group.state,
             config.auth,
             now_ms=self.node.group.now_ms,
             is_ready=self.node.is_ready,
-            roots=self._roots(),
+            roots=self.roots,
             jwts=self.identity_provider,
         )
         if self.identity_provider is not None:
             self.identity_provider.export(self.metrics)
-        self.service = Service(self.node, self.hub, config.server, cursors, self.authority)
+        self.service = Service(
+            self.node, self.hub, config.server, cursors, self.authority, self.trail
+        )
         ops = create_ops_app(self.metrics, self.node, environment.secrets)
         needs.check_declared(needs.handled_operations(ops.url_map.iter_rules()), needs.OPERATIONS)
 
@@ -244,6 +271,21 @@ class App:
         self._operate = operate
         serves = needs.is_operation if config.admin.listen is None else needs.is_for_clients
         self.application = StreamApplication(self.service, operate, serves)
+
+    def _trail(self) -> AuditTrail | None:
+        """The audit trail, if one is configured; nothing is opened yet."""
+        config, environment = self.config, self._environment
+        if config.log.audit is None:
+            return None
+        key = config.log.audit_stream
+        sink: Sink
+        if key is None:
+            sink = FileSink(Path(config.log.audit), environment.run_blocking)
+        else:
+            sink = StreamSink(self.node.group, key)
+        return AuditTrail(
+            sink, self.metrics, node_id=config.server.node_id, clock_ms=environment.clock_ms
+        )
 
     def _roots(self) -> list[Identity]:
         """Identities of this node's own root tokens, if it has any."""

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, get_origin
 import msgspec
 from msgspec.structs import replace
 
+from streamd.auth.scopes import ScopeError, parse_scope
 from streamd.auth.tokens import parse_token
 from streamd.auth_config import JwtConfig, jwt_fault
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
@@ -26,6 +27,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveNumber = Annotated[float, msgspec.Meta(gt=0)]
 
 PREFIX = "STREAMD_"
+_AUDIT_STREAM = "stream:"
 _REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
 _URL = re.compile(r"https?://[^/?#@]+/?")
 # A bucket name that every S3 accepts, and a prefix for our objects' names.
@@ -199,10 +201,26 @@ class AuthConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The `[log]` section: events on standard error."""
+    """The `[log]` section: events on standard error, and an `audit` trail of administration and
+    refusals in a file, or in the stream that ``stream:BUCKET/NAME`` names."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["console", "json"] = "console"
+    audit: str | None = None
+
+    @property
+    def audit_stream(self) -> bytes | None:
+        """The key of the stream for the audit trail, if it goes to one. Raises `ConfigError`."""
+        if self.audit is None or not self.audit.startswith(_AUDIT_STREAM):
+            return None
+        name = self.audit.removeprefix(_AUDIT_STREAM)
+        try:
+            scope = parse_scope(f"read:{name}")
+        except ScopeError:
+            scope = None
+        if scope is None or scope.is_prefix or scope.pattern.endswith(b"\0"):
+            raise ConfigError(f"log.audit: {name!r} is not a stream: BUCKET/NAME")
+        return scope.pattern
 
 
 class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -392,6 +410,9 @@ def _check(config: Config) -> None:
     _check_open("server.listen", server.listen, config.auth, "do everything")
     if config.admin.listen is not None:
         _check_open("admin.listen", config.admin.listen, config.auth, "operate the node")
+    if config.log.audit == "":
+        raise ConfigError("log.audit is empty: name a file, or stream:BUCKET/NAME")
+    _ = config.log.audit_stream
     _check_cluster(config.cluster)
     _check_cold(config.cold, config.cluster)
     if config.cold.backend != "none" and server.max_body_bytes > MAX_COLD_BODY_BYTES:

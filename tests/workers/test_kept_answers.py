@@ -146,8 +146,9 @@ async def test_an_answer_that_waits_for_room_is_not_kept_as_newer_than_it_is() -
     view = VersionsView(versions.fileno)
     async with trio.open_nursery() as nursery:
         desk = Desk(
-            link, application, {}, Metrics(), Outgoing(1 << 30), versions, (), nursery, lambda: None
-        )
+            link, application, {}, Metrics(), Outgoing(1 << 30), versions, (), nursery,
+            lambda: None, lambda *_: None,
+        )  # fmt: skip
         link.send(Piece([0], b"x" * 16_000_000))
         nursery.start_soon(desk.serve)
         await receive(worker, a_read(1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from streamd.auth.scopes import Scopes, parse_scope
+from streamd.auth.tokens import shown_id
 
 
 class Undecided(Exception):
@@ -14,21 +15,24 @@ class Undecided(Exception):
 class Identity:
     """The sender of a request.
 
-    `name` is the one in logs. `digest` is that of a credential of the node itself, which is in no
-    table. `ends_ms` is when the credential ends, in ms since the epoch by log time, None for never.
+    `name` is the one in logs; `credential` is the kind of what was sent and its id, if it has one.
+    `digest` is that of a credential of the node itself, which is in no table. `ends_ms` is when the
+    credential ends, in ms since the epoch by log time, None for never.
     """
 
-    __slots__ = ("digest", "ends_ms", "name", "scopes")
+    __slots__ = ("credential", "digest", "ends_ms", "name", "scopes")
 
     def __init__(
         self,
         name: str,
         scopes: Scopes,
         *,
+        credential: str = "",
         digest: bytes = b"",
         ends_ms: int | None = None,
     ) -> None:
         self.name = name
+        self.credential = credential
         self.scopes = scopes
         self.digest = digest
         self.ends_ms = ends_ms
@@ -51,9 +55,20 @@ class SignedIdentity(Identity):
     def __init__(
         self, name: str, scopes: Scopes, *, ends_ms: int, token_id: int, public_key: bytes
     ) -> None:
-        super().__init__(f"signed:{name}", scopes, ends_ms=ends_ms)
+        credential = signed_credential(token_id)
+        super().__init__(f"signed:{name}", scopes, credential=credential, ends_ms=ends_ms)
         self.token_id = token_id
         self.public_key = public_key
+
+
+def token_credential(token_id: int) -> str:
+    """A token of the server's own as an identity's `credential`."""
+    return f"token {shown_id(token_id)}"
+
+
+def signed_credential(token_id: int) -> str:
+    """A signed URL as an identity's `credential`."""
+    return f"signed URL of token {shown_id(token_id)}"
 
 
 class Verifier(Protocol):
@@ -69,4 +84,4 @@ ROOT_SCOPES = Scopes([parse_scope("admin:*")])
 
 def root(name: str, digest: bytes) -> Identity:
     """The identity of a node's own root token."""
-    return Identity(name, ROOT_SCOPES, digest=digest)
+    return Identity(name, ROOT_SCOPES, credential="root token", digest=digest)

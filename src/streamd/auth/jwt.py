@@ -79,7 +79,9 @@ def verify(token: bytes, keys: KeySet, policy: Policy, now_ms: int) -> Identity:
         raise Refused("no key for this algorithm has made the signature")
     claims = _object(_decoded(parts[2]))
     ends_ms = _check_claims(claims, policy, now_ms)
-    return Identity(_name(claims), Scopes(_scopes(claims, policy)), ends_ms=ends_ms)
+    name = _name(claims)
+    scopes = Scopes(_scopes(claims, policy))
+    return Identity(name, scopes, credential="JWT", ends_ms=ends_ms)
 
 
 def _key_of(header: Mapping[str, Any], policy: Policy) -> tuple[str | None, str]:

@@ -86,13 +86,15 @@ async def _serve_clients(
             ready()
             door = app.front_door()
             nursery.start_soon(_drain_on_signal, app.hub, door.drain)
-            _follow(nursery, [tls, *other_tls])
+            _follow(nursery, app, [tls, *other_tls])
             await door.serve(listeners, tls)
         else:
             supervisor = app.supervisor(listeners)
+            if app.trail is not None:
+                supervisor.tls_loaded = app.trail.tls_loaded
             nursery.start_soon(_drain_on_signal, app.hub, supervisor.drain)
             # The workers follow their files themselves.
-            _follow(nursery, other_tls, supervisor.reload_tls if tls else None)
+            _follow(nursery, app, other_tls, supervisor.reload_tls if tls else None)
             await supervisor.run(ready)
         nursery.cancel_scope.cancel()
 
@@ -139,14 +141,19 @@ def _warn_of_open_ports(config: Config) -> None:
 
 def _follow(
     nursery: trio.Nursery,
+    app: App,
     contexts: Sequence[TlsFiles[Any] | None],
     reload_elsewhere: Callable[[], None] | None = None,
 ) -> None:
-    """Let TLS follow its files in `nursery`, and load them at SIGHUP. If there are none, SIGHUP
-    ends the process, as the system has it."""
+    """Let TLS follow its files in `nursery`, and load them at SIGHUP; open the audit trail's file
+    again then. If there is nothing of this, SIGHUP ends the process, as the system has it."""
     reloads = [] if reload_elsewhere is None else [reload_elsewhere]
+    if app.trail is not None:
+        reloads.append(app.trail.reopen)
     for one in contexts:
         if one is not None:
+            if app.trail is not None:
+                one.told = app.trail.tls_loaded
             nursery.start_soon(one.follow)
             reloads.append(one.reload)
     if reloads:

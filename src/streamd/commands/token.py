@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from streamd.audit.offline import record
 from streamd.auth import tokens
 from streamd.client.options import json_option, server_group
 from streamd.client.transport import Answer, Server
@@ -143,6 +145,8 @@ def bootstrap(file: Path | None, offline: bool, **flags: object) -> None:
         config = load(file, os.environ, {"server": given})
         random = SystemRandom()
         secret = tokens.mint(random.getrandbits(63), random.randbytes(tokens.SECRET_BYTES))
+        directory = Path(config.server.data_dir).absolute()
+        record(config, "root-token-made", user=getpass.getuser(), data_dir=str(directory))
         write_root_token(Path(config.server.data_dir), tokens.digest_of(secret.encode()))
     print(secret)
 

@@ -3,12 +3,16 @@ else."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from streamd.config import ServerConfig
 from streamd.http import needs
 from streamd.http.application import check_coding
+from streamd.http.auditor import Auditor
 from streamd.http.messages import Begun, Later, LiveResponse, Parked, Request, Response
+from streamd.http.needs import Need
 from streamd.http.operations import Operations, Ops
 from streamd.http.prompt_answers import REFUSALS, PromptAnswers
 from streamd.http.service import Service
@@ -22,9 +26,10 @@ class AdminApplication:
     def __init__(self, service: Service, ops: Ops, server: ServerConfig) -> None:
         node = service.node
         self._compressor = service.compressor
-        self._answers = PromptAnswers(node.metrics, node.group.submit)
+        self._auditor = Auditor(service.trail, service.authority, _described)
+        self._answers = PromptAnswers(node.metrics, node.group.submit, self._auditor.answered)
         self._operations = Operations(
-            ops, service.authority, self._answers, server, needs.is_operation
+            ops, service.authority, self._answers, self._auditor, server, needs.is_operation
         )
 
     def takes_pieces(self, path: bytes) -> bool:
@@ -32,7 +37,10 @@ class AdminApplication:
 
     def refusal(self, request: Request) -> Response | None:
         """As `Application.refusal`."""
-        return self._operations.refusal(request)
+        response = self._operations.refusal(request)
+        if response is not None:
+            self._auditor.answered(request, response)
+        return response
 
     def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
         """As `Application.begin`: operations wait."""
@@ -58,3 +66,8 @@ class AdminApplication:
     async def go_on(self, parked: Parked) -> Response | LiveResponse | Parked | None:
         """As `Application.go_on`, which nothing here calls."""
         raise AssertionError("operations do not park")
+
+
+def _described(request: Request) -> tuple[str, Sequence[Need]]:
+    """As the auditor wants it."""
+    return "ops", needs.operation(request.method, request.path) or ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,7 +11,8 @@ import trio
 from streamd.auth.identity import Identity, SignedIdentity
 from streamd.headers import CONTENT_ENCODING
 from streamd.http import batches, bootstrap, buckets, needs, reading, snapshots, writes
-from streamd.http.fields import refuse_coding
+from streamd.http.auditor import Auditor
+from streamd.http.fields import BadRequest, refuse_coding
 from streamd.http.messages import (
     Begun,
     Later,
@@ -21,9 +22,10 @@ from streamd.http.messages import (
     Response,
     error_response,
 )
-from streamd.http.needs import NeedsOf
+from streamd.http.needs import Need, NeedsOf
 from streamd.http.operations import Operations, Ops, listed, preflight
 from streamd.http.prompt_answers import REFUSALS, PromptAnswers
+from streamd.http.reading import LongPoll
 from streamd.http.routing import (
     RESERVED_STREAM,
     BadPath,
@@ -166,15 +168,25 @@ class StreamApplication:
         self._service = service
         self._authority = service.authority
         self._stream_guard = service.stream_guard
-        self._answers = PromptAnswers(service.node.metrics, service.node.group.submit)
-        self._operations = Operations(ops, service.authority, self._answers, service.server, serves)
+        self._auditor = Auditor(service.trail, service.authority, _described)
+        self._answers = PromptAnswers(
+            service.node.metrics, service.node.group.submit, self._auditor.answered
+        )
+        self._operations = Operations(
+            ops, service.authority, self._answers, self._auditor, service.server, serves
+        )
 
     def takes_pieces(self, path: bytes) -> bool:
         return takes_pieces(path)
 
     def refusal(self, request: Request) -> Response | None:
         """As `Application.refusal`."""
-        route = resolve(request.path)
+        response = self._head_refused(request, resolve(request.path))
+        if response is not None:
+            self._auditor.answered(request, response)
+        return response
+
+    def _head_refused(self, request: Request, route: Route) -> Response | None:
         if isinstance(route, OpsRoute):
             return self._operations.refusal(request)
         try:
@@ -226,21 +238,23 @@ class StreamApplication:
     def resume(self, parked: Parked) -> Response | Parked | None:
         """As `Application.resume`."""
         try:
-            return self._counted(parked.resume())
+            return self._counted(parked, parked.resume())
         except REFUSALS as error:
-            return self._counted(self._answers.refusal(error))
+            return self._counted(parked, self._answers.refusal(error))
 
     async def go_on(self, parked: Parked) -> Response | LiveResponse | Parked | None:
         """As `Application.go_on`."""
         try:
-            return self._counted(await parked.go_on())
+            return self._counted(parked, await parked.go_on())
         except REFUSALS as error:
-            return self._counted(self._answers.refusal(error))
+            return self._counted(parked, self._answers.refusal(error))
 
-    def _counted(self, found: T) -> T:
+    def _counted(self, parked: Parked, found: T) -> T:
         """What a live read came to; count it if it is answered now."""
         if isinstance(found, Response):
             self._service.node.metrics.request(_STREAMS.label, "GET", found.status)
+            if isinstance(parked, LongPoll):
+                self._auditor.answered(parked.request, found)
         return found
 
     async def handle(self, request: Request) -> Response | LiveResponse | Parked:
@@ -268,6 +282,9 @@ class StreamApplication:
             response = bad or await self._operations.answer(request)
         elif (handler := resource.handlers.get(request.method)) is None:
             response = _other(request.method, route, resource)
+        elif isinstance(route, BucketRoute) and self._auditor.records(request):
+            handling = partial(handler, self._service, request, route)
+            response = await self._auditor.carry_out(request, partial(self._told, handling))
         else:
             response = await handler(self._service, request, route)
             if request.identity is not None and request.method in _READS:
@@ -276,6 +293,15 @@ class StreamApplication:
         # The stream handlers decide themselves what to compress.
         if resource is not _STREAMS and isinstance(response, Response):
             await self._service.compressor.compress_any(request, response)
+        return response
+
+    async def _told(self, handling: Callable[[], Awaitable[Any]]) -> Response:
+        """The answer of a handler that makes whole ones, also where it raises one of `REFUSALS`."""
+        try:
+            response = await handling()
+        except REFUSALS as error:
+            return self._answers.refusal(error)
+        assert isinstance(response, Response), "administration is not live"
         return response
 
     def _refused(self, request: Request, route: Route) -> Response | None:
@@ -322,6 +348,21 @@ def _other(method: str, route: Route, resource: Resource) -> Response:
     return error_response(
         405, "METHOD_NOT_ALLOWED", f"{method} is not allowed here", b"Allow: %b\r\n" % allowed
     )
+
+
+def _described(request: Request) -> tuple[str, Sequence[Need]]:
+    """What kind of route a request has, and what it needs, as far as that can be told."""
+    route = resolve(request.path)
+    resource = RESOURCES.get(type(route))
+    if resource is None:
+        is_bad = isinstance(route, BadPath)
+        wanted = () if is_bad else needs.operation(request.method, request.path)
+        return _label(route), wanted or ()
+    needs_of = resource.needs.get(request.method)
+    try:
+        return resource.label, () if needs_of is None else needs_of(route, request.headers)
+    except BadRequest:
+        return resource.label, ()
 
 
 def _label(route: Route) -> str:

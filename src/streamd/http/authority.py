@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import trio
 
+from streamd.auth import identity as identities
 from streamd.auth import signed_urls, tokens
 from streamd.auth.identity import Identity, SignedIdentity, Undecided, Verifier
 from streamd.auth.scopes import ScopeError, Scopes, parse_scope
@@ -151,7 +152,12 @@ class Authority:
         ends_ms = 0 if token is None else token.ends_ms(presented.digest)
         if token is None or ends_ms == 0:
             raise self._unknown(_invalid())
-        return Identity(token.name, self._scopes(presented.token_id, token), ends_ms=ends_ms)
+        return Identity(
+            token.name,
+            self._scopes(presented.token_id, token),
+            credential=identities.token_credential(presented.token_id),
+            ends_ms=ends_ms,
+        )
 
     def _look_up_signed(self, raw: bytes, host: bytes, request: Request) -> SignedIdentity:
         """The sender of a request with a signed URL, for streams and buckets only. What costs
@@ -204,6 +210,20 @@ class Authority:
             known = token.scopes, compiled(token.scopes)
             _keep(self._compiled, token_id, known)
         return known[1]
+
+    def seen(self, request: Request) -> tuple[str | None, str | None]:
+        """The name of a request's sender and the credential, for records, admitted or not. Without
+        a valid credential there is no name, and the id of a token is what the sender claims."""
+        authorization = request.headers.get(_AUTHORIZATION, b"")
+        identity = request.identity or self._known.get(authorization)
+        if identity is not None and not identity.has_ended(self._now_ms()):
+            return identity.name, identity.credential
+        raw = tokens.bearer(authorization)
+        presented = None if raw is None else tokens.parse_token(raw)
+        if presented is not None:
+            return None, identities.token_credential(presented.token_id)
+        value = signed_urls.parse(signed_urls.value_in(request.query) or b"")
+        return None, None if value is None else identities.signed_credential(value.token_id)
 
     def _verify(self, raw: bytes | None) -> Identity:
         """The identity for which others vouch, in what is not a token of this server's form."""

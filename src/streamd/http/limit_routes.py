@@ -10,6 +10,7 @@ from msgspec.structs import astuple
 from quart import Response, request
 from quart_trio import QuartTrio
 
+from streamd.audit.notes import note
 from streamd.group.proposals import Unavailable
 from streamd.http.answers import Answer, answering, error_answer
 from streamd.node.node import Node
@@ -72,6 +73,7 @@ class LimitRoutes:
     async def set(self, kind: Kind, name: str) -> Answer:
         """Set all limits of a bucket or an identity."""
         body = msgspec.json.decode(await request.get_data(), type=LimitsBody)
+        note(limits=msgspec.to_builtins(body))
         command = SetLimits(kind, unquote(name), Limits(*astuple(body)))
         wrong = fault(command)
         if wrong is not None:

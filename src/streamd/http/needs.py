@@ -27,8 +27,8 @@ class Need(NamedTuple):
 # Takes a route and the request's headers. May raise `BadRequest`.
 NeedsOf = Callable[[Any, Headers], tuple[Need, ...]]
 
-# No pattern but ``*`` matches it: bucket names are not empty.
-_SERVER = b"\0"
+# The whole server as a target. No pattern but ``*`` matches it: bucket names are not empty.
+SERVER = b"\0"
 
 
 def _one(verb: Verb, target: Callable[[Any], bytes]) -> NeedsOf:
@@ -80,7 +80,7 @@ def create(route: StreamRoute, headers: Headers) -> tuple[Need, ...]:
 _PUBLIC = None
 # Anyone may ask who has a valid credential.
 _KNOWN: tuple[Need, ...] = ()
-_ADMIN = (Need("admin", _SERVER),)
+_ADMIN = (Need("admin", SERVER),)
 
 
 def _operate(path: str) -> tuple[Need, ...]:

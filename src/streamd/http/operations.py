@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 from streamd.config import ServerConfig
 from streamd.headers import ACCEPT_ENCODING, HEADERS
 from streamd.http import needs
 from streamd.http.admin_guard import PUBLIC_PATHS, AdminGuard
+from streamd.http.auditor import Auditor
 from streamd.http.authority import Authority
 from streamd.http.messages import Request, Response
 from streamd.http.prompt_answers import REFUSALS, PromptAnswers
@@ -46,12 +48,14 @@ class Operations:
         ops: Ops,
         authority: Authority,
         answers: PromptAnswers,
+        auditor: Auditor,
         server: ServerConfig,
         serves: Callable[[bytes], bool],
     ) -> None:
         self._ops = ops
         self._authority = authority
         self._answers = answers
+        self._auditor = auditor
         self._guard = AdminGuard(server)
         self._serves = serves
 
@@ -77,7 +81,11 @@ class Operations:
         if response := self.refusal(request):
             return response
         is_public = self._is_public(request.path)
-        response = await self._ask(request, preflight if is_public else _methods)
+        asking = partial(self._ask, request, preflight if is_public else _methods)
+        if self._auditor.records(request):
+            response = await self._auditor.carry_out(request, asking)
+        else:
+            response = await asking()
         response.private = not is_public
         return response
 

@@ -11,6 +11,7 @@ from quart import Response, jsonify, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
+from streamd.audit.notes import note
 from streamd.cluster.administration import (
     Add,
     AdminCommand,
@@ -168,6 +169,7 @@ async def _administer(node: Node, operation: str, kind: type[AdminCommand]) -> A
     command = msgspec.convert({**body, "type": operation}, kind)
     if isinstance(command, Add):
         split_address("address", command.address)
+    note(**msgspec.structs.asdict(command))
     try:
         return jsonify(await node.administration.perform(command)), 200
     except AdminRefused as error:

@@ -40,9 +40,16 @@ class PromptAnswers:
     """Begins requests that need no waiting, and counts all answers in `metrics`. It proposes by
     `submit`, to the group or to the process that has it."""
 
-    def __init__(self, metrics: Metrics, submit: Submit) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        submit: Submit,
+        answered: Callable[[Request, Response | LiveResponse], None] = lambda *_: None,
+    ) -> None:
+        """`answered` is told of all answers that are counted."""
         self._metrics = metrics
         self._submit = submit
+        self._answered = answered
 
     def begin(
         self,
@@ -92,6 +99,7 @@ class PromptAnswers:
         if request.method == "POST" and label in _APPENDS and response.status < 300:
             metrics.append_latency.observe(trio.current_time() - started)
         metrics.request(label, request.method, response.status)
+        self._answered(request, response)
 
     def refusal(self, error: Exception) -> Response:
         """The answer for one of `REFUSALS`."""

@@ -183,7 +183,7 @@ def _wait_at_tail(
         return Response(204, _tail_head(stream.tail, b"") + _CLOSED)
     if service.hub.full:
         return TOO_MANY_READERS
-    return _LongPoll(service, request, route, stream, query)
+    return LongPoll(service, request, route, stream, query)
 
 
 def _start(query: ReadQuery, stream: Stream) -> Position:
@@ -316,11 +316,11 @@ def _tail_head(at: Position, cursor: bytes) -> bytes:
     return b"Stream-Next-Offset: %b\r\n%b" % (at.token(), cursor) + _UP_TO_DATE + _NO_STORE
 
 
-class _LongPoll(Reader):
+class LongPoll(Reader):
     """A long-poll at the tail (section 5.7): waits for records, the close, the deletion or the
     timeout."""
 
-    __slots__ = ("_query", "_request", "_route", "_service")
+    __slots__ = ("_query", "_route", "_service", "request")
 
     def __init__(
         self,
@@ -332,7 +332,7 @@ class _LongPoll(Reader):
     ) -> None:
         super().__init__((service.node.group.group_id, stream.stream_id), stream.tail)
         self._service = service
-        self._request = request
+        self.request = request
         self._route = route
         self._query = query
         wait_ms = service.server.long_poll_timeout_ms
@@ -349,13 +349,13 @@ class _LongPoll(Reader):
         if current is None:
             return None
         return self._without_records(current) or _read_now(
-            self._service, self._request, cast("Stream", current), self.at, self._query
+            self._service, self.request, cast("Stream", current), self.at, self._query
         )
 
     async def go_on(self) -> Response:
         current = await self._service.find(self._route, local=self._query.local)
         return self._without_records(current) or await _catch_up(
-            self._service, self._request, cast("Stream", current), self.at, self._query
+            self._service, self.request, cast("Stream", current), self.at, self._query
         )
 
     def abandon(self) -> None:
@@ -365,7 +365,7 @@ class _LongPoll(Reader):
     def _without_records(self, current: Stream | Response) -> Response | None:
         """The answer if there are no records to be read. Raises `BadRequest` if the reader's token
         has ended."""
-        self._service.authority.admit_again(self._request)
+        self._service.authority.admit_again(self.request)
         if isinstance(current, Response):
             return current
         if current.stream_id != self.stream[1]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import trio
 
+from streamd.audit.trail import AuditTrail
 from streamd.config import ServerConfig
 from streamd.http.authority import Authority
 from streamd.http.compression import Compressor
@@ -33,8 +34,9 @@ class Service:
     `answers` are those of recent small reads, `uploads` and `downloads` limit the snapshots and
     bootstraps on their way in and out, `outgoing` the bytes that live readers hold, `splitting` the
     large JSON bodies that are split into messages at the same time: one, because splitting takes
-    many times the body's size. `vary` is the header that tells caches on what an answer depends,
-    without and with compression (protocol section 8.1).
+    many times the body's size. `trail` is None unless an audit trail is configured. `vary` is the
+    header that tells caches on what an answer depends, without and with compression (protocol
+    section 8.1).
     """
 
     __slots__ = (
@@ -49,6 +51,7 @@ class Service:
         "server",
         "splitting",
         "stream_guard",
+        "trail",
         "uploads",
         "vary",
     )
@@ -60,12 +63,14 @@ class Service:
         server: ServerConfig,
         cursors: Cursors,
         authority: Authority,
+        trail: AuditTrail | None = None,
     ) -> None:
         self.node = node
         self.hub = hub
         self.server = server
         self.cursors = cursors
         self.authority = authority
+        self.trail = trail
         self.stream_guard = StreamGuard(server, requires_tokens=authority.is_required)
         depends = [b"Authorization"] if authority.is_required else []
         if self.stream_guard.checks_origin:

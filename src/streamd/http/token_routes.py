@@ -13,6 +13,7 @@ import msgspec
 from quart import Response, request
 from quart_trio import QuartTrio
 
+from streamd.audit.notes import note
 from streamd.auth import signed_urls, tokens
 from streamd.auth.scopes import parse_scopes
 from streamd.group.proposals import Unavailable
@@ -65,6 +66,12 @@ class TokenRoutes:
         parse_scopes(asked.scopes)
         token_id = self._random.getrandbits(63)
         secret = tokens.mint(token_id, self._random.randbytes(tokens.SECRET_BYTES))
+        note(
+            token=tokens.shown_id(token_id),
+            name=asked.name,
+            scopes=asked.scopes,
+            expires_in_s=asked.expires_in_s,
+        )
         command = CreateToken(
             token_id,
             asked.name,
@@ -93,6 +100,7 @@ class TokenRoutes:
         token_id = await self._find(token)
         if token_id is None:
             return _not_found()
+        note(overlap_s=asked.overlap_s, expires_in_s=asked.expires_in_s)
         secret = tokens.mint(token_id, self._random.randbytes(tokens.SECRET_BYTES))
         command = RotateToken(
             token_id,
@@ -121,8 +129,12 @@ class TokenRoutes:
         known = self._node.group.state.tokens
         token_id = tokens.parse_id(token)
         if token_id is None:
-            return known.id_of(token)
-        return None if known.get(token_id) is None else token_id
+            token_id = known.id_of(token)
+        found = None if token_id is None else known.get(token_id)
+        if token_id is None or found is None:
+            return None
+        note(token=tokens.shown_id(token_id), name=found.name)
+        return token_id
 
     async def _propose(self, command: TokenCommand) -> Result:
         """The result, once this node knows it."""

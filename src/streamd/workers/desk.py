@@ -51,6 +51,7 @@ from streamd.workers.messages import (
     Piece,
     Ready,
     Sent,
+    TlsLoaded,
 )
 from streamd.workers.versions import Stamp, Versions
 
@@ -79,8 +80,10 @@ class Desk:
         fatal: tuple[type[BaseException], ...],
         nursery: trio.Nursery,
         ready: Callable[[], None],
+        tls_loaded: Callable[[Sequence[str], str | None], None],
     ) -> None:
-        """Without `versions` the worker keeps no answers. `ready` is called when it listens."""
+        """Without `versions` the worker keeps no answers. `ready` is called when it listens, and
+        `tls_loaded` as `TlsFiles.told`."""
         self.link = link
         self.outgoing = outgoing
         self.is_ready = False
@@ -94,6 +97,7 @@ class Desk:
         self._passed_on: tuple[type[BaseException], ...] = (ClientGone, *fatal)
         self._nursery = nursery
         self._ready = ready
+        self._tls_loaded = tls_loaded
         self._outcomes: list[tuple[int, Outcome]] = []
         self._failures: list[tuple[int, str, bool]] = []
         self._event: Piece | None = None
@@ -119,6 +123,8 @@ class Desk:
             case Ready():
                 self.is_ready = True
                 self._ready()
+            case TlsLoaded():
+                self._tls_loaded(message.files, message.error)
             case _:
                 # A response may have ended while this was on its way.
                 if (exchange := self._exchanges.get(message.number)) is not None:

@@ -159,10 +159,17 @@ class Counted(Struct, array_like=True, tag=38, gc=False):
     connections: int
 
 
+class TlsLoaded(Struct, array_like=True, tag=40):
+    """The worker has loaded its TLS files again, or an error prevented it."""
+
+    files: list[str]
+    error: str | None
+
+
 ToWorker = (
     Start | Drain | ReloadTls | Outcomes | Failures | Answer | Began | Piece | Ended | MoreBody
 )
-FromWorker = Ready | Commands | Forward | BodyPiece | Sent | Gone | AnswerNow | Counted
+FromWorker = Ready | Commands | Forward | BodyPiece | Sent | Gone | AnswerNow | Counted | TlsLoaded
 Message = ToWorker | FromWorker
 
 _ENCODER = msgpack.Encoder()

@@ -11,7 +11,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 import trio
@@ -48,7 +48,7 @@ class Supervisor:
 
     `application` answers what they forward, and `groups`, by id, take their commands. With
     `keeps_answers` they answer reads again while nothing changes: only of a node that needs no
-    other's word for a read.
+    other's word for a read. `tls_loaded` is told by each worker, as `TlsFiles.told`.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Supervisor:
         self._desks: dict[int, Desk] = {}
         self._draining = False
         self._ready: Callable[[], None] | None = None
+        self.tls_loaded: Callable[[Sequence[str], str | None], None] = lambda *_: None
         self._drained = trio.Event()
         self._restarts = dict.fromkeys(map(str, range(1, config.server.workers + 1)), 0)
         metrics.gauge("http_connections", "Open connections.", self._connections)
@@ -159,7 +160,7 @@ class Supervisor:
         versions = self._versions if self._keeps_answers else None
         desk = self._desks[number] = Desk(
             link, self._application, self._groups, self._metrics, self._outgoing, versions,
-            self._fatal, handlers, self._one_is_ready,
+            self._fatal, handlers, self._one_is_ready, self.tls_loaded,
         )  # fmt: skip
         try:
             async with trio.open_nursery() as nursery:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from streamd.http.openapi.elements import Operation, Path, Reply, json_content, ref
+from streamd.http.openapi.errors import ACTS
 from streamd.http.openapi.stream_routes import ELSEWHERE, IN_BUCKET, SERVER
 
 _ERRORS = ("400 INVALID_REQUEST", "404 BUCKET_NOT_FOUND", *SERVER)
@@ -19,13 +20,13 @@ _CREATE = Operation(
     "createBucket",
     "Create a bucket",
     {201: Reply("The bucket was created.", ("Location",)), 307: ELSEWHERE},
-    ("409 BUCKET_EXISTS", *SERVER),
+    ("409 BUCKET_EXISTS", *SERVER, *ACTS),
 )
 _DELETE = Operation(
     "deleteBucket",
     "Delete an empty bucket",
     {204: Reply("The bucket was deleted."), 307: ELSEWHERE},
-    ("404 BUCKET_NOT_FOUND", "409 BUCKET_NOT_EMPTY", *SERVER),
+    ("404 BUCKET_NOT_FOUND", "409 BUCKET_NOT_EMPTY", *SERVER, *ACTS),
 )
 _LIST = Operation(
     "listStreams",

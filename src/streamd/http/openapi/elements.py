@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from streamd.http.openapi.errors import (
+    ACTS,
     ERRORS,
     EVERYWHERE,
     GUARDED_POST,
@@ -81,6 +82,7 @@ class Path(NamedTuple):
         errors = () if method == "OPTIONS" else operation.errors
         if self.guarded:
             errors = (*errors, *(GUARDED_POST if method == "POST" else ()))
+            errors = (*errors, *(ACTS if method not in ("GET", "HEAD", "OPTIONS") else ()))
         found: Json = {
             "operationId": operation.operation_id + self.id_suffix,
             "tags": [self.tag],

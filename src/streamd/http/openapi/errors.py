@@ -76,6 +76,9 @@ ERRORS: dict[str, Error] = {
     "500 COLD_DATA_DAMAGED": Error(
         "Bytes in the cold store are damaged or missing; the server's log says which."
     ),
+    "503 AUDIT_UNAVAILABLE": Error(
+        "The audit trail cannot be written, and nothing is administered meanwhile.", _RETRY
+    ),
     "503 COLD_UNAVAILABLE": Error(
         "The bytes are in the cold store, which cannot be read now.", _RETRY
     ),
@@ -157,6 +160,8 @@ ERRORS: dict[str, Error] = {
     "502 NO_ANSWER": Error("No node of this cluster answers at that address."),
 }
 
+# Of all that the audit trail records before it happens.
+ACTS = ("503 AUDIT_UNAVAILABLE",)
 # What web pages get from the administration of a node.
 GUARDED_POST = ("415 UNSUPPORTED_MEDIA_TYPE",)
 # Errors of methods that are not in the document.
