@@ -59,6 +59,7 @@ from streamd.http.authority import Authority
 from streamd.http.cursors import Cursors
 from streamd.http.descriptors import allowed_connections
 from streamd.http.front_door import FrontDoor
+from streamd.http.holdings import holdings
 from streamd.http.hypercorn_server import HypercornHttp2
 from streamd.http.live import Hub
 from streamd.http.messages import Application, Request, Response
@@ -123,6 +124,7 @@ class App:
         self.config = config
         self.stores = stores
         self.metrics = Metrics()
+        self._doors: dict[str, FrontDoor] = {}
         self._environment = environment or Environment()
         self.hub = hub or Hub(self._environment.clock_ms, config.server.max_live_readers)
         self.peer_tls = None if config.cluster.name is None else _peer_tls(config.cluster)
@@ -193,6 +195,7 @@ class App:
             others=0 if self.config.admin.listen is None else ADMIN_CONNECTIONS,
         )
         door = self._door(self.application, replace(server, max_connections=allowed))
+        self._doors["http"] = door
         self.metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
         return door
 
@@ -202,6 +205,7 @@ class App:
         if server is None:
             return None
         door = self._door(AdminApplication(self.service, self._operate, server), server)
+        self._doors["admin"] = door
         text = "Open connections of operators."
         self.metrics.gauge("admin_connections", text, lambda: len(door.connections))
         return door
@@ -262,7 +266,8 @@ class App:
         self.service = Service(
             self.node, self.hub, config.server, cursors, self.authority, self.trail
         )
-        ops = create_ops_app(self.metrics, self.node, environment.secrets)
+        held = partial(holdings, self.service, self._doors)
+        ops = create_ops_app(self.metrics, self.node, environment.secrets, held)
         needs.check_declared(needs.handled_operations(ops.url_map.iter_rules()), needs.OPERATIONS)
 
         async def operate(request: Request) -> Response:

@@ -218,6 +218,8 @@ async def test_a_client_that_half_closes_after_its_request_is_answered(tmp_path:
                 await client.send(head.encode() + b"Content-Type: application/json\r\n\r\n")
                 client.finish_sending()
                 answer = await client.read_response()
-                expected = (401,) if asked.path.startswith("/auth") else (200, 404, 409)
+                # 400: a profile needs a parameter.
+                expected = (401,) if asked.path.startswith("/auth") else (200, 400, 404, 409)
                 assert answer.status in expected, (asked, answer)
-                assert json.loads(answer.body)
+                is_json = answer.headers["content-type"] == "application/json"
+                assert json.loads(answer.body) if is_json else answer.body

@@ -78,6 +78,9 @@ CASES = [
     Case("HEAD", "/metrics", ["operate:metrics"]),
     Case("GET", "/cluster/status", ["operate:cluster/status"]),
     Case("GET", "/cluster/cold", ["operate:cluster/cold"]),
+    Case("GET", "/cluster/debug/tasks", ["operate:cluster/debug/tasks"]),
+    Case("GET", "/cluster/debug/memory", ["operate:cluster/debug/memory"]),
+    Case("GET", "/cluster/debug/profile?seconds=0", ["operate:cluster/debug/profile"]),
     Case("POST", "/cluster/snapshot", ["operate:cluster/snapshot"], {}, JSON),
     Case("POST", "/cluster/cold/flush", ["operate:cluster/cold/flush"], {}, JSON),
     Case("POST", "/cluster/cold/gc", ["operate:cluster/cold/gc"], {}, JSON),
@@ -140,7 +143,10 @@ def test_the_walk_visits_every_route_and_method() -> None:
     walked = {(type(resolve(case.path.partition("?")[0].encode())), case.method) for case in CASES}
     handled = {(kind, method) for kind, one in RESOURCES.items() for method in one.handlers}
     assert {pair for pair in walked if pair[0] is not OpsRoute} == handled
-    operated = {(case.method, needs.operation(case.method, case.path.encode())) for case in CASES}
+    operated = {
+        (case.method, needs.operation(case.method, case.path.partition("?")[0].encode()))
+        for case in CASES
+    }
     for (rule, method), needed in OPERATIONS.items():
         assert (method, needed) in operated or rule in PUBLIC, rule
 

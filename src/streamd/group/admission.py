@@ -10,6 +10,7 @@ import outcome
 import trio
 
 from streamd.blocking import RunBlocking
+from streamd.diagnostics import Held
 from streamd.group.drafts import Drafting
 from streamd.group.opening import Opener
 from streamd.group.packages import (
@@ -71,6 +72,11 @@ class Admission:
         self.hot_limit_bytes = math.inf
         # Commands that other nodes forwarded although no client can have asked for them.
         self.refused_commands = 0
+
+    @property
+    def held(self) -> dict[str, Held]:
+        """How full the queues are."""
+        return self._drafting.held
 
     @property
     def is_full(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import outcome
 
+from streamd.diagnostics import Held
 from streamd.group.opening import Opener
 from streamd.group.packages import ForeignPackage, OwnPackage, OwnPackages
 from streamd.group.proposals import OutcomeUnknown, Proposal, ProposalQueue, Unavailable, fail_all
@@ -72,6 +73,18 @@ class Drafting:
         # leader makes its own.
         self._leaders: list[Proposal] = []
         self._foreign_first = False
+
+    @property
+    def held(self) -> dict[str, Held]:
+        """How full the queues are."""
+        commands, size = self._queue.held
+        foreign, foreign_size = self._foreign.held
+        return {
+            "waiting_commands": commands,
+            "waiting_command_bytes": size,
+            "forwarded_commands": foreign,
+            "forwarded_command_bytes": foreign_size,
+        }
 
     def add(self, proposal: Proposal) -> None:
         """Queue a proposal for an entry. Raises `Unavailable`."""

@@ -18,6 +18,7 @@ import outcome
 import trio
 
 from streamd.codec import UNDECODABLE
+from streamd.diagnostics import Held
 from streamd.streams.checks import fault, is_of_leader, payload_bytes
 from streamd.streams.commands import (
     Archived,
@@ -210,6 +211,12 @@ class ProposalQueue(Generic[W]):
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def held(self) -> tuple[Held, Held]:
+        """The commands and the bytes that wait."""
+        commands = Held(self._commands, self._max_commands)
+        return commands, Held(self._bytes, self._max_bytes)
 
     def add(self, one: W) -> None:
         """Raises `Unavailable` when too much is waiting already."""

@@ -93,7 +93,17 @@ OPERATIONS: Mapping[tuple[str, str], tuple[Need, ...] | None] = {
     ("/readyz/local", "GET"): _PUBLIC,
     ("/readyz/cluster", "GET"): _PUBLIC,
     ("/openapi.json", "GET"): _PUBLIC,
-    **{(path, "GET"): _operate(path) for path in ("/metrics", "/cluster/status", "/cluster/cold")},
+    **{
+        (path, "GET"): _operate(path)
+        for path in (
+            "/metrics",
+            "/cluster/status",
+            "/cluster/cold",
+            "/cluster/debug/tasks",
+            "/cluster/debug/memory",
+            "/cluster/debug/profile",
+        )
+    },
     **{
         (path, "POST"): _operate(path)
         for path in (

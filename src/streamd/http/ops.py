@@ -21,7 +21,7 @@ from streamd.cluster.administration import (
     Transfer,
 )
 from streamd.config import split_address
-from streamd.http import limit_routes, token_routes
+from streamd.http import debug_routes, limit_routes, token_routes
 from streamd.http.answers import Answer, answering, error_answer
 from streamd.http.fields import BadRequest, parse_query
 from streamd.http.openapi import document
@@ -40,8 +40,11 @@ _CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
 STATUS = {"NOT_A_MEMBER": 404, "NOT_A_LEARNER": 404, "NOT_A_VOTER": 404, "NO_ANSWER": 502}
 
 
-def create_ops_app(metrics: Metrics, node: Node, random: Random) -> QuartTrio:
-    """Routes over a node. `random` makes the secrets of tokens."""
+def create_ops_app(
+    metrics: Metrics, node: Node, random: Random, held: debug_routes.HeldNow = dict
+) -> QuartTrio:
+    """Routes over a node. `random` makes the secrets of tokens; `held` tells how full queues and
+    caches are."""
     app = QuartTrio("streamd", static_folder=None)
     # No path has a second spelling here; werkzeug would redirect doubled slashes.
     app.url_map.merge_slashes = False
@@ -50,6 +53,7 @@ def create_ops_app(metrics: Metrics, node: Node, random: Random) -> QuartTrio:
 
     _add_probes(app, node)
     token_routes.add(app, node, random)
+    debug_routes.add(app, held)
     limit_routes.add(app, node)
 
     @app.get("/metrics")

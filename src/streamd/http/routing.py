@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
+from streamd.diagnostics import Held
 from streamd.http.messages import Response, error_response
 from streamd.streams.keys import is_bucket_id, stream_key
 
@@ -113,6 +114,13 @@ RESERVED_STREAM = BadPath(
 @lru_cache(maxsize=65_536)
 def _resolve_cached(path: bytes) -> Route:
     return _resolve(path)
+
+
+def remembered_paths() -> Held:
+    """How many paths are cached."""
+    _, _, limit, size = _resolve_cached.cache_info()
+    assert limit is not None
+    return Held(size, limit)
 
 
 def resolve(path: bytes) -> Route:

@@ -88,6 +88,7 @@ ERRORS: dict[str, Error] = {
     "400 INVALID_STREAM_ID": Error("The stream id is empty, reserved, too long, or has / or `..`."),
     "404 BUCKET_NOT_FOUND": Error("There is no such bucket."),
     "404 STREAM_NOT_FOUND": Error("There is no such stream."),
+    "409 PROFILE_IN_PROGRESS": Error("Another profile is being taken."),
     "404 NO_COLD_STORE": Error('The node has no cold store: `cold.backend` is "none".'),
     "404 SNAPSHOT_NOT_FOUND": Error("There is no such snapshot, or a later one has replaced it."),
     "410 STREAM_GONE": Error("The stream was deleted; forks of it still exist."),

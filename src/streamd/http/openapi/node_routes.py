@@ -7,6 +7,7 @@ from streamd.http.openapi.elements import Json, Operation, Path, Reply, json_con
 
 _ALIVE = json_content(ref("schemas", "Alive"))
 _OBJECT = json_content({"type": "object"})
+_TEXT: Json = {"text/plain": {"schema": {}}}
 _EMPTY: Json = {"required": False, "content": json_content({"type": "object", "maxProperties": 0})}
 
 
@@ -103,7 +104,7 @@ PATHS = (
         "metrics",
         "Metrics for Prometheus",
         "All metrics.",
-        {"text/plain": {"schema": {}}},
+        _TEXT,
     ),
     _report("/openapi.json", "openapi", "This document", "The document.", _OBJECT),
     _report(
@@ -123,6 +124,29 @@ PATHS = (
         _OBJECT,
         ("400 INVALID_REQUEST", "404 NO_COLD_STORE"),
         ("at",),
+    ),
+    _report(
+        "/cluster/debug/tasks",
+        "tasks",
+        "The tasks of this node's process, and where each waits",
+        "A tree, a task in each line.",
+        _TEXT,
+    ),
+    _report(
+        "/cluster/debug/memory",
+        "memory",
+        "The memory of this node's process, and how full its queues and caches are",
+        "Sizes in bytes; below `held` what there is `now`, and its `limit`.",
+        _OBJECT,
+    ),
+    _report(
+        "/cluster/debug/profile",
+        "profile",
+        "Where the threads of this node's process are, sampled for some seconds",
+        "Collapsed stacks, for flame graphs.",
+        _TEXT,
+        ("400 INVALID_REQUEST", "409 PROFILE_IN_PROGRESS"),
+        ("seconds",),
     ),
     _work("flush", "Flush hot bytes to the cold store now"),
     _work("gc", "Delete objects from the cold store that nothing refers to"),

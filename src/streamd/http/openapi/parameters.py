@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streamd.diagnostics import MAX_PROFILE_S
 from streamd.headers import (
     CONTENT_TYPE,
     HEADERS,
@@ -106,6 +107,7 @@ _QUERY: dict[str, tuple[Json, str]] = {
         {"const": "leader"},
         "Ask the leader, through this node; if it does not answer soon, this node's own report.",
     ),
+    "seconds": (_whole_number(1, MAX_PROFILE_S), "For how long samples are taken. Required."),
     "prefix": (TEXT, "List stream ids that begin with this."),
     "after": (TEXT, "List stream ids after this one: `next_cursor` of the previous page."),
     "limit": (
