@@ -30,7 +30,7 @@ MAX_FUNCTION_LINES = 70
 MAX_FILE_LINES = 500
 MAX_UNTOLD_METHOD_LINES = 12  # a shorter one is its own docstring
 MIN_OVERVIEW_LINES = 5
-LIBRARY_GUIDES = ("state.md",)
+LIBRARY_GUIDES = ("python.md", "state.md")
 
 # Turns of a translation; single words are in the glossary.
 _GAP = r"[\s#*]+"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from streamd.streams.checks import MAX_SAFE_INTEGER, MAX_TOKEN_BYTES, MAX_TTL_S
+from streamd.streams.bounds import MAX_SAFE_INTEGER, MAX_TOKEN_BYTES, MAX_TTL_S
 
 Json = dict[str, Any]
 
@@ -229,9 +229,13 @@ RETRY_AFTER = Header(
     response=Use("Seconds to wait before the next try.", NUMBER),
 )  # fmt: skip
 
+PRODUCER_EXPECTED_SEQ = Header(
+    "Producer-Expected-Seq", "5.2.1",
+    response=Use("The Producer-Seq that is next.", NUMBER),
+)  # fmt: skip
+
 # Answers carry these as literal lines; no code looks them up.
 _ONLY_SENT = (
-    ("Producer-Expected-Seq", "5.2.1", "The Producer-Seq that is next.", NUMBER),
     ("Producer-Received-Seq", "5.2.1", "The Producer-Seq that came instead.", NUMBER),
     ("Stream-Last-Offset", "streamd", "The offset of a batch's last record.", OFFSET),
     ("Cache-Control", "8.1, 10.7", "Whether a cache may keep the answer.", TEXT),

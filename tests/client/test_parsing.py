@@ -5,18 +5,27 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.client import lines, multipart
+from streamd.client import lines
 from streamd.client.appending import NotJson, bodies_of_lines
+from streamd.client.core.multipart import (
+    Malformed,
+    PartData,
+    PartEnd,
+    PartStart,
+    boundary_of,
+    parse_parts,
+)
+from streamd.client.core.sse import Event, Events, EventTooLarge
 from streamd.client.lines import LineTooLong
 from streamd.client.messages import JsonText, LastLines, json_line, plain
-from streamd.client.multipart import Malformed, PartData, PartEnd, PartStart
 from streamd.client.names import BadName, bucket_path, parse_name
-from streamd.client.sse import Event, EventTooLarge, parse_events
+from tests.client.flows import emitted
 
 cuts = st.lists(st.integers(1, 7), max_size=40)
 
@@ -105,17 +114,18 @@ def test_events_do_not_depend_on_how_the_bytes_are_split(sizes: list[int], end: 
         b":\n\nevent: data\ndata:one\ndata: two\ndata\n\nid: 7\ndata:{}\n\n"
         b"event: nothing\n\nevent: cut\ndata: off"
     ).replace(b"\n", end)
-    assert list(parse_events(cut(wire, sizes))) == [
+    events = Events()
+    assert [event for piece in cut(wire, sizes) for event in events.feed(piece)] == [
         Event("data", b"one\ntwo\n"),
         Event("message", b"{}"),
     ]
 
 
 def test_an_event_has_a_limit_in_one_line_and_in_many() -> None:
-    with pytest.raises(EventTooLarge):
-        list(parse_events([b"data:" + b"x" * 40] * 3, max_event_bytes=100))
-    with pytest.raises(EventTooLarge):
-        list(parse_events([b"data:" + b"x" * 40 + b"\n"] * 3, max_event_bytes=100))
+    for piece in (b"data:" + b"x" * 40, b"data:" + b"x" * 40 + b"\n"):
+        events = Events(max_event_bytes=100)
+        with pytest.raises(EventTooLarge):
+            list(chain.from_iterable(map(events.feed, [piece] * 3)))
 
 
 # --- multipart
@@ -125,7 +135,8 @@ def received(wire: bytes, sizes: list[int], boundary: bytes = b"b") -> list[tupl
     """Content type and body of each part."""
     parts: list[tuple[str, bytes]] = []
     kind, body = "", b""
-    for event in multipart.parse_parts(cut(wire, sizes), boundary):
+    pieces = filter(None, cut(wire, sizes))
+    for event in emitted(parse_parts(boundary), lambda _: next(pieces, b"")):
         match event:
             case PartStart(content_type):
                 kind, body = content_type, b""
@@ -173,10 +184,10 @@ def test_a_truncated_or_malformed_multipart_body_is_an_error(wire: bytes) -> Non
 
 
 def test_the_boundary_comes_from_the_content_type() -> None:
-    assert multipart.boundary_of('multipart/mixed; boundary="a b"') == b"a b"
+    assert boundary_of('multipart/mixed; boundary="a b"') == b"a b"
     for content_type in ("multipart/mixed", "text/plain; boundary=b", ""):
         with pytest.raises(Malformed):
-            multipart.boundary_of(content_type)
+            boundary_of(content_type)
 
 
 # --- input

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.client.sse import parse_events
+from streamd.client.core.sse import Events
 from streamd.http.sse import data_event, whole_characters
 from tests.http.serving import RawClient, Serving, serving
 from tests.http.test_live import STREAM, TEXT, ask, parked
@@ -22,7 +22,7 @@ EMOJI = "🎈".encode()
 
 def shown(event: bytes) -> str:
     """The text of the data events in a piece of an SSE body."""
-    return b"".join(e.data for e in parse_events([event]) if e.kind == "data").decode()
+    return b"".join(e.data for e in Events().feed(event) if e.kind == "data").decode()
 
 
 async def listen(server: Serving, reader: RawClient, offset: str = "-1") -> str:
@@ -164,7 +164,7 @@ async def test_the_close_is_announced_without_earlier_text(tmp_path: Path) -> No
         made = await client.put(STREAM, headers=CLOSE, content=EMOJI[:2])
         for offset in ("now", made.headers["stream-next-offset"]):
             told = (await client.get(f"{STREAM}?offset={offset}&live=sse")).content
-            assert [event.kind for event in parse_events([told])] == ["control"]
+            assert [event.kind for event in Events().feed(told)] == ["control"]
 
 
 async def test_other_types_are_never_held_back(tmp_path: Path) -> None:

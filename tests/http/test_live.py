@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from streamd.client.sse import parse_events
+from streamd.client.core.sse import Events
 from streamd.http.live import Hub, Reader
 from streamd.node.node import wall_clock_ms
 from streamd.streams.commands import Change
@@ -210,7 +210,7 @@ async def test_sse_keeps_the_space_at_the_beginning_of_a_line(tmp_path: Path) ->
     async with serving(tmp_path) as server, server.client() as client:
         await make(server, text, {**TEXT, "Stream-Closed": "true"})
         answer = await client.get(SSE)
-        assert next(parse_events([answer.content])) == ("data", text)
+        assert next(Events().feed(answer.content)) == ("data", text)
 
 
 async def test_sse_sends_heartbeats_while_nothing_is_appended(tmp_path: Path) -> None:

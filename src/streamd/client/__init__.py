@@ -1,40 +1,136 @@
-"""``streamd`` as a client: the commands that work with streams over HTTP, and what they share.
+"""The Python client of Durable Streams, and the commands of ``streamd`` that are built on it.
 
-The life of a command: `options` makes a `transport.Server` from ``--url``, ``--cacert`` and
-``--retry-for`` and passes it to the command; the command asks the server and writes bytes to
-standard output; `terminal` turns what went wrong into one sentence on standard error and one of
-the documented exit statuses. `streamd.commands` and `streamd.spark` use the same `Server`.
+`Client` blocks; `AsyncClient` has the same methods for asyncio and Trio. docs/python.md shows how
+to use them.
 
-Requests. `transport` alone speaks HTTP. `Server.ask` tries until there is an answer: it waits with
-growing pauses (`Backoff`), asks the next node of the list when one cannot be reached, follows
-redirects to the leader, and gives up after the time for retries. `Server.attempt` is one try, for
-answers that are read as they arrive. `Server.ask_once` is for what must not happen twice.
+    from streamd.client import Client
 
-Appends. A lost answer leaves open whether the append took effect, so `appending.Producer` numbers
-each body (protocol section 5.2.1) and repeats it with the same number until it is answered; the
-server stores it once. `lines` cuts standard input into bodies: pieces of bytes, or batches of
-complete lines that do not wait for more input.
+    with Client("http://127.0.0.1:4437") as client:
+        stream = client.stream("agents/run-1")
+        stream.create("application/json")
+        stream.append_json({"step": 1})
+        for message in stream.follow_json():
+            print(message)
 
-Reads. `following.read` yields pieces up to the present end. `following.follow` goes on from there
-by server-sent events or long-polls, over as many connections as it takes. Each piece carries the
-offset after it, and a new connection starts at the offset of the last complete piece.
+How it is built. All decisions are flows without I/O in `core`: what is sent, when, how often and to
+which node. `driving` and `async_driving` carry flows out with httpx, and `blocking` and
+`asynchronous` are the classes that users see, one line a method. `errors` has an exception for each
+stable code, `values` what methods return.
 
-What is pure and what acts: `names`, `sse`, `multipart`, `messages` and the batches of `lines` are
-functions of their input and do no I/O. `writing`, `reading`, `managing` and `snapshots` are the
-commands; `bootstrapping` is where a bootstrap's messages go.
+The commands: `options` makes a `transport.Server` from ``--url``, ``--cacert`` and ``--retry-for``;
+`writing`, `reading`, `managing` and `snapshots` ask it and write bytes to standard output;
+`terminal` turns what went wrong into one sentence on standard error and one of the documented exit
+statuses.
 
 Invariants:
 
 - Nothing is shown twice or left out, whatever is killed: data counts only with the offset after it.
-- A body is stored once, however often it is sent.
+- A producer's body is stored once, however often it is sent.
 - Memory is bounded: an event, an answer, a line, a part's head and the kept last lines have limits.
   Bodies of any size are passed on in pieces.
-- An address that never answered is not retried unless ``--retry-for`` asks for it.
-- Messages never show credentials of a URL (`streamd.redaction`).
+- An address that never answered is not retried unless the caller asks for it.
+- Messages never show credentials of a URL (`streamd.redaction`), and credentials go only to the
+  nodes that the caller named.
 
-The client must never import the server (a command would start as slowly as a node), write anything
-but data to standard output, or parse what it need not: JSON passes through digit for digit.
+The client must never import the server (a command would start as slowly as a node), or parse what
+it need not: JSON passes through digit for digit.
 
-Read on: man/streamd-client.1 for the commands, docs/api.md for the requests they make,
+Read on: docs/python.md, man/streamd-client.1 for the commands, docs/api.md for the requests,
 docs/decisions/ for why the parsers of `sse` and `multipart` are our own.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from streamd.client.blocking import Client, Stream
+from streamd.client.core.reading import Live
+from streamd.client.driving import Iteration
+from streamd.client.errors import (
+    AlreadyExists,
+    BucketNotEmpty,
+    BucketNotFound,
+    ContentTypeMismatch,
+    InvalidRequest,
+    NotAuthenticated,
+    NotFound,
+    NotPermitted,
+    OffsetGone,
+    OutcomeUnknown,
+    PreconditionFailed,
+    ProducerFenced,
+    QuotaExceeded,
+    Refused,
+    SequenceConflict,
+    SequenceGap,
+    SnapshotNotFound,
+    StreamClosed,
+    StreamdError,
+    StreamGone,
+    StreamNotFound,
+    TooLarge,
+    TooManyRequests,
+    Unavailable,
+    Unreachable,
+)
+from streamd.client.names import BadName
+from streamd.client.values import NOW, START, Appended, Chunk, StreamInfo
+
+if TYPE_CHECKING:
+    from streamd.client.async_driving import AsyncIteration
+    from streamd.client.asynchronous import AsyncClient, AsyncStream
+
+# Imported when they are first used: commands need no event loop.
+_ASYNCHRONOUS = {
+    "AsyncClient": "asynchronous",
+    "AsyncIteration": "async_driving",
+    "AsyncStream": "asynchronous",
+}
+
+__all__ = [
+    "NOW",
+    "START",
+    "AlreadyExists",
+    "Appended",
+    "AsyncClient",
+    "AsyncIteration",
+    "AsyncStream",
+    "BadName",
+    "BucketNotEmpty",
+    "BucketNotFound",
+    "Chunk",
+    "Client",
+    "ContentTypeMismatch",
+    "InvalidRequest",
+    "Iteration",
+    "Live",
+    "NotAuthenticated",
+    "NotFound",
+    "NotPermitted",
+    "OffsetGone",
+    "OutcomeUnknown",
+    "PreconditionFailed",
+    "ProducerFenced",
+    "QuotaExceeded",
+    "Refused",
+    "SequenceConflict",
+    "SequenceGap",
+    "SnapshotNotFound",
+    "Stream",
+    "StreamClosed",
+    "StreamGone",
+    "StreamInfo",
+    "StreamNotFound",
+    "StreamdError",
+    "TooLarge",
+    "TooManyRequests",
+    "Unavailable",
+    "Unreachable",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ASYNCHRONOUS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_ASYNCHRONOUS[name]}"), name)
+    globals()[name] = value
+    return value

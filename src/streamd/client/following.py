@@ -10,8 +10,8 @@ from typing import NamedTuple
 import httpx
 import msgspec
 
+from streamd.client.core.sse import Events, EventTooLarge
 from streamd.client.names import StreamName
-from streamd.client.sse import EventTooLarge, parse_events
 from streamd.client.transport import FAILURES, Answer, ApiError, Broken, Server
 from streamd.headers import (
     CONTENT_TYPE,
@@ -131,8 +131,9 @@ def _pieces_of_events(
     """Pair data with the control event after it; data without one is dropped."""
     encoded = response.headers.get(STREAM_SSE_DATA_ENCODING, "").lower() == "base64"
     data = b""
+    events = Events()
     try:
-        for event in parse_events(response.iter_bytes()):
+        for event in (event for piece in response.iter_bytes() for event in events.feed(piece)):
             if event.kind == "data":
                 data = _decoded(event.data) if encoded else event.data
             elif event.kind == "control":

@@ -15,8 +15,15 @@ import httpx
 
 from streamd.client.appending import metadata
 from streamd.client.bootstrapping import Directory, JsonLines, Plain, Sink
+from streamd.client.core.multipart import (
+    PartData,
+    PartEnd,
+    PartStart,
+    boundary_of,
+    parse_parts,
+)
+from streamd.client.core.steps import Done, Emit, resume
 from streamd.client.following import NOW, Live, Piece, follow
-from streamd.client.multipart import PartData, PartEnd, PartStart, boundary_of, parse_parts
 from streamd.client.names import StreamName, parse_name
 from streamd.client.options import json_option, talks_to_server, type_option
 from streamd.client.reading import show
@@ -205,8 +212,13 @@ def _pass_on(response: httpx.Response, sink: Sink, advance: Advance) -> str:
     boundary = boundary_of(headers.get(CONTENT_TYPE, ""))
     next_offset: str = headers.get(STREAM_NEXT_OFFSET, "")
     sink.begin(headers.get(STREAM_SNAPSHOT_OFFSET, "-1"), next_offset)
-    for event in parse_parts(response.iter_bytes(), boundary):
-        match event:
+    pieces, parts, piece = response.iter_bytes(), parse_parts(boundary), None
+    while not isinstance(step := resume(parts, piece, None), Done):
+        if not isinstance(step, Emit):
+            piece = next(pieces, b"")
+            continue
+        piece = None
+        match step.value:
             case PartStart(content_type):
                 sink.start(content_type)
             case PartData(data):

@@ -15,8 +15,8 @@ from typing import BinaryIO, NoReturn, TextIO
 import httpx
 
 from streamd.client.appending import NotJson
+from streamd.client.core.multipart import Malformed
 from streamd.client.lines import LineTooLong
-from streamd.client.multipart import Malformed
 from streamd.client.names import BadName
 from streamd.client.transport import ApiError, Unreachable
 from streamd.exits import EXIT_LOCAL, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, Failure, exit_on

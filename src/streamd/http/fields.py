@@ -29,12 +29,8 @@ from streamd.headers import (
 )
 from streamd.http.messages import Response, error_response
 from streamd.http.routing import StreamRoute, resolve
-from streamd.streams.checks import (
-    MAX_SAFE_INTEGER,
-    MAX_TOKEN_BYTES,
-    MAX_TTL_S,
-    TIMESTAMP,
-)
+from streamd.streams.bounds import MAX_SAFE_INTEGER, MAX_TOKEN_BYTES, MAX_TTL_S
+from streamd.streams.checks import TIMESTAMP
 from streamd.streams.content import is_content_type
 from streamd.streams.model import ForkRequest, ProducerStamp, Settings
 from streamd.streams.offsets import START, Position, parse_offset

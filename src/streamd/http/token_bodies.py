@@ -8,7 +8,7 @@ import msgspec
 
 from streamd.auth.signed_urls import MAX_LIFE_S
 from streamd.auth.tokens import shown_id
-from streamd.streams.checks import MAX_TTL_S
+from streamd.streams.bounds import MAX_TTL_S
 from streamd.streams.tokens import Token
 
 _Seconds = Annotated[int, msgspec.Meta(ge=1, le=MAX_TTL_S)]

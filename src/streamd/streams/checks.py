@@ -15,6 +15,7 @@ from streamd.auth.scopes import are_scopes
 from streamd.auth.signed_urls import PUBLIC_KEY_BYTES
 from streamd.auth.tokens import MAX_TOKEN_ID, is_token_name
 from streamd.streams import keys
+from streamd.streams.bounds import MAX_SAFE_INTEGER, MAX_TOKEN_BYTES, MAX_TTL_S
 from streamd.streams.commands import (
     Append,
     Archived,
@@ -58,9 +59,6 @@ from streamd.streams.model import (
     VerifiedPosition,
 )
 
-MAX_SAFE_INTEGER = 2**53 - 1
-MAX_TOKEN_BYTES = 256
-MAX_TTL_S = 10**10
 MAX_TAGS = 64
 DIGEST_BYTES = 32
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from email.message import Message
 from typing import NamedTuple
+
+from streamd.client.core.steps import RECEIVE, Emit, Flow
 
 MAX_HEAD_BYTES = 16 * 1024
 
@@ -29,9 +30,6 @@ class PartEnd(NamedTuple):
     """The part is complete."""
 
 
-PartEvent = PartStart | PartData | PartEnd
-
-
 def boundary_of(content_type: str) -> bytes:
     """The boundary a Content-Type names. Raises `Malformed`."""
     header = Message()
@@ -42,21 +40,20 @@ def boundary_of(content_type: str) -> bytes:
     return boundary.encode()
 
 
-def parse_parts(chunks: Iterable[bytes], boundary: bytes) -> Iterator[PartEvent]:
-    """Yield a start, data and an end for each part, data as it arrives.
+def parse_parts(boundary: bytes) -> Flow[None]:
+    """Emit a start, data and an end for each part of the answer, data as it arrives.
 
     Skips what precedes the first boundary and follows the last. Raises `Malformed`.
     """
     # With a line break in front, the first boundary is found like all others.
-    source = _Source(chunks, b"\r\n")
+    source = _Source(b"\r\n")
     delimiter = b"\r\n--" + boundary
-    for _ in source.until(delimiter):
-        pass
-    while not source.closes():
-        yield PartStart(_content_type(source.head()))
-        for piece in source.until(delimiter):
-            yield PartData(piece)
-        yield PartEnd()
+    yield from source.until(delimiter, skipping=True)
+    while not (yield from source.closes()):
+        head = yield from source.head()
+        yield Emit(PartStart(_content_type(head)))
+        yield from source.until(delimiter)
+        yield Emit(PartEnd())
 
 
 def _content_type(head: bytes) -> str:
@@ -70,28 +67,28 @@ def _content_type(head: bytes) -> str:
 class _Source:
     """Bytes not yet parsed; advancing `_at` avoids moving them for each small part."""
 
-    def __init__(self, chunks: Iterable[bytes], buffer: bytes) -> None:
-        self._chunks = iter(chunks)
+    def __init__(self, buffer: bytes) -> None:
         self._buffer = buffer
         self._at = 0
 
-    def until(self, delimiter: bytes) -> Iterator[bytes]:
-        """Yield the bytes up to `delimiter`, and skip it."""
+    def until(self, delimiter: bytes, *, skipping: bool = False) -> Flow[None]:
+        """Emit the bytes up to `delimiter`, unless `skipping`, and skip it."""
         while (end := self._buffer.find(delimiter, self._at)) < 0:
             # The last bytes may begin a delimiter: hold them until more arrive.
             safe = len(self._buffer) - len(delimiter) + 1
             if safe > self._at:
-                yield self._buffer[self._at : safe]
+                if not skipping:
+                    yield Emit(PartData(self._buffer[self._at : safe]))
                 self._at = safe
-            self._more()
-        if end > self._at:
-            yield self._buffer[self._at : end]
+            yield from self._more()
+        if end > self._at and not skipping:
+            yield Emit(PartData(self._buffer[self._at : end]))
         self._at = end + len(delimiter)
 
-    def closes(self) -> bool:
+    def closes(self) -> Flow[bool]:
         """Whether the delimiter just skipped was the last; skips the rest of its line."""
         while len(self._buffer) - self._at < 2:
-            self._more()
+            yield from self._more()
         if self._buffer.startswith(b"--", self._at):
             return True
         # Only white space may follow a delimiter on its line. The line's end is not skipped: with
@@ -99,26 +96,25 @@ class _Source:
         while (end := self._buffer.find(b"\r\n", self._at)) < 0:
             if len(self._buffer) - self._at > MAX_HEAD_BYTES:
                 raise Malformed(f"the line of a boundary exceeds {MAX_HEAD_BYTES} bytes")
-            self._more()
+            yield from self._more()
         if self._buffer[self._at : end].strip(b" \t"):
             raise Malformed("a boundary is followed by more than white space on its line")
         self._at = end
         return False
 
-    def head(self) -> bytes:
+    def head(self) -> Flow[bytes]:
         """The header lines of a part; skips the empty line after them."""
         while (end := self._buffer.find(b"\r\n\r\n", self._at)) < 0:
             if len(self._buffer) - self._at > MAX_HEAD_BYTES:
                 raise Malformed(f"a part's headers exceed {MAX_HEAD_BYTES} bytes")
-            self._more()
+            yield from self._more()
         head = self._buffer[self._at : end]
         self._at = end + 4
         return head
 
-    def _more(self) -> None:
-        for chunk in self._chunks:
-            if chunk:
-                self._buffer = self._buffer[self._at :] + chunk
-                self._at = 0
-                return
-        raise Malformed("the body ends in the middle of a part")
+    def _more(self) -> Flow[None]:
+        piece = yield RECEIVE
+        if not piece:
+            raise Malformed("the body ends in the middle of a part")
+        self._buffer = self._buffer[self._at :] + piece
+        self._at = 0

@@ -1,0 +1,207 @@
+"""The client for asyncio and Trio; `streamd.client.blocking` has the same names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeAlias, TypeVar
+
+import httpx
+
+from streamd.client.async_driving import AsyncDriver, AsyncIteration
+from streamd.client.connecting import TIMEOUT_S, Cert, Verify, authorization, settings, url_list
+from streamd.client.core.reading import Live
+from streamd.client.core.retrying import Session
+from streamd.client.core.streams import Data, StreamFlows, messages
+from streamd.client.names import parse_name
+from streamd.client.values import START, Appended, Chunk, StreamInfo
+from streamd.streams.content import DEFAULT_CONTENT_TYPE
+
+T = TypeVar("T")
+
+Token: TypeAlias = str | Callable[[], str | Awaitable[str]]
+Headers: TypeAlias = (
+    Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+)
+
+_log = logging.getLogger("streamd.client")
+
+
+class AsyncClient:
+    """A server, or the nodes of a cluster: when one is gone the next is asked.
+
+    `urls` is one URL, several with commas between, or a sequence. `token` and `headers` go with
+    each request to these nodes and to no others; functions are called for each request, and again
+    if the answer is 401. `timeout_s` is how long a server may be silent. A request that fails is
+    tried again for `retry_for_s`: by default 60 s once a server has answered, and not at all
+    before. `verify` is False, a file of CAs or an SSL context; `cert` a file with the client's
+    certificate and key, or two files. Threads and tasks may share a client.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        *,
+        token: Token | None = None,
+        headers: Headers | None = None,
+        timeout_s: float = TIMEOUT_S,
+        retry_for_s: float | None = None,
+        verify: Verify = True,
+        cert: Cert | None = None,
+    ) -> None:
+        nodes = url_list(urls)
+        renews = callable(token) or callable(headers)
+        self._session = Session(
+            nodes, retry_for_s=retry_for_s, renews=renews, announce=_log.warning
+        )
+        self._token = token
+        self._headers = headers
+        client = httpx.AsyncClient(**settings(nodes, timeout_s, verify, cert))
+        self._driver = AsyncDriver(client, self._credentials)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the connections."""
+        await self._driver.client.aclose()
+
+    def stream(self, name: str, *, content_type: str | None = None) -> AsyncStream:
+        """The stream with a name, such as `agents/run-1` in the bucket `agents`. Asks nothing.
+
+        A name that begins with a slash is a URL path. An append asks for the content type once
+        if it is not given here. Raises `BadName`.
+        """
+        return AsyncStream(self._driver, StreamFlows(self._session, parse_name(name), content_type))
+
+    async def _credentials(self) -> Mapping[str, str]:
+        headers, token = self._headers, self._token
+        found = dict(await _given(headers()) if callable(headers) else headers or {})
+        if token is not None:
+            found |= authorization(await _given(token()) if callable(token) else token)
+        return found
+
+
+class AsyncStream:
+    """A stream on a server. All methods raise `StreamdError`, and `Unreachable` of it."""
+
+    def __init__(self, driver: AsyncDriver, flows: StreamFlows) -> None:
+        self._driver = driver
+        self._flows = flows
+
+    @property
+    def name(self) -> str:
+        """The name as it was given."""
+        return self._flows.name.written
+
+    async def create(
+        self,
+        content_type: str = DEFAULT_CONTENT_TYPE,
+        *,
+        ttl_s: int | None = None,
+        expires_at: str | None = None,
+        closed: bool = False,
+        data: Data = b"",
+    ) -> StreamInfo:
+        """Create the stream, or confirm that it exists with these settings.
+
+        It expires `ttl_s` after the last read or write, or at `expires_at` (RFC 3339). `data` is
+        its first content. Raises `AlreadyExists` if it has other settings.
+        """
+        return await self._driver.run(
+            self._flows.create(content_type, ttl_s, expires_at, closed, data)
+        )
+
+    async def head(self) -> StreamInfo:
+        """What the stream is and where it ends. Raises `StreamNotFound`."""
+        return await self._driver.run(self._flows.head())
+
+    async def append(
+        self,
+        data: Data,
+        *,
+        content_type: str | None = None,
+        if_match: str | None = None,
+        seq: str | None = None,
+        close: bool = False,
+    ) -> Appended:
+        """Append bytes or text, and close the stream with it if `close`.
+
+        It is sent at most once: if the answer is lost, `OutcomeUnknown` is raised. A `Producer`
+        appends exactly once. Raises `StreamClosed`, `ContentTypeMismatch`, `PreconditionFailed`
+        if the stream's ETag is not `if_match`, `SequenceConflict` if `seq` is not greater than
+        the last one, byte by byte.
+        """
+        return await self._driver.run(self._flows.append(data, content_type, if_match, seq, close))
+
+    async def append_json(
+        self,
+        *values: Any,
+        if_match: str | None = None,
+        seq: str | None = None,
+        close: bool = False,
+    ) -> Appended:
+        """Append each value as a message of a JSON stream, all in one request, as `append` does."""
+        return await self._driver.run(self._flows.append_json(values, if_match, seq, close))
+
+    async def append_many(
+        self,
+        parts: Iterable[Data],
+        *,
+        if_match: str | None = None,
+        seq: str | None = None,
+        close: bool = False,
+    ) -> Appended:
+        """Append each part as a record or JSON message of its own: all, or none.
+
+        A stream that is not JSON takes up to 512 at once, and needs a bucket in its name. Raises
+        as `append` does, and `ValueError`.
+        """
+        return await self._driver.run(self._flows.append_many(parts, if_match, seq, close))
+
+    async def close(self, *, if_match: str | None = None) -> Appended:
+        """Close the stream: it takes no further appends, and readers see its end."""
+        return await self._driver.run(self._flows.close(if_match))
+
+    async def delete(self, *, if_match: str | None = None) -> None:
+        """Delete the stream. Raises `StreamNotFound`."""
+        await self._driver.run(self._flows.delete(if_match))
+
+    def read(self, offset: str = START, *, max_bytes: int | None = None) -> AsyncIteration[Chunk]:
+        """Iterate over the stream from `offset` to its present end, in chunks of about 1 MiB.
+
+        `max_bytes` is the approximate limit of a chunk. Raises `StreamNotFound`, `OffsetGone`.
+        """
+        return AsyncIteration(self._driver, self._flows.read(offset, max_bytes))
+
+    def read_json(self, offset: str = START) -> AsyncIteration[Any]:
+        """Iterate over the messages of a JSON stream, up to its present end."""
+        return AsyncIteration(self._driver, messages(self._flows.read(offset, None)))
+
+    def follow(self, offset: str = START, *, live: Live = "auto") -> AsyncIteration[Chunk]:
+        """Iterate over the stream from `offset` on as it grows, until it is closed.
+
+        A connection that breaks is replaced for as long as it takes: nothing is shown twice or
+        left out. `offset` is the `next_offset` of an earlier chunk, "-1" for the start, or "now"
+        for the present end. `live` is "sse" (server-sent events), "long-poll", or "auto": events
+        unless the stream is text, whose line ends they change. Raises as `read` does.
+        """
+        return AsyncIteration(self._driver, self._flows.follow(offset, live))
+
+    def follow_json(self, offset: str = START, *, live: Live = "auto") -> AsyncIteration[Any]:
+        """Iterate over the messages of a JSON stream as it grows, as `follow` does."""
+        return AsyncIteration(self._driver, messages(self._flows.follow(offset, live)))
+
+
+async def _given(value: T | Awaitable[T]) -> T:
+    """The value of a function, which may be asynchronous."""
+    return await value if isinstance(value, Awaitable) else value

@@ -1,0 +1,196 @@
+"""The blocking client; `streamd.client.asynchronous` has the same names for asyncio and Trio."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import httpx
+
+from streamd.client.connecting import TIMEOUT_S, Cert, Verify, authorization, settings, url_list
+from streamd.client.core.reading import Live
+from streamd.client.core.retrying import Session
+from streamd.client.core.streams import Data, StreamFlows, messages
+from streamd.client.driving import Driver, Iteration
+from streamd.client.names import parse_name
+from streamd.client.values import START, Appended, Chunk, StreamInfo
+from streamd.streams.content import DEFAULT_CONTENT_TYPE
+
+Token: TypeAlias = str | Callable[[], str]
+Headers: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str]]
+
+_log = logging.getLogger("streamd.client")
+
+
+class Client:
+    """A server, or the nodes of a cluster: when one is gone the next is asked.
+
+    `urls` is one URL, several with commas between, or a sequence. `token` and `headers` go with
+    each request to these nodes and to no others; functions are called for each request, and again
+    if the answer is 401. `timeout_s` is how long a server may be silent. A request that fails is
+    tried again for `retry_for_s`: by default 60 s once a server has answered, and not at all
+    before. `verify` is False, a file of CAs or an SSL context; `cert` a file with the client's
+    certificate and key, or two files. Threads and tasks may share a client.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        *,
+        token: Token | None = None,
+        headers: Headers | None = None,
+        timeout_s: float = TIMEOUT_S,
+        retry_for_s: float | None = None,
+        verify: Verify = True,
+        cert: Cert | None = None,
+    ) -> None:
+        nodes = url_list(urls)
+        renews = callable(token) or callable(headers)
+        self._session = Session(
+            nodes, retry_for_s=retry_for_s, renews=renews, announce=_log.warning
+        )
+        self._token = token
+        self._headers = headers
+        client = httpx.Client(**settings(nodes, timeout_s, verify, cert))
+        self._driver = Driver(client, self._credentials)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections."""
+        self._driver.client.close()
+
+    def stream(self, name: str, *, content_type: str | None = None) -> Stream:
+        """The stream with a name, such as `agents/run-1` in the bucket `agents`. Asks nothing.
+
+        A name that begins with a slash is a URL path. An append asks for the content type once
+        if it is not given here. Raises `BadName`.
+        """
+        return Stream(self._driver, StreamFlows(self._session, parse_name(name), content_type))
+
+    def _credentials(self) -> Mapping[str, str]:
+        headers, token = self._headers, self._token
+        found = dict(headers() if callable(headers) else headers or {})
+        if token is not None:
+            found |= authorization(token() if callable(token) else token)
+        return found
+
+
+class Stream:
+    """A stream on a server. All methods raise `StreamdError`, and `Unreachable` of it."""
+
+    def __init__(self, driver: Driver, flows: StreamFlows) -> None:
+        self._driver = driver
+        self._flows = flows
+
+    @property
+    def name(self) -> str:
+        """The name as it was given."""
+        return self._flows.name.written
+
+    def create(
+        self,
+        content_type: str = DEFAULT_CONTENT_TYPE,
+        *,
+        ttl_s: int | None = None,
+        expires_at: str | None = None,
+        closed: bool = False,
+        data: Data = b"",
+    ) -> StreamInfo:
+        """Create the stream, or confirm that it exists with these settings.
+
+        It expires `ttl_s` after the last read or write, or at `expires_at` (RFC 3339). `data` is
+        its first content. Raises `AlreadyExists` if it has other settings.
+        """
+        return self._driver.run(self._flows.create(content_type, ttl_s, expires_at, closed, data))
+
+    def head(self) -> StreamInfo:
+        """What the stream is and where it ends. Raises `StreamNotFound`."""
+        return self._driver.run(self._flows.head())
+
+    def append(
+        self,
+        data: Data,
+        *,
+        content_type: str | None = None,
+        if_match: str | None = None,
+        seq: str | None = None,
+        close: bool = False,
+    ) -> Appended:
+        """Append bytes or text, and close the stream with it if `close`.
+
+        It is sent at most once: if the answer is lost, `OutcomeUnknown` is raised. A `Producer`
+        appends exactly once. Raises `StreamClosed`, `ContentTypeMismatch`, `PreconditionFailed`
+        if the stream's ETag is not `if_match`, `SequenceConflict` if `seq` is not greater than
+        the last one, byte by byte.
+        """
+        return self._driver.run(self._flows.append(data, content_type, if_match, seq, close))
+
+    def append_json(
+        self,
+        *values: Any,
+        if_match: str | None = None,
+        seq: str | None = None,
+        close: bool = False,
+    ) -> Appended:
+        """Append each value as a message of a JSON stream, all in one request, as `append` does."""
+        return self._driver.run(self._flows.append_json(values, if_match, seq, close))
+
+    def append_many(
+        self,
+        parts: Iterable[Data],
+        *,
+        if_match: str | None = None,
+        seq: str | None = None,
+        close: bool = False,
+    ) -> Appended:
+        """Append each part as a record or JSON message of its own: all, or none.
+
+        A stream that is not JSON takes up to 512 at once, and needs a bucket in its name. Raises
+        as `append` does, and `ValueError`.
+        """
+        return self._driver.run(self._flows.append_many(parts, if_match, seq, close))
+
+    def close(self, *, if_match: str | None = None) -> Appended:
+        """Close the stream: it takes no further appends, and readers see its end."""
+        return self._driver.run(self._flows.close(if_match))
+
+    def delete(self, *, if_match: str | None = None) -> None:
+        """Delete the stream. Raises `StreamNotFound`."""
+        self._driver.run(self._flows.delete(if_match))
+
+    def read(self, offset: str = START, *, max_bytes: int | None = None) -> Iteration[Chunk]:
+        """Iterate over the stream from `offset` to its present end, in chunks of about 1 MiB.
+
+        `max_bytes` is the approximate limit of a chunk. Raises `StreamNotFound`, `OffsetGone`.
+        """
+        return Iteration(self._driver, self._flows.read(offset, max_bytes))
+
+    def read_json(self, offset: str = START) -> Iteration[Any]:
+        """Iterate over the messages of a JSON stream, up to its present end."""
+        return Iteration(self._driver, messages(self._flows.read(offset, None)))
+
+    def follow(self, offset: str = START, *, live: Live = "auto") -> Iteration[Chunk]:
+        """Iterate over the stream from `offset` on as it grows, until it is closed.
+
+        A connection that breaks is replaced for as long as it takes: nothing is shown twice or
+        left out. `offset` is the `next_offset` of an earlier chunk, "-1" for the start, or "now"
+        for the present end. `live` is "sse" (server-sent events), "long-poll", or "auto": events
+        unless the stream is text, whose line ends they change. Raises as `read` does.
+        """
+        return Iteration(self._driver, self._flows.follow(offset, live))
+
+    def follow_json(self, offset: str = START, *, live: Live = "auto") -> Iteration[Any]:
+        """Iterate over the messages of a JSON stream as it grows, as `follow` does."""
+        return Iteration(self._driver, messages(self._flows.follow(offset, live)))

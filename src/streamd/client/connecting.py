@@ -1,0 +1,104 @@
+"""What both drivers tell httpx: headers, TLS and limits; and what its failures mean to a flow."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import httpx
+
+from streamd import __version__
+from streamd.client.core.steps import Body, Lost, Send
+from streamd.client.errors import StreamdError, refusal
+from streamd.headers import ACCEPT_ENCODING
+
+# The limit of an answer that is received as a whole: above the largest piece of a read.
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+# A long-poll is silent for 30 s, a tail for 15 s; a server that is silent longer is gone.
+TIMEOUT_S = 60.0
+_CONNECT_S = 10.0
+_MAX_CONNECTIONS = 1000
+
+Verify: TypeAlias = bool | str | ssl.SSLContext
+Cert: TypeAlias = str | tuple[str, str]
+
+
+def settings(
+    urls: Sequence[str], timeout_s: float, verify: Verify, cert: Cert | None
+) -> dict[str, Any]:
+    """The arguments of httpx's clients."""
+    return {
+        "verify": _tls_context(urls, verify, cert),
+        "timeout": httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S)),
+        "headers": {"User-Agent": f"streamd/{__version__}", ACCEPT_ENCODING: "identity"},
+        "limits": httpx.Limits(max_connections=_MAX_CONNECTIONS),
+    }
+
+
+def _tls_context(urls: Sequence[str], verify: Verify, cert: Cert | None) -> ssl.SSLContext:
+    if isinstance(verify, ssl.SSLContext):
+        return verify
+    if verify is True and cert is None and not any(url.startswith("https:") for url in urls):
+        # Loading the system's CAs takes longer than most requests. Without them a redirect to
+        # https fails.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
+    if verify is False:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if cert is not None:
+        context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
+    return context
+
+
+def url_list(urls: str | Sequence[str]) -> list[str]:
+    """One URL, several with commas between, or a sequence of them. Raises `ValueError`."""
+    found = urls.split(",") if isinstance(urls, str) else list(urls)
+    for url in found:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"a node's URL begins with http:// or https://, not as {url[:12]!r}")
+    return found
+
+
+@lru_cache(maxsize=1024)
+def parsed(url: str) -> httpx.URL:
+    """The URL as httpx knows it: parsing takes as long as the rest of building a request."""
+    return httpx.URL(url)
+
+
+def authorization(token: str) -> dict[str, str]:
+    """The header that carries a token."""
+    return {"Authorization": f"Bearer {token}"}
+
+
+def request_headers(send: Send, credentials: Mapping[str, str]) -> dict[str, str]:
+    """The headers of a request of known length."""
+    headers = dict(credentials) if send.trusted else {}
+    headers.update(send.request.headers or {})
+    if isinstance(send.request.body, bytes):
+        headers["Content-Length"] = str(len(send.request.body))
+    return headers
+
+
+def pieces(body: Body) -> Iterator[bytes]:
+    """A body in pieces.
+
+    A request of httpx is part of a reference cycle and keeps a body of bytes: a large append would
+    hold a hundred bodies until the garbage collector runs.
+    """
+    return iter((body,)) if isinstance(body, bytes) else body()
+
+
+def lost(failure: httpx.HTTPError) -> Lost:
+    """What a failure of httpx means. Raises it if another try would repeat our own mistake."""
+    if isinstance(failure, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
+        raise failure
+    unsent = httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout
+    return Lost(str(failure) or type(failure).__name__, sent=not isinstance(failure, unsent))
+
+
+def too_large(status: int) -> StreamdError:
+    """The error for an answer that exceeds the limit."""
+    return refusal(status, "TOO_LARGE", f"the answer exceeds {MAX_ANSWER_BYTES} bytes", {})

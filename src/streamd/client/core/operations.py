@@ -1,0 +1,152 @@
+"""Single requests about streams and buckets, as flows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from streamd.client.core.retrying import Backoff, Session, ask, unexpected
+from streamd.client.core.steps import Answer, Flow, Request
+from streamd.client.errors import NotFound, Refused
+from streamd.client.values import Appended, StreamInfo
+from streamd.headers import (
+    CONTENT_TYPE,
+    ETAG,
+    IF_MATCH,
+    STREAM_CLOSED,
+    STREAM_EARLIEST_OFFSET,
+    STREAM_EXPIRES_AT,
+    STREAM_NEXT_OFFSET,
+    STREAM_SNAPSHOT_OFFSET,
+    STREAM_TTL,
+)
+from streamd.streams.content import json_value
+
+# The most records of one append-batch (docs/api.md).
+MAX_FRAMES = 512
+_LENGTH_BYTES = 4
+
+
+def is_true(headers: Mapping[str, str], header: str) -> bool:
+    """Whether a header says `true`, in any case."""
+    return headers.get(header, "").lower() == "true"
+
+
+def _info(answer: Answer, content_type: str = "") -> StreamInfo:
+    headers = answer.headers
+    ttl = headers.get(STREAM_TTL)
+    return StreamInfo(
+        headers.get(CONTENT_TYPE, content_type),
+        headers.get(STREAM_NEXT_OFFSET, ""),
+        is_true(headers, STREAM_CLOSED),
+        headers.get(ETAG),
+        None if ttl is None else int(ttl),
+        headers.get(STREAM_EXPIRES_AT),
+        headers.get(STREAM_SNAPSHOT_OFFSET),
+        headers.get(STREAM_EARLIEST_OFFSET),
+        answer.status == 201,
+    )
+
+
+def appended(answer: Answer) -> Appended:
+    """What the answer to an append tells."""
+    headers = answer.headers
+    if STREAM_NEXT_OFFSET not in headers:
+        raise unexpected(answer.status, "Stream-Next-Offset is missing")
+    return Appended(headers[STREAM_NEXT_OFFSET], headers.get(ETAG), is_true(headers, STREAM_CLOSED))
+
+
+def create(
+    session: Session, path: str, headers: Mapping[str, str], data: bytes
+) -> Flow[StreamInfo]:
+    """Create a stream, or a fork, or confirm that it exists with these settings.
+
+    A repetition of the request that created it answers that it exists, so after a lost answer
+    `is_new` is a guess: whether this client was the one is not known.
+    """
+    answer = yield from ask(session, Request("PUT", path, None, headers, data))
+    return _info(answer)
+
+
+def head(session: Session, path: str) -> Flow[StreamInfo]:
+    """What a stream is and where it ends."""
+    try:
+        answer = yield from ask(session, Request("HEAD", path))
+    except Refused:
+        # An answer to HEAD has no body; GET says why.
+        yield from ask(session, Request("GET", path, {"offset": "now"}))
+        raise
+    return _info(answer)
+
+
+def append(session: Session, path: str, headers: Mapping[str, str], body: bytes) -> Flow[Appended]:
+    """Append, at most once: a producer's appends alone may be repeated."""
+    request = Request("POST", path, None, headers, body)
+    answer = yield from ask(session, request, repeatable=False)
+    return appended(answer)
+
+
+def close(session: Session, path: str, headers: Mapping[str, str]) -> Flow[Appended]:
+    """Close a stream without an append, which may be repeated."""
+    answer = yield from ask(session, Request("POST", path, None, headers))
+    return appended(answer)
+
+
+def delete(session: Session, path: str, headers: Mapping[str, str] | None = None) -> Flow[None]:
+    """Delete a stream or a bucket."""
+    backoff = Backoff(session)
+    try:
+        yield from ask(session, Request("DELETE", path, None, headers), backoff=backoff)
+    except NotFound:
+        # An earlier try without an answer may have deleted it.
+        if not backoff.tried:
+            raise
+
+
+def json_body(values: Sequence[object]) -> bytes:
+    """An array of values as the body of an append. Raises `TypeError`."""
+    return msgspec.json.encode(values)
+
+
+def json_array(texts: Sequence[bytes]) -> bytes:
+    """JSON texts as an array. Each is checked, so that none can break out of the array.
+
+    Raises `ValueError`.
+    """
+    return b"[" + b",".join(map(json_value, texts)) + b"]"
+
+
+def frames(payloads: Sequence[bytes]) -> bytes:
+    """Payloads as the body of append-batch."""
+    return b"".join(
+        [
+            part
+            for payload in payloads
+            for part in (len(payload).to_bytes(_LENGTH_BYTES, "big"), payload)
+        ]
+    )
+
+
+def write_headers(
+    content_type: str | None = None, *, if_match: str | None = None, closes: bool = False
+) -> dict[str, str]:
+    """The headers of a write."""
+    headers: dict[str, str] = {}
+    if content_type is not None:
+        headers[CONTENT_TYPE] = content_type
+    if if_match is not None:
+        headers[IF_MATCH] = if_match
+    if closes:
+        headers[STREAM_CLOSED] = "true"
+    return headers
+
+
+def lifetime(ttl_s: int | None, expires_at: str | None) -> dict[str, str]:
+    """The headers that limit a stream's life."""
+    headers: dict[str, str] = {}
+    if ttl_s is not None:
+        headers[STREAM_TTL] = str(ttl_s)
+    if expires_at is not None:
+        headers[STREAM_EXPIRES_AT] = expires_at
+    return headers

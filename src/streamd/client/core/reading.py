@@ -1,0 +1,197 @@
+"""Reads a stream to its end, and follows it over as many connections as it takes."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from streamd.client.core.operations import is_true
+from streamd.client.core.retrying import Backoff, Session, ask, unexpected
+from streamd.client.core.sse import MAX_EVENT_BYTES, Events, EventTooLarge
+from streamd.client.core.steps import DISCARD, RECEIVE, Answer, Emit, Flow, Lost, Request
+from streamd.client.values import Chunk
+from streamd.headers import (
+    CONTENT_TYPE,
+    STREAM_CLOSED,
+    STREAM_CURSOR,
+    STREAM_NEXT_OFFSET,
+    STREAM_SSE_DATA_ENCODING,
+    STREAM_UP_TO_DATE,
+)
+from streamd.streams.content import is_json, media_type
+
+Live = Literal["auto", "sse", "long-poll"]
+
+
+def read(
+    session: Session, path: str, offset: str, max_bytes: int | None = None, *, endless: bool = False
+) -> Flow[Chunk]:
+    """Emit the stream from `offset` to its present end. Returns the last chunk."""
+    params = {"offset": offset}
+    if max_bytes is not None:
+        params["max_bytes"] = str(max_bytes)
+    while True:
+        backoff = Backoff(session, endless=endless)
+        answer = yield from ask(session, Request("GET", path, params), backoff=backoff)
+        chunk = _chunk(answer)
+        yield Emit(chunk)
+        if chunk.up_to_date or chunk.closed:
+            return chunk
+        params["offset"] = chunk.next_offset
+
+
+def _chunk(answer: Answer, content_type: str = "") -> Chunk:
+    headers = answer.headers
+    if STREAM_NEXT_OFFSET not in headers:
+        raise unexpected(answer.status, "Stream-Next-Offset is missing")
+    closed = is_true(headers, STREAM_CLOSED)
+    return Chunk(
+        headers.get(CONTENT_TYPE, content_type),
+        answer.body,
+        headers[STREAM_NEXT_OFFSET],
+        closed or is_true(headers, STREAM_UP_TO_DATE),
+        closed,
+    )
+
+
+def follow(session: Session, path: str, offset: str, live: Live) -> Flow[None]:
+    """Emit the stream from `offset` on, and what is appended, until the stream is closed.
+
+    A connection that breaks is replaced for as long as it takes; reading resumes where the last
+    complete chunk ended. `auto` is server-sent events unless the stream is text: events change
+    the line ends of text, a long-poll answers with the bytes as they are (section 5.8).
+    """
+    chunk = yield from read(session, path, offset, endless=True)
+    yield from follow_from(session, path, chunk, live)
+
+
+def follow_from(session: Session, path: str, chunk: Chunk, live: Live) -> Flow[None]:
+    """Emit what comes after `chunk`."""
+    if live == "auto":
+        live = "long-poll" if media_type(chunk.content_type).startswith("text/") else "sse"
+    ways = {"sse": _follow_by_sse, "long-poll": _follow_by_long_poll}
+    yield from ways[live](session, path, chunk)
+
+
+def _is_news(chunk: Chunk, before: Chunk) -> bool:
+    """Whether a chunk tells more than the one before it; a silent stream repeats itself."""
+    return chunk._replace(data=b"") != before._replace(data=b"") or not chunk.empty
+
+
+def _live_params(live: Live, offset: str, cursor: str | None) -> dict[str, str]:
+    params = {"live": live, "offset": offset}
+    if cursor is not None:
+        params["cursor"] = cursor
+    return params
+
+
+def _follow_by_long_poll(session: Session, path: str, chunk: Chunk) -> Flow[None]:
+    cursor: str | None = None
+    while not chunk.closed:
+        before = chunk
+        request = Request("GET", path, _live_params("long-poll", chunk.next_offset, cursor))
+        answer = yield from ask(session, request, backoff=Backoff(session, endless=True))
+        cursor = answer.headers.get(STREAM_CURSOR, cursor)
+        chunk = _chunk(answer, chunk.content_type)
+        if answer.status == 204:  # it has no Content-Type of the stream
+            chunk = chunk._replace(content_type=before.content_type)
+        if _is_news(chunk, before):
+            yield Emit(chunk)
+
+
+def _follow_by_sse(session: Session, path: str, chunk: Chunk) -> Flow[None]:
+    backoff = Backoff(session, endless=True)
+    cursor: str | None = None
+    while not chunk.closed:
+        heard = False
+        request = Request("GET", path, _live_params("sse", chunk.next_offset, cursor))
+        answer = yield from ask(session, request, in_pieces=True, backoff=backoff)
+        url = session.url
+        try:
+            events = _Pieces(answer, chunk.content_type)
+            while piece := (yield RECEIVE):
+                for received, after in events.feed(piece):
+                    before, chunk, cursor, heard = chunk, received, after, True
+                    backoff.reset()
+                    if _is_news(chunk, before):
+                        yield Emit(chunk)
+                if chunk.closed:
+                    break
+            yield DISCARD
+            if not heard:
+                # A server ends each response after a while, but sends a control event first.
+                raise Lost("the connection ended before the first event", sent=True)
+        except Lost as lost:
+            yield backoff.pause_after(url, lost)
+
+
+class _Control(msgspec.Struct):
+    """A control event, with the protocol's names (section 5.8)."""
+
+    streamNextOffset: str
+    streamCursor: str | None = None
+    upToDate: bool = False
+    streamClosed: bool = False
+
+
+_CONTROL = msgspec.json.Decoder(_Control)
+
+
+class _Pieces:
+    """Pairs data events with the control event after them; data without one is dropped."""
+
+    def __init__(self, answer: Answer, content_type: str) -> None:
+        self._status = answer.status
+        self._decode = _from_base64 if _is_coded(answer.headers) else bytes
+        self._content_type = content_type
+        self._events = Events()
+        self._data: list[bytes] = []
+        self._data_bytes = 0
+
+    def feed(self, piece: bytes) -> Iterator[tuple[Chunk, str | None]]:
+        """The complete chunks that end in this piece, and the cursor after each."""
+        try:
+            for event in self._events.feed(piece):
+                if event.kind == "data":
+                    self._hold(self._decode(event.data))
+                elif event.kind == "control":
+                    control = _CONTROL.decode(event.data)
+                    yield self._chunk(control), control.streamCursor
+                    self._data, self._data_bytes = [], 0
+        except (EventTooLarge, ValueError) as error:
+            raise unexpected(self._status, str(error)) from error
+
+    def _hold(self, data: bytes) -> None:
+        self._data.append(data)
+        self._data_bytes += len(data)
+        if self._data_bytes > MAX_EVENT_BYTES:
+            raise EventTooLarge(f"more than {MAX_EVENT_BYTES} bytes without a control event")
+
+    def _chunk(self, control: _Control) -> Chunk:
+        data = self._data
+        return Chunk(
+            self._content_type,
+            data[0] if len(data) == 1 else _joined(data, self._content_type),
+            control.streamNextOffset,
+            control.upToDate or control.streamClosed,
+            control.streamClosed,
+        )
+
+
+def _joined(parts: list[bytes], content_type: str) -> bytes:
+    """The data of several events as that of one."""
+    if not is_json(content_type) or not parts:
+        return b"".join(parts)
+    inner = [part.strip()[1:-1] for part in parts]
+    return b"[" + b",".join(part for part in inner if part.strip()) + b"]"
+
+
+def _is_coded(headers: Mapping[str, str]) -> bool:
+    return headers.get(STREAM_SSE_DATA_ENCODING, "").lower() == "base64"
+
+
+def _from_base64(data: bytes) -> bytes:
+    return b64decode(data.replace(b"\n", b"").replace(b"\r", b""), validate=True)

@@ -1,0 +1,228 @@
+"""Requests until there is an answer: which are tried again, at which node, and for how long."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from urllib.parse import urlencode, urljoin, urlsplit
+
+from streamd.client.core.steps import Answer, Flow, Lost, Pause, Request, Send
+from streamd.client.errors import OutcomeUnknown, StreamdError, Unreachable, refusal
+from streamd.headers import LOCATION, RETRY_AFTER
+from streamd.redaction import shown
+
+RETRY_FOR_S = 60.0
+_MAX_REDIRECTS = 5
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+_LONGEST_ASKED_PAUSE_S = 300.0
+_ANNOUNCE_AFTER_S = 2.0
+_BUSY = (429, 502, 503, 504)
+# The server's own refusals change nothing (docs/api.md); a proxy in between promises nothing.
+_NOT_OURS = "the answer is not streamd's"
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
+class Session:
+    """What the requests of one client share: its nodes, and how long it tries.
+
+    `retry_for_s` is how long a request is tried again. If it is None, that is 60 s once a server
+    has answered, and not at all before: an address that never answered is probably wrong.
+    `renews` is whether credentials are asked for before each request: then a 401 is tried again
+    once. `announce` gets a sentence when a request takes long.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        retry_for_s: float | None = None,
+        renews: bool = False,
+        announce: Callable[[str], None] = _ignore,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        if not urls:
+            raise ValueError("name the URL of a node")
+        self._urls = [url.rstrip("/") for url in urls]
+        self._origins = {_origin(url) for url in urls}
+        self._at = 0
+        self.met = retry_for_s is not None
+        self.retry_for_s = RETRY_FOR_S if retry_for_s is None else retry_for_s
+        self.renews = renews
+        self.announce = announce
+        self.clock = clock
+        self.jitter = jitter
+
+    @property
+    def url(self) -> str:
+        """The node that is asked."""
+        return self._urls[self._at]
+
+    @property
+    def nodes(self) -> int:
+        return len(self._urls)
+
+    def trusts(self, url: str) -> bool:
+        """Whether credentials may go there: to the origin of a node that the caller named."""
+        return _origin(url) in self._origins
+
+    def avoid(self, url: str) -> None:
+        """Ask the node after this one from now on, unless that has happened already."""
+        if self.url == url:
+            self._at = (self._at + 1) % len(self._urls)
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, parts.hostname, port
+
+
+class Backoff:
+    """Pauses between tries, each longer than the last, until the time for retries is over."""
+
+    def __init__(self, session: Session, *, endless: bool = False) -> None:
+        self._session = session
+        self._limit_s = float("inf") if endless else session.retry_for_s
+        self.reset()
+
+    @property
+    def tried(self) -> bool:
+        """Whether a try failed; it may have taken effect."""
+        return self._since is not None
+
+    def reset(self) -> None:
+        """Start over after progress."""
+        self._since: float | None = None
+        self._pause_s = _FIRST_PAUSE_S
+        self._failed = 0
+        self._announced = False
+
+    def pause_after(self, url: str, failure: Lost | StreamdError) -> Pause:
+        """The pause before the next try. Raises the failure when the time is over."""
+        session, now = self._session, self._session.clock()
+        if self._since is None:
+            self._since = now
+        pause_s = self._pause_s * session.jitter(0.5, 1.0)
+        met = True
+        if isinstance(failure, Lost):
+            session.avoid(url)
+            self._failed += 1
+            all_asked = self._failed % session.nodes == 0
+            met = session.met or not all_asked
+            pause_s = pause_s if all_asked else 0.0
+        else:
+            pause_s = max(pause_s, asked_pause_s(failure.headers))
+        if not met or now - self._since + pause_s > self._limit_s:
+            raise Unreachable(_in_words(url, failure)) if isinstance(failure, Lost) else failure
+        if now - self._since > _ANNOUNCE_AFTER_S and not self._announced:
+            session.announce(f"{_in_words(url, failure)}; trying again")
+            self._announced = True
+        if pause_s:
+            self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        return Pause(pause_s)
+
+
+def asked_pause_s(headers: Mapping[str, str]) -> float:
+    """The seconds of Retry-After; 0 without it, or if it is a date."""
+    raw = headers.get(RETRY_AFTER, "")
+    return min(float(raw), _LONGEST_ASKED_PAUSE_S) if raw.isdecimal() else 0.0
+
+
+def _in_words(url: str, failure: Lost | StreamdError) -> str:
+    what = f"cannot serve the request now ({failure})"
+    if isinstance(failure, Lost):
+        what = f"broke off: {failure}" if failure.sent else f"cannot be reached: {failure}"
+    return f"{shown(url)} {what}"
+
+
+def ask(
+    session: Session,
+    request: Request,
+    *,
+    repeatable: bool = True,
+    in_pieces: bool = False,
+    backoff: Backoff | None = None,
+) -> Flow[Answer]:
+    """Try until there is an answer, and return it if it is a success.
+
+    A request that is not `repeatable` is tried again only if it cannot have taken effect. Raises
+    `Refused`, `Unreachable`, `OutcomeUnknown`.
+    """
+    backoff = backoff or Backoff(session)
+    renewed = False
+    while True:
+        url = session.url
+        failure: Lost | StreamdError
+        try:
+            answer = yield from _exchange(session, url, request, in_pieces)
+        except Lost as lost:
+            if lost.sent and not repeatable:
+                raise OutcomeUnknown("OUTCOME_UNKNOWN", _in_words(url, lost)) from lost
+            failure = lost
+        else:
+            if answer.is_success:
+                return answer
+            failure = error_of(request, answer)
+            if answer.status == 401 and session.renews and not renewed:
+                renewed = True
+                continue
+            if answer.status not in _BUSY:
+                raise failure
+            if not repeatable and not _changed_nothing(failure):
+                raise OutcomeUnknown(failure.code, failure.message, failure.status, failure.headers)
+        yield backoff.pause_after(url, failure)
+
+
+def _changed_nothing(failure: StreamdError) -> bool:
+    """Whether a request that was refused for now cannot have taken effect."""
+    is_ours = failure.message != _NOT_OURS
+    return failure.status == 429 or (is_ours and not isinstance(failure, OutcomeUnknown))
+
+
+def _exchange(session: Session, node: str, request: Request, in_pieces: bool) -> Flow[Answer]:
+    """Send to a node and follow its redirects, with the body again."""
+    url = node + request.path
+    if request.params:
+        url += f"?{urlencode(request.params)}"
+    trusted = True
+    for _ in range(_MAX_REDIRECTS):
+        answer: Answer = yield Send(url, request, trusted, in_pieces)
+        session.met = True
+        if answer.status not in (307, 308) or LOCATION not in answer.headers:
+            return answer
+        url = urljoin(url, answer.headers[LOCATION])
+        trusted = session.trusts(url)
+    raise refusal(answer.status, "REDIRECTS", f"more than {_MAX_REDIRECTS} redirects", {})
+
+
+def error_of(request: Request, answer: Answer) -> StreamdError:
+    """The error that an answer describes."""
+    status = answer.status
+    try:
+        error = json.loads(answer.body)["error"]
+        code, message = str(error["code"]), str(error["message"])
+    except (ValueError, KeyError, TypeError):
+        code, message = _phrase(status), _NOT_OURS
+        if request.method == "HEAD":  # its answer has no body
+            message = ""
+    return refusal(status, code, message, answer.headers)
+
+
+def unexpected(status: int, message: str) -> StreamdError:
+    """The error for an answer that breaks the protocol."""
+    return refusal(status, "UNEXPECTED", f"the answer breaks the protocol: {message}", {})
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "unknown status"

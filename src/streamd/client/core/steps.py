@@ -1,0 +1,95 @@
+"""What a flow asks its driver to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+# Bytes, or what makes the pieces of a body again for each try.
+Body: TypeAlias = bytes | Callable[[], Iterator[bytes]]
+
+
+class Request(NamedTuple):
+    """A request, which may be sent several times and to several nodes."""
+
+    method: str
+    path: str
+    params: Mapping[str, str] | None = None
+    headers: Mapping[str, str] | None = None
+    body: Body = b""
+
+
+class Answer(NamedTuple):
+    """An answer; `body` is empty while it is received in pieces."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+
+class Send(NamedTuple):
+    """Send a request to `url`, which has its path. The result is an `Answer`.
+
+    The answer's body comes with it, unless `in_pieces` and the answer is a success: then each
+    `Receive` returns a piece. `trusted` is whether credentials may be sent.
+    """
+
+    url: str
+    request: Request
+    trusted: bool = True
+    in_pieces: bool = False
+
+
+class Receive(NamedTuple):
+    """The next piece of the answer; empty at its end."""
+
+
+class Discard(NamedTuple):
+    """Receive no more of the answer."""
+
+
+class Pause(NamedTuple):
+    """Wait so many seconds."""
+
+    seconds: float
+
+
+class Emit(NamedTuple):
+    """A value for the caller's iteration."""
+
+    value: Any
+
+
+class Lost(Exception):
+    """The connection failed. If not `sent`, the server cannot have seen the request."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+Step: TypeAlias = Send | Receive | Discard | Pause | Emit
+Flow: TypeAlias = Generator[Step, Any, T]
+
+RECEIVE = Receive()
+DISCARD = Discard()
+
+
+class Done(NamedTuple):
+    """A flow has ended, with this result."""
+
+    value: Any
+
+
+def resume(flow: Flow[Any], result: Any, failure: Lost | None) -> Step | Done:
+    """Give a flow the outcome of its last step; its next step, or its end."""
+    try:
+        return flow.send(result) if failure is None else flow.throw(failure)
+    except StopIteration as end:
+        return Done(end.value)

@@ -1,0 +1,171 @@
+"""One stream: each operation as a flow, with the checks that need no server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from streamd.client.core import operations, reading
+from streamd.client.core.operations import (
+    MAX_FRAMES,
+    frames,
+    json_array,
+    json_body,
+    lifetime,
+    write_headers,
+)
+from streamd.client.core.reading import Live
+from streamd.client.core.retrying import Session
+from streamd.client.core.steps import Done, Emit, Flow, Lost, resume
+from streamd.client.names import StreamName, parse_name
+from streamd.client.values import Appended, Chunk, StreamInfo
+from streamd.headers import (
+    STREAM_FORK_OFFSET,
+    STREAM_FORK_SUB_OFFSET,
+    STREAM_FORKED_FROM,
+    STREAM_SEQ,
+)
+from streamd.streams.content import JSON, is_json
+
+Data = bytes | str
+
+
+class StreamFlows:
+    """The flows of one stream. The content type is learned from the server if it is not given."""
+
+    def __init__(self, session: Session, name: StreamName, content_type: str | None) -> None:
+        self.session = session
+        self.name = name
+        self.content_type = content_type
+
+    def create(
+        self,
+        content_type: str,
+        ttl_s: int | None,
+        expires_at: str | None,
+        closed: bool,
+        data: Data,
+    ) -> Flow[StreamInfo]:
+        """Create the stream."""
+        headers = write_headers(content_type, closes=closed) | lifetime(ttl_s, expires_at)
+        info = yield from operations.create(self.session, self.name.path, headers, as_bytes(data))
+        self.content_type = content_type
+        return info
+
+    def fork(
+        self,
+        name: str,
+        at: str | None,
+        sub_offset: int | None,
+        content_type: str | None,
+        ttl_s: int | None,
+        expires_at: str | None,
+    ) -> Flow[StreamInfo]:
+        """Create another stream that begins with this one's content."""
+        headers = write_headers(content_type) | lifetime(ttl_s, expires_at)
+        headers[STREAM_FORKED_FROM] = self.name.path
+        if at is not None:
+            headers[STREAM_FORK_OFFSET] = at
+        if sub_offset is not None:
+            headers[STREAM_FORK_SUB_OFFSET] = str(sub_offset)
+        return operations.create(self.session, parse_name(name).path, headers, b"")
+
+    def append(
+        self,
+        data: Data,
+        content_type: str | None,
+        if_match: str | None,
+        seq: str | None,
+        close: bool,
+    ) -> Flow[Appended]:
+        """Append a body."""
+        content_type = content_type or (yield from self.type())
+        headers = _append_headers(content_type, if_match, seq, close)
+        path = self.name.path
+        return (yield from operations.append(self.session, path, headers, as_bytes(data)))
+
+    def append_json(
+        self, values: Iterable[Any], if_match: str | None, seq: str | None, close: bool
+    ) -> Flow[Appended]:
+        """Append each value as a message."""
+        headers = _append_headers(JSON, if_match, seq, close)
+        return operations.append(self.session, self.name.path, headers, json_body(list(values)))
+
+    def append_many(
+        self, parts: Iterable[Data], if_match: str | None, seq: str | None, close: bool
+    ) -> Flow[Appended]:
+        """Append each part as a record of its own, all together or none."""
+        payloads = [as_bytes(part) for part in parts]
+        content_type = yield from self.type()
+        headers = _append_headers(content_type, if_match, seq, close)
+        path = self.name.path
+        if is_json(content_type):
+            body = json_array(payloads)
+        else:
+            if len(payloads) > MAX_FRAMES:
+                raise ValueError(f"at most {MAX_FRAMES} records can be appended together")
+            path, body = f"{self.name.bucketed_path()}/append-batch", frames(payloads)
+        return (yield from operations.append(self.session, path, headers, body))
+
+    def close(self, if_match: str | None) -> Flow[Appended]:
+        """Close the stream."""
+        headers = write_headers(if_match=if_match, closes=True)
+        return operations.close(self.session, self.name.path, headers)
+
+    def delete(self, if_match: str | None) -> Flow[None]:
+        """Delete the stream."""
+        headers = write_headers(if_match=if_match)
+        return operations.delete(self.session, self.name.path, headers)
+
+    def head(self) -> Flow[StreamInfo]:
+        """What the stream is."""
+        info = yield from operations.head(self.session, self.name.path)
+        self.content_type = info.content_type
+        return info
+
+    def read(self, offset: str, max_bytes: int | None) -> Flow[Chunk]:
+        """Emit chunks up to the present end."""
+        return reading.read(self.session, self.name.path, offset, max_bytes)
+
+    def follow(self, offset: str, live: Live) -> Flow[None]:
+        """Emit chunks until the stream is closed."""
+        return reading.follow(self.session, self.name.path, offset, live)
+
+    def type(self) -> Flow[str]:
+        """The stream's content type."""
+        if self.content_type is None:
+            yield from self.head()
+        assert self.content_type is not None
+        return self.content_type
+
+
+def messages(chunks: Flow[Any]) -> Flow[None]:
+    """Emit the JSON messages of the chunks that a flow emits."""
+    result, failure = None, None
+    while True:
+        step = resume(chunks, result, failure)
+        result = failure = None
+        if isinstance(step, Done):
+            return
+        if isinstance(step, Emit):
+            for message in step.value.json():
+                yield Emit(message)
+            continue
+        try:
+            result = yield step
+        except Lost as lost:
+            failure = lost
+
+
+def _append_headers(
+    content_type: str, if_match: str | None, seq: str | None, close: bool
+) -> dict[str, str]:
+    headers = write_headers(content_type, if_match=if_match, closes=close)
+    if seq is not None:
+        headers[STREAM_SEQ] = seq
+    return headers
+
+
+def as_bytes(data: Data) -> bytes:
+    """Text travels as UTF-8."""
+    return data.encode() if isinstance(data, str) else bytes(data)

@@ -1,0 +1,196 @@
+"""Errors of the client, by the stable codes of the API (docs/api.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from streamd.headers import (
+    ETAG,
+    PRODUCER_EPOCH,
+    PRODUCER_EXPECTED_SEQ,
+    STREAM_EARLIEST_OFFSET,
+)
+
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+class StreamdError(Exception):
+    """Any failure of a request. `status` is None if no server answered."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        status: int | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> None:
+        super().__init__(code, message, status, dict(headers))
+        self.code = code
+        self.message = message
+        self.status = status
+        self.headers = headers
+
+    def __str__(self) -> str:
+        what = self.code if self.status is None else f"{self.status} {self.code}"
+        return f"{what}: {self.message}" if self.message else what
+
+
+class Unreachable(StreamdError):
+    """No server answered, or could serve the request, within the time for retries."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("UNREACHABLE", message)
+        self.args = (message,)
+
+
+class OutcomeUnknown(StreamdError):
+    """The write may have taken effect or not: the answer was lost, or the server does not know."""
+
+
+class Refused(StreamdError):
+    """A server refused the request; the subclass says why, or the code where there is none."""
+
+
+class NotFound(Refused):
+    """What the request names does not exist."""
+
+
+class StreamNotFound(NotFound):
+    """The stream does not exist, or has expired."""
+
+
+class BucketNotFound(NotFound):
+    """The bucket does not exist."""
+
+
+class SnapshotNotFound(NotFound):
+    """The stream has no snapshot there."""
+
+
+class StreamGone(Refused):
+    """The stream was deleted; its forks still read it."""
+
+
+class OffsetGone(Refused):
+    """The offset lies before a snapshot. Start from the bootstrap, or at `earliest_offset`."""
+
+    @property
+    def earliest_offset(self) -> str | None:
+        """The first offset that can still be read."""
+        return self.headers.get(STREAM_EARLIEST_OFFSET)
+
+
+class StreamClosed(Refused):
+    """The stream is closed and takes no appends."""
+
+
+class AlreadyExists(Refused):
+    """A stream or bucket of this name exists with other settings."""
+
+
+class BucketNotEmpty(Refused):
+    """Only an empty bucket can be deleted."""
+
+
+class ContentTypeMismatch(Refused):
+    """The stream has another content type."""
+
+
+class SequenceConflict(Refused):
+    """`Stream-Seq` is not greater than the last one."""
+
+
+class SequenceGap(Refused):
+    """The server misses requests of this producer: the stream was replaced while it appended."""
+
+    @property
+    def expected(self) -> int:
+        """The number that the server expects next."""
+        return int(self.headers.get(PRODUCER_EXPECTED_SEQ, "0"))
+
+
+class ProducerFenced(Refused):
+    """Another producer took over this producer's id, with a later epoch."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch in force."""
+        epoch = self.headers.get(PRODUCER_EPOCH)
+        return None if epoch is None else int(epoch)
+
+
+class PreconditionFailed(Refused):
+    """The stream is not in the state that `if_match` names; `etag` is its state."""
+
+    @property
+    def etag(self) -> str | None:
+        """The state that the stream is in."""
+        return self.headers.get(ETAG)
+
+
+class InvalidRequest(Refused):
+    """A name, an offset or a body is invalid."""
+
+
+class TooLarge(Refused):
+    """The body exceeds the server's limit."""
+
+
+class NotAuthenticated(Refused):
+    """The token is missing, unknown, expired or revoked."""
+
+
+class NotPermitted(Refused):
+    """The token does not permit this."""
+
+
+class QuotaExceeded(Refused):
+    """A quota of the bucket or the stream is used up."""
+
+
+class Unavailable(Refused):
+    """The server cannot serve the request now; the time for retries is over, or must not begin."""
+
+
+class TooManyRequests(Unavailable):
+    """The client exceeds its rate."""
+
+
+_BY_CODE: dict[str, type[StreamdError]] = {
+    "STREAM_NOT_FOUND": StreamNotFound,
+    "BUCKET_NOT_FOUND": BucketNotFound,
+    "SNAPSHOT_NOT_FOUND": SnapshotNotFound,
+    "STREAM_GONE": StreamGone,
+    "STREAM_OFFSET_GONE": OffsetGone,
+    "STREAM_CLOSED": StreamClosed,
+    "STREAM_EXISTS": AlreadyExists,
+    "BUCKET_EXISTS": AlreadyExists,
+    "SNAPSHOT_EXISTS": AlreadyExists,
+    "BUCKET_NOT_EMPTY": BucketNotEmpty,
+    "CONTENT_TYPE_MISMATCH": ContentTypeMismatch,
+    "SEQUENCE_CONFLICT": SequenceConflict,
+    "SEQUENCE_GAP": SequenceGap,
+    "STALE_EPOCH": ProducerFenced,
+    "QUOTA_EXCEEDED": QuotaExceeded,
+    "OUTCOME_UNKNOWN": OutcomeUnknown,
+}
+_BY_STATUS: dict[int, type[StreamdError]] = {
+    400: InvalidRequest,
+    401: NotAuthenticated,
+    403: NotPermitted,
+    404: NotFound,
+    412: PreconditionFailed,
+    413: TooLarge,
+    429: TooManyRequests,
+    502: Unavailable,
+    503: Unavailable,
+    504: Unavailable,
+    507: QuotaExceeded,
+}
+
+
+def refusal(status: int, code: str, message: str, headers: Mapping[str, str]) -> StreamdError:
+    """The error for an answer's code, or else for its status."""
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(status, Refused)
+    return kind(code, message, status, headers)

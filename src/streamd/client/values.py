@@ -1,0 +1,69 @@
+"""What the client returns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import msgspec
+
+from streamd.streams.content import is_json
+
+START = "-1"
+NOW = "now"
+
+
+class StreamInfo(NamedTuple):
+    """What a stream is and where it ends.
+
+    `is_new` is whether this request created the stream. Offsets are opaque texts that sort.
+    """
+
+    content_type: str
+    next_offset: str
+    closed: bool
+    etag: str | None = None
+    ttl_s: int | None = None
+    expires_at: str | None = None
+    snapshot_offset: str | None = None
+    earliest_offset: str | None = None
+    is_new: bool = False
+
+
+class Appended(NamedTuple):
+    """Where the stream ends after an append, its state for `if_match`, and whether it is closed."""
+
+    next_offset: str
+    etag: str | None
+    closed: bool
+
+
+class Chunk(NamedTuple):
+    """Part of a stream, and the offset where the next part begins.
+
+    `up_to_date` is whether the stream ended here when the server answered, `closed` whether it
+    ends here for good. A chunk without data tells only these.
+    """
+
+    content_type: str
+    data: bytes
+    next_offset: str
+    up_to_date: bool = False
+    closed: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no data: in JSON streams, no messages."""
+        return not self.data or (is_json(self.content_type) and self.data.strip() == b"[]")
+
+    def json(self) -> list[Any]:
+        """The messages of a JSON stream."""
+        return decode(self.data) if self.data else []
+
+
+def decode(data: bytes) -> Any:
+    """The value of a JSON text. Raises `ValueError`."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return json.loads(data)  # it takes lone surrogates, which are JSON (RFC 8259 section 8.2)

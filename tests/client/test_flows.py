@@ -1,0 +1,310 @@
+"""The core of the client, with a test in place of the network and the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from streamd.client.core import operations, reading
+from streamd.client.core.retrying import Backoff, Session, ask
+from streamd.client.core.steps import Answer, Discard, Lost, Pause, Receive, Request, Send, Step
+from streamd.client.errors import (
+    NotAuthenticated,
+    OutcomeUnknown,
+    Refused,
+    StreamdError,
+    StreamNotFound,
+    TooManyRequests,
+    Unavailable,
+    Unreachable,
+)
+from tests.client.flows import emitted, result_of
+
+UNSENT = Lost("refused", sent=False)
+CUT = Lost("reset", sent=True)
+OK = Answer(200, {}, b"")
+GET = Request("GET", "/v1/stream/x")
+APPEND = Request("POST", "/v1/stream/x", None, None, b"data")
+
+
+def refused(status: int, code: str = "", **headers: str) -> Answer:
+    named = {name.replace("_", "-").title(): value for name, value in headers.items()}
+    body = b'{"error":{"code":"%b","message":"so"}}' % code.encode() if code else b"<h1>"
+    return Answer(status, named, body)
+
+
+class Network:
+    """Answers requests from a script, and keeps what was asked. Pauses pass at once."""
+
+    def __init__(self, script: Iterable[Any] | Callable[[Send], Any]) -> None:
+        self._answer = script if callable(script) else self._next
+        self._script = iter(() if callable(script) else script)
+        self.sent: list[Send] = []
+        self.pauses: list[float] = []
+        self.now_s = 0.0
+
+    def _next(self, _: Send) -> Any:
+        return next(self._script)
+
+    def __call__(self, step: Step) -> Any:
+        match step:
+            case Pause(seconds):
+                self.pauses.append(seconds)
+                self.now_s += seconds
+                return None
+            case Send():
+                self.sent.append(step)
+                return self._answer(step)
+            case Receive():
+                return next(self._script, b"")
+            case Discard():
+                return None
+        raise AssertionError(step)
+
+    def session(self, *urls: str, **settings: Any) -> Session:
+        """A session on this network's clock, whose jitter takes the longest pause."""
+        return Session(
+            urls or ("http://a",), clock=lambda: self.now_s, jitter=lambda _, most: most, **settings
+        )
+
+    @property
+    def hosts(self) -> list[str]:
+        return [send.url.split("/")[2] for send in self.sent]
+
+
+# --- when a request is tried again
+
+
+def test_an_address_that_never_answered_is_not_retried() -> None:
+    network = Network([UNSENT])
+    with pytest.raises(Unreachable, match="http://a cannot be reached"):
+        result_of(ask(network.session(), GET), network)
+    assert network.pauses == []
+
+
+def test_a_server_that_answered_once_is_waited_for_with_growing_pauses() -> None:
+    network = Network([OK, UNSENT, CUT, CUT, CUT, CUT, CUT, OK])
+    session = network.session()
+    result_of(ask(session, GET), network)
+    assert result_of(ask(session, GET), network) is OK
+    assert network.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+
+
+def test_retries_end_after_their_time() -> None:
+    network = Network(lambda _: CUT)
+    with pytest.raises(Unreachable, match="broke off: reset"):
+        result_of(ask(network.session(retry_for_s=5.0), GET), network)
+    assert 3 < network.now_s <= 5
+
+
+def test_every_node_is_asked_before_a_pause() -> None:
+    network = Network([UNSENT, UNSENT, UNSENT, UNSENT, OK])
+    session = network.session("http://a", "http://b", "http://c", retry_for_s=60)
+    assert result_of(ask(session, GET), network) is OK
+    assert network.hosts == ["a", "b", "c", "a", "b"]
+    assert network.pauses == [0.0, 0.0, 0.1, 0.0]
+    network = Network([OK])
+    result_of(ask(session, GET), network)
+    assert network.hosts == ["b"], "the node that answered is asked next"
+
+
+def test_a_failure_of_a_node_that_others_have_left_already_moves_nobody() -> None:
+    session = Session(["http://a", "http://b"])
+    session.avoid("http://a")
+    session.avoid("http://a")
+    assert session.url == "http://b"
+
+
+def test_retry_after_is_honoured() -> None:
+    network = Network([refused(429, "TOO_MANY_REQUESTS", retry_after="7"), OK])
+    assert result_of(ask(network.session(), GET), network) is OK
+    assert network.pauses == [7.0]
+
+
+def test_a_retry_after_beyond_the_time_for_retries_fails_at_once() -> None:
+    network = Network([refused(429, "TOO_MANY_REQUESTS", retry_after="100")])
+    with pytest.raises(TooManyRequests) as failed:
+        result_of(ask(network.session(), GET), network)
+    assert failed.value.headers["Retry-After"] == "100"
+    assert network.pauses == []
+
+
+def test_a_busy_server_is_the_error_when_the_time_is_over() -> None:
+    network = Network(lambda _: refused(503, "UNAVAILABLE"))
+    with pytest.raises(Unavailable, match="UNAVAILABLE"):
+        result_of(ask(network.session(retry_for_s=1), GET), network)
+
+
+def test_a_long_wait_is_announced_once_without_credentials() -> None:
+    said: list[str] = []
+    network = Network(lambda _: CUT)
+    session = network.session("http://me:secret@a", retry_for_s=20, announce=said.append)
+    with pytest.raises(Unreachable) as failed:
+        result_of(ask(session, GET), network)
+    assert said == ["http://***@a broke off: reset; trying again"]
+    assert "secret" not in str(failed.value)
+
+
+# --- what must not happen twice
+
+
+@pytest.mark.parametrize(
+    "harmless", [UNSENT, refused(503, "UNAVAILABLE"), refused(429, ""), refused(503, "OVERLOADED")]
+)
+def test_an_append_is_repeated_if_it_cannot_have_taken_effect(harmless: Any) -> None:
+    network = Network([harmless, OK])
+    flow = ask(network.session(retry_for_s=60), APPEND, repeatable=False)
+    assert result_of(flow, network) is OK
+
+
+@pytest.mark.parametrize(
+    "doubtful", [CUT, refused(503, "OUTCOME_UNKNOWN"), refused(503), refused(502), refused(504)]
+)
+def test_an_append_whose_outcome_is_unknown_is_not_repeated(doubtful: Any) -> None:
+    network = Network([doubtful])
+    with pytest.raises(OutcomeUnknown):
+        result_of(ask(network.session(retry_for_s=60), APPEND, repeatable=False), network)
+    assert len(network.sent) == 1
+
+
+def test_a_deletion_that_was_tried_before_takes_absence_for_success() -> None:
+    gone = refused(404, "STREAM_NOT_FOUND")
+    network = Network([CUT, gone])
+    result_of(operations.delete(network.session(retry_for_s=60), "/v1/stream/x"), network)
+    with pytest.raises(StreamNotFound):
+        result_of(operations.delete(network.session(), "/v1/stream/x"), Network([gone]))
+
+
+# --- credentials and redirects
+
+
+def redirect(to: str) -> Answer:
+    return Answer(307, {"Location": to}, b"")
+
+
+def test_credentials_follow_a_redirect_only_to_nodes_that_the_caller_named() -> None:
+    for target, trusted in (
+        ("/elsewhere", True),
+        ("http://a:80/v1/stream/x", True),
+        ("http://b/v1/stream/x", True),
+        ("http://c/v1/stream/x", False),
+        ("https://a/v1/stream/x", False),
+        ("http://a:81/v1/stream/x", False),
+    ):
+        network = Network([redirect(target), OK])
+        result_of(ask(network.session("http://a", "http://b"), GET), network)
+        assert [send.trusted for send in network.sent] == [True, trusted], target
+
+
+def test_a_body_is_sent_again_where_a_redirect_leads() -> None:
+    network = Network([redirect("http://b/leader"), OK])
+    result_of(ask(network.session("http://a", "http://b"), APPEND), network)
+    assert [(send.url, send.request.body) for send in network.sent] == [
+        ("http://a/v1/stream/x", b"data"),
+        ("http://b/leader", b"data"),
+    ]
+
+
+def test_a_circle_of_redirects_ends() -> None:
+    network = Network(lambda _: redirect("/again"))
+    with pytest.raises(Refused, match="redirects"):
+        result_of(ask(network.session(), GET), network)
+
+
+def test_renewed_credentials_are_tried_once() -> None:
+    denied = refused(401, "INVALID_TOKEN")
+    network = Network([denied, OK])
+    assert result_of(ask(network.session(renews=True), APPEND, repeatable=False), network) is OK
+    for renews, tries in ((True, 2), (False, 1)):
+        network = Network([denied, denied])
+        with pytest.raises(NotAuthenticated):
+            result_of(ask(network.session(renews=renews), GET), network)
+        assert len(network.sent) == tries
+
+
+# --- following
+
+
+TAIL = {"Stream-Next-Offset": "1", "Stream-Up-To-Date": "true", "Content-Type": "application/json"}
+
+
+def control(offset: str, *, closed: bool = False) -> bytes:
+    end = b',"streamClosed":true' if closed else b',"streamCursor":"7"'
+    return b'event: control\ndata: {"streamNextOffset":"%b"%b}\n\n' % (offset.encode(), end)
+
+
+def test_a_follower_resumes_after_the_last_complete_piece() -> None:
+    network = Network(
+        [
+            Answer(200, TAIL, b"[]"),
+            Answer(200, {}, b""),
+            b"event: data\ndata: [1]\n\n" + control("2") + b"event: data\ndata: [2]\n\n",
+            CUT,  # before the control event of [2]
+            UNSENT,
+            Answer(200, {}, b""),
+            b"event: data\ndata: [2]\n\n" + control("3", closed=True),
+        ]
+    )
+    chunks = emitted(reading.follow(network.session(), "/x", "-1", "auto"), network)
+    assert [chunk.json() for chunk in chunks] == [[], [1], [2]]
+    assert [send.url for send in network.sent] == [
+        "http://a/x?offset=-1",
+        "http://a/x?live=sse&offset=1",
+        "http://a/x?live=sse&offset=2&cursor=7",
+        "http://a/x?live=sse&offset=2&cursor=7",
+    ]
+
+
+def test_events_before_one_control_event_are_one_piece() -> None:
+    events = b"event: data\ndata: [1]\n\nevent: data\ndata: [ ]\n\nevent: data\ndata: [2,3]\n\n"
+    script = [Answer(200, TAIL, b"[]"), Answer(200, {}, b""), events + control("4", closed=True)]
+    network = Network(script)
+    chunks = emitted(reading.follow(network.session(), "/x", "-1", "sse"), network)
+    assert [chunk.json() for chunk in chunks] == [[], [1, 2, 3]]
+
+
+def test_a_follower_of_a_server_that_breaks_the_protocol_fails() -> None:
+    for events in (b"event: control\ndata: nonsense\n\n", b"event: control\ndata: {}\n\n"):
+        network = Network([Answer(200, TAIL, b"[]"), Answer(200, {}, b""), events])
+        with pytest.raises(StreamdError, match="UNEXPECTED"):
+            list(emitted(reading.follow(network.session(), "/x", "-1", "sse"), network))
+
+
+def test_a_follower_waits_without_end_for_a_server_it_knows() -> None:
+    down = [UNSENT] * 1000
+    script = [Answer(200, TAIL, b"[]"), *down, Answer(200, {}, b""), control("1", closed=True)]
+    network = Network(script)
+    flow = reading.follow(network.session(), "/x", "-1", "sse")
+    assert [chunk.closed for chunk in emitted(flow, network)] == [False, True]
+    assert network.now_s > 1000
+
+
+def test_a_follower_that_only_gets_ended_connections_pauses_between_them() -> None:
+    empty = [Answer(200, {}, b""), b""] * 3
+    script = [Answer(200, TAIL, b"[]"), *empty, Answer(200, {}, b""), control("1", closed=True)]
+    network = Network(script)
+    list(emitted(reading.follow(network.session(), "/x", "-1", "sse"), network))
+    assert network.pauses == [0.1, 0.2, 0.4]
+
+
+def test_long_polls_pass_the_cursor_on_and_show_no_silence() -> None:
+    silence = Answer(204, {"Stream-Next-Offset": "1", "Stream-Up-To-Date": "true",
+                           "Stream-Cursor": "5"}, b"")  # fmt: skip
+    ends = {"Stream-Next-Offset": "2", "Stream-Closed": "true", "Content-Type": "application/json"}
+    network = Network([Answer(200, TAIL, b"[]"), silence, silence, Answer(200, ends, b"[1]")])
+    flow = reading.follow(network.session(), "/x", "-1", "long-poll")
+    assert [(chunk.json(), chunk.closed) for chunk in emitted(flow, network)] == [
+        ([], False),
+        ([1], True),
+    ]
+    assert [send.url.partition("cursor=")[2] for send in network.sent] == ["", "", "5", "5"]
+
+
+def test_progress_ends_the_growth_of_pauses() -> None:
+    network = Network([])
+    backoff = Backoff(network.session(retry_for_s=60))
+    assert [backoff.pause_after("http://a", CUT).seconds for _ in range(3)] == [0.1, 0.2, 0.4]
+    backoff.reset()
+    assert backoff.pause_after("http://a", CUT).seconds == 0.1

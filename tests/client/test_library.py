@@ -1,0 +1,287 @@
+"""`streamd.client` against a real server: the same tests for blocking calls, asyncio and Trio."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import streamd.client as library
+from streamd.client import Client, Stream
+from tests.client.drivers import KINDS, connected
+from tests.support.server_process import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as server:
+        yield server
+
+
+@pytest.fixture(params=KINDS)
+def client(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Client]:
+    with connected(request.param, server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def stream(client: Client) -> Stream:
+    """A stream that does not exist yet."""
+    return client.stream(f"demo/{uuid4()}")
+
+
+def content(stream: Stream, offset: str = library.START) -> bytes:
+    return b"".join(chunk.data for chunk in stream.read(offset))
+
+
+# --- a stream's life
+
+
+def test_a_stream_is_created_once_and_confirmed_after_that(stream: Stream) -> None:
+    made = stream.create("text/plain", ttl_s=3600, data="hi")
+    assert (made.is_new, made.content_type, made.closed) == (True, "text/plain", False)
+    assert stream.head().ttl_s == 3600
+    again = stream.create("text/plain", ttl_s=3600)
+    assert (again.is_new, again.next_offset, again.etag) == (False, made.next_offset, made.etag)
+    assert content(stream) == b"hi"
+
+
+def test_other_settings_of_an_existing_stream_are_refused(stream: Stream) -> None:
+    stream.create("text/plain")
+    with pytest.raises(library.AlreadyExists) as refused:
+        stream.create("application/json")
+    assert (refused.value.status, refused.value.code) == (409, "STREAM_EXISTS")
+
+
+def test_a_stream_may_end_at_a_time_or_be_created_closed(client: Client, stream: Stream) -> None:
+    ends = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert stream.create(expires_at=ends, closed=True, data=b"all").closed
+    info = stream.head()
+    assert (info.expires_at, info.closed) == (ends, True)
+    with pytest.raises(library.StreamClosed):
+        stream.append(b"more")
+
+
+def test_appended_bytes_and_text_are_read_from_any_offset(stream: Stream) -> None:
+    stream.create("text/plain")
+    first = stream.append("grün ")
+    last = stream.append(b"und blau", close=True)
+    assert (first.closed, last.closed) == (False, True)
+    assert content(stream).decode() == "grün und blau"
+    assert content(stream, first.next_offset) == b"und blau"
+    [chunk] = stream.read(last.next_offset)
+    assert (chunk.data, chunk.closed, chunk.up_to_date) == (b"", True, True)
+
+
+def test_a_long_stream_is_read_in_chunks(stream: Stream) -> None:
+    stream.create()
+    for number in range(4):
+        stream.append(bytes([number]) * 50_000)
+    chunks = list(stream.read(max_bytes=60_000))
+    assert len(chunks) > 1
+    assert b"".join(chunk.data for chunk in chunks) == content(stream)
+    assert [chunk.up_to_date for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+
+
+def test_json_messages_stay_apart_whatever_they_are(stream: Stream) -> None:
+    stream.create("application/json")
+    stream.append_json({"n": 1}, [2, 3], "four", None)
+    stream.append('[5, {"six": 6}]')
+    stream.append_many(["7", b"[8]"])
+    assert list(stream.read_json()) == [{"n": 1}, [2, 3], "four", None, 5, {"six": 6}, 7, [8]]
+
+
+def test_a_json_text_cannot_break_out_of_its_message(stream: Stream) -> None:
+    stream.create("application/json")
+    with pytest.raises(ValueError, match="JSON"):
+        stream.append_many(["1, 2"])
+    assert list(stream.read_json()) == []
+
+
+def test_records_of_bytes_are_appended_together(stream: Stream) -> None:
+    stream.create()
+    before = stream.append(b"zero").next_offset
+    after = stream.append_many([b"one", "two"]).next_offset
+    assert (before[:16], after[:16]) == ("0000000000000001", "0000000000000003")
+    with pytest.raises(ValueError, match="512"):
+        stream.append_many([b"x"] * 513)
+    assert content(stream) == b"zeroonetwo"
+
+
+def test_records_of_bytes_are_appended_together_only_in_a_bucket(client: Client) -> None:
+    stream = client.stream(str(uuid4()))
+    stream.create()
+    with pytest.raises(library.BadName, match="BUCKET/STREAM"):
+        stream.append_many([b"a", b"b"])
+
+
+def test_a_write_with_an_etag_fails_once_the_stream_has_changed(stream: Stream) -> None:
+    etag = stream.create("text/plain").etag
+    changed = stream.append("a", if_match=etag)
+    with pytest.raises(library.PreconditionFailed) as failed:
+        stream.append("b", if_match=etag)
+    assert failed.value.etag == changed.etag
+    with pytest.raises(library.PreconditionFailed):
+        stream.close(if_match=etag)
+    stream.delete(if_match=changed.etag)
+
+
+def test_a_stream_sequence_must_grow(stream: Stream) -> None:
+    stream.create("text/plain")
+    stream.append("a", seq="b")
+    with pytest.raises(library.SequenceConflict):
+        stream.append("b", seq="a")
+
+
+def test_a_closed_stream_says_where_it_ends(stream: Stream) -> None:
+    stream.create("text/plain", data="all")
+    closed = stream.close()
+    assert stream.close() == closed, "closing again changes nothing"
+    assert (closed.closed, stream.head().closed) == (True, True)
+
+
+def test_what_does_not_exist_is_an_error_of_its_own(client: Client, stream: Stream) -> None:
+    asks = (stream.head, stream.delete, lambda: stream.append(b"x"), lambda: list(stream.read()))
+    for ask in asks:
+        with pytest.raises(library.StreamNotFound) as refused:
+            ask()
+        assert (refused.value.status, refused.value.code) == (404, "STREAM_NOT_FOUND")
+        assert isinstance(refused.value, library.StreamdError)
+    with pytest.raises(library.BadName):
+        client.stream("demo/../x")
+
+
+def test_another_content_type_is_refused(stream: Stream) -> None:
+    stream.create("text/plain")
+    with pytest.raises(library.ContentTypeMismatch):
+        stream.append_json(1)
+    with pytest.raises(library.ContentTypeMismatch):
+        stream.append(b"1", content_type="application/octet-stream")
+
+
+def test_a_deleted_stream_is_gone(stream: Stream) -> None:
+    stream.create()
+    stream.delete()
+    with pytest.raises(library.StreamNotFound):
+        stream.head()
+
+
+# --- following
+
+
+@pytest.mark.parametrize("live", ["auto", "sse", "long-poll"])
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "application/octet-stream"])
+def test_a_follower_sees_all_that_is_appended_until_the_close(
+    client: Client, live: library.Live, kind: str
+) -> None:
+    stream = client.stream(f"demo/{uuid4()}")
+    stream.create(kind, data=b"1")
+    with stream.follow(live=live) as chunks:
+        assert next(chunks).data.strip(b"[]") == b"1"
+        stream.append(b"2")
+        chunk = next(chunk for chunk in chunks if not chunk.empty)
+        assert (chunk.data.strip(b"[]"), chunk.content_type) == (b"2", kind)
+        stream.append(b"3", close=True)
+        rest = list(chunks)
+    assert b"".join(chunk.data.strip(b"[]") for chunk in rest) == b"3"
+    assert (rest[-1].closed, rest[-1].next_offset) == (True, stream.head().next_offset)
+
+
+def test_a_follower_may_begin_now_or_at_an_offset(stream: Stream) -> None:
+    stream.create("application/json")
+    after = stream.append_json(1).next_offset
+    stream.append_json(2)
+    with stream.follow(library.NOW) as now, stream.follow_json(after) as later:
+        assert next(now).empty
+        assert next(later) == 2
+        stream.append_json(3, close=True)
+        assert [message for chunk in now for message in chunk.json()] == [3]
+        assert list(later) == [3]
+
+
+def test_text_is_followed_to_the_byte(stream: Stream) -> None:
+    text = "one\r\ntwo\rä".encode()[:-1] + b"\xff"
+    stream.create("text/plain")
+    with stream.follow() as chunks:
+        next(chunks)
+        stream.append(text, close=True)
+        assert b"".join(chunk.data for chunk in chunks) == text
+
+
+def test_a_silent_stream_repeats_nothing(stream: Stream, client: Client) -> None:
+    stream.create("application/json", closed=True, data=b"[1]")
+    assert [(chunk.json(), chunk.closed) for chunk in stream.follow()] == [([1], True)]
+
+
+def test_a_follower_learns_that_its_stream_was_deleted(stream: Stream) -> None:
+    stream.create("application/json")
+    with stream.follow() as chunks:
+        next(chunks)
+        stream.delete()
+        with pytest.raises(library.StreamNotFound):
+            list(chunks)
+
+
+# --- surfaces and imports
+
+
+def _signature(found: object) -> str:
+    """Parameters and defaults, without what differs by design."""
+    assert callable(found)
+    signature = inspect.signature(found)
+    parameters = [
+        parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()
+    ]
+    return str(inspect.Signature(parameters))
+
+
+def _public(cls: type) -> dict[str, object]:
+    """Names by what both kinds call them."""
+    return {
+        name.replace("__a", "__", 1) if name.startswith("__a") else name: value
+        for name, value in vars(cls).items()
+        if not name.startswith("_") or name in ("__init__", "__iter__", "__aiter__")
+    }
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in library.__all__ if f"Async{name}" in library.__all__]
+)
+def test_both_kinds_of_client_have_the_same_surface(name: str) -> None:
+    blocking, other = getattr(library, name), getattr(library, f"Async{name}")
+    assert blocking.__doc__ == other.__doc__
+    one, two = _public(blocking), _public(other)
+    assert one.keys() == two.keys()
+    for method, found in one.items():
+        if isinstance(found, property):
+            assert isinstance(two[method], property)
+            continue
+        assert _signature(found) == _signature(two[method]), method
+        assert inspect.getdoc(found) == inspect.getdoc(two[method]), method
+
+
+# All of streamd that may come with the client: pure parts, without the server.
+SHARED = {
+    "streamd", "streamd.headers", "streamd.redaction", "streamd.streams", "streamd.streams.bounds",
+    "streamd.streams.content",
+}  # fmt: skip
+_IMPORTS = "import sys, streamd.client; print('\\n'.join(sys.modules))"
+
+
+def test_the_blocking_client_loads_no_server_and_no_event_loop() -> None:
+    done = subprocess.run([sys.executable, "-c", _IMPORTS], capture_output=True, check=True)
+    loaded = set(done.stdout.decode().split())
+    ours = {name for name in loaded if name.split(".")[0] == "streamd"}
+    assert {name for name in ours if not name.startswith("streamd.client")} == SHARED
+    assert not loaded & {"trio", "anyio", "asyncio", "quart", "hypercorn", "minio", "plyvel"}
+    assert not ours & {f"streamd.client.{name}" for name in ("terminal", "managing", "transport")}
+
+
+def test_the_package_is_typed() -> None:
+    assert (Path(library.__file__).parents[1] / "py.typed").exists()
