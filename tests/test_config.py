@@ -258,11 +258,14 @@ def test_a_client_port_on_this_machine_only_needs_no_word_about_tokens(address: 
 def test_operations_have_the_settings_of_the_server_and_smaller_limits() -> None:
     assert load(None, {}, {}).admin_server is None
     environment = {"STREAMD_ADMIN_LISTEN": "[::1]:1", "STREAMD_SERVER_TLS_CERT": "c"}
+    environment["STREAMD_SERVER_LISTEN"] = "localhost:3"
+    environment["STREAMD_SERVER_ALLOWED_HOSTS"] = "balancer.example"
     environment["STREAMD_SERVER_TLS_KEY"] = "k"
     config = load(None, environment, {"admin": {"listen": "127.0.0.1:2"}})
     admin = config.admin_server
     assert admin is not None
     assert (admin.listen, admin.tls_cert, admin.tls_key) == ("127.0.0.1:2", "c", "k")
+    assert admin.allowed_hosts == ["balancer.example", "localhost"]
     assert admin.max_connections < config.server.max_connections
     assert admin.max_body_bytes < config.server.max_body_bytes
     plain = load(None, {**environment, "STREAMD_ADMIN_TLS": "false"}, {}).admin_server

@@ -243,6 +243,8 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         own = replace(
             server,
             listen=self.admin.listen,
+            # A name of the node is one at each of its ports.
+            allowed_hosts=[*server.allowed_hosts, server.listen_address[0]],
             workers=1,
             max_body_bytes=min(server.max_body_bytes, _ADMIN_BODY_BYTES),
             max_buffered_bytes=min(server.max_buffered_bytes, _ADMIN_BUFFERED_BYTES),

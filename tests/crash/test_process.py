@@ -8,6 +8,9 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
+from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 
 
@@ -67,17 +70,26 @@ def test_a_drain_ends_live_readers_and_finishes_requests_under_way(tmp_path: Pat
         assert server.wait() == 0
 
 
-def test_clients_cannot_take_the_descriptors_that_the_stores_need(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_listener", [False, True])
+def test_clients_and_operators_cannot_take_the_descriptors_that_the_stores_need(
+    tmp_path: Path, has_listener: bool
+) -> None:
     few = ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh"]
-    with ServerProcess(tmp_path / "data", wrapper=few) as server, ExitStack() as opened:
+    operators = unused_port()
+    flags = ["--admin-listen", f"127.0.0.1:{operators}"] if has_listener else []
+    with (
+        ServerProcess(tmp_path / "data", wrapper=few, flags=flags) as server,
+        ExitStack() as opened,
+    ):
         writer = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
         text = {"Content-Type": "text/plain"}
         writer.request("PUT", "/v1/stream/written", headers=text)
         writer.getresponse().read()
-        for _ in range(300):
-            address = ("127.0.0.1", server.port)
-            last = opened.enter_context(socket.create_connection(address, timeout=10))
-        assert last.recv(1000).startswith(b"HTTP/1.1 503"), "there were too many"
+        for port in (operators, server.port) if has_listener else (server.port,):
+            for _ in range(300):
+                address = ("127.0.0.1", port)
+                last = opened.enter_context(socket.create_connection(address, timeout=10))
+            assert last.recv(1000).startswith(b"HTTP/1.1 503"), "there were too many"
         for _ in range(6):
             # More than the stores' buffers hold: each has to open files.
             writer.request("POST", "/v1/stream/written", b"x" * 2**20, headers=text)
