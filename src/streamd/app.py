@@ -228,6 +228,7 @@ class App:
             self.node.group,
             self.metrics,
             keeps_answers=self.cluster is None and not self.authority.is_required,
+            has_limits=self.service.rates.exist,
             fatal=_FATAL,
         )
 

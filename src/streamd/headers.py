@@ -241,6 +241,8 @@ _ONLY_SENT = (
     ("Cache-Control", "8.1, 10.7", "Whether a cache may keep the answer.", TEXT),
     ("Vary", "RFC 9110, 12.5.5", "The request headers on which the answer depends.", TEXT),
     ("WWW-Authenticate", "RFC 6750, 3", "How to authenticate, and what is missing.", TEXT),
+    ("RateLimit-Policy", "draft httpapi-ratelimit", "The limit that is used up.", TEXT),
+    ("RateLimit", "draft httpapi-ratelimit", "In how many seconds it no longer is.", TEXT),
     ("Allow", "RFC 9110, 10.2.1", "The methods of this path.", TEXT),
     ("Access-Control-Allow-Methods", "Fetch", "The methods of this path, for browsers.", TEXT),
     ("Access-Control-Allow-Headers", "Fetch", "The headers a browser may send.", TEXT),

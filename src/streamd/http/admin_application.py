@@ -29,7 +29,13 @@ class AdminApplication:
         self._auditor = Auditor(service.trail, service.authority, _described)
         self._answers = PromptAnswers(node.metrics, node.group.submit, self._auditor.answered)
         self._operations = Operations(
-            ops, service.authority, self._answers, self._auditor, server, needs.is_operation
+            ops,
+            service.authority,
+            self._answers,
+            self._auditor,
+            service.rates,
+            server,
+            needs.is_operation,
         )
 
     def takes_pieces(self, path: bytes) -> bool:

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import trio
 
-from streamd.auth.identity import Identity, SignedIdentity
+from streamd.auth.identity import SignedIdentity
 from streamd.headers import CONTENT_ENCODING
 from streamd.http import batches, bootstrap, buckets, needs, reading, snapshots, writes
 from streamd.http.auditor import Auditor
 from streamd.http.fields import BadRequest, refuse_coding
 from streamd.http.messages import (
     Begun,
+    LateAnswer,
     Later,
     LiveResponse,
     Parked,
@@ -168,44 +169,60 @@ class StreamApplication:
         self._service = service
         self._authority = service.authority
         self._stream_guard = service.stream_guard
+        self._rates = service.rates
         self._auditor = Auditor(service.trail, service.authority, _described)
         self._answers = PromptAnswers(
             service.node.metrics, service.node.group.submit, self._auditor.answered
         )
         self._operations = Operations(
-            ops, service.authority, self._answers, self._auditor, service.server, serves
+            ops,
+            service.authority,
+            self._answers,
+            self._auditor,
+            service.rates,
+            service.server,
+            serves,
         )
 
     def takes_pieces(self, path: bytes) -> bool:
         return takes_pieces(path)
 
-    def refusal(self, request: Request) -> Response | None:
+    def refusal(self, request: Request) -> Response | LateAnswer | None:
         """As `Application.refusal`."""
         response = self._head_refused(request, resolve(request.path))
         if response is not None:
-            self._auditor.answered(request, response)
+            refused = response.answer if isinstance(response, LateAnswer) else response
+            self._auditor.answered(request, refused)
         return response
 
-    def _head_refused(self, request: Request, route: Route) -> Response | None:
+    def _head_refused(self, request: Request, route: Route) -> Response | LateAnswer | None:
         if isinstance(route, OpsRoute):
             return self._operations.refusal(request)
         try:
-            self._admit(request, route)
+            return self._admit(request, route)
         except REFUSALS as error:
             return self._answers.refusal(error)
-        return None
 
-    def _admit(self, request: Request, route: Route) -> Identity | None:
-        """The sender of a request that may have what it asks for; None if nobody must say who they
-        are. Raises one of `REFUSALS`."""
+    def _admit(self, request: Request, route: Route) -> LateAnswer | None:
+        """Find the sender of a request that may have what it asks for, if anybody must say who they
+        are, and charge it, or return what says that it is too much. Raises one of `REFUSALS`."""
         resource = RESOURCES.get(type(route))
         if resource is None:
-            return None
-        self._stream_guard.check(request)
-        needs_of = resource.needs.get(request.method) if self._authority.is_required else None
-        if needs_of is None:
-            return None
-        return self._authority.admit(request, partial(needs_of, route, request.headers))
+            return self._rates.refusal(request) if isinstance(route, BadPath) else None
+        is_required = self._authority.is_required
+        needs_of = resource.needs.get(request.method) if is_required else None
+        try:
+            self._stream_guard.check(request)
+            if needs_of is not None:
+                identity = self._authority.admit(request, partial(needs_of, route, request.headers))
+                request.identity = identity
+        except BadRequest:
+            if late := self._rates.refusal(request):
+                return late
+            raise
+        if is_required and needs_of is None:
+            return self._rates.refusal(request)
+        return self._rates.refusal(request, route)
 
     def _admit_again(self, request: Request, response: Response | LiveResponse | Parked) -> None:
         """Raises one of `REFUSALS` if an answer is not for its sender after all."""
@@ -229,7 +246,9 @@ class StreamApplication:
             return answers.begin(request, label, later, self._prompted, prompt, request, route)
         return Begun.MUST_WAIT
 
-    def _judged(self, judge: Judge, request: Request, route: Route) -> Response | Write | None:
+    def _judged(
+        self, judge: Judge, request: Request, route: Route
+    ) -> Response | Write | LateAnswer | None:
         return self._refused(request, route) or judge(request, route)
 
     def _prompted(self, prompt: Prompt, request: Request, route: Route) -> Response | Parked | None:
@@ -250,8 +269,9 @@ class StreamApplication:
             return self._counted(parked, self._answers.refusal(error))
 
     def _counted(self, parked: Parked, found: T) -> T:
-        """What a live read came to; count it if it is answered now."""
-        if isinstance(found, Response):
+        """What a live read came to; count it if it is answered now. A late answer was counted when
+        it was made."""
+        if isinstance(found, Response) and not isinstance(parked, LateAnswer):
             self._service.node.metrics.request(_STREAMS.label, "GET", found.status)
             if isinstance(parked, LongPoll):
                 self._auditor.answered(parked.request, found)
@@ -266,7 +286,7 @@ class StreamApplication:
             response = await self._answer(request, route, resource)
         except REFUSALS as error:
             response = self._answers.refusal(error)
-        if isinstance(response, Response | LiveResponse):
+        if isinstance(response, Response | LiveResponse | LateAnswer):
             label = _label(route) if resource is None else resource.label
             self._answers.count(request, label, response, started)
         return response
@@ -304,9 +324,10 @@ class StreamApplication:
         assert isinstance(response, Response), "administration is not live"
         return response
 
-    def _refused(self, request: Request, route: Route) -> Response | None:
+    def _refused(self, request: Request, route: Route) -> Response | LateAnswer | None:
         """The answer to a request that no handler gets. Raises one of `REFUSALS`."""
-        request.identity = self._admit(request, route)
+        if late := self._admit(request, route):
+            return late
         if request.method not in _WRITES:
             return None
         check_coding(request)

@@ -26,6 +26,7 @@ from streamd.http.messages import (
     Parked,
     Request,
     Response,
+    Seat,
 )
 from streamd.http.outgoing import FULL, Outgoing, OutgoingFull
 from streamd.http.parking import wait
@@ -68,7 +69,10 @@ class AsgiApplication:
         assert self._failure is not None
         raise self._failure
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self, scope: Message, receive: Receive, send: Send, seat: Seat | None = None
+    ) -> None:
+        """Serve one request, on the connection that has the `seat`."""
         if scope["type"] == "websocket":
             await _refuse_websocket(send)
         if scope["type"] != "http":
@@ -77,7 +81,7 @@ class AsgiApplication:
         timeout_s = self._config.write_timeout_ms / 1000
         channel = AsgiChannel(receive, send, timeout_s, self.bodies.share(client), client)
         try:
-            await self._serve(scope, channel)
+            await self._serve(scope, channel, seat)
         except ClientGone:
             return
         except self._fatal as error:
@@ -87,10 +91,10 @@ class AsgiApplication:
         finally:
             channel.buffered.release()
 
-    async def _serve(self, scope: Message, channel: AsgiChannel) -> None:
+    async def _serve(self, scope: Message, channel: AsgiChannel, seat: Seat | None) -> None:
         response: Response | LiveResponse | Parked | None
         try:
-            request = await self._request(scope, channel)
+            request = await self._request(scope, channel, seat)
             response = await self._application.handle(request)
         except RequestRejected as refused:
             channel.buffered.release()
@@ -116,7 +120,7 @@ class AsgiApplication:
         except OutgoingFull:
             await _send_whole(channel, FULL.status, FULL.head, body_parts(FULL.body)[0])
 
-    async def _request(self, scope: Message, channel: AsgiChannel) -> Request:
+    async def _request(self, scope: Message, channel: AsgiChannel, seat: Seat | None) -> Request:
         """The request in `scope`, checked as the front door checks it. Raises `RequestRejected`."""
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
@@ -143,8 +147,9 @@ class AsgiApplication:
             channel,
             scope["scheme"].encode(),
             client=channel.client,
+            seat=seat,
         )
-        check_head(self._application, request)
+        await check_head(self._application, request)
         if request.method == "PUT" and self._application.takes_pieces(path):
             length = headers.get(b"content-length")
             request.incoming = AsgiBody(channel, length, Pace(self._config))

@@ -106,7 +106,8 @@ class Authority:
             if identity.ends_ms is None or identity.ends_ms > self._now_ms():
                 return identity
             raise _ended(identity)
-        identity = self._identify(credential, request)
+        # Also if it is refused: refusals are charged to their sender.
+        request.identity = identity = self._identify(credential, request)
         for need in needs_of():
             if not identity.scopes.permit(need.verb, need.target):
                 raise _insufficient(need)

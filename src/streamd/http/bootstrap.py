@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from streamd.auth import signed_urls
 from streamd.http.fields import BadRequest, parse_query
 from streamd.http.messages import Buffer, Channel, ClientGone, LiveResponse, Request, Response
+from streamd.http.rates import spend_out
 from streamd.http.routing import BootstrapRoute
 from streamd.http.service import Service
 from streamd.http.shares import LimitReached
@@ -48,6 +49,8 @@ async def bootstrap(
         sending = Sending(service, stream, request.client)
     except LimitReached:
         return TOO_MANY_DOWNLOADS
+    size = stream.tail.byte - stream.earliest.byte
+    spend_out(request.accounts, size + (stream.snapshot.size if stream.snapshot else 0))
     response = _Bootstrap(service, stream, boundary, sending)
     await response.begin()
     return LiveResponse(200, head, response.run, abandon=sending.end)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 from streamd.http import incoming
 from streamd.http.channels import WireChannel
 from streamd.http.heads import Head
-from streamd.http.incoming import WholeBody, WireBody
+from streamd.http.incoming import WholeBody
 from streamd.http.messages import (
     Begun,
     Buffer,
@@ -23,6 +23,7 @@ from streamd.http.messages import (
     Parked,
     Request,
     Response,
+    Seat,
     internal_error,
 )
 from streamd.http.outgoing import UNCOUNTED_BYTES
@@ -79,6 +80,7 @@ class Connection:
         self.phase = _IDLE
         self.since = door.swept_at
         self.held = door.bodies.share(client)
+        self.seat = Seat()
         self.body: WholeBody | None = None
         self._is_new = True
 
@@ -259,11 +261,11 @@ class Connection:
     def comes_in_pieces(self, head: Head) -> bool:
         return head.method == "PUT" and self.door.application.takes_pieces(head.path)
 
-    def request(self, head: Head, body: bytes, pieces: WireBody | None = None) -> Request:
+    def request(self, head: Head, body: bytes) -> Request:
         headers, scheme = head.fields.headers, self.door.scheme
         return Request(
             head.method, head.path, head.query, headers, body,
-            self.channel, scheme, pieces, self.client,
+            self.channel, scheme, None, self.client, self.seat,
         )  # fmt: skip
 
     def _guarded(self, call: Callable[[*Args], T], *args: *Args) -> T | Response:

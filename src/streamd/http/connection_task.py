@@ -117,7 +117,8 @@ class ConnectionTask:
         """Serve HTTP/2 to the end; `ahead` has already been read from the connection."""
         assert self._door.http2 is not None
         self.connection.enter(Phase.BUSY)
-        await self._door.http2.serve(self._transport.stream(ahead + self.connection.buffer))
+        stream = self._transport.stream(ahead + self.connection.buffer)
+        await self._door.http2.serve(stream, self.connection.seat)
         return False
 
     async def _serve_one(self) -> bool:
@@ -132,12 +133,15 @@ class ConnectionTask:
     async def serve_rest(self, head: Head) -> bool:
         """Serve a request whose head was taken. As `_serve_one`."""
         connection = self.connection
-        if (body := connection.whole_body(head)) is None:
-            incoming.check_head(self._door.application, connection.request(head, b""))
-            if connection.comes_in_pieces(head):
-                return await self._serve_pieces(head)
-            body = await self._receive_body(head)
-        return await self.serve(head, connection.request(head, body))
+        if (body := connection.whole_body(head)) is not None:
+            return await self.serve(head, connection.request(head, body))
+        request = connection.request(head, b"")
+        connection.enter(Phase.BUSY)
+        await incoming.check_head(self._door.application, request)
+        if connection.comes_in_pieces(head):
+            return await self._serve_pieces(head, request)
+        request.body = await self._receive_body(head)
+        return await self.serve(head, request)
 
     async def _receive_body(self, head: Head) -> bytes:
         connection = self.connection
@@ -157,11 +161,10 @@ class ConnectionTask:
         found = await self._told(head.method, self._door.application.go_on(parked))
         return await self.respond(head, found)
 
-    async def _serve_pieces(self, head: Head) -> bool:
+    async def _serve_pieces(self, head: Head, request: Request) -> bool:
         """Serve a request whose body the handler receives in pieces. As `_serve_one`."""
-        self.connection.enter(Phase.BUSY)
-        body = WireBody(self, head.fields, Pace(self._door.config))
-        response = await self._handle(self.connection.request(head, b"", body))
+        body = request.incoming = WireBody(self, head.fields, Pace(self._door.config))
+        response = await self._handle(request)
         if not body.ended and isinstance(response, Response):
             response = Response(response.status, response.head, response.body, close=True)
         keep_alive = await self.respond(head, response)

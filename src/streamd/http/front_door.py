@@ -29,6 +29,7 @@ from streamd.http.messages import (
     Application,
     Buffer,
     ClientGone,
+    Seat,
 )
 from streamd.http.outgoing import Outgoing
 from streamd.http.parking import ParkedRequests
@@ -49,8 +50,8 @@ class Http2(Protocol):
     def share_limits(self, bodies: Shares, outgoing: Outgoing) -> None:
         """Count bodies and answers against the limits that HTTP/1.1 uses."""
 
-    async def serve(self, stream: Any) -> None:
-        """Serve a Trio stream, plain or TLS, to its end."""
+    async def serve(self, stream: Any, seat: Seat) -> None:
+        """Serve a Trio stream, plain or TLS, to its end. The connection has the `seat`."""
 
     async def drain(self) -> None:
         """End idle connections now and the others after their responses."""
@@ -94,6 +95,10 @@ class FrontDoor:
         self.draining = False
         self.scheme = b"http"
         self._handshakes = 0
+        self._of_client: dict[str, int] = {}
+        self._max_of_client = (
+            config.max_connections_per_address or (2 * config.max_connections + 2) // 3
+        )
         self._renew_tail_heads()
         # When the last sweep began: precise enough for limits of seconds, and free to read.
         self.swept_at = trio.current_time()
@@ -163,9 +168,13 @@ class FrontDoor:
         nursery: trio.Nursery,
     ) -> None:
         """Serve an accepted connection, or turn it away."""
-        if len(self.connections) + self._handshakes >= self.config.max_connections:
+        own = self._of_client.get(client, 0)
+        is_full = len(self.connections) + self._handshakes >= self.config.max_connections
+        if is_full or own >= self._max_of_client:
             turn_away(sock)
-        elif tls is None:
+            return
+        self._of_client[client] = own + 1
+        if tls is None:
             transport = SocketTransport(sock, self.config.write_timeout_ms / 1000)
             self.reactor.watch(self._connection(transport, client), transport)
         else:
@@ -181,6 +190,7 @@ class FrontDoor:
             with trio.fail_after(self.config.header_timeout_ms / 1000):
                 await stream.do_handshake()
         except (trio.BrokenResourceError, trio.TooSlowError):
+            self._has_left(client)
             await trio.aclose_forcefully(plain)
             return
         finally:
@@ -233,10 +243,19 @@ class FrontDoor:
         connection.phase = Phase.ENDED
         self.parked.abandon(connection)
         self.reactor.resume(connection)
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self._has_left(connection.client)
+            connection.seat.leave()
         connection.held.release()
         if not self.connections:
             self._idle.set()
+
+    def _has_left(self, client: str) -> None:
+        """Count a connection of a client no longer."""
+        self._of_client[client] -= 1
+        if not self._of_client[client]:
+            del self._of_client[client]
 
     def chunk(self, data: Buffer) -> bytes:
         """`data` as a chunk of a chunked body. An event for many readers is framed once.

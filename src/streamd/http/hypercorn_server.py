@@ -9,6 +9,7 @@ ask for.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,6 +21,7 @@ from hypercorn.typing import ConnectionState
 from streamd.config import ServerConfig
 from streamd.http.asgi import AsgiApplication
 from streamd.http.hypercorn_connection import HypercornConnection, LimitedStream
+from streamd.http.messages import Seat
 from streamd.http.outgoing import Outgoing
 from streamd.http.shares import Shares
 
@@ -42,8 +44,8 @@ class HypercornHttp2:
         self.application.bodies = bodies
         self.application.outgoing = outgoing
 
-    async def serve(self, stream: Any) -> None:
-        app = ASGIWrapper(self.application)  # type: ignore[arg-type]
+    async def serve(self, stream: Any, seat: Seat) -> None:
+        app = ASGIWrapper(partial(self.application, seat=seat))
         limited: Any = LimitedStream(stream, self._write_timeout_s)
         try:
             await HypercornConnection(

@@ -10,7 +10,7 @@ import trio
 
 from streamd.config import ServerConfig
 from streamd.http.heads import Fields
-from streamd.http.messages import Application, Request
+from streamd.http.messages import Application, LateAnswer, Request
 from streamd.http.shares import LimitReached, Share
 from streamd.http.wire import Chunked, RequestRefused, RequestRejected
 
@@ -56,9 +56,13 @@ class Pace:
         raise too_slow()
 
 
-def check_head(application: Application, request: Request) -> None:
-    """Raises `RequestRefused` if a request's head is enough to refuse it."""
+async def check_head(application: Application, request: Request) -> None:
+    """Raises `RequestRefused`, which may take a while, if a request's head is enough to refuse
+    it."""
     response = application.refusal(request)
+    if isinstance(response, LateAnswer):
+        await trio.sleep_until(response.deadline)
+        response = response.answer
     if response is not None:
         raise RequestRefused(response)
 

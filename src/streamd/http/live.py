@@ -117,18 +117,27 @@ class SseReader(Reader):
 
     `cursor` is the least cursor that it may get, by what it echoed; `held` are bytes before `at`
     that it has not been sent (`sse.whole_characters`); `finished` says that the close of the stream
-    was sent.
+    was sent. `charge`, if it is given, is called with the size of each event; it returns whether
+    the next one must wait.
     """
 
-    __slots__ = ("channel", "cursor", "finished", "held")
+    __slots__ = ("channel", "charge", "cursor", "finished", "held")
 
     channel: Channel
 
-    def __init__(self, stream: LiveStream, at: Position, cursor: int, held: bytes) -> None:
+    def __init__(
+        self,
+        stream: LiveStream,
+        at: Position,
+        cursor: int,
+        held: bytes,
+        charge: Callable[[int], bool] | None = None,
+    ) -> None:
         super().__init__(stream, at)
         self.cursor = cursor
         self.held = held
         self.finished = False
+        self.charge = charge
 
     def deliver(self, event: Event, mailing: Mailing) -> bool:
         """Write the change's event, if the reader is at its start."""
@@ -139,9 +148,10 @@ class SseReader(Reader):
         self.at = event.tail
         self.finished = event.closed
         sent = mailing.add(self, data) or self.channel.try_send(data)
-        if sent and not self.finished:
+        must_wait = self.charge is not None and self.charge(len(data))
+        if sent and not self.finished and not must_wait:
             return True
-        # A task must write the rest now, not at the next heartbeat.
+        # A task must write the rest now, not at the next heartbeat, and wait if that is due.
         self.wake()
         return False
 

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from streamd.auth.identity import Identity
+from streamd.auth.rates import Account
 
 log = structlog.get_logger("streamd.http")
 
@@ -101,6 +102,33 @@ class ClientGone(Exception):
     """The client closed its connection, or was too slow."""
 
 
+class Seat:
+    """A connection, as connections are counted: for the accounts of its last request.
+
+    `left`, if it is set, is called when it ends.
+    """
+
+    __slots__ = ("accounts", "left")
+
+    def __init__(self) -> None:
+        self.accounts: Sequence[Account] = ()
+        self.left: Callable[[Seat], None] | None = None
+
+    def count_for(self, accounts: Sequence[Account]) -> None:
+        """Count the connection for these accounts only."""
+        for account in self.accounts:
+            account.connections -= 1
+        for account in accounts:
+            account.connections += 1
+        self.accounts = accounts
+
+    def leave(self) -> None:
+        """The connection ends."""
+        self.count_for(())
+        if self.left is not None:
+            self.left(self)
+
+
 class Request:
     """One HTTP request. Its `body` is complete (adapters enforce `max_body_bytes`). Where the
     application `takes_pieces` it is empty, and the handler receives the body from `incoming`.
@@ -110,7 +138,9 @@ class Request:
     values joined by ``", "`` (adapters refuse repeats of Host, Content-Length and the like).
     Requests may share their `headers`, so nothing may write to them. `client` is the address that
     limits count the request for (`shares.client_of`). `identity` is the sender, once the
-    application has admitted the request; None where no credentials are needed.
+    application has admitted the request; None where no credentials are needed. `accounts` are those
+    to which it is charged (`rates`), so far with `charged_bytes` of its body, or None before that;
+    `seat` is the connection on which it came.
     """
 
     __slots__ = (
@@ -124,6 +154,9 @@ class Request:
         "incoming",
         "client",
         "identity",
+        "accounts",
+        "charged_bytes",
+        "seat",
     )
 
     def __init__(
@@ -137,6 +170,7 @@ class Request:
         scheme: bytes = b"http",
         incoming: IncomingBody | None = None,
         client: str = "",
+        seat: Seat | None = None,
     ) -> None:
         self.method = method
         self.path = path
@@ -148,6 +182,9 @@ class Request:
         self.incoming = incoming
         self.client = client
         self.identity: Identity | None = None
+        self.accounts: Sequence[Account] = ()
+        self.charged_bytes: int | None = None
+        self.seat = seat or Seat()
 
 
 class Response:
@@ -218,6 +255,28 @@ class Parked(Protocol):
         ...
 
 
+class LateAnswer:
+    """An answer that is sent at `deadline`: a `Parked` that nothing wakes earlier."""
+
+    __slots__ = ("answer", "deadline")
+
+    def __init__(self, answer: Response, deadline: float) -> None:
+        self.answer = answer
+        self.deadline = deadline
+
+    def park(self, wake: Callable[[Parked], None]) -> None:
+        """Only the deadline wakes it."""
+
+    def resume(self) -> Response:
+        return self.answer
+
+    async def go_on(self) -> Response:
+        return self.answer
+
+    def abandon(self) -> None:
+        """It holds nothing."""
+
+
 class LiveResponse:
     """A response whose body `run` writes.
 
@@ -266,7 +325,7 @@ class Application(Protocol):
         """Whether the handler of a PUT to the raw `path` receives the body in pieces."""
         ...
 
-    def refusal(self, request: Request) -> Response | None:
+    def refusal(self, request: Request) -> Response | LateAnswer | None:
         """The answer to a request that is refused by its head, so that its body is not received;
         asked only where it would be waited for. `begin` and `handle` refuse the same requests."""
         ...

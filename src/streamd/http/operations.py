@@ -15,6 +15,7 @@ from streamd.http.auditor import Auditor
 from streamd.http.authority import Authority
 from streamd.http.messages import Request, Response
 from streamd.http.prompt_answers import REFUSALS, PromptAnswers
+from streamd.http.rates import RateLimits
 from streamd.http.routing import NO_SUCH_ROUTE
 
 # The operations app.
@@ -49,6 +50,7 @@ class Operations:
         authority: Authority,
         answers: PromptAnswers,
         auditor: Auditor,
+        rates: RateLimits,
         server: ServerConfig,
         serves: Callable[[bytes], bool],
     ) -> None:
@@ -56,11 +58,13 @@ class Operations:
         self._authority = authority
         self._answers = answers
         self._auditor = auditor
+        self._rates = rates
         self._guard = AdminGuard(server)
         self._serves = serves
 
     def refusal(self, request: Request) -> Response | None:
-        """The answer to an operation that is not for this sender, or not for pages."""
+        """The answer to an operation that is not for this sender, or not for pages. Only refusals
+        are charged to their senders: nothing may keep those out who can raise limits."""
         is_public = self._is_public(request.path)
         response = None if is_public else self._guard.refusal(request)
         wanted = needs.operation(request.method, request.path)
@@ -70,8 +74,11 @@ class Operations:
                 self._authority.admit(request, lambda: wanted)
             except REFUSALS as error:
                 response = self._answers.refusal(error)
-        if response is not None:
-            response.private = not is_public
+        if response is None:
+            return None
+        if late := self._rates.refusal(request):
+            response = late.answer
+        response.private = not is_public
         return response
 
     async def answer(self, request: Request) -> Response:

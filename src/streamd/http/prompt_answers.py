@@ -13,6 +13,7 @@ from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
 from streamd.http.fields import BadRequest
 from streamd.http.messages import (
     Begun,
+    LateAnswer,
     Later,
     LiveResponse,
     Parked,
@@ -20,6 +21,7 @@ from streamd.http.messages import (
     Response,
     error_response,
 )
+from streamd.http.rates import charge_answer
 from streamd.http.writes import Write
 from streamd.metrics import Metrics
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
@@ -56,7 +58,7 @@ class PromptAnswers:
         request: Request,
         label: str,
         later: Later,
-        prompt: Callable[[*Args], Response | Write | Parked | None],
+        prompt: Callable[[*Args], Response | Write | Parked | LateAnswer | None],
         *args: *Args,
     ) -> Response | Parked | Begun:
         """As `Application.begin`, by what `prompt` says for a resource with that label."""
@@ -71,7 +73,7 @@ class PromptAnswers:
                 return Begun.UNDER_WAY
         except REFUSALS as error:
             begun = self.refusal(error)
-        if isinstance(begun, Response):
+        if isinstance(begun, (Response, LateAnswer)):
             self.count(request, label, begun, started)
         return begun
 
@@ -92,10 +94,19 @@ class PromptAnswers:
         return response
 
     def count(
-        self, request: Request, label: str, response: Response | LiveResponse, started: float
+        self,
+        request: Request,
+        label: str,
+        response: Response | LiveResponse | LateAnswer,
+        started: float,
     ) -> None:
-        """Count the answer to a request that began at `started`, on Trio's clock."""
+        """Count the answer to a request that began at `started`, on Trio's clock, and charge it to
+        its accounts."""
         metrics = self._metrics
+        if isinstance(response, LateAnswer):
+            response = response.answer
+        elif request.accounts:
+            charge_answer(request, response)
         if request.method == "POST" and label in _APPENDS and response.status < 300:
             metrics.append_latency.observe(trio.current_time() - started)
         metrics.request(label, request.method, response.status)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from struct import pack
-from typing import cast
+from typing import TypeVar, cast
 
 import trio
 
@@ -13,6 +13,7 @@ from streamd.http.conditions import named_tag
 from streamd.http.fields import PIECE_BYTES, BadRequest, Live, ReadQuery
 from streamd.http.live import Reader
 from streamd.http.messages import Buffer, LiveResponse, Parked, Request, Response
+from streamd.http.rates import begin_live, charge_answer, end_live
 from streamd.http.recent_answers import Key
 from streamd.http.routing import StreamRoute
 from streamd.http.service import NOT_FOUND, TOO_MANY_READERS, Service, offset_gone
@@ -24,6 +25,8 @@ from streamd.streams.etags import range_tag, state_tag
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
 
+# An answer, or None where it is possible that there is none yet.
+Answered = TypeVar("Answered", Response, Response | None)
 _NO_STORE = b"Cache-Control: no-store\r\n"
 _CACHEABLE_S = 60
 # Records with their lengths, for programs that need each record. Every length costs some work, so
@@ -183,6 +186,8 @@ def _wait_at_tail(
         return Response(204, _tail_head(stream.tail, b"") + _CLOSED)
     if service.hub.full:
         return TOO_MANY_READERS
+    if late := service.rates.too_many_readers(request):
+        return late
     return LongPoll(service, request, route, stream, query)
 
 
@@ -341,6 +346,7 @@ class LongPoll(Reader):
         self.deadline = trio.current_time() + wait_ms / 1000
         self.deadline = min(self.deadline, service.authority.ends_s(request.identity))
         service.hub.begin("long-poll")
+        begin_live(request.accounts)
         service.hub.add(self)
 
     def resume(self) -> Response | None:
@@ -348,19 +354,30 @@ class LongPoll(Reader):
         current = self._service.find_now(self._route, local=self._query.local)
         if current is None:
             return None
-        return self._without_records(current) or _read_now(
-            self._service, self.request, cast("Stream", current), self.at, self._query
+        return self._charged(
+            self._without_records(current)
+            or _read_now(self._service, self.request, cast("Stream", current), self.at, self._query)
         )
 
     async def go_on(self) -> Response:
         current = await self._service.find(self._route, local=self._query.local)
-        return self._without_records(current) or await _catch_up(
-            self._service, self.request, cast("Stream", current), self.at, self._query
+        return self._charged(
+            self._without_records(current)
+            or await _catch_up(
+                self._service, self.request, cast("Stream", current), self.at, self._query
+            )
         )
+
+    def _charged(self, found: Answered) -> Answered:
+        """An answer, once it is charged to the reader's accounts."""
+        if found is not None and self.request.accounts:
+            charge_answer(self.request, found)
+        return found
 
     def abandon(self) -> None:
         self._service.hub.remove(self)
         self._service.hub.end("long-poll")
+        end_live(self.request.accounts)
 
     def _without_records(self, current: Stream | Response) -> Response | None:
         """The answer if there are no records to be read. Raises `BadRequest` if the reader's token

@@ -111,6 +111,22 @@ RESERVED_STREAM = BadPath(
 )
 
 
+def bucket_of(route: Route) -> bytes | None:
+    """The bucket of what a route names, by the name in its key."""
+    match route:
+        case StreamRoute():
+            key = route.key
+        case BucketRoute():
+            return route.name
+        case ListingRoute():
+            return route.bucket
+        case OpsRoute() | BadPath():
+            return None
+        case _:
+            key = route.stream.key
+    return key[: key.index(b"\0")]
+
+
 @lru_cache(maxsize=65_536)
 def _resolve_cached(path: bytes) -> Route:
     return _resolve(path)

@@ -14,6 +14,7 @@ from streamd.http.cursors import Cursors
 from streamd.http.live import Hub
 from streamd.http.messages import Response, error_response
 from streamd.http.outgoing import Outgoing
+from streamd.http.rates import RateLimits
 from streamd.http.recent_answers import RecentAnswers
 from streamd.http.routing import StreamRoute
 from streamd.http.shares import Shares
@@ -29,7 +30,8 @@ def _vary(names: Sequence[bytes]) -> bytes:
 
 
 class Service:
-    """A node, and what its handlers share: who may do what, limits over all clients, and tools.
+    """A node, and what its handlers share: who may do what and how much, limits over all clients,
+    and tools.
 
     `answers` are those of recent small reads, `uploads` and `downloads` limit the snapshots and
     bootstraps on their way in and out, `outgoing` the bytes that live readers hold, `splitting` the
@@ -48,6 +50,7 @@ class Service:
         "hub",
         "node",
         "outgoing",
+        "rates",
         "server",
         "splitting",
         "stream_guard",
@@ -71,6 +74,7 @@ class Service:
         self.cursors = cursors
         self.authority = authority
         self.trail = trail
+        self.rates = RateLimits(node.group.state, node.metrics, server.max_connections)
         self.stream_guard = StreamGuard(server, requires_tokens=authority.is_required)
         depends = [b"Authorization"] if authority.is_required else []
         if self.stream_guard.checks_origin:

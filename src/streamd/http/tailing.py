@@ -11,12 +11,14 @@ from streamd.http.live import SseReader
 from streamd.http.messages import (
     Buffer,
     Channel,
+    LateAnswer,
     LiveResponse,
     Parked,
     Request,
     Response,
 )
 from streamd.http.outgoing import OutgoingFull
+from streamd.http.rates import PAUSE_S, begin_live, end_live, spend_out
 from streamd.http.routing import StreamRoute
 from streamd.http.service import TOO_MANY_READERS, Service, offset_gone
 from streamd.http.sse import (
@@ -48,7 +50,7 @@ async def tail_by_sse(
     stream: Stream,
     at: Position,
     echoed_cursor: int | None,
-) -> Response | LiveResponse:
+) -> Response | LiveResponse | LateAnswer:
     """GET with ``live=sse``: everything after `at`, then each change as it is made."""
     try:
         await service.node.reads.read(stream, at, 1)
@@ -64,14 +66,17 @@ async def tail_by_sse(
         )
     if service.hub.full:
         return TOO_MANY_READERS
+    if late := service.rates.too_many_readers(request):
+        return late
     tail = _SseTail(service, request, route, stream.stream_id, at, held, echoed_cursor)
     return LiveResponse(200, _HEAD if is_text(stream.content_type) else _HEAD + _BASE64, tail.run)
 
 
 class _SseTail(SseReader):
-    """One SSE response: alternates between catching up by reads and being parked in the hub."""
+    """One SSE response: alternates between catching up by reads and being parked in the hub. While
+    its accounts owe for what was sent it is parked, too, but not in the hub."""
 
-    __slots__ = ("_ends_at", "_request", "_route", "_seen", "_service", "_told_tail")
+    __slots__ = ("_ends_at", "_request", "_route", "_seen", "_sent_at", "_service", "_told_tail")
 
     def __init__(
         self,
@@ -84,19 +89,22 @@ class _SseTail(SseReader):
         echoed_cursor: int | None,
     ) -> None:
         stream = service.node.group.group_id, stream_id
-        super().__init__(stream, at, service.cursors.next(echoed_cursor), held)
+        charge = self._charge if request.accounts else None
+        super().__init__(stream, at, service.cursors.next(echoed_cursor), held, charge)
         self._service = service
         self._request = request
         self._route = route
         self._ends_at = trio.current_time() + service.server.sse_lifetime_ms / 1000
         self._ends_at = min(self._ends_at, service.authority.ends_s(request.identity))
         self._seen = at
+        self._sent_at = trio.current_time()
         self._told_tail = False
 
     async def run(self, channel: Channel) -> Parked | None:
         """Write events until there are no more for now."""
         self.channel = channel
         self._service.hub.begin("sse")
+        begin_live(self._request.accounts)
         return await self.go_on()
 
     async def go_on(self) -> Parked | None:
@@ -105,37 +113,72 @@ class _SseTail(SseReader):
         is_parked = False
         try:
             await self.channel.flush()
-            is_over = self.finished or self._service.hub.draining
-            is_over = is_over or not self._service.authority.is_valid(self._request)
-            if not is_over and trio.current_time() < self._ends_at and await self._catch_up():
-                self._service.hub.add(self)
+            if not self._is_over() and (self._owes() or await self._catch_up()):
                 is_parked = True
-                return self._until_heartbeat()
+                return self._until_paid() if self._owes() else self._until_heartbeat()
             return None
         finally:
             if not is_parked:
-                self._service.hub.end("sse")
+                self._end()
+
+    def _is_over(self) -> bool:
+        service = self._service
+        return (
+            self.finished
+            or service.hub.draining
+            or not service.authority.is_valid(self._request)
+            or trio.current_time() >= self._ends_at
+        )
 
     def resume(self) -> Parked | None:
         """If only time has passed, send a heartbeat unless there were events."""
         is_current = not self.news and trio.current_time() < self._ends_at
         if is_current and (self.at != self._seen or self.channel.try_send(HEARTBEAT)):
-            return self._until_heartbeat()
+            self._wait(self._service.server.sse_heartbeat_ms / 1000)
+            return self
         self._service.hub.remove(self)
         return None
 
     def abandon(self) -> None:
         self._service.hub.remove(self)
+        self._end()
+
+    def _end(self) -> None:
         self._service.hub.end("sse")
+        end_live(self._request.accounts)
 
     def _until_heartbeat(self) -> Parked:
-        heartbeat_s = self._service.server.sse_heartbeat_ms / 1000
-        self.deadline = min(self._ends_at, trio.current_time() + heartbeat_s)
-        self._seen = self.at
+        """Wait for changes."""
+        self._service.hub.add(self)
+        self._wait(self._service.server.sse_heartbeat_ms / 1000)
         return self
 
+    def _until_paid(self) -> Parked:
+        """Read on after a pause."""
+        now, heartbeat_s = trio.current_time(), self._service.server.sse_heartbeat_ms / 1000
+        if now - self._sent_at >= heartbeat_s:
+            self.channel.try_send(HEARTBEAT)
+            self._sent_at = now
+        self._wait(PAUSE_S)
+        self.news = True
+        return self
+
+    def _wait(self, most_s: float) -> None:
+        self.deadline = min(self._ends_at, trio.current_time() + most_s)
+        self._seen = self.at
+
+    def _charge(self, size: int) -> bool:
+        """Charge what was sent. Returns whether it is owed."""
+        spend_out(self._request.accounts, size)
+        self._sent_at = trio.current_time()
+        return self._owes()
+
+    def _owes(self) -> bool:
+        return self.charge is not None and self._service.rates.owes(self._request.accounts)
+
     async def _catch_up(self) -> bool:
-        """Send everything up to the tail. Returns False if there will never be more."""
+        """Send everything up to the tail, or until something is owed. Returns False if there will
+        never be more."""
         while True:
             stream = await self._service.node.reads.stream(self._route.key)
             if stream is None or stream.stream_id != self.stream[1] or stream.deleted:
@@ -166,6 +209,8 @@ class _SseTail(SseReader):
                 await self.channel.send(event + control)
             if closed:
                 return False
+            if self.charge is not None and self.charge(found.size):
+                return True
 
     async def _send_large(self, content_type: str, parts: Sequence[Buffer], control: bytes) -> bool:
         """Send an event a piece at a time. Returns False when too much is being sent already."""

@@ -24,6 +24,7 @@ from streamd.http.messages import (
     Parked,
     Request,
     Response,
+    Seat,
     internal_error,
     told,
 )
@@ -39,6 +40,7 @@ from streamd.workers.messages import (
     AnswerNow,
     Began,
     BodyPiece,
+    Closed,
     Commands,
     Counted,
     Ended,
@@ -102,6 +104,7 @@ class Desk:
         self._failures: list[tuple[int, str, bool]] = []
         self._event: Piece | None = None
         self._exchanges: dict[int, Exchange] = {}
+        self._seats: dict[int, Seat] = {}
         link.before_write.append(self._send_outcomes)
 
     async def serve(self) -> None:
@@ -111,6 +114,8 @@ class Desk:
         finally:
             for exchange in self._exchanges.values():
                 exchange.leave()
+            for seat in self._seats.values():
+                seat.leave()
 
     def _take(self, message: FromWorker) -> None:
         match message:
@@ -120,6 +125,8 @@ class Desk:
                 self._begin(message)
             case Counted():
                 self._count(message)
+            case Closed():
+                self._seats.pop(message.connection).leave()
             case Ready():
                 self.is_ready = True
                 self._ready()
@@ -159,7 +166,8 @@ class Desk:
 
     def _begin(self, forward: Forward) -> None:
         """Answer a request, at once if that is possible."""
-        exchange = self._exchanges[forward.number] = Exchange(self, forward)
+        seat = self._seats.setdefault(forward.connection, Seat())
+        exchange = self._exchanges[forward.number] = Exchange(self, forward, seat)
         if forward.pieces:
             self._nursery.start_soon(self._handle, exchange)
             return
@@ -167,7 +175,7 @@ class Desk:
         if begun is Begun.MUST_WAIT:
             self._nursery.start_soon(self._handle, exchange)
         elif isinstance(begun, Response) and _size(begun) <= _SMALL_BYTES and self.link.has_room:
-            self.answer(forward, begun, self._stamp(begun))
+            self.answer(forward, begun, self._stamp(exchange.request, begun))
         elif begun is not Begun.UNDER_WAY:
             self._nursery.start_soon(self._respond, exchange, begun)
 
@@ -251,10 +259,16 @@ class Desk:
             self.answer(forward, FULL)
             return False
 
-    def _stamp(self, response: Response) -> Stamp | None:
+    def _stamp(self, request: Request, response: Response) -> Stamp | None:
         """The stamp of an answer that was made in this moment, if the worker may keep it. One that
-        has waited since, for room in the link or for the group, may show an earlier state."""
-        if not response.shows or self._versions is None or _size(response) > MAX_BODY_BYTES:
+        has waited since, for room in the link or for the group, may show an earlier state; and each
+        that someone has to pay for is made here."""
+        if (
+            request.accounts
+            or not response.shows
+            or self._versions is None
+            or _size(response) > MAX_BODY_BYTES
+        ):
             return None
         return self._versions.stamp(response.shows)
 
@@ -306,7 +320,7 @@ class Desk:
 class Exchange:
     """A forwarded request, the `Channel` to its client, and its `IncomingBody`."""
 
-    def __init__(self, desk: Desk, forward: Forward) -> None:
+    def __init__(self, desk: Desk, forward: Forward, seat: Seat) -> None:
         self.forward = forward
         self.length = forward.length
         self.request = Request(
@@ -319,6 +333,7 @@ class Exchange:
             forward.scheme,
             self if forward.pieces else None,
             forward.client,
+            seat,
         )
         self._desk = desk
         self._window = WINDOW_BYTES

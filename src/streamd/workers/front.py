@@ -29,6 +29,7 @@ from streamd.http.messages import (
     Parked,
     Request,
     Response,
+    Seat,
 )
 from streamd.http.prompt_answers import PromptAnswers
 from streamd.http.routing import OpsRoute, Route, StreamRoute, resolve
@@ -42,6 +43,7 @@ from streamd.workers.messages import (
     AnswerNow,
     Began,
     BodyPiece,
+    Closed,
     Commands,
     Ended,
     Failures,
@@ -89,6 +91,8 @@ class WorkerApplication:
         self._kept: dict[tuple[str, bytes, bytes], tuple[Response, Stamp]] = {}
         self._exchanges: dict[int, Exchange] = {}
         self._next_number = 0
+        self._connections: dict[Seat, int] = {}
+        self._last_connection = 0
         self.is_ending = False
 
     def takes_pieces(self, path: bytes) -> bool:
@@ -106,7 +110,7 @@ class WorkerApplication:
         if method in ("GET", "HEAD"):
             if (kept := self._kept_answer(request)) is not None:
                 return kept
-        elif self._judges:
+        elif self._judges and not self._versions.has_limits:
             route = resolve(request.path)
             resource = RESOURCES.get(type(route))
             judge = None if resource is None else resource.judge.get(method)
@@ -164,6 +168,18 @@ class WorkerApplication:
         """End an exchange; `gone` says that the group's process has not ended it."""
         if self._exchanges.pop(number, None) is not None and gone:
             self.link.send(Gone(number))
+
+    def number_of(self, seat: Seat) -> int:
+        """The number of a connection, by which the group's process knows it until it is closed."""
+        number = self._connections.get(seat)
+        if number is None:
+            self._last_connection += 1
+            number = self._connections[seat] = self._last_connection
+            seat.left = self._closed
+        return number
+
+    def _closed(self, seat: Seat) -> None:
+        self.link.send(Closed(self._connections.pop(seat)))
 
     def end_live_responses(self) -> None:
         """End all live responses as they are: this worker stops, the group's process does not."""
@@ -314,6 +330,7 @@ class Exchange:
                 request.client,
                 incoming is not None,
                 None if incoming is None else incoming.length,
+                self._application.number_of(request.seat),
             )
         )
         if self._application.is_ending:

@@ -107,7 +107,7 @@ class Commands(Struct, array_like=True, tag=33, gc=False):
 
 class Forward(Struct, array_like=True, tag=34, gc=False):
     """A request that the worker cannot answer. With `pieces` its body follows; `length` is then
-    its size in bytes if that is known."""
+    its size in bytes if that is known. `connection` is the worker's number of its connection."""
 
     number: int
     method: str
@@ -119,6 +119,13 @@ class Forward(Struct, array_like=True, tag=34, gc=False):
     client: str
     pieces: bool = False
     length: int | None = None
+    connection: int = 0
+
+
+class Closed(Struct, array_like=True, tag=41, gc=False):
+    """The connection of forwarded requests has ended."""
+
+    connection: int
 
 
 class BodyPiece(Struct, array_like=True, tag=35, gc=False):
@@ -169,7 +176,9 @@ class TlsLoaded(Struct, array_like=True, tag=40):
 ToWorker = (
     Start | Drain | ReloadTls | Outcomes | Failures | Answer | Began | Piece | Ended | MoreBody
 )
-FromWorker = Ready | Commands | Forward | BodyPiece | Sent | Gone | AnswerNow | Counted | TlsLoaded
+FromWorker = (
+    Ready | Commands | Forward | Closed | BodyPiece | Sent | Gone | AnswerNow | Counted | TlsLoaded
+)
 Message = ToWorker | FromWorker
 
 _ENCODER = msgpack.Encoder()

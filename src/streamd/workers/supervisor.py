@@ -48,7 +48,8 @@ class Supervisor:
 
     `application` answers what they forward, and `groups`, by id, take their commands. With
     `keeps_answers` they answer reads again while nothing changes: only of a node that needs no
-    other's word for a read. `tls_loaded` is told by each worker, as `TlsFiles.told`.
+    other's word for a read. `has_limits` says whether requests are charged to anyone. `tls_loaded`
+    is told by each worker, as `TlsFiles.told`.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Supervisor:
         metrics: Metrics,
         *,
         keeps_answers: bool,
+        has_limits: Callable[[], bool],
         fatal: tuple[type[BaseException], ...],
     ) -> None:
         self._config = config
@@ -72,6 +74,8 @@ class Supervisor:
         self._fatal = fatal
         self._versions = Versions()
         self._gathering = group.gathering
+        self._has_limits = has_limits
+        self._versions.set_limited(has_limits())
         group.watch(self._versions.applied, self._turn_taken)
         self._outgoing = Outgoing(config.server.max_buffered_bytes)
         self._desks: dict[int, Desk] = {}
@@ -117,6 +121,7 @@ class Supervisor:
             desk.link.send(ReloadTls())
 
     def _turn_taken(self) -> None:
+        self._versions.set_limited(self._has_limits())
         for desk in self._desks.values():
             desk.link.flush()
 

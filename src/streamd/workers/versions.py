@@ -24,9 +24,11 @@ from msgspec import Struct
 from streamd.streams.commands import Append, Command, Create, Delete
 
 _SLOTS = 1 << 16
-# After the streams' counts: that of changes that may concern any stream.
+# After the streams' counts: that of changes that may concern any stream, and whether requests have
+# limits of rates.
 _ANY = _SLOTS
-_BYTES = (_SLOTS + 1) * 8
+_LIMITED = _SLOTS + 1
+_BYTES = (_SLOTS + 2) * 8
 
 
 class Stamp(Struct, array_like=True, frozen=True, gc=False):
@@ -56,6 +58,10 @@ class Versions:
         slot = _slot(key)
         return Stamp(slot, self._counts[slot], self._counts[_ANY])
 
+    def set_limited(self, limited: bool) -> None:
+        """Tell workers whether requests must be charged here."""
+        self._counts[_LIMITED] = limited
+
     def close(self) -> None:
         os.close(self.fileno)
 
@@ -67,6 +73,11 @@ class VersionsView:
         page = mmap.mmap(descriptor, _BYTES, prot=mmap.PROT_READ)
         os.close(descriptor)
         self._counts = memoryview(page).cast("Q")
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether the group's process must charge all requests."""
+        return self._counts[_LIMITED] != 0
 
     def holds(self, stamp: Stamp) -> bool:
         """Whether nothing has changed since."""

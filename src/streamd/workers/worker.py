@@ -161,8 +161,10 @@ def _front_door(application: WorkerApplication, config: Config, metrics: Metrics
     """The front door, with the worker's part of the limits over all clients."""
     server = config.server
     share = max(1, server.max_connections // server.workers)
+    of_address = server.max_connections_per_address
     server = replace(
         server,
+        max_connections_per_address=of_address and -(-of_address // server.workers),
         max_connections=allowed_connections(share, clustered=False),
         max_buffered_bytes=server.max_buffered_bytes // server.workers,
     )

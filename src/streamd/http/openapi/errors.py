@@ -47,7 +47,11 @@ EVERYWHERE: dict[str, Error] = {
         "A body may have no Content-Encoding but `identity`.", ("Accept-Encoding",)
     ),
     "417 EXPECTATION_FAILED": Error("Expect is not `100-continue`."),
-    "429 TOO_MANY_REQUESTS": Error("Too many wrong signatures from this address.", _RETRY),
+    "429 TOO_MANY_REQUESTS": Error(
+        "A limit of the sender or the bucket, which the RateLimit fields name, is used up; or too "
+        "many wrong signatures came from this address. Nothing was changed.",
+        _RETRY,
+    ),
     "431 TOO_MANY_HEADERS": Error("More headers than `server.max_headers`."),
     "431 HEADERS_TOO_LARGE": Error("The head exceeds `server.max_header_bytes`."),
     "431 TRAILERS_TOO_LARGE": Error("The trailers exceed 4 KiB."),
