@@ -265,7 +265,7 @@ class Fault(Exception):
 PARTS = {
     "begin": (StreamApplication, "_refused"),
     "finish": (PromptAnswers, "_finish"),
-    "in a task": (StreamApplication, "_operate"),
+    "in a task": (StreamApplication, "_answer"),
 }
 
 
