@@ -383,10 +383,19 @@ def test_a_server_starts_again_at_once_at_the_same_port(tmp_path: Path) -> None:
 def test_workers_are_given_no_secrets(tmp_path: Path) -> None:
     """They are the processes that strangers speak to, and need none."""
     secret = mint(1, b"root" * 5)
-    with with_workers(tmp_path, ROOT_TOKEN=secret) as server:
+    file = tmp_path / "streamd.toml"
+    file.write_text('[auth]\nroot_token = "$OPERATORS_TOKEN"\n')
+    server = ServerProcess(
+        tmp_path / "data",
+        flags=["--config", str(file), "--workers", "2"],
+        environment={"OPERATORS_TOKEN": secret, "AWS_SECRET_ACCESS_KEY": "of the store"},
+    )
+    with server:
         for pid in workers_of(server):
             for given in ("environ", "cmdline"):
-                assert secret.encode() not in Path(f"/proc/{pid}/{given}").read_bytes()
+                found = Path(f"/proc/{pid}/{given}").read_bytes()
+                assert secret.encode() not in found
+                assert b"of the store" not in found
     config = Config(
         cold=ColdConfig(s3_secret_access_key="of the store"),
         auth=AuthConfig(mode="required", root_token=secret),

@@ -8,5 +8,5 @@ and for the disk; refusals never wait, and many of one kind become one entry (`r
 `trail` has the queue and the task that writes, `file_sink` and `stream_sink` are where to,
 `notes` is how handlers add what only they know. What a request's entry says is in `http.auditor`.
 
-Read on: docs/operations.md (Audit trail), docs/decisions/025-no-act-without-its-entry.md.
+Read on: docs/operations.md (Audit trail), docs/decisions/026-no-act-without-its-entry.md.
 """

@@ -8,6 +8,7 @@ its own clients with it, and none is sent to it while it is away.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import structlog
 import trio
 from msgspec.structs import replace
 
-from streamd.config import PREFIX, AuthConfig, ClusterConfig, ColdConfig, Config
+from streamd.config import AuthConfig, ClusterConfig, ColdConfig, Config
 from streamd.group.group import Group
 from streamd.http.listeners import share_ports
 from streamd.http.messages import Application
@@ -39,6 +40,11 @@ _LONGEST_PAUSE_S = 10.0
 _DRAIN_MARGIN_S = 2.0
 # From the end of a worker's link to that of its process.
 _EXIT_S = 1.0
+
+_HARMLESS = re.compile(
+    r"PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|TZ|TERM|COLUMNS|NO_COLOR|FORCE_COLOR|TMPDIR|VIRTUAL_ENV"
+    r"|(?:PYTHON|LD_|MALLOC_|COVERAGE_)[A-Z0-9_]*|GLIBC_TUNABLES|STREAMD_PURE_PYTHON"
+)
 
 log = structlog.get_logger("streamd.workers")
 
@@ -208,7 +214,7 @@ class Supervisor:
                 [*command, str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=inherited,
-                env=_without_settings(os.environ),
+                env=_for_a_worker(os.environ),
             )
         except OSError:
             ours.close()
@@ -230,8 +236,10 @@ def for_a_worker(config: Config) -> Config:
     return replace(config, cluster=ClusterConfig(), cold=ColdConfig(), auth=auth)
 
 
-def _without_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
+def _for_a_worker(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that an interpreter, its libraries and a terminal look at. What else there is
+    may be a secret: of a setting, by any name (``$NAME``), or of the object store's library."""
+    return {name: value for name, value in environment.items() if _HARMLESS.fullmatch(name)}
 
 
 def _next_pause_s(pause_s: float, lived_s: float) -> float:
