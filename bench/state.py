@@ -7,8 +7,10 @@ in the same run. Processor time is measured, not wall time, so a busy machine bl
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 
 import click
@@ -17,7 +19,9 @@ import msgspec
 from bench.lines import Line, report
 from streamd.state import MaterializedState, Policies, StateSchema, collection, decode_batch
 from streamd.state.consumer import Consumer
+from streamd.state.db import SQLite
 
+_DATA_DIR = Path(__file__).parents[1] / "build" / "bench"
 _EVENTS = 1_000_000
 _EVENT_BYTES = 100
 _KEYS = 100_000
@@ -82,6 +86,20 @@ def into_tables(bodies: list[bytes]) -> object:
     return consumer
 
 
+def into_sqlite(bodies: list[bytes]) -> object:
+    """The same rows, each batch in SQLite before it shows."""
+    consumer = Consumer(Rows, Policies())
+    with tempfile.TemporaryDirectory(prefix="state-", dir=_DATA_DIR) as own:
+        store = SQLite(Path(own) / "state.db")
+        store.open("bench", "")
+        for number, body in enumerate(bodies):
+            plan = consumer.plan(body)
+            store.commit(plan, str(number))
+            consumer.apply(plan)
+        store.close()
+    return consumer
+
+
 def rate(work: Callable[[list[bytes]], object], bodies: list[bytes], events: int) -> float:
     """Events per second of processor time."""
     started = time.process_time()
@@ -91,6 +109,7 @@ def rate(work: Callable[[list[bytes]], object], bodies: list[bytes], events: int
 
 def measure(events: int) -> Iterator[Line]:
     """All rates of one run."""
+    _DATA_DIR.mkdir(parents=True, exist_ok=True)
     bodies = batches(events)
     baseline = rate(plain, bodies, events)
     yield Line("json.loads into a dict", baseline, "ev/s")
@@ -100,6 +119,9 @@ def measure(events: int) -> Iterator[Line]:
     tables = rate(into_tables, bodies, events)
     yield Line("typed rows with an index", tables, "ev/s", at_least=150_000)
     yield Line("typed rows with an index / json.loads", tables / baseline, "x")
+    sqlite = rate(into_sqlite, bodies, events)
+    yield Line("typed rows with an index, in SQLite too", sqlite, "ev/s", at_least=60_000)
+    yield Line("typed rows with an index, in SQLite too / json.loads", sqlite / baseline, "x")
 
 
 @click.command()

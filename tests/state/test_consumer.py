@@ -175,9 +175,10 @@ def test_a_plan_tells_of_all_txids_also_of_unknown_types() -> None:
         change("insert", "1", {}, headers={"txid": "a"}),
         change("delete", "1", type_="other", headers={"txid": "b"}),
         change("update", "1", headers={"txid": "c"}),
+        change("update", "2", {}, headers={"txid": "a"}),
     ]
     plan = consumer().plan(batch(*events))
-    assert (plan.events, plan.txids) == (3, {"a", "b", "c"})
+    assert (plan.events, plan.txids) == (4, {"a": 2, "b": 1, "c": 1})
 
 
 def test_observers_hear_what_happened_to_the_rows() -> None:

@@ -109,8 +109,11 @@ class TestSection4EventModel:
 
     def test_a_value_with_a_lone_surrogate_is_a_value(self) -> None:
         """JavaScript writes one where it cuts an emoji in two; JSON allows the escape."""
-        events = decode_batch(batch(change("insert", "1", {"text": "\ud83d"})))
-        assert [event.value for event in events if is_change_event(event)] == [{"text": "\ud83d"}]
+        event = change("insert", "1", {"text": "\ud83d"})
+        found = decoded(event)
+        assert found.value == {"text": "\ud83d"}
+        assert json.loads(encode_event(found)) == event
+        assert decode_batch(batch(event, event)) == [found, found]
 
 
 class TestSection4_1ChangeEvents:

@@ -51,12 +51,16 @@ class Step(NamedTuple):
 
 
 class Plan(Struct):
-    """What a batch does: first `clears`, then the steps. `events` counts its messages."""
+    """What a batch does: first `clears`, then the steps.
+
+    `events` counts its messages, `txids` the messages of each transaction.
+    """
 
     events: int = 0
     clears: bool = False
+    restarts: bool = False
     steps: list[Step] = []
-    txids: set[str] = set()
+    txids: dict[str, int] = {}
     in_snapshot: bool = False
     warnings: list[str] = []
 
@@ -83,6 +87,10 @@ class Consumer:
         self._by_type = {table.definition.type: table for table in self.tables.values()}
         self._policies = policies
 
+    def table_of(self, type_: str) -> Table[Any] | None:
+        """The table of a type of entities, if a collection has it."""
+        return self._by_type.get(type_)
+
     def plan(self, array: bytes) -> Plan:
         """What the messages of a read do.
 
@@ -96,7 +104,7 @@ class Consumer:
             if isinstance(event, RawChangeEvent):
                 txid = event.headers.txid
                 if txid is not None:
-                    plan.txids.add(txid)
+                    plan.txids[txid] = plan.txids.get(txid, 0) + 1
                 table = by_type.get(event.type)
                 if table is None:
                     self._on_unknown_type(event)

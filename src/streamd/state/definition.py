@@ -21,7 +21,7 @@ from streamd.state.schemas import InvalidValue, MsgspecSchema, checked, plain_js
 T = TypeVar("T")
 
 # What a `StreamDB` has itself, so that no collection can be reached by it.
-RESERVED = frozenset({"close", "offset", "preload", "ready", "snapshot", "wait_for", "write"})
+RESERVED = frozenset({"close", "offset", "preload", "ready", "wait_for", "write"})
 
 
 class CollectionDefinition(Generic[T]):
@@ -108,12 +108,14 @@ class CollectionDefinition(Generic[T]):
 
     def decode(self, key: str, text: bytes) -> T:
         """The value of an entity from its JSON text. Raises `InvalidValue`."""
-        if self._decode is not None and (self.key is None or self._key_attribute is not None):
-            value = self._decoded(text)
-            if value is not UNSET and (
-                self._key_attribute is None or str(getattr(value, self._key_attribute)) == key
-            ):
-                return value  # type: ignore[no-any-return]
+        decode, attribute = self._decode, self._key_attribute
+        if decode is not None and (self.key is None or attribute is not None):
+            try:
+                value = decode(text)
+                if attribute is None or str(getattr(value, attribute)) == key:
+                    return value  # type: ignore[no-any-return]
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
+                pass  # The key may be missing in it, or a surrogate be alone.
         plain = checked(plain_json, text)
         if self.key is not None:
             if not isinstance(plain, dict):
@@ -121,13 +123,6 @@ class CollectionDefinition(Generic[T]):
             if str(plain.get(self.key)) != key:
                 plain[self.key] = key
         return checked(self._schema.validate, plain)  # type: ignore[no-any-return]
-
-    def _decoded(self, text: bytes) -> Any:
-        """The value as the schema's own decoder reads it; UNSET if it needs the longer way."""
-        try:
-            return self._decode(text)  # type: ignore[misc]
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return UNSET
 
     def _event(
         self,

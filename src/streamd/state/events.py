@@ -119,7 +119,15 @@ _MAX_SHOWN_BYTES = 200
 
 def encode_event(event: StateEvent) -> bytes:
     """The event as JSON."""
-    return _ENCODER.encode(event)
+    return json_text(event)
+
+
+def json_text(value: Any) -> bytes:
+    """The JSON text of a value, with lone surrogates as JavaScript writes them."""
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value)).encode()
 
 
 def decode_event(text: bytes | str) -> StateEvent:

@@ -69,7 +69,7 @@ class Table(Mapping[str, T]):
         return f"<{len(self)} rows of {self.definition.type!r}>"
 
     def where(self, predicate: Callable[[T], bool] | None = None, /, **fields: Any) -> list[T]:
-        """The rows whose fields equal these and that satisfy the predicate.
+        """The rows whose fields equal these and that satisfy the predicate, in no particular order.
 
         Where a field is indexed, only its rows are looked at; otherwise all are.
         """
@@ -82,7 +82,7 @@ class Table(Mapping[str, T]):
 
     def _candidates(self, fields: Mapping[str, Any]) -> Iterable[T]:
         found = [
-            self._indexes[name].get(_bucket(value), {})
+            self._indexes[name].get(_bucket({name: value}, name), {})
             for name, value in fields.items()
             if name in self._indexes
         ]
@@ -140,8 +140,10 @@ class Table(Mapping[str, T]):
         """Let reads see a value; returns the one they saw."""
         old: T = self._rows.get(key, ABSENT)
         for field, index in self._indexes.items():
-            _remove(index, _bucket(_field(old, field)), key)
-            _add(index, _bucket(_field(value, field)), key)
+            before, after = _bucket(old, field), _bucket(value, field)
+            if before is not after:
+                _remove(index, before, key)
+                _add(index, after, key)
         if value is not ABSENT:
             self._rows[key] = value
         elif old is not ABSENT:
@@ -150,13 +152,16 @@ class Table(Mapping[str, T]):
 
 
 def _field(row: Any, name: str) -> Any:
-    if isinstance(row, Mapping):
+    if isinstance(row, dict):
         return row.get(name, ABSENT)
     return getattr(row, name, ABSENT)
 
 
-def _bucket(value: Any) -> Any:
-    """Where an index keeps rows with this value: all unhashable values share one place."""
+def _bucket(row: Any, field: str) -> Any:
+    """Where an index keeps a row: all unhashable values share one place."""
+    if row is ABSENT:
+        return ABSENT
+    value = _field(row, field)
     try:
         hash(value)
     except TypeError:

@@ -1,0 +1,34 @@
+"""`StreamDB`: the state of a stream, kept up to date in the background.
+
+The parts:
+
+- `database`: follows the stream with `streamd.client.AsyncClient`, on asyncio or Trio;
+- `collections`: rows by key and by index, change feeds, and writes;
+- `feeds`: a bounded queue for each reader of changes;
+- `writes`: optimistic values until their transaction comes back on the stream;
+- `sqlite`: a durable copy of the rows and of the offset, in one transaction per batch.
+
+A batch is planned (`streamd.state.consumer`), then kept by the store, then shown: rows, feeds and
+waiting writers change together, between two awaits. So nobody sees half a batch, or what a crash
+could take back.
+
+Limits: a feed holds 10,000 changes for its reader, a batch is one chunk of a read (about 1 MiB),
+and the last 10,000 transactions are remembered. The rows are in memory, with a store as well.
+"""
+
+from streamd.state.db.collections import Collection
+from streamd.state.db.database import StreamDB
+from streamd.state.db.feeds import Feed, FeedOverflow
+from streamd.state.db.sqlite import SQLite, StoreConflict, StoreError
+from streamd.state.db.writes import DatabaseClosed
+
+__all__ = [
+    "Collection",
+    "DatabaseClosed",
+    "Feed",
+    "FeedOverflow",
+    "SQLite",
+    "StoreConflict",
+    "StoreError",
+    "StreamDB",
+]

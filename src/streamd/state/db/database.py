@@ -1,0 +1,278 @@
+"""`StreamDB`: collections that a stream keeps up to date in the background."""
+
+from __future__ import annotations
+
+import logging
+import re
+from types import TracebackType
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import msgspec
+from msgspec import UNSET
+
+from streamd.client import AsyncStream, Chunk
+from streamd.state.consumer import Consumer, Plan
+from streamd.state.db.collections import Collection
+from streamd.state.db.feeds import Feed
+from streamd.state.db.sqlite import SQLite
+from streamd.state.db.writes import DatabaseClosed, Writes
+from streamd.state.definition import CollectionDefinition, StateSchema
+from streamd.state.events import ChangeEvent, StateError, encode_event, json_text
+from streamd.state.policies import Policies
+from streamd.state.tables import ABSENT
+
+T = TypeVar("T")
+
+_START = "-1"
+# Larger batches are decoded in a thread, so that the loop runs meanwhile.
+_SMALL_BYTES = 64 * 1024
+_INCARNATION = re.compile(r'"([^":]+):')
+_log = logging.getLogger("streamd.state")
+
+
+class StreamDB:
+    """The state of a stream: typed collections that follow it, in memory or in SQLite as well.
+
+    As a context manager it follows the stream until the block ends:
+
+        async with AsyncClient(url) as client:
+            async with StreamDB(Chat, client.stream("chats/1")) as db:
+                await db.ready()
+                print(db.users["1"])
+
+    Collections are attributes by their names in the schema, `db.users`; `db[Chat.users]` is the
+    same, with its type known to type checkers. With a `store`, rows of an earlier run are there at
+    once, and the stream is read from where that run ended. It works on asyncio and Trio, and
+    belongs to one event loop.
+
+    An error that ends it, such as of a policy, of the store, or a stream that is deleted, ends the
+    block too and is raised from it.
+    """
+
+    def __init__(
+        self,
+        schema: type[StateSchema],
+        stream: AsyncStream,
+        *,
+        store: SQLite | None = None,
+        policies: Policies | None = None,
+    ) -> None:
+        self._schema = schema
+        self._stream = stream
+        self._store = store
+        self._consumer = Consumer(schema, policies or Policies())
+        self._offset = _START
+        self._incarnation = ""
+        self._writes = Writes()
+        self._feeds: set[Feed[Any]] = set()
+        self._collections = {
+            name: Collection(table, self.write, self._feeds)
+            for name, table in self._consumer.tables.items()
+        }
+        self._is_open = False
+        self._ready = anyio.Event()
+        self._error: Exception | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    # -- rows --
+
+    def __getattr__(self, name: str) -> Collection[Any]:
+        try:
+            return self.__dict__["_collections"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"the schema has no collection {name!r}") from None
+
+    def __getitem__(self, definition: CollectionDefinition[T]) -> Collection[T]:
+        for collection in self._collections.values():
+            if collection.definition is definition:
+                return collection
+        raise KeyError(definition.type)
+
+    @property
+    def offset(self) -> str:
+        """Where the messages begin that are not in the rows."""
+        return self._offset
+
+    # -- life --
+
+    async def __aenter__(self) -> StreamDB:
+        await self._open()
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._run)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        assert self._tasks is not None, "it was entered"
+        self._end(DatabaseClosed("the database was closed"))
+        self._tasks.cancel_scope.cancel()
+        try:
+            if isinstance(error, Exception):
+                # Not through the task group, which would wrap it.
+                await self._tasks.__aexit__(None, None, None)
+                return False
+            ended = bool(await self._tasks.__aexit__(kind, error, traceback))
+        finally:
+            await self.close()
+        if self._error is not None:
+            raise self._error
+        return ended
+
+    async def ready(self) -> None:
+        """Wait until the rows are those of the stream's end, as it was after this began.
+
+        Raises `DatabaseClosed`, or the error that ended the database.
+        """
+        await self._ready.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def preload(self) -> None:
+        """Read the stream to its present end, and no further: for programs that need it once.
+
+        Not within `async with`, where the stream is followed anyway. May be repeated; then `close`.
+        Raises what ends a database.
+        """
+        if self._tasks is not None:
+            raise StateError("the database follows its stream; await ready() instead")
+        await self._open()
+        await self._follow(to_end=True)
+
+    async def close(self) -> None:
+        """Close the store, and end the feeds. Leaving `async with` closes."""
+        self._end(DatabaseClosed("the database was closed"))
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+        if self._store is not None:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._store.close)
+
+    def _end(self, error: Exception) -> None:
+        """Nothing comes from the stream any longer. The first error counts."""
+        self._writes.end(error)
+        for feed in tuple(self._feeds):
+            feed.end(None if isinstance(error, DatabaseClosed) else error)
+        self._ready.set()
+
+    # -- following --
+
+    async def _open(self) -> None:
+        if self._is_open:
+            return
+        self._is_open = True
+        if self._store is None:
+            return
+        kinds = sorted(each.type for each in self._schema.collections.values())
+        schema = msgspec.json.encode([self._schema.version, kinds]).decode()
+        copied = await anyio.to_thread.run_sync(self._store.open, self._stream.name, schema)
+        for rows in await anyio.to_thread.run_sync(list, self._store.rows()):
+            self._warn(self._consumer.load(rows))
+        self._offset, self._incarnation = copied.next_offset, copied.incarnation
+        self._consumer.in_snapshot = copied.in_snapshot
+
+    async def _run(self) -> None:
+        assert self._tasks is not None, "it was entered"
+        try:
+            await self._follow()
+            self._end(DatabaseClosed("the stream is closed"))
+        except Exception as error:
+            self._error = error
+            self._end(error)
+            self._tasks.cancel_scope.cancel()
+
+    async def _follow(self, *, to_end: bool = False) -> None:
+        await self._check_incarnation()
+        chunks = self._stream.read(self._offset) if to_end else self._stream.follow(self._offset)
+        async with chunks:
+            async for chunk in chunks:
+                await self._take(chunk)
+
+    async def _check_incarnation(self) -> None:
+        """Start over if the stream was deleted and created again since the store's last run."""
+        info = await self._stream.head()
+        found = _INCARNATION.match(info.etag or "")
+        incarnation = found[1] if found else ""
+        if self._incarnation not in ("", incarnation):
+            await self._apply(Plan(clears=True, restarts=True), _START, incarnation)
+        self._incarnation = incarnation
+
+    async def _take(self, chunk: Chunk) -> None:
+        if not chunk.empty:
+            if self._store is None and len(chunk.data) < _SMALL_BYTES:
+                plan = self._consumer.plan(chunk.data)
+            else:
+                plan = await anyio.to_thread.run_sync(self._consumer.plan, chunk.data)
+            await self._apply(plan, chunk.next_offset, self._incarnation)
+        if chunk.up_to_date:
+            self._ready.set()
+
+    async def _apply(self, plan: Plan, next_offset: str, incarnation: str) -> None:
+        """Keep a plan, and then show it: nobody sees what a crash could take back."""
+        if self._store is not None:
+            await anyio.to_thread.run_sync(self._store.commit, plan, next_offset, incarnation)
+        self._consumer.apply(plan)
+        self._offset = next_offset
+        self._writes.came(plan.txids)
+        self._warn(plan)
+
+    def _warn(self, plan: Plan) -> None:
+        for warning in plan.warnings:
+            _log.warning("%s: %s", self._stream.name, warning)
+
+    # -- writing --
+
+    async def write(self, *events: ChangeEvent) -> str:
+        """Append events as one transaction, and wait until the stream brings it back.
+
+        Reads show its effect at once, and no longer if the append fails. Returns the txid, which
+        the first event may give. Raises `DatabaseClosed`, what an append raises, or the error that
+        ended the database. When the wait is cancelled the events may be on the stream or not.
+        """
+        if not events:
+            raise StateError("there is nothing to write")
+        if self._tasks is None:
+            raise DatabaseClosed("the database does not follow its stream: use `async with`")
+        self._writes.check()
+        txid = events[0].headers.txid or uuid4().hex
+        sent = [_in_transaction(event, txid) for event in events]
+        self._writes.begin(txid, [row for event in sent for row in self._shown(event)], len(sent))
+        try:
+            await self._stream.append_many([encode_event(event) for event in sent])
+        except BaseException:
+            self._writes.fail(txid)
+            raise
+        await self._writes.wait_for(txid)
+        return txid
+
+    def _shown(self, event: ChangeEvent) -> list[tuple[Any, str, Any]]:
+        table = self._consumer.table_of(event.type)
+        if table is None:
+            return []
+        if event.headers.operation == "delete":
+            return [(table, event.key, ABSENT)]
+        if event.value is UNSET:
+            return []
+        value = table.definition.decode(event.key, json_text(event.value))
+        return [(table, event.key, value)]
+
+    async def wait_for(self, txid: str) -> None:
+        """Wait until events with this txid came from the stream, from any writer.
+
+        Returns at once for the last 10,000 that came. Raises `DatabaseClosed`, or the error that
+        ended the database.
+        """
+        await self._writes.wait_for(txid)
+
+
+def _in_transaction(event: ChangeEvent, txid: str) -> ChangeEvent:
+    headers = msgspec.structs.replace(event.headers, txid=txid)
+    return msgspec.structs.replace(event, headers=headers)

@@ -1,0 +1,107 @@
+"""`@durable-streams/state` and `streamd.state` write to one stream and end with equal states."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from streamd.client import AsyncClient
+from streamd.state import (
+    ChangeEvent,
+    MaterializedState,
+    StateSchema,
+    collection,
+    decode_batch,
+)
+from streamd.state.db import StreamDB
+from tests.official_clients.test_npm_client import Script, running
+from tests.support.server_process import ServerProcess
+
+EVENTS = 60
+KEYS = ["1", "2", "3", "ключ", "a/b c", "🙂"]
+PARTS: list[Any] = [None, True, 0.1, 1e21, -5, "ü", "\ud83d", "\0", [1, ["x"]], {"a": {}}]
+
+
+class Shared(StateSchema):
+    users = collection(dict[str, Any], type="user", key="id", indexes=["by"])
+
+
+NOTES = collection(type="note")  # in no database: unknown types are left alone
+
+
+@pytest.fixture(name="server", scope="module")
+def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(name="node", scope="module")
+def _node() -> Iterator[Script]:
+    with running("interop.mjs") as node:
+        yield node
+
+
+def random_event(random: Random, number: int) -> ChangeEvent:
+    users = Shared.users
+    key = random.choice(KEYS)
+    if random.random() < 0.2:
+        return NOTES.upsert({random.choice("xy"): random.choice(PARTS)}, key=key)
+    value = {"id": key, "by": "python", "number": number, "part": random.choice(PARTS)}
+    made = [users.insert(value), users.update(value), users.upsert(value), users.delete(key)]
+    return random.choice(made)
+
+
+async def write(db: StreamDB, random: Random) -> None:
+    for number in range(EVENTS // 2):
+        events = [random_event(random, number) for _ in range(random.randrange(1, 4))]
+        await db.write(*events)
+    await db.write(Shared.users.delete("done", txid="python-done"))
+    await db.wait_for("node-done")
+
+
+def reference(url: str) -> dict[str, Any]:
+    """The state that `MaterializedState` makes of the whole stream."""
+    state = MaterializedState()
+    answer = httpx.get(url)
+    assert answer.headers["stream-up-to-date"] == "true"
+    for event in decode_batch(answer.content):
+        if isinstance(event, ChangeEvent):
+            state.apply(event)
+    return {type_: dict(state.get_type(type_)) for type_ in ("user", "note")}
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("seed", range(5))
+def test_both_end_with_equal_states(
+    server: ServerProcess, node: Script, seed: int, backend: str
+) -> None:
+    name = f"shared/{backend}-{seed}"
+    url = f"{server.url}/v1/stream/{name}"
+    assert httpx.put(url, headers={"Content-Type": "application/json"}).status_code == 201
+
+    async def main() -> None:
+        async with (
+            AsyncClient(server.url) as client,
+            StreamDB(Shared, client.stream(name)) as db,
+        ):
+            await db.ready()
+            node.tell(f"{url} {seed} {EVENTS}")
+            await write(db, Random(seed))
+            for by in ("node", "python"):
+                found = {row["id"] for row in db.users.where(by=by)}
+                assert found == {key for key, row in db.users.items() if row["by"] == by}
+            ours.update(db.users)
+
+    ours: dict[str, Any] = {}
+    anyio.run(main, backend=backend)
+    theirs = json.loads(node.says())
+    assert theirs["rows"] == ours
+    assert theirs["state"] == reference(url)
+    assert {row["by"] for row in ours.values()} <= {"node", "python"}
+    assert len(ours) > 1

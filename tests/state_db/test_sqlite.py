@@ -1,0 +1,358 @@
+"""A copy in SQLite: continued after a restart, and right after a kill at any moment."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+from streamd.client import AsyncClient
+from streamd.state import MaterializedState, StateSchema, collection
+from streamd.state.db import SQLite, StoreConflict, StoreError, StreamDB
+from tests.state.events import ABSENT, batch, change, control, decoded
+from tests.state_db.chat import Chat, Stream, User, names, run, wait_until
+
+ROOT = Path(__file__).parents[2]
+ANN, BOB = change("insert", "1", {"name": "Ann"}), change("insert", "2", {"name": "Bob"})
+
+
+class Kept(NamedTuple):
+    """What a file holds, as another program reads it."""
+
+    next_offset: str
+    events: int
+    rows: dict[tuple[str, str], Any]
+
+
+def kept(path: Path) -> Kept:
+    with closing(sqlite3.connect(path)) as file:
+        if not file.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            return Kept("-1", 0, {})
+        file.execute("BEGIN")
+        offset, events = file.execute("SELECT next_offset, events FROM copy").fetchone()
+        rows = file.execute("SELECT type, key, value FROM rows").fetchall()
+    return Kept(offset, events, {(type_, key): json.loads(value) for type_, key, value in rows})
+
+
+def record_number(offset: str) -> int:
+    """How many messages are before an offset of streamd."""
+    return 0 if offset == "-1" else int(offset.partition("_")[0])
+
+
+def state_after(events: list[Any]) -> dict[tuple[str, str], Any]:
+    """What the rows must be after these events, by the reference semantics."""
+    state = MaterializedState()
+    for event in events:
+        if event == control("reset"):
+            state.clear()
+        else:
+            state.apply(decoded(event))
+    return {
+        (type_, key): value
+        for type_ in ("user", "flag")
+        for key, value in state.get_type(type_).items()
+    }
+
+
+def assert_true(path: Path, events: list[Any]) -> Kept:
+    """Check that the copy is the state of the stream at its offset, with each event once."""
+    found = kept(path)
+    assert found.events == record_number(found.next_offset)
+    assert found.rows == state_after(events[: found.events])
+    return found
+
+
+def test_rows_and_offset_survive_a_restart(stream: Stream, backend: str, tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    first = stream.append(ANN, change("insert", "new", [1.50, "ü"], type_="flag"))
+
+    async def main() -> None:
+        async with stream.ready(store=SQLite(path)) as db:
+            assert (names(db), db.offset) == ({"1": "Ann"}, first)
+        second = stream.append(BOB, change("delete", "1"))
+        async with stream.following(store=SQLite(path)) as db:
+            assert (names(db), db.offset, db.flags["new"]) == ({"1": "Ann"}, first, [1.5, "ü"])
+            feed = db.users.changes()
+            await wait_until(db, second)
+            assert names(db) == {"2": "Bob"}
+            heard = [(await anext(feed)).operation for _ in range(2)]
+            assert heard == ["insert", "delete"]
+            assert await db.users.insert(User("3", "Cy"))
+        assert kept(path).events == 5
+
+    run(backend, main)
+
+
+def test_a_change_is_seen_after_it_is_kept(stream: Stream, backend: str, tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+
+    async def main() -> None:
+        async with stream.ready(store=SQLite(path)) as db:
+            feed = db.users.changes()
+            for number in range(20):
+                stream.append(change("upsert", "1", {"name": str(number)}))
+                assert (await anext(feed)).value == User("1", str(number))
+                assert kept(path).rows["user", "1"] == {"name": str(number)}
+
+    run(backend, main)
+
+
+def test_values_are_kept_as_they_were_sent(stream: Stream, backend: str, tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    digits, odd = "123456789012345678901234567890.10", '["\\ud83d","\\u0000"]'
+    event = '{"type":"flag","key":"a\\u0000%s","value":%s,"headers":{"operation":"insert"}}'
+
+    async def main() -> None:
+        stream.append(f"[{event % ('1', digits)},{event % ('2', odd)}]".encode())
+        for _ in range(2):
+            async with stream.ready(store=SQLite(path)) as db:
+                assert dict(db.flags) == {"a\x001": float(digits), "a\x002": ["\ud83d", "\0"]}
+        with closing(sqlite3.connect(path)) as file:
+            values = [row[0] for row in file.execute("SELECT value FROM rows ORDER BY key")]
+            assert values[0] == digits
+            assert json.loads(values[1]) == json.loads(odd)
+
+    run(backend, main)
+
+
+def test_a_reset_and_a_snapshot_are_kept(stream: Stream, backend: str, tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+
+    async def main() -> None:
+        stream.append(ANN)
+        async with stream.ready(store=SQLite(path)) as db:
+            await wait_until(db, stream.append(control("reset"), control("snapshot-start"), BOB))
+        assert kept(path).rows == {("user", "2"): {"name": "Bob"}}
+        stream.append(control("snapshot-end"))
+        async with stream.ready(store=SQLite(path)) as db:
+            assert names(db) == {"2": "Bob"}
+
+    run(backend, main)
+
+
+def test_two_databases_on_one_file_cannot_both_write(
+    stream: Stream, backend: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "state.db"
+
+    async def block() -> None:
+        async with (
+            stream.ready(store=SQLite(path)) as first,
+            AsyncClient(stream.server_url) as client,
+        ):
+            second = StreamDB(Chat, client.stream(stream.name), store=SQLite(path))
+            await second.preload()
+            await wait_until(first, stream.append(ANN))
+            try:
+                await second.preload()
+            finally:
+                await second.close()
+
+    async def main() -> None:
+        with pytest.raises(StoreConflict):
+            await block()
+        assert_true(path, [ANN])
+
+    run(backend, main)
+
+
+@contextmanager
+def refused(match: str) -> Iterator[None]:
+    with pytest.raises(StoreError, match=match):
+        yield
+
+
+class TestFiles:
+    def test_a_file_of_another_program_is_left_alone(
+        self, stream: Stream, backend: str, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "theirs.db"
+        with closing(sqlite3.connect(path)) as file:
+            file.execute("CREATE TABLE rows (mine)")
+        before = path.read_bytes()
+
+        async def main() -> None:
+            with refused("a database of another program"):
+                async with stream.ready(store=SQLite(path)):
+                    pass
+            assert path.read_bytes() == before
+
+        run(backend, main)
+
+    def test_a_file_that_is_no_database_is_refused(
+        self, stream: Stream, backend: str, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "notes.txt"
+        path.write_text("not a database" * 100)
+
+        async def main() -> None:
+            with refused("not a database"):
+                async with stream.ready(store=SQLite(path)):
+                    pass
+
+        run(backend, main)
+
+    def test_a_later_format_is_refused(self, stream: Stream, backend: str, tmp_path: Path) -> None:
+        path = tmp_path / "state.db"
+
+        async def main() -> None:
+            async with stream.ready(store=SQLite(path)):
+                pass
+            with closing(sqlite3.connect(path)) as file:
+                file.execute("PRAGMA user_version = 2")
+            with refused("has format 2; this release knows 1"):
+                async with stream.ready(store=SQLite(path)):
+                    pass
+
+        run(backend, main)
+
+    def test_a_copy_of_another_stream_is_refused(
+        self, stream: Stream, backend: str, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "state.db"
+        other = Stream(stream.server_url, f"{stream.name}-other")
+
+        async def main() -> None:
+            async with other.ready(store=SQLite(path)):
+                pass
+            with refused(f"holds the stream {other.name}"):
+                async with stream.ready(store=SQLite(path)):
+                    pass
+
+        run(backend, main)
+
+    def test_a_statement_that_fails_ends_the_database(
+        self, stream: Stream, backend: str, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "state.db"
+
+        async def block() -> None:
+            async with stream.ready(store=SQLite(path)) as db:
+                with closing(sqlite3.connect(path)) as file:
+                    file.execute("DROP TABLE rows")
+                await db.users.insert(User("1", "Ann"))
+
+        async def main() -> None:
+            with refused("no such table"):
+                await block()
+
+        run(backend, main)
+
+
+class TestStartingOver:
+    @pytest.mark.parametrize("how", ["version", "types"])
+    def test_another_schema_rebuilds_the_copy(
+        self, stream: Stream, backend: str, tmp_path: Path, how: str
+    ) -> None:
+        """Otherwise a new collection would lack the rows that earlier messages made."""
+        path = tmp_path / "state.db"
+        more: dict[str, Any] = {"notes": collection(type="note")}
+        other = type("Other", (Chat,), {"version": 2} if how == "version" else more)
+        stream.append(ANN, change("insert", "1", "hello", type_="note"))
+
+        async def main() -> None:
+            async with stream.ready(store=SQLite(path)):
+                pass
+            async with AsyncClient(stream.server_url) as client:
+                db = StreamDB(other, client.stream(stream.name), store=SQLite(path))
+                assert issubclass(other, StateSchema)
+                await db.preload()
+                assert names(db) == {"1": "Ann"}
+                if how == "types":
+                    assert dict(db.notes) == {"1": "hello"}
+                await db.close()
+            assert kept(path).events == 2
+
+        run(backend, main)
+
+    def test_a_stream_that_was_created_again_rebuilds_the_copy(
+        self, stream: Stream, backend: str, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "state.db"
+
+        async def main() -> None:
+            stream.append(ANN, ANN)
+            async with stream.ready(store=SQLite(path)):
+                pass
+            stream.delete()
+            stream.create()
+            stream.append(change("insert", "1", {"name": "Eve"}), BOB, BOB)
+            async with stream.ready(store=SQLite(path)) as db:
+                assert names(db) == {"1": "Eve", "2": "Bob"}
+            assert kept(path).events == 3
+
+        run(backend, main)
+
+
+def copier(stream: Stream, path: Path, *more: str) -> subprocess.Popen[str]:
+    words = [stream.server_url, stream.name, str(path), *more]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.state_db.copier", *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def random_events(random: Random, count: int) -> list[Any]:
+    events: list[Any] = []
+    for number in range(count):
+        if random.random() < 0.01:
+            events.append(control("reset"))
+            continue
+        operation = random.choice(["insert", "update", "upsert", "delete"])
+        value = ABSENT if operation == "delete" else {"name": f"{number}-{'x' * 1500}"}
+        events.append(change(operation, str(random.randrange(20)), value))
+    return events
+
+
+def test_a_kill_at_any_statement_neither_loses_nor_repeats_a_change(
+    stream: Stream, tmp_path: Path
+) -> None:
+    """Each process is killed a little further on in its work, until one comes to the end."""
+    path, random = tmp_path / "state.db", Random(15)
+    events = random_events(random, 2000)  # three chunks of a read
+    for at in range(0, len(events), 500):
+        stream.append(batch(*events[at : at + 500]))
+    statement, found = 1, []
+    while True:
+        with copier(stream, path, str(statement)) as process:
+            printed, _ = process.communicate(timeout=60)
+        found.append(assert_true(path, events).events)
+        if process.returncode == 0:
+            break
+        assert (process.returncode, printed) == (-signal.SIGKILL, "")
+        statement += random.randrange(2, 12)
+    assert printed == "copied\n"
+    assert found[-1] == len(events)
+    assert found == sorted(found)
+    assert len(set(found)) > 2, "kills fell between commits"
+
+
+def test_a_kill_from_outside_neither_loses_nor_repeats_a_change(
+    stream: Stream, tmp_path: Path
+) -> None:
+    path, random = tmp_path / "state.db", Random(16)
+    events = random_events(random, 6000)
+    done = 0
+    while done < len(events):
+        stream.append(batch(*events[done : done + 1500]))
+        done += 1500
+        with copier(stream, path) as process:
+            seen = kept(path)
+            while process.poll() is None and kept(path) == seen:
+                pass
+            process.kill()
+        assert_true(path, events)
+    with copier(stream, path) as process:
+        assert process.communicate(timeout=60)[0] == "copied\n"
+    assert assert_true(path, events).events == len(events)

@@ -1,0 +1,385 @@
+"""Collections follow a stream on a real server, on asyncio and on Trio."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from streamd.client import AsyncClient, StreamClosed, StreamNotFound
+from streamd.state import (
+    InvalidValue,
+    Policies,
+    StateError,
+    StreamReset,
+    collection,
+)
+from streamd.state.db import DatabaseClosed, Feed, FeedOverflow, StreamDB
+from streamd.state.definition import RESERVED
+from streamd.state.tables import Change
+from tests.state.events import change, control
+from tests.state_db.chat import Chat, Stream, User, names, run, wait_until
+from tests.support.server_process import ServerProcess
+
+ANN, BOB = change("insert", "1", {"name": "Ann"}), change("insert", "2", {"name": "Bob"})
+
+
+def test_rows_are_those_of_the_stream_and_follow_it(stream: Stream, backend: str) -> None:
+    stream.append(ANN, change("insert", "new", True, type_="flag"))
+
+    async def main() -> None:
+        async with stream.ready() as db:
+            assert db.users["1"] == User("1", "Ann")
+            assert dict(db.flags) == {"new": True}
+            assert (len(db.users), list(db.users), repr(db.users)) == (
+                1, ["1"], "<1 rows of 'user'>",
+            )  # fmt: skip
+            await wait_until(db, stream.append(BOB, change("delete", "1")))
+            assert names(db) == {"2": "Bob"}
+
+    run(backend, main)
+
+
+def test_collections_are_reached_by_definition_and_by_name(stream: Stream, backend: str) -> None:
+    async def main() -> None:
+        async with stream.ready() as db:
+            users = db[Chat.users]
+            assert users is db.users
+            assert users.definition is Chat.users
+            with pytest.raises(AttributeError, match="no collection 'people'"):
+                _ = db.people
+            with pytest.raises(KeyError):
+                _ = db[collection(type="other")]
+
+    run(backend, main)
+
+
+def test_rows_are_found_by_index_and_predicate(stream: Stream, backend: str) -> None:
+    stream.append(
+        *(change("insert", str(n), {"team": "red" if n % 2 else "blue"}) for n in range(6))
+    )
+
+    async def main() -> None:
+        async with stream.ready() as db:
+            found = db[Chat.users].where(lambda user: user.id > "1", team="red")
+            assert [user.id for user in found] == ["3", "5"]
+
+    run(backend, main)
+
+
+class TestChanges:
+    def test_a_feed_has_each_change_once_in_order(self, stream: Stream, backend: str) -> None:
+        stream.append(ANN)
+
+        async def main() -> None:
+            async with stream.ready() as db:
+                feed = db[Chat.users].changes()
+                for number in range(100):
+                    stream.append(change("update", "1", {"name": str(number)}))
+                heard = [(await anext(feed)).value for _ in range(100)]
+                assert heard == [User("1", str(number)) for number in range(100)]
+
+        run(backend, main)
+
+    def test_a_feed_ends_with_the_database(self, stream: Stream, backend: str) -> None:
+        async def main() -> None:
+            async with stream.ready() as db:
+                feed = db.users.changes()
+                await wait_until(db, stream.append(ANN))
+            assert [each.key async for each in feed] == ["1"]
+
+        run(backend, main)
+
+    def test_a_feed_ends_with_the_stream(self, stream: Stream, backend: str) -> None:
+        async def main() -> None:
+            async with stream.ready() as db:
+                feed = db.users.changes()
+                stream.append(ANN)
+                stream.close()
+                assert [each.key async for each in feed] == ["1"]
+                assert names(db) == {"1": "Ann"}
+                with pytest.raises(DatabaseClosed, match="the stream is closed"):
+                    await db.users.delete("1")
+
+        run(backend, main)
+
+    def test_a_slow_reader_gets_what_waited_and_then_an_error(
+        self, stream: Stream, backend: str
+    ) -> None:
+        async def main() -> None:
+            async with stream.ready() as db:
+                slow, other = db.users.changes(max_waiting=2), db.users.changes()
+                await wait_until(db, stream.append(ANN, BOB, change("delete", "1")))
+                assert [(await anext(slow)).key for _ in range(2)] == ["1", "2"]
+                for _ in range(2):
+                    with pytest.raises(FeedOverflow, match="more than 2 changes"):
+                        await anext(slow)
+                assert [(await anext(other)).operation for _ in range(3)] == [
+                    "insert", "insert", "delete",
+                ]  # fmt: skip
+
+        run(backend, main)
+
+    def test_a_feed_that_ended_takes_in_nothing(self, stream: Stream, backend: str) -> None:
+        async def main() -> None:
+            async with stream.ready() as db:
+                feed = db.users.changes()
+                feed.end()
+                feed.end()
+                await wait_until(db, stream.append(ANN))
+                assert [each async for each in feed] == []
+
+        run(backend, main)
+
+    def test_a_reset_is_a_change(self, stream: Stream, backend: str) -> None:
+        stream.append(ANN)
+
+        async def main() -> None:
+            async with stream.ready() as db:
+                feed = db.users.changes()
+                await wait_until(db, stream.append(control("reset"), BOB))
+                heard = [await anext(feed) for _ in range(2)]
+                assert heard == [Change("reset", ""), Change("insert", "2", User("2", "Bob"))]
+                assert names(db) == {"2": "Bob"}
+
+        run(backend, main)
+
+
+class TestWrites:
+    def test_a_write_shows_at_once_and_returns_when_the_stream_has_it(
+        self, stream: Stream, backend: str
+    ) -> None:
+        async def main() -> None:
+            async with stream.ready() as db:
+                users = db[Chat.users]
+                feed = users.changes()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(users.insert, User("1", "Ann"))
+                    while "1" not in users:
+                        await anyio.lowlevel.checkpoint()
+                    assert db.offset == "-1" or not list(stream.messages())[1:]
+                txid = await users.update(User("1", "Eve"))
+                await users.upsert(User("2", "Bob"))
+                await users.delete("2")
+                assert names(db) == {"1": "Eve"}
+                heard = [await anext(feed) for _ in range(4)]
+                assert [each.operation for each in heard] == [
+                    "insert", "update", "insert", "delete",
+                ]  # fmt: skip
+                assert heard[1].txid == txid
+
+        run(backend, main)
+
+    def test_events_written_together_are_one_transaction(
+        self, stream: Stream, backend: str
+    ) -> None:
+        async def main() -> None:
+            async with stream.ready() as db:
+                txid = await db.write(
+                    Chat.users.insert(User("1", "Ann"), txid="mine"),
+                    Chat.flags.insert(True, key="new"),
+                )
+                assert txid == "mine"
+                assert (names(db), dict(db.flags)) == ({"1": "Ann"}, {"new": True})
+                assert [each["headers"]["txid"] for each in stream.messages()] == ["mine"] * 2
+                await db.wait_for("mine")
+                with pytest.raises(StateError, match="nothing to write"):
+                    await db.write()
+
+        run(backend, main)
+
+    def test_a_refused_write_is_taken_back(self, stream: Stream, backend: str) -> None:
+        stream.append(ANN)
+
+        async def main() -> None:
+            async with stream.ready() as db, anyio.create_task_group() as tasks:
+                shown: list[str] = []
+
+                async def watch() -> None:
+                    while db.users["1"].name == "Ann":
+                        await anyio.lowlevel.checkpoint()
+                    shown.append(db.users["1"].name)
+
+                tasks.start_soon(watch)
+                await anyio.lowlevel.checkpoint()
+                with pytest.raises(InvalidValue):
+                    await db.users.update({"id": "1", "name": 5})
+                stream.close()
+                with pytest.raises((StreamClosed, DatabaseClosed)):
+                    await db.users.update(User("1", "Eve"))
+                assert shown == ["Eve"]
+                assert names(db) == {"1": "Ann"}
+
+        run(backend, main)
+
+    def test_anyone_can_wait_for_a_transaction(self, stream: Stream, backend: str) -> None:
+        async def main() -> None:
+            async with stream.ready() as db, anyio.create_task_group() as tasks:
+                tasks.start_soon(db.wait_for, "theirs")
+                tasks.start_soon(db.wait_for, "theirs")
+                with anyio.move_on_after(0) as scope:
+                    await db.wait_for("theirs")
+                assert scope.cancelled_caught
+                stream.append(change("insert", "1", {}, type_="other", headers={"txid": "theirs"}))
+
+        run(backend, main)
+
+    def test_waits_end_with_the_database(self, stream: Stream, backend: str) -> None:
+        async def main() -> None:
+            async with anyio.create_task_group() as tasks:
+                ended = []
+
+                async def wait(db: StreamDB) -> None:
+                    with pytest.raises(DatabaseClosed):
+                        await db.wait_for("never")
+                    ended.append(True)
+
+                async with stream.ready() as db:
+                    tasks.start_soon(wait, db)
+                    await anyio.wait_all_tasks_blocked()
+                with pytest.raises(DatabaseClosed):
+                    await db.write(Chat.users.delete("1"))
+            assert ended
+
+        run(backend, main)
+
+
+class TestErrors:
+    def test_a_refused_batch_ends_the_block_and_its_feeds(
+        self, stream: Stream, backend: str
+    ) -> None:
+        stream.append(ANN)
+        feeds: list[Feed[Any]] = []
+
+        async def block() -> None:
+            async with stream.ready(policies=Policies(reset="error")) as db:
+                feeds.append(db.users.changes())
+                stream.append(control("reset"))
+                await anyio.sleep_forever()
+
+        async def main() -> None:
+            with pytest.raises(StreamReset):
+                await block()
+            with pytest.raises(StreamReset):
+                await anext(feeds[0])
+
+        run(backend, main)
+
+    def test_an_error_reaches_those_that_wait(self, stream: Stream, backend: str) -> None:
+        stream.append(control("reset"))
+        waited: list[type[Exception]] = []
+
+        async def wait(waiting: Callable[[], Awaitable[None]]) -> None:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await waiting()
+                except StreamReset as error:
+                    waited.append(type(error))
+
+        async def block() -> None:
+            async with (
+                stream.following(policies=Policies(reset="error")) as db,
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(wait, db.ready)
+                tasks.start_soon(wait, lambda: db.wait_for("never"))
+
+        async def main() -> None:
+            with pytest.raises(StreamReset):
+                await block()
+            assert waited == [StreamReset] * 2
+
+        run(backend, main)
+
+    def test_a_stream_that_does_not_exist_is_an_error(self, stream: Stream, backend: str) -> None:
+        stream.delete()
+
+        async def main() -> None:
+            with pytest.raises(StreamNotFound):
+                async with stream.ready():
+                    pass
+
+        run(backend, main)
+
+    def test_an_error_of_the_block_is_raised_as_it_is(self, stream: Stream, backend: str) -> None:
+        async def main() -> None:
+            with pytest.raises(ZeroDivisionError):
+                async with stream.ready():
+                    _ = 1 / 0
+
+        run(backend, main)
+
+    def test_warnings_are_logged_with_the_stream(
+        self, stream: Stream, backend: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        stream.append(control("snapshot-end"), ANN)
+
+        async def main() -> None:
+            async with stream.ready() as db:
+                assert names(db) == {"1": "Ann"}
+
+        with caplog.at_level(logging.WARNING, "streamd.state"):
+            run(backend, main)
+        assert caplog.messages == [f"{stream.name}: snapshot-end without snapshot-start"]
+
+
+def test_a_program_can_read_the_state_once(stream: Stream, backend: str) -> None:
+    stream.append(ANN)
+
+    async def main() -> None:
+        async with AsyncClient(stream.server_url) as client:
+            db = StreamDB(Chat, client.stream(stream.name))
+            await db.preload()
+            assert names(db) == {"1": "Ann"}
+            stream.append(BOB)
+            await db.preload()
+            assert names(db) == {"1": "Ann", "2": "Bob"}
+            with pytest.raises(DatabaseClosed):
+                await db.users.delete("1")
+            await db.close()
+        async with stream.ready() as db:
+            with pytest.raises(StateError, match="await ready"):
+                await db.preload()
+
+    run(backend, main)
+
+
+def test_a_restart_of_the_server_repeats_nothing(
+    server: ServerProcess, stream: Stream, backend: str
+) -> None:
+    async def main() -> None:
+        async with stream.ready() as db:
+            feed = db[Chat.users].changes()
+            for number in range(4):
+                stream.append(change("update", "1", {"name": str(number)}))
+                heard = await anext(feed)
+                assert heard.value == User("1", str(number))
+                server.kill()
+                server.start()
+                server.wait_ready()
+
+    run(backend, main)
+
+
+def test_many_events_arrive(stream: Stream, backend: str) -> None:
+    """More than one chunk, which are decoded in a thread."""
+    for number in range(4):
+        stream.append(
+            *(change("upsert", str(key), {"name": f"{number}{'x' * 400}"}) for key in range(1000))
+        )
+
+    async def main() -> None:
+        async with stream.ready() as db:
+            assert len(db.users) == 1000
+            assert {name[0] for name in names(db).values()} == {"3"}
+
+    run(backend, main)
+
+
+def test_reserved_names_are_those_of_a_database() -> None:
+    own = {name for name in vars(StreamDB) if not name.startswith("_")}
+    assert own == RESERVED
