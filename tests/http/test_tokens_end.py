@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from streamd.auth import tokens
 from streamd.config import AuthConfig
 from streamd.http import authority
 from streamd.streams.commands import CreateToken, Result, RevokeToken, RotateToken
-from tests.http.serving import RawClient, Serving, serving, until
+from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 
 ROOT = tokens.mint(1, b"root" * 5)
 READER = tokens.mint(2, b"read" * 5)
@@ -109,6 +110,20 @@ async def test_a_live_reader_ends_when_its_token_expires(tmp_path: Path, live: s
             assert answer.code == "INVALID_TOKEN"
         await get(client, "?offset=-1")
         assert (await client.read_response()).code == "INVALID_TOKEN"
+
+
+async def test_an_sse_reader_with_a_former_secret_ends_with_the_overlap(tmp_path: Path) -> None:
+    async with (
+        guarded(tmp_path, sse_lifetime_ms=600_000) as server,
+        server.connect() as client,
+    ):
+        await get(client, "?offset=-1&live=sse")
+        assert (await client.read_head()).status == 200
+        await client.read_through(b'"upToDate":true')
+        await server.node.group.propose(RotateToken(2, digest(OTHER), 1500))
+        with trio.fail_after(PATIENCE_S):
+            while await client.read_chunk():
+                pass
 
 
 async def test_a_token_expires_by_log_time(tmp_path: Path) -> None:

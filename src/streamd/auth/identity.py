@@ -47,16 +47,25 @@ class Identity:
 class SignedIdentity(Identity):
     """The sender of a request with a signed URL: who signed it, within what the URL permits.
 
-    `public_key` is the one by which the signature was verified, of the token with `token_id`.
+    `public_key` is the one by which the signature was verified, of the token with `token_id`;
+    `expires_ms` is the URL's own end, and `ends_ms` that or its token's.
     """
 
-    __slots__ = ("public_key", "token_id")
+    __slots__ = ("expires_ms", "public_key", "token_id")
 
     def __init__(
-        self, name: str, scopes: Scopes, *, ends_ms: int, token_id: int, public_key: bytes
+        self,
+        name: str,
+        scopes: Scopes,
+        *,
+        ends_ms: int,
+        expires_ms: int,
+        token_id: int,
+        public_key: bytes,
     ) -> None:
         credential = signed_credential(token_id)
         super().__init__(f"signed:{name}", scopes, credential=credential, ends_ms=ends_ms)
+        self.expires_ms = expires_ms
         self.token_id = token_id
         self.public_key = public_key
 

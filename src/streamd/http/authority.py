@@ -169,9 +169,9 @@ class Authority:
         if value is None or same_host is None or path is None or not value.permits(request.method):
             raise _invalid_url()
         grant = value.grant(same_host, path)
-        ends_ms = value.expires_s * 1000
+        expires_ms = value.expires_s * 1000
         now_ms = self._now_ms()
-        if grant is None or not now_ms < ends_ms <= now_ms + _MAX_LIFE_MS:
+        if grant is None or not now_ms < expires_ms <= now_ms + _MAX_LIFE_MS:
             raise _invalid_url()
         if isinstance(resolve(request.path), OpsRoute):
             raise _invalid_url()
@@ -181,7 +181,8 @@ class Authority:
         if not token.public_key:
             raise self._unknown(_invalid_url("an earlier release made its token: rotate it"))
         key = self._signatures.key_of(grant, value.signature, token, request.client)
-        if key is None or not _is_valid_key(token, key, now_ms):
+        ends_ms = 0 if key is None else _signed_ends_ms(token, key, expires_ms)
+        if key is None or ends_ms <= now_ms:
             raise self._unknown(_invalid_url())
         if _FORKED in request.headers:
             raise BadRequest(
@@ -190,11 +191,11 @@ class Authority:
                 403,
                 _INSUFFICIENT,
             )
-        key_ends_ms = token.key_ends_ms(key)
         return SignedIdentity(
             token.name,
             self._scopes(value.token_id, token),
-            ends_ms=ends_ms if key_ends_ms is None else min(ends_ms, key_ends_ms),
+            ends_ms=ends_ms,
+            expires_ms=expires_ms,
             token_id=value.token_id,
             public_key=key,
         )
@@ -238,33 +239,37 @@ class Authority:
             raise _invalid()
         return found
 
-    def ends_s(self, identity: Identity | None) -> float:
-        """When a response to this identity must end at the latest, by Trio's clock."""
-        if identity is None or identity.ends_ms is None:
-            return float("inf")
-        # One more: both clocks' milliseconds have begun already.
-        return trio.current_time() + max(0, identity.ends_ms - self._now_ms() + 1) / 1000
-
     def admit_again(self, request: Request) -> None:
         """Raises as `admit` if the credentials with which a request was admitted no longer hold."""
-        identity = request.identity
-        if isinstance(identity, SignedIdentity):
-            # Its signature is as good as ever.
-            token = self._state.tokens.get(identity.token_id)
-            now_ms = self._now_ms()
-            is_known = token is not None and _is_valid_key(token, identity.public_key, now_ms)
-            if not is_known or identity.has_ended(now_ms):
-                raise self._unknown(_invalid_url())
-        elif identity is not None:
-            self._identify(_credential(request), request)
+        self._ends_ms(request)
 
-    def is_valid(self, request: Request) -> bool:
-        """Whether the credentials with which a request was admitted still hold."""
+    def ends_s(self, request: Request) -> float:
+        """When a response must end at the latest, by Trio's clock, as far as is known: a change of
+        tokens may bring the end nearer. It is in the past if the credentials no longer hold."""
         try:
-            self.admit_again(request)
+            ends_ms = self._ends_ms(request)
         except (BadRequest, Unavailable):
-            return False
-        return True
+            return float("-inf")
+        if ends_ms is None:
+            return float("inf")
+        # One more: both clocks' milliseconds have begun already.
+        return trio.current_time() + (ends_ms - self._now_ms() + 1) / 1000
+
+    def _ends_ms(self, request: Request) -> int | None:
+        """When the credentials of an admitted request end, None for never. Raises as `admit`."""
+        identity = request.identity
+        if identity is None:
+            return None
+        if not isinstance(identity, SignedIdentity):
+            return self._identify(_credential(request), request).ends_ms
+        # Its signature is as good as ever.
+        token = self._state.tokens.get(identity.token_id)
+        ends_ms = 0
+        if token is not None:
+            ends_ms = _signed_ends_ms(token, identity.public_key, identity.expires_ms)
+        if ends_ms <= self._now_ms():
+            raise self._unknown(_invalid_url())
+        return ends_ms
 
     async def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` soon after tokens have changed: live readers must look again."""
@@ -290,9 +295,10 @@ def _credential(request: Request) -> Credential:
     return signed, request.headers.get(_HOST, b"")
 
 
-def _is_valid_key(token: Token, public_key: bytes, now_ms: int) -> bool:
+def _signed_ends_ms(token: Token, public_key: bytes, expires_ms: int) -> int:
+    """When a signed URL ends that was signed by that key: itself, or with its token."""
     ends_ms = token.key_ends_ms(public_key)
-    return ends_ms is None or ends_ms > now_ms
+    return expires_ms if ends_ms is None else min(expires_ms, ends_ms)
 
 
 def _keep(cache: dict[K, V], key: K, value: V) -> None:

@@ -344,7 +344,7 @@ class LongPoll(Reader):
         if query.timeout_ms is not None:
             wait_ms = min(wait_ms, query.timeout_ms)
         self.deadline = trio.current_time() + wait_ms / 1000
-        self.deadline = min(self.deadline, service.authority.ends_s(request.identity))
+        self.deadline = min(self.deadline, service.authority.ends_s(request))
         service.hub.begin("long-poll")
         begin_live(request.accounts)
         service.hub.add(self)

@@ -95,7 +95,7 @@ class _SseTail(SseReader):
         self._request = request
         self._route = route
         self._ends_at = trio.current_time() + service.server.sse_lifetime_ms / 1000
-        self._ends_at = min(self._ends_at, service.authority.ends_s(request.identity))
+        self._ends_at = min(self._ends_at, service.authority.ends_s(request))
         self._seen = at
         self._sent_at = trio.current_time()
         self._told_tail = False
@@ -123,12 +123,10 @@ class _SseTail(SseReader):
 
     def _is_over(self) -> bool:
         service = self._service
-        return (
-            self.finished
-            or service.hub.draining
-            or not service.authority.is_valid(self._request)
-            or trio.current_time() >= self._ends_at
-        )
+        # Tokens may have changed since.
+        self._ends_at = min(self._ends_at, service.authority.ends_s(self._request))
+        is_late = trio.current_time() >= self._ends_at
+        return self.finished or service.hub.draining or is_late
 
     def resume(self) -> Parked | None:
         """If only time has passed, send a heartbeat unless there were events."""
