@@ -48,7 +48,8 @@ def value(
     token_id = int(token.split("_")[1], 16)
     expires_s = int(time.time() + expires_in_s)
     given = host.encode() if host else own_host
-    grant = Grant(token_id, expires_s, methods or ("GET",), given, path, prefix)
+    in_order = signed_urls.methods_in_order(methods or ("GET",)) or ()
+    grant = Grant(token_id, expires_s, in_order, given, path, prefix)
     return signed_urls.sign(token.encode(), grant)
 
 

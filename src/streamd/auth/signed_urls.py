@@ -161,6 +161,7 @@ def public_key_of(token: bytes) -> bytes:
 
 def sign(token: bytes, grant: Grant) -> str:
     """The parameter's value for a grant of this token."""
+    assert grant.methods == methods_in_order(grant.methods), "methods have one order"
     signature = _private_key(token).sign(signed_bytes(grant))
     reach = str(len(grant.path)) if grant.is_prefix else "x"
     fields = "1", shown_id(grant.token_id), str(grant.expires_s), "-".join(grant.methods), reach
@@ -168,7 +169,7 @@ def sign(token: bytes, grant: Grant) -> str:
 
 
 def is_signed(public_key: bytes, grant: Grant, signature: bytes) -> bool:
-    """Whether the token with that key has signed the grant. Takes some 110 µs."""
+    """Whether the token with that key has signed the grant. Takes some 90 µs."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

@@ -97,7 +97,9 @@ class Authority:
         tell yet.
         """
         headers = request.headers
-        credential = _credential(request)
+        credential: Credential = headers.get(_AUTHORIZATION)
+        if signed_urls.PARAMETER in request.query:
+            credential = _credential(request)
         if self._version is not self._state.tokens.version:
             self.forget()
         key = credential, request.method, request.path
