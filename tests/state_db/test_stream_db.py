@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,15 +13,17 @@ import pytest
 
 from streamd.client import AsyncClient, StreamClosed, StreamNotFound
 from streamd.state import (
+    InvalidEvent,
     InvalidValue,
     Policies,
     StateError,
     StreamReset,
     collection,
 )
-from streamd.state.db import DatabaseClosed, Feed, FeedOverflow, StreamDB
+from streamd.state.db import DatabaseClosed, Feed, FeedOverflow, SQLite, StreamDB
+from streamd.state.db.writes import Writes
 from streamd.state.definition import RESERVED
-from streamd.state.tables import Change
+from streamd.state.tables import Change, Table
 from tests.state.events import change, control
 from tests.state_db.chat import Chat, Stream, User, names, run, wait_until
 from tests.support.server_process import ServerProcess
@@ -228,6 +231,45 @@ class TestWrites:
 
         run(backend, main)
 
+    def test_a_transaction_under_way_cannot_be_begun_again(
+        self, stream: Stream, backend: str
+    ) -> None:
+        async def main() -> None:
+            async with stream.ready() as db:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(db.write, Chat.users.insert(User("1"), txid="mine"))
+                    while "1" not in db.users:
+                        await anyio.lowlevel.checkpoint()
+                    with pytest.raises(StateError, match="'mine' is under way"):
+                        await db.write(Chat.users.insert(User("2"), txid="mine"))
+                assert list(db.users) == ["1"]
+
+        run(backend, main)
+
+    def test_a_write_that_no_reader_could_apply_is_refused(
+        self, stream: Stream, backend: str
+    ) -> None:
+        async def main() -> None:
+            async with stream.ready() as db:
+                with pytest.raises(InvalidEvent):
+                    await db.flags.insert(True, key="\ud83d")
+                assert dict(db.flags) == {}
+            assert list(stream.messages()) == []
+
+        run(backend, main)
+
+    def test_the_rows_of_a_transaction_settle_together(self) -> None:
+        """The stream may bring its events in two batches."""
+        writes, users = Writes(), Table(Chat.users)
+        writes.begin("t", [(users, "1", User("1", "a")), (users, "2", User("2", "b"))], 2)
+        users.put("1", User("1", "a"))
+        writes.came({"t": 1})
+        assert [user.name for user in users.values()] == ["a", "b"]
+        users.put("2", User("2", "b"))
+        users.put("1", User("1", "later"))
+        writes.came({"t": 1})
+        assert [user.name for user in users.values()] == ["later", "b"]
+
     def test_waits_end_with_the_database(self, stream: Stream, backend: str) -> None:
         async def main() -> None:
             async with anyio.create_task_group() as tasks:
@@ -363,6 +405,66 @@ def test_a_restart_of_the_server_repeats_nothing(
                 server.wait_ready()
 
     run(backend, main)
+
+
+class TestClosing:
+    def test_a_closed_database_keeps_its_rows_and_takes_no_part(
+        self, stream: Stream, backend: str, tmp_path: Path
+    ) -> None:
+        stream.append(ANN)
+
+        async def main() -> None:
+            async with stream.ready(store=SQLite(tmp_path / "state.db")) as db:
+                await db.close()
+                await db.close()
+                offset = stream.append(BOB)
+                assert db.offset < offset
+                assert names(db) == {"1": "Ann"}
+                assert [each async for each in db.users.changes()] == []
+                for refused in (db.users.delete("1"), db.wait_for("t"), db.preload()):
+                    with pytest.raises(StateError):
+                        await refused
+            with pytest.raises(StateError, match="entered once"):
+                await db.__aenter__()
+
+        run(backend, main)
+
+    def test_waits_for_ready_end(self, stream: Stream, backend: str) -> None:
+        async def main() -> None:
+            async with stream.following() as db:
+                await db.close()
+                with pytest.raises(DatabaseClosed):
+                    await db.ready()
+
+        run(backend, main)
+
+    def test_a_database_that_was_read_once_is_closed_for_good(
+        self, stream: Stream, backend: str
+    ) -> None:
+        async def main() -> None:
+            async with AsyncClient(stream.server_url) as client:
+                db = StreamDB(Chat, client.stream(stream.name))
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(db.preload)
+                    tasks.start_soon(db.preload)
+                await db.close()
+                for refused in (db.preload(), db.__aenter__()):
+                    with pytest.raises(DatabaseClosed):
+                        await refused
+
+        run(backend, main)
+
+    def test_a_database_can_be_made_before_its_event_loop(
+        self, stream: Stream, backend: str
+    ) -> None:
+        client = AsyncClient(stream.server_url)
+        db = StreamDB(Chat, client.stream(stream.name))
+
+        async def main() -> None:
+            async with client, db:
+                await db.ready()
+
+        run(backend, main)
 
 
 def test_many_events_arrive(stream: Stream, backend: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from streamd.state.db.feeds import MAX_WAITING, Feed
+from streamd.state.db.feeds import MAX_WAITING, Feed, Feeds
 from streamd.state.definition import CollectionDefinition
 from streamd.state.events import ChangeEvent
 from streamd.state.tables import Table
@@ -23,7 +23,7 @@ class Collection(Mapping[str, T]):
     `StreamDB.write` for what they raise.
     """
 
-    def __init__(self, table: Table[T], write: Write, feeds: set[Feed[Any]]) -> None:
+    def __init__(self, table: Table[T], write: Write, feeds: Feeds) -> None:
         self._table = table
         self._write = write
         self._feeds = feeds
@@ -58,9 +58,7 @@ class Collection(Mapping[str, T]):
         Writes of this program are among the changes once the stream confirms them. Between this
         call and the next `await` nothing happens to the rows, so they can be read first.
         """
-        feed = Feed(self._table, max_waiting, self._feeds.discard)
-        self._feeds.add(feed)
-        return feed
+        return self._feeds.begin(self._table, max_waiting)
 
     async def insert(self, value: T, *, key: str | None = None) -> str:
         """Add a row."""

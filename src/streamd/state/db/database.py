@@ -17,11 +17,18 @@ from msgspec import UNSET
 from streamd.client import AsyncStream, Chunk
 from streamd.state.consumer import Consumer, Plan
 from streamd.state.db.collections import Collection
-from streamd.state.db.feeds import Feed
-from streamd.state.db.sqlite import SQLite
+from streamd.state.db.feeds import Feeds
+from streamd.state.db.sqlite import Copied, SQLite
 from streamd.state.db.writes import DatabaseClosed, Writes
 from streamd.state.definition import CollectionDefinition, StateSchema
-from streamd.state.events import ChangeEvent, StateError, encode_event, json_text
+from streamd.state.events import (
+    ChangeEvent,
+    StateError,
+    StateEvent,
+    decode_event,
+    encode_event,
+    json_text,
+)
 from streamd.state.policies import Policies
 from streamd.state.tables import ABSENT
 
@@ -68,15 +75,18 @@ class StreamDB:
         self._offset = _START
         self._incarnation = ""
         self._writes = Writes()
-        self._feeds: set[Feed[Any]] = set()
+        self._feeds = Feeds()
         self._collections = {
             name: Collection(table, self.write, self._feeds)
             for name, table in self._consumer.tables.items()
         }
         self._is_open = False
         self._ready = anyio.Event()
+        self._is_ready = False
         self._error: Exception | None = None
+        self._reading = anyio.Lock()
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._following: anyio.CancelScope | None = None
 
     # -- rows --
 
@@ -100,7 +110,11 @@ class StreamDB:
     # -- life --
 
     async def __aenter__(self) -> StreamDB:
+        if self._tasks is not None:
+            raise StateError("a database is entered once")
+        self._writes.check()
         await self._open()
+        self._following = anyio.CancelScope()
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._run)
@@ -113,16 +127,12 @@ class StreamDB:
         traceback: TracebackType | None,
     ) -> bool:
         assert self._tasks is not None, "it was entered"
-        self._end(DatabaseClosed("the database was closed"))
-        self._tasks.cancel_scope.cancel()
-        try:
-            if isinstance(error, Exception):
-                # Not through the task group, which would wrap it.
-                await self._tasks.__aexit__(None, None, None)
-                return False
-            ended = bool(await self._tasks.__aexit__(kind, error, traceback))
-        finally:
-            await self.close()
+        await self.close()
+        if isinstance(error, Exception):
+            # Not through the task group, which would wrap it.
+            await self._tasks.__aexit__(None, None, None)
+            return False
+        ended = bool(await self._tasks.__aexit__(kind, error, traceback))
         if self._error is not None:
             raise self._error
         return ended
@@ -133,8 +143,8 @@ class StreamDB:
         Raises `DatabaseClosed`, or the error that ended the database.
         """
         await self._ready.wait()
-        if self._error is not None:
-            raise self._error
+        if not self._is_ready or self._error is not None:
+            self._writes.check()
 
     async def preload(self) -> None:
         """Read the stream to its present end, and no further: for programs that need it once.
@@ -144,23 +154,30 @@ class StreamDB:
         """
         if self._tasks is not None:
             raise StateError("the database follows its stream; await ready() instead")
-        await self._open()
-        await self._follow(to_end=True)
+        async with self._reading:
+            self._writes.check()
+            with anyio.CancelScope() as self._following:
+                await self._open()
+                await self._follow(to_end=True)
+            self._writes.check()
 
     async def close(self) -> None:
-        """Close the store, and end the feeds. Leaving `async with` closes."""
+        """Follow no longer, end the feeds, and close the store. The rows stay as they are.
+
+        Leaving `async with` closes, too.
+        """
         self._end(DatabaseClosed("the database was closed"))
-        if self._tasks is not None:
-            self._tasks.cancel_scope.cancel()
-        if self._store is not None:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._store.close)
+        if self._following is not None:
+            self._following.cancel()
+        with anyio.CancelScope(shield=True):
+            async with self._reading:
+                if self._store is not None:
+                    await anyio.to_thread.run_sync(self._store.close)
 
     def _end(self, error: Exception) -> None:
         """Nothing comes from the stream any longer. The first error counts."""
         self._writes.end(error)
-        for feed in tuple(self._feeds):
-            feed.end(None if isinstance(error, DatabaseClosed) else error)
+        self._feeds.end(None if isinstance(error, DatabaseClosed) else error)
         self._ready.set()
 
     # -- following --
@@ -173,17 +190,29 @@ class StreamDB:
             return
         kinds = sorted(each.type for each in self._schema.collections.values())
         schema = msgspec.json.encode([self._schema.version, kinds]).decode()
-        copied = await anyio.to_thread.run_sync(self._store.open, self._stream.name, schema)
-        for rows in await anyio.to_thread.run_sync(list, self._store.rows()):
-            self._warn(self._consumer.load(rows))
+        copied = await anyio.to_thread.run_sync(self._load, self._store, schema)
         self._offset, self._incarnation = copied.next_offset, copied.incarnation
         self._consumer.in_snapshot = copied.in_snapshot
 
+    def _load(self, store: SQLite, schema: str) -> Copied:
+        """Fill the tables from the store, which blocks; nobody sees them yet."""
+        copied = store.open(self._stream.name, schema)
+        try:
+            for rows in store.rows():
+                self._warn(self._consumer.load(rows))
+        except BaseException:
+            store.close()
+            raise
+        return copied
+
     async def _run(self) -> None:
         assert self._tasks is not None, "it was entered"
+        assert self._following is not None, "it was entered"
         try:
-            await self._follow()
-            self._end(DatabaseClosed("the stream is closed"))
+            with self._following:
+                async with self._reading:
+                    await self._follow()
+                self._end(DatabaseClosed("the stream is closed"))
         except Exception as error:
             self._error = error
             self._end(error)
@@ -213,6 +242,7 @@ class StreamDB:
                 plan = await anyio.to_thread.run_sync(self._consumer.plan, chunk.data)
             await self._apply(plan, chunk.next_offset, self._incarnation)
         if chunk.up_to_date:
+            self._is_ready = True
             self._ready.set()
 
     async def _apply(self, plan: Plan, next_offset: str, incarnation: str) -> None:
@@ -234,26 +264,29 @@ class StreamDB:
         """Append events as one transaction, and wait until the stream brings it back.
 
         Reads show its effect at once, and no longer if the append fails. Returns the txid, which
-        the first event may give. Raises `DatabaseClosed`, what an append raises, or the error that
-        ended the database. When the wait is cancelled the events may be on the stream or not.
+        the first event may give. Raises `InvalidEvent`, `InvalidValue`, `DatabaseClosed`, what an
+        append raises, or the error that ended the database. When the wait is cancelled the events
+        may be on the stream or not.
         """
         if not events:
             raise StateError("there is nothing to write")
         if self._tasks is None:
             raise DatabaseClosed("the database does not follow its stream: use `async with`")
-        self._writes.check()
         txid = events[0].headers.txid or uuid4().hex
-        sent = [_in_transaction(event, txid) for event in events]
+        texts = [encode_event(_in_transaction(event, txid)) for event in events]
+        # As readers will see them. One that they could not read would never come back.
+        sent = [decode_event(text) for text in texts]
         self._writes.begin(txid, [row for event in sent for row in self._shown(event)], len(sent))
         try:
-            await self._stream.append_many([encode_event(event) for event in sent])
+            await self._stream.append_many(texts)
         except BaseException:
             self._writes.fail(txid)
             raise
         await self._writes.wait_for(txid)
         return txid
 
-    def _shown(self, event: ChangeEvent) -> list[tuple[Any, str, Any]]:
+    def _shown(self, event: StateEvent) -> list[tuple[Any, str, Any]]:
+        assert isinstance(event, ChangeEvent), "it has an operation"
         table = self._consumer.table_of(event.type)
         if table is None:
             return []

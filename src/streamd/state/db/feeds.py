@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -67,3 +67,28 @@ class Feed(AsyncIterator[Change[T]]):
             self._table.observers.remove(self._put)
             self._on_end(self)
             self._news.set()
+
+
+class Feeds:
+    """The feeds of a database, which end with it."""
+
+    def __init__(self) -> None:
+        self._feeds: set[Feed[Any]] = set()
+        self._ended = False
+        self._error: Exception | None = None
+
+    def begin(self, table: Table[T], max_waiting: int) -> Feed[T]:
+        """A feed of a collection; it is at its end if the database is."""
+        feed = Feed(table, max_waiting, self._feeds.discard)
+        if self._ended:
+            feed.end(self._error)
+        else:
+            self._feeds.add(feed)
+        return feed
+
+    def end(self, error: Exception | None) -> None:
+        """End all feeds, with an error if that ended the database. The first end counts."""
+        if not self._ended:
+            self._ended, self._error = True, error
+            for feed in tuple(self._feeds):
+                feed.end(error)

@@ -39,7 +39,10 @@ class Writes:
         self._error: Exception | None = None
 
     def begin(self, txid: str, shown: list[tuple[Table[Any], str, Any]], events: int) -> None:
-        """Show the values of a transaction until it settles."""
+        """Show the values of a transaction until it settles. Raises `StateError`."""
+        self.check()
+        if txid in self._own:
+            raise StateError(f"the transaction {txid!r} is under way")
         for table, key, value in shown:
             table.write(key, value, txid)
         self._own[txid] = _Write(events, [(table, key) for table, key, _ in shown])
