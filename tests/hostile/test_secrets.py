@@ -208,6 +208,9 @@ def look(scene: Scene) -> None:
             "/metrics",
             "/cluster/status",
             "/cluster/cold",
+            "/cluster/debug/tasks",
+            "/cluster/debug/memory",
+            "/cluster/debug/profile?seconds=1",
             "/auth/tokens",
             "/readyz/local",
         ):
