@@ -84,6 +84,11 @@ class ServerProcess:
                 return int(line.split()[1]) * 1024 / 1e6
         return None
 
+    def cpu_s(self) -> float:
+        """The processor time that it has used, with all its threads. Linux only."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> None:
         """Ask it to end, and end it by force if it does not."""
         if self._process.poll() is None:

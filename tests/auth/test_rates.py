@@ -16,7 +16,7 @@ from streamd.auth.rates import (
     Shortage,
     TableFull,
     TokenBucket,
-    shortage,
+    take,
 )
 
 rates = st.integers(1, 10**12) | st.integers(1, 10)
@@ -141,8 +141,8 @@ def test_a_request_is_charged_to_all_its_accounts_or_to_none() -> None:
     identity = Account("identity", Limits(requests_per_s=10), START_NS)
     bucket = Account("bucket", Limits(requests_per_s=1, bytes_in_per_s=100), START_NS)
     both = identity, bucket
-    assert shortage(both, START_NS, 50, reads=False) is None
-    refused = shortage(both, START_NS, 50, reads=False)
+    assert take(both, START_NS, 50, reads=False) is None
+    refused = take(both, START_NS, 50, reads=False)
     assert refused == Shortage("bucket", "requests_per_s", 1, NS_PER_S)
     assert identity.requests is not None
     assert identity.requests.wait_ns(START_NS, 9) == 0, "the first was charged, and the second not"
@@ -152,16 +152,14 @@ def test_the_longest_wait_counts() -> None:
     account = Account(
         "identity", Limits(requests_per_s=10, bytes_in_per_s=100, bytes_out_per_s=1), START_NS
     )
-    account.charge(1000)
-    found = account.shortage(START_NS, 100, reads=True)
-    assert found is not None
-    assert (found.kind, found.limit, found.wait_ns) == ("bytes_in_per_s", 100, 10 * NS_PER_S)
+    assert account.take(START_NS, 1000, reads=True)
+    found = take([account], START_NS, 100, reads=True)
+    assert found == Shortage("identity", "bytes_in_per_s", 100, 10 * NS_PER_S)
     assert account.bytes_out is not None
     account.bytes_out.spend(20)
-    found = account.shortage(START_NS, 100, reads=True)
-    assert found is not None
-    assert (found.kind, found.wait_ns) == ("bytes_out_per_s", 20 * NS_PER_S)
-    assert account.shortage(START_NS, 0, reads=False) is None
+    found = take([account], START_NS, 100, reads=True)
+    assert found == Shortage("identity", "bytes_out_per_s", 1, 20 * NS_PER_S)
+    assert take([account], START_NS, 0, reads=False) is None
 
 
 KEYS = st.sampled_from("abcdef")
@@ -187,8 +185,37 @@ def test_a_full_table_grants_nobody_more_than_an_endless_one(
         except TableFull:
             continue
         assert len(small) <= most
-        is_granted = shortage([account], now_ns, amount, reads=False) is None
-        assert is_granted == (shortage([fair], now_ns, amount, reads=False) is None)
+        is_granted = take([account], now_ns, amount, reads=False) is None
+        assert is_granted == (take([fair], now_ns, amount, reads=False) is None)
+
+
+@given(
+    st.tuples(*[st.integers(1, 5)] * 6),
+    st.lists(st.tuples(st.integers(0, NS_PER_S), st.integers(0, 9), st.booleans()), max_size=20),
+)
+def test_a_refused_request_leaves_all_accounts_as_they_were(
+    rates_per_s: tuple[int, ...], asked: list[tuple[int, int, bool]]
+) -> None:
+    """A copy that sees only the requests that were charged is always in the same state."""
+
+    def both() -> list[Account]:
+        halves = rates_per_s[:3], rates_per_s[3:]
+        return [Account("identity", Limits(*half), START_NS) for half in halves]
+
+    accounts, copies = both(), both()
+    now_ns = START_NS
+    for pause_ns, size, reads in asked:
+        now_ns += pause_ns
+        shortage = take(accounts, now_ns, size, reads=reads)
+        if shortage is None:
+            assert take(copies, now_ns, size, reads=reads) is None
+        else:
+            waits = [
+                one.wait_ns
+                for account in copies
+                for one in account.shortages(now_ns, size, reads=reads)
+            ]
+            assert shortage.wait_ns == max(waits)
 
 
 def test_readers_and_connections_keep_an_account() -> None:
@@ -207,9 +234,9 @@ def test_readers_and_connections_keep_an_account() -> None:
 def test_accounts_follow_their_limits() -> None:
     accounts: Accounts[str] = Accounts("bucket", 2)
     account = accounts.get("a", Limits(requests_per_s=1), START_NS)
-    account.charge(0)
+    assert account.take(START_NS, 0, reads=False)
     same = accounts.get("a", Limits(bytes_out_per_s=5, requests_per_s=1), START_NS)
     assert same is account
-    assert account.shortage(START_NS, 0, reads=False) is not None, "what was used stays used"
+    assert not account.take(START_NS, 0, reads=False), "what was used stays used"
     accounts.get("a", Limits(), START_NS)
-    assert account.shortage(START_NS, 10**9, reads=True) is None
+    assert account.take(START_NS, 10**9, reads=True)

@@ -11,7 +11,9 @@ however many. Times are those of a clock that does not go back; if it does, no t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 NS_PER_S = 1_000_000_000
@@ -33,29 +35,33 @@ class TokenBucket:
         self._at_ns = now_ns
         self._held = self._most = rate * NS_PER_S
 
-    def wait_ns(self, now_ns: int, amount: int) -> int:
-        """How long until `amount`, at least 1, may be taken; 0 for now."""
+    def take(self, now_ns: int, amount: int) -> int:
+        """Take `amount`, at least 1, if that need not wait. Returns as `wait_ns`."""
         held, most = self._held, self._most
-        passed_ns = now_ns - self._at_ns
+        if held < most:
+            passed_ns = now_ns - self._at_ns
+            if passed_ns > 0:
+                held += passed_ns * self.rate
+                if held > most:  # A call of min() takes longer than all the rest.
+                    held = most
         self._at_ns = now_ns
-        if held < most and passed_ns > 0:
-            held = min(held + passed_ns * self.rate, most)
-            self._held = held
         needed = amount * NS_PER_S
         if held >= needed or held == most:
+            self._held = held - needed
             return 0
+        self._held = held
         return -((held - min(needed, most)) // self.rate)
+
+    def wait_ns(self, now_ns: int, amount: int) -> int:
+        """How long until `amount`, at least 1, may be taken; 0 for now."""
+        wait_ns = self.take(now_ns, amount)
+        if not wait_ns:
+            self.spend(-amount)
+        return wait_ns
 
     def spend(self, amount: int) -> None:
         """Take `amount`, or owe it."""
         self._held -= amount * NS_PER_S
-
-    def take(self, now_ns: int, amount: int) -> int:
-        """Take `amount` if that need not wait. Returns as `wait_ns`."""
-        wait_ns = self.wait_ns(now_ns, amount)
-        if not wait_ns:
-            self.spend(amount)
-        return wait_ns
 
     def is_full(self, now_ns: int) -> bool:
         """Whether it is as if nothing had ever been taken."""
@@ -132,39 +138,45 @@ class Account:
         self.bytes_in = _changed(self.bytes_in, limits.bytes_in_per_s, now_ns)
         self.bytes_out = _changed(self.bytes_out, limits.bytes_out_per_s, now_ns)
 
-    def shortage(self, now_ns: int, bytes_in: int, *, reads: bool) -> Shortage | None:
-        """The limit that keeps a request waiting the longest, or None.
+    def take(self, now_ns: int, bytes_in: int, *, reads: bool) -> bool:
+        """Charge a request, unless there is a shortage: then charge nothing. Returns whether it is
+        charged.
 
         `bytes_in` are those of its body, as far as they are known. What it `reads` is known only
         later: until then nothing may be owed.
         """
-        worst_ns, kind, limit = 0, "", 0
-        bucket = self.requests
-        if bucket is not None and (wait_ns := bucket.wait_ns(now_ns, 1)):
-            worst_ns, kind, limit = wait_ns, "requests_per_s", bucket.rate
-        bucket = self.bytes_in
-        if bytes_in and bucket is not None:
-            wait_ns = bucket.wait_ns(now_ns, bytes_in)
-            if wait_ns > worst_ns:
-                worst_ns, kind, limit = wait_ns, "bytes_in_per_s", bucket.rate
-        bucket = self.bytes_out
-        if reads and bucket is not None:
-            wait_ns = bucket.wait_ns(now_ns, 1)
-            if wait_ns > worst_ns:
-                worst_ns, kind, limit = wait_ns, "bytes_out_per_s", bucket.rate
-        return Shortage(self.whose, kind, limit, worst_ns) if worst_ns else None
+        requests, body, answers = self.requests, self.bytes_in, self.bytes_out
+        if requests is not None and requests.take(now_ns, 1):
+            return False
+        if bytes_in and body is not None and body.take(now_ns, bytes_in):
+            self.give_back(0)
+            return False
+        if reads and answers is not None and answers.wait_ns(now_ns, 1):
+            self.give_back(bytes_in)
+            return False
+        return True
+
+    def give_back(self, bytes_in: int) -> None:
+        """Undo `take`."""
+        if self.requests is not None:
+            self.requests.spend(-1)
+        if self.bytes_in is not None:
+            self.bytes_in.spend(-bytes_in)
+
+    def shortages(self, now_ns: int, bytes_in: int, *, reads: bool) -> Iterator[Shortage]:
+        """The limits that keep a request waiting."""
+        for kind, bucket, amount in (
+            ("requests_per_s", self.requests, 1),
+            ("bytes_in_per_s", self.bytes_in, bytes_in),
+            ("bytes_out_per_s", self.bytes_out, int(reads)),
+        ):
+            if bucket is not None and amount and (wait_ns := bucket.wait_ns(now_ns, amount)):
+                yield Shortage(self.whose, kind, bucket.rate, wait_ns)
 
     def too_many(self, kind: str, now: int) -> Shortage | None:
         """The limit of live readers or connections, if there are as many `now` already."""
         most: int | None = getattr(self.limits, kind)
         return None if most is None or now < most else Shortage(self.whose, kind, most)
-
-    def charge(self, bytes_in: int) -> None:
-        """Charge a request for which there is no shortage."""
-        if self.requests is not None:
-            self.requests.spend(1)
-        if self.bytes_in is not None:
-            self.bytes_in.spend(bytes_in)
 
     def is_unused(self, now_ns: int) -> bool:
         """Whether a new account with these limits would be the same."""
@@ -184,19 +196,18 @@ def _changed(bucket: TokenBucket | None, rate: int | None, now_ns: int) -> Token
     return bucket
 
 
-def shortage(
+def take(
     accounts: Sequence[Account], now_ns: int, bytes_in: int, *, reads: bool
 ) -> Shortage | None:
-    """As `Account.shortage`, of several accounts. If there is none, charge the request to all."""
-    worst: Shortage | None = None
-    for account in accounts:
-        found = account.shortage(now_ns, bytes_in, reads=reads)
-        if found is not None and (worst is None or found.wait_ns > worst.wait_ns):
-            worst = found
-    if worst is None:
-        for account in accounts:
-            account.charge(bytes_in)
-    return worst
+    """Charge a request to all its accounts as `Account.take` does; or to none, and return the
+    shortage that lasts the longest."""
+    for place, account in enumerate(accounts):
+        if not account.take(now_ns, bytes_in, reads=reads):
+            for charged in accounts[:place]:
+                charged.give_back(bytes_in)
+            found = [one.shortages(now_ns, bytes_in, reads=reads) for one in accounts]
+            return max(chain.from_iterable(found), key=attrgetter("wait_ns"))
+    return None
 
 
 class Accounts(Generic[K]):

@@ -105,17 +105,19 @@ class ClientGone(Exception):
 class Seat:
     """A connection, as connections are counted: for the accounts of its last request.
 
-    `left`, if it is set, is called when it ends.
+    `on_behalf` says of what these depend; `left`, if it is set, is called when the connection ends.
     """
 
-    __slots__ = ("accounts", "left")
+    __slots__ = ("accounts", "left", "on_behalf")
 
     def __init__(self) -> None:
         self.accounts: Sequence[Account] = ()
+        self.on_behalf: tuple[object, ...] | None = None
         self.left: Callable[[Seat], None] | None = None
 
     def count_for(self, accounts: Sequence[Account]) -> None:
         """Count the connection for these accounts only."""
+        self.on_behalf = None
         for account in self.accounts:
             account.connections -= 1
         for account in accounts:

@@ -105,7 +105,7 @@ class PromptAnswers:
         metrics = self._metrics
         if isinstance(response, LateAnswer):
             response = response.answer
-        elif request.accounts:
+        elif request.accounts and request.method == "GET":
             charge_answer(request, response)
         if request.method == "POST" and label in _APPENDS and response.status < 300:
             metrics.append_latency.observe(trio.current_time() - started)

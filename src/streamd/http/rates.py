@@ -12,7 +12,7 @@ from math import ceil
 
 import trio
 
-from streamd.auth.rates import NS_PER_S, Account, Accounts, Shortage, TableFull, shortage
+from streamd.auth.rates import NS_PER_S, Account, Accounts, Shortage, TableFull, take
 from streamd.http.messages import (
     IncomingBody,
     LateAnswer,
@@ -93,18 +93,22 @@ class RateLimits:
         return self._charge(request, route) if self.exist() else None
 
     def _charge(self, request: Request, route: Route | None) -> LateAnswer | None:
-        now_ns = int(self.clock() * NS_PER_S)
-        try:
-            accounts = self._accounts(request, route, now_ns)
-        except TableFull as full:
-            return self._refuse(full.shortage)
-        seat = request.seat
-        if seat.accounts != accounts and (found := _move(seat, accounts)) is not None:
-            return self._refuse(found)
+        seat, now_ns = request.seat, int(self.clock() * NS_PER_S)
+        on_behalf = request.identity, route, self._version
+        # Most requests of a connection are for the same stream, and all of a client's its own.
+        if seat.on_behalf != on_behalf:
+            try:
+                found = _move(seat, self._accounts(request, route, now_ns))
+            except TableFull as full:
+                found = full.shortage
+            if found is not None:
+                return self._refuse(found)
+            seat.on_behalf = on_behalf
+        accounts = seat.accounts
         if not accounts:
             return None
         bytes_in = _bytes_in(request)
-        found = shortage(accounts, now_ns, bytes_in, reads=request.method == "GET")
+        found = take(accounts, now_ns, bytes_in, reads=request.method == "GET")
         if found is not None:
             return self._refuse(found)
         request.accounts, request.charged_bytes = accounts, bytes_in
@@ -218,20 +222,19 @@ def spend_out(accounts: Sequence[Account], size: int) -> None:
 
 
 def charge_answer(request: Request, response: Response | LiveResponse) -> None:
-    """Charge the body of an answer. That of a live one without a length is charged as it is
-    sent."""
+    """Charge the body of an answer to a read. That of a live one without a length is charged as it
+    is sent."""
     if isinstance(response, LiveResponse):
-        size = response.length or 0
-    elif request.method == "HEAD":
-        return
+        spend_out(request.accounts, response.length or 0)
     else:
-        size = body_parts(response.body)[1]
-    spend_out(request.accounts, size)
+        spend_out(request.accounts, body_parts(response.body)[1])
 
 
 def _move(seat: Seat, accounts: Sequence[Account]) -> Shortage | None:
     """Count a connection for these accounts only; for none if one of them has too many, which is
     returned."""
+    if seat.accounts == accounts:
+        return None
     seat.count_for(())
     for account in accounts:
         if found := account.too_many("connections", account.connections):
