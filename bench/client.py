@@ -26,8 +26,16 @@ class Answer:
 class Client:
     """One connection, one request at a time. Raises `OSError` on network trouble."""
 
-    def __init__(self, port: int, *, host: str = "127.0.0.1", timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        timeout_s: float = 60.0,
+        token: str | None = None,
+    ) -> None:
         self._host = host
+        self._token = token
         self._socket = socket.create_connection((host, port), timeout=timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
@@ -62,7 +70,8 @@ class Client:
         self, method: str, target: str, *, content_type: str | None = None, body: bytes = b""
     ) -> None:
         """Send a request; `receive` must follow before the next one."""
-        self._socket.sendall(render(self._host, method, target, content_type, body))
+        raw = render(self._host, method, target, content_type, body, self._token)
+        self._socket.sendall(raw)
 
     def receive(self) -> Answer:
         """Wait for the whole answer to what was sent."""
@@ -134,9 +143,18 @@ class Client:
         self._buffer += data
 
 
-def render(host: str, method: str, target: str, content_type: str | None, body: bytes) -> bytes:
+def render(
+    host: str,
+    method: str,
+    target: str,
+    content_type: str | None,
+    body: bytes,
+    token: str | None = None,
+) -> bytes:
     """The bytes of a request."""
     head = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
+    if token is not None:
+        head.append(f"Authorization: Bearer {token}")
     if content_type is not None:
         head.append(f"Content-Type: {content_type}")
     if body:

@@ -42,7 +42,7 @@ class Flood:
         while True:
             for _ in range(min(_CONNECTS_AT_ONCE, self._count - len(self._sockets))):
                 self._connect(act)
-            if not is_ready and (len(self._sockets) == self._count or behaviour == "churn"):
+            if not is_ready and self.got["connections"] >= self._count:
                 is_ready = True
                 print("ready", flush=True)
             for descriptor, events in self._epoll.poll(0.01):

@@ -28,6 +28,12 @@ def free_port() -> int:
         return port
 
 
+def process_cpu_s(pid: int) -> float:
+    """The processor time that a process has used, with all its threads. Linux only."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class ServerProcess:
     """A running server, pinned to a core; `stop` leaves no process and no file."""
 
@@ -85,9 +91,8 @@ class ServerProcess:
         return None
 
     def cpu_s(self) -> float:
-        """The processor time that it has used, with all its threads. Linux only."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """The processor time that it has used."""
+        return process_cpu_s(self._process.pid)
 
     def stop(self) -> None:
         """Ask it to end, and end it by force if it does not."""

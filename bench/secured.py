@@ -10,12 +10,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.errors import BenchError
 from bench.machine import Cores, pinned
-from bench.process import ServerProcess, free_port
+from bench.process import ServerProcess, free_port, process_cpu_s
 from bench.servers import Streamd
 
 ROOT = "sd_0000000000000001_" + "r" * 32
@@ -87,17 +88,26 @@ def running(
         process.stop()
 
 
+@dataclass
+class Flood:
+    """What a hostile client got, by status and in connections, and its processor time. Known once
+    it has ended."""
+
+    got: dict[str, int]
+    cpu_s: float
+
+
 @contextmanager
 def flooded(
     server: Secured, cores: Cores, behaviour: str, *, target: str, connections: int, token: str
-) -> Iterator[dict[str, int]]:
-    """A hostile client at work (`bench.flood`). What it got is there after the block."""
+) -> Iterator[Flood]:
+    """A hostile client at work (`bench.flood`)."""
     command = [
         sys.executable, "-m", "bench.flood", "--port", str(server.port),
         "--behaviour", behaviour, "--target", target,
         "--connections", str(connections), "--token", token,
     ]  # fmt: skip
-    got: dict[str, int] = {}
+    flood = Flood({}, 0.0)
     with pinned(cores.load):
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -107,10 +117,13 @@ def flooded(
     try:
         if process.stdout.readline() != "ready\n":
             raise BenchError("the hostile client ended at its start")
-        yield got
+        before_s = process_cpu_s(process.pid)
+        yield flood
+        flood.cpu_s = process_cpu_s(process.pid) - before_s
         process.stdin.close()
         words = process.stdout.readline().split()
-        got.update((name, int(count)) for name, _, count in (word.partition("=") for word in words))
+        pairs = (word.partition("=") for word in words)
+        flood.got = {name: int(count) for name, _, count in pairs}
     finally:
         process.kill()
         process.wait()
