@@ -15,11 +15,13 @@ import httpx
 import pytest
 
 from streamd.auth import tokens
+from streamd.auth.signed_urls import public_key_of
 from streamd.config import AuthConfig
 from streamd.http import rates
 from streamd.streams.commands import CreateToken, Result, SetLimits
 from streamd.streams.limits import Limits
 from tests.http.serving import RawClient, Serving, serving, until
+from tests.http.test_signed_urls import value
 
 ROOT = tokens.mint(1, b"root" * 5)
 CI = tokens.mint(2, b"cici" * 5)
@@ -83,9 +85,10 @@ async def limited(
     auth = AuthConfig(mode=mode, root_token=ROOT)
     async with serving(tmp_path, auth=auth, **settings) as server:
         for token_id, name, token in ((2, "ci", CI), (3, "other", OTHER)):
-            digest = tokens.digest_of(token.encode())
+            digest, key = tokens.digest_of(token.encode()), public_key_of(token.encode())
             scopes = ["admin:agents/*", "admin:others/*", "operate:metrics"]
-            made = await server.node.group.propose(CreateToken(token_id, name, digest, scopes))
+            command = CreateToken(token_id, name, digest, scopes, None, key)
+            made = await server.node.group.propose(command)
             assert made.result is Result.CREATED
         found = Limited(server)
         async with found.client(ROOT) as root:
@@ -248,6 +251,16 @@ async def test_what_a_token_may_not_do_counts_for_the_token(tmp_path: Path) -> N
         statuses = [(await client.get(path)).status_code for path in elsewhere]
         assert statuses == [403, 403, 429]
         assert refused(await append(client), "identity-requests-per-s")
+
+
+@pytest.mark.parametrize("name", ["ci", "*"])
+async def test_the_urls_of_a_token_count_for_the_token(tmp_path: Path, name: str) -> None:
+    async with limited(tmp_path) as node, node.client() as mine, node.client(None) as holder:
+        signed = f"{STREAM}?signed={value(CI, node.server.url + STREAM)}"
+        await node.limit("identity", name, requests_per_s=3)
+        asked = ((mine, STREAM), (holder, signed), (holder, signed), (mine, STREAM))
+        statuses = [(await client.get(path)).status_code for client, path in asked]
+        assert statuses == [200, 200, 200, 429]
 
 
 async def test_administrators_are_not_kept_out(tmp_path: Path) -> None:

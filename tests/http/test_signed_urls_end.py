@@ -325,6 +325,7 @@ def test_a_signed_url_is_in_no_log_metric_error_or_file(tmp_path: Path, place: s
         "STREAMD_ROOT_TOKEN": ROOT,
         "STREAMD_LOG_LEVEL": "debug",
         "STREAMD_LOG_FORMAT": "json",
+        "STREAMD_LOG_AUDIT": str(tmp_path / "audit"),
         "STREAMD_SERVER_WORKERS": "2" if place == "workers" else "1",
     }
     is_2 = place == "HTTP/2"
@@ -374,8 +375,8 @@ def test_a_signed_url_is_in_no_log_metric_error_or_file(tmp_path: Path, place: s
         answers.append(client.get("/cluster/status", headers=WITH_ROOT).text)
         assert process.stop() == 0
     assert '"event"' in process.output, "it logs"
-    held = [file.read_bytes() for file in (tmp_path / "data").rglob("*") if file.is_file()]
-    assert held
+    held = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert b"INVALID_SIGNED_URL" in (tmp_path / "audit").read_bytes()
     for hidden in (name, token):
         assert hidden not in process.output
         assert not any(hidden in answer for answer in answers)

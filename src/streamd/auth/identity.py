@@ -15,12 +15,13 @@ class Undecided(Exception):
 class Identity:
     """The sender of a request.
 
-    `name` is the one in logs; `credential` is the kind of what was sent and its id, if it has one.
+    `name` is the one in logs, `payer` the one whose limits hold: a token also for what it signed.
+    `credential` is the kind of what was sent and its id, if it has one.
     `digest` is that of a credential of the node itself, which is in no table. `ends_ms` is when the
     credential ends, in ms since the epoch by log time, None for never.
     """
 
-    __slots__ = ("credential", "digest", "ends_ms", "name", "scopes")
+    __slots__ = ("credential", "digest", "ends_ms", "name", "payer", "scopes")
 
     def __init__(
         self,
@@ -31,7 +32,7 @@ class Identity:
         digest: bytes = b"",
         ends_ms: int | None = None,
     ) -> None:
-        self.name = name
+        self.name = self.payer = name
         self.credential = credential
         self.scopes = scopes
         self.digest = digest
@@ -65,6 +66,7 @@ class SignedIdentity(Identity):
     ) -> None:
         credential = signed_credential(token_id)
         super().__init__(f"signed:{name}", scopes, credential=credential, ends_ms=ends_ms)
+        self.payer = name
         self.expires_ms = expires_ms
         self.token_id = token_id
         self.public_key = public_key

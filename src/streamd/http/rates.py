@@ -126,8 +126,8 @@ class RateLimits:
                 limits = limits_of.of_identity(ANONYMOUS)
                 if limits is not None:
                     accounts = (self._strangers.get(request.client, limits, now_ns),)
-            elif (limits := limits_of.of_identity(identity.name)) is not None:
-                accounts = (self._identities.get(identity.name, limits, now_ns),)
+            elif (limits := limits_of.of_identity(identity.payer)) is not None:
+                accounts = (self._identities.get(identity.payer, limits, now_ns),)
         bucket = bucket_of(route) if self._of_buckets and route is not None else None
         if bucket is not None:
             limits = limits_of.of_bucket(bucket.decode())
