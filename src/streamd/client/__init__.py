@@ -14,8 +14,9 @@ to use them.
 
 How it is built. All decisions are flows without I/O in `core`: what is sent, when, how often and to
 which node. `driving` and `async_driving` carry flows out with httpx, and `blocking` and
-`asynchronous` are the classes that users see, one line a method. `errors` has an exception for each
-stable code, `values` what methods return.
+`asynchronous` are the classes that users see, one line a method; `producing` and `async_producing`
+send a producer's batches. `errors` has an exception for each stable code, `values` what methods
+return, `epochs` where producers keep theirs.
 
 The commands: `options` makes a `transport.Server` from ``--url``, ``--cacert`` and ``--retry-for``;
 `writing`, `reading`, `managing` and `snapshots` ask it and write bytes to standard output;
@@ -45,6 +46,7 @@ from typing import TYPE_CHECKING, Any
 from streamd.client.blocking import Client, Stream
 from streamd.client.core.reading import Live
 from streamd.client.driving import Iteration
+from streamd.client.epochs import ClockEpochs, Epochs, FileEpochs, MemoryEpochs
 from streamd.client.errors import (
     AlreadyExists,
     BucketNotEmpty,
@@ -73,16 +75,19 @@ from streamd.client.errors import (
     Unreachable,
 )
 from streamd.client.names import BadName
+from streamd.client.producing import Producer
 from streamd.client.values import NOW, START, Appended, Chunk, StreamInfo
 
 if TYPE_CHECKING:
     from streamd.client.async_driving import AsyncIteration
+    from streamd.client.async_producing import AsyncProducer
     from streamd.client.asynchronous import AsyncClient, AsyncStream
 
 # Imported when they are first used: commands need no event loop.
 _ASYNCHRONOUS = {
     "AsyncClient": "asynchronous",
     "AsyncIteration": "async_driving",
+    "AsyncProducer": "async_producing",
     "AsyncStream": "asynchronous",
 }
 
@@ -93,22 +98,28 @@ __all__ = [
     "Appended",
     "AsyncClient",
     "AsyncIteration",
+    "AsyncProducer",
     "AsyncStream",
     "BadName",
     "BucketNotEmpty",
     "BucketNotFound",
     "Chunk",
     "Client",
+    "ClockEpochs",
     "ContentTypeMismatch",
+    "Epochs",
+    "FileEpochs",
     "InvalidRequest",
     "Iteration",
     "Live",
+    "MemoryEpochs",
     "NotAuthenticated",
     "NotFound",
     "NotPermitted",
     "OffsetGone",
     "OutcomeUnknown",
     "PreconditionFailed",
+    "Producer",
     "ProducerFenced",
     "QuotaExceeded",
     "Refused",

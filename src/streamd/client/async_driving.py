@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import anyio
+import anyio.to_thread
 import httpx
 
 from streamd.client.connecting import (
@@ -20,6 +21,7 @@ from streamd.client.connecting import (
 from streamd.client.core.steps import (
     Answer,
     Body,
+    Call,
     Done,
     Emit,
     Flow,
@@ -106,16 +108,16 @@ class AsyncIteration(Generic[T]):
                 await self._discard()
                 raise
 
-    async def _carry_out(self, step: Step) -> Answer | bytes | None:
+    async def _carry_out(self, step: Step) -> Any:
         if isinstance(step, Send):
             return await self._send(step)
         if isinstance(step, Receive):
             return await self._receive()
+        if isinstance(step, Call):
+            return await anyio.to_thread.run_sync(step.function)
         if isinstance(step, Pause):
-            await anyio.sleep(step.seconds)
-        else:
-            await self._discard()
-        return None
+            return await anyio.sleep(step.seconds)
+        return await self._discard()
 
     async def _send(self, send: Send) -> Answer:
         await self._discard()

@@ -10,11 +10,14 @@ from typing import Any, TypeAlias
 import httpx
 
 from streamd.client.connecting import TIMEOUT_S, Cert, Verify, authorization, settings, url_list
+from streamd.client.core.producing import ProducerSettings, producer
 from streamd.client.core.reading import Live
 from streamd.client.core.retrying import Session
 from streamd.client.core.streams import Data, StreamFlows, messages
 from streamd.client.driving import Driver, Iteration
+from streamd.client.epochs import Epochs
 from streamd.client.names import parse_name
+from streamd.client.producing import Producer
 from streamd.client.values import START, Appended, Chunk, StreamInfo
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
 
@@ -161,6 +164,27 @@ class Stream:
         as `append` does, and `ValueError`.
         """
         return self._driver.run(self._flows.append_many(parts, if_match, seq, close))
+
+    def producer(
+        self,
+        producer_id: str | None = None,
+        *,
+        epochs: Epochs | None = None,
+        linger_s: float = 0.005,
+        max_batch_bytes: int = 256 * 1024,
+        max_in_flight: int = 4,
+        max_queued_bytes: int = 16 * 1024 * 1024,
+    ) -> Producer:
+        """What appends to the stream exactly once, over any failure. Use it in a `with` block.
+
+        Starts of a producer that continue each other's work use one `producer_id`, and `epochs`
+        that remember: without them, the clock's. Appends wait `linger_s` for others to share their
+        request, which has up to about `max_batch_bytes`; `max_in_flight` requests are under way at
+        once, in order. Up to `max_queued_bytes` wait in memory.
+        """
+        gathering = ProducerSettings(linger_s, max_batch_bytes, max_in_flight, max_queued_bytes)
+        flows = producer(self._flows, producer_id, epochs, gathering)
+        return Producer(self._driver, flows, max_in_flight)
 
     def close(self, *, if_match: str | None = None) -> Appended:
         """Close the stream: it takes no further appends, and readers see its end."""

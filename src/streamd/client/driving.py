@@ -19,6 +19,7 @@ from streamd.client.connecting import (
 )
 from streamd.client.core.steps import (
     Answer,
+    Call,
     Done,
     Emit,
     Flow,
@@ -105,16 +106,16 @@ class Iteration(Generic[T]):
                 self._discard()
                 raise
 
-    def _carry_out(self, step: Step) -> Answer | bytes | None:
+    def _carry_out(self, step: Step) -> Any:
         if isinstance(step, Send):
             return self._send(step)
         if isinstance(step, Receive):
             return self._receive()
+        if isinstance(step, Call):
+            return step.function()
         if isinstance(step, Pause):
-            time.sleep(step.seconds)
-        else:
-            self._discard()
-        return None
+            return time.sleep(step.seconds)
+        return self._discard()
 
     def _send(self, send: Send) -> Answer:
         self._discard()

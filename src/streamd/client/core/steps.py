@@ -60,6 +60,12 @@ class Pause(NamedTuple):
     seconds: float
 
 
+class Call(NamedTuple):
+    """Call a function that may block for a moment, such as a write to a file."""
+
+    function: Callable[[], Any]
+
+
 class Emit(NamedTuple):
     """A value for the caller's iteration."""
 
@@ -74,7 +80,7 @@ class Lost(Exception):
         self.sent = sent
 
 
-Step: TypeAlias = Send | Receive | Discard | Pause | Emit
+Step: TypeAlias = Send | Receive | Discard | Pause | Call | Emit
 Flow: TypeAlias = Generator[Step, Any, T]
 
 RECEIVE = Receive()

@@ -1,0 +1,79 @@
+"""Where a producer's epochs come from: each is greater than all before (protocol section 5.2.1)."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Protocol
+
+
+class Epochs(Protocol):
+    """Gives each start of a producer its epoch.
+
+    With an epoch that was used before, the first append of a start would pass for a repetition.
+    """
+
+    def next(self, producer_id: str, least: int) -> int:
+        """An epoch for a producer, at least `least` and greater than all that this returned for the
+        producer before. It survives whatever the store survives."""
+        ...
+
+
+class ClockEpochs:
+    """The time in milliseconds. Two starts at once, or a clock that was set back, are resolved by
+    the server's refusal."""
+
+    def next(self, producer_id: str, least: int) -> int:
+        return max(least, time.time_ns() // 1_000_000)
+
+
+class MemoryEpochs:
+    """Counts from 0 in this process."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def next(self, producer_id: str, least: int) -> int:
+        with self._lock:
+            epoch = max(least, self._next.get(producer_id, 0))
+            self._next[producer_id] = epoch + 1
+        return epoch
+
+
+class FileEpochs:
+    """Counts in a file, as JSON, which processes of one machine may share. Raises `OSError`.
+
+    An epoch is on disk before it is used, so no restart uses it again.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+
+    def next(self, producer_id: str, least: int) -> int:
+        # Appending mode creates the file and never truncates it. The lock is on a file of its own,
+        # because the other one is replaced.
+        with self._path.with_name(f"{self._path.name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return self._count(producer_id, least)
+
+    def _count(self, producer_id: str, least: int) -> int:
+        counts: dict[str, int] = json.loads(self._path.read_bytes()) if self._path.exists() else {}
+        epoch = max(least, counts.get(producer_id, 0))
+        counts[producer_id] = epoch + 1
+        partial = self._path.with_name(f".{self._path.name}.part")
+        with partial.open("w") as file:
+            json.dump(counts, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        return epoch
