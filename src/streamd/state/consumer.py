@@ -84,7 +84,7 @@ class Consumer:
         self.tables: dict[str, Table[Any]] = {
             name: Table(definition) for name, definition in schema.collections.items()
         }
-        self._by_type = {table.definition.type: table for table in self.tables.values()}
+        self._by_type = {table.type: table for table in self.tables.values()}
         self._policies = policies
 
     def table_of(self, type_: str) -> Table[Any] | None:
@@ -101,7 +101,7 @@ class Consumer:
         plan = Plan(len(events), in_snapshot=self.in_snapshot)
         steps, by_type = plan.steps, self._by_type
         for event in events:
-            if isinstance(event, RawChangeEvent):
+            if type(event) is RawChangeEvent:
                 txid = event.headers.txid
                 if txid is not None:
                     plan.txids[txid] = plan.txids.get(txid, 0) + 1
@@ -120,6 +120,7 @@ class Consumer:
             elif isinstance(event, ControlEvent):
                 self._plan_control(event, plan)
             else:
+                assert isinstance(event, MalformedEvent), "there are three kinds"
                 self._on_malformed(event, plan)
         return plan
 

@@ -46,6 +46,7 @@ class Table(Mapping[str, T]):
 
     def __init__(self, definition: CollectionDefinition[T]) -> None:
         self.definition = definition
+        self.type = definition.type
         self.observers: list[Callable[[Change[T]], None]] = []
         self._rows: dict[str, T] = {}
         self._base: dict[str, T] = {}

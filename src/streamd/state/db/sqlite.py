@@ -25,6 +25,7 @@ _START = "-1"
 _APPLICATION_ID = 0x53544442  # "STDB"
 _FORMAT = 1
 _ROWS_AT_ONCE = 5_000
+_CACHE_KIB = 16 * 1024
 
 _TABLES = f"""
 CREATE TABLE copy (
@@ -97,6 +98,7 @@ class SQLite:
             self._check_file()
             self._execute("PRAGMA journal_mode = WAL")
             self._execute("PRAGMA synchronous = NORMAL")
+            self._execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         with self._transaction():
             if self._number("user_version") == 0:
                 for statement in _TABLES.split(";\n"):
@@ -141,9 +143,10 @@ class SQLite:
     def commit(self, plan: Plan, next_offset: str, incarnation: str = "") -> None:
         """Keep what a batch does, with the offset after it. Raises `StoreError`."""
         before = self._copied
-        last = {(step.table.definition.type, step.key): step.text for step in plan.steps}
+        last = {(table.type, key): text for table, key, _, text, _ in plan.steps}
         removed = [place for place, text in last.items() if text is None]
-        written = [(*place, text) for place, text in last.items() if text is not None]
+        # In the order of the tree, which touches each page once.
+        written = sorted((*place, text) for place, text in last.items() if text is not None)
         events = plan.events if plan.restarts else before.events + plan.events
         after = Copied(next_offset, events, plan.in_snapshot, incarnation)
         with self._transaction():
