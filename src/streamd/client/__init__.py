@@ -43,7 +43,7 @@ docs/decisions/ for why the parsers of `sse` and `multipart` are our own.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from streamd.client.blocking import Client, Stream
+from streamd.client.blocking import Client, Snapshots, Stream
 from streamd.client.core.reading import Live
 from streamd.client.driving import Iteration
 from streamd.client.epochs import ClockEpochs, Epochs, FileEpochs, MemoryEpochs
@@ -76,18 +76,19 @@ from streamd.client.errors import (
 )
 from streamd.client.names import BadName
 from streamd.client.producing import Producer
-from streamd.client.values import NOW, START, Appended, Chunk, StreamInfo
+from streamd.client.values import NOW, START, Appended, Chunk, Snapshot, StreamInfo
 
 if TYPE_CHECKING:
     from streamd.client.async_driving import AsyncIteration
     from streamd.client.async_producing import AsyncProducer
-    from streamd.client.asynchronous import AsyncClient, AsyncStream
+    from streamd.client.asynchronous import AsyncClient, AsyncSnapshots, AsyncStream
 
 # Imported when they are first used: commands need no event loop.
 _ASYNCHRONOUS = {
     "AsyncClient": "asynchronous",
     "AsyncIteration": "async_driving",
     "AsyncProducer": "async_producing",
+    "AsyncSnapshots": "asynchronous",
     "AsyncStream": "asynchronous",
 }
 
@@ -99,6 +100,7 @@ __all__ = [
     "AsyncClient",
     "AsyncIteration",
     "AsyncProducer",
+    "AsyncSnapshots",
     "AsyncStream",
     "BadName",
     "BucketNotEmpty",
@@ -125,7 +127,9 @@ __all__ = [
     "Refused",
     "SequenceConflict",
     "SequenceGap",
+    "Snapshot",
     "SnapshotNotFound",
+    "Snapshots",
     "Stream",
     "StreamClosed",
     "StreamGone",

@@ -18,7 +18,7 @@ from streamd.client.core.retrying import Session
 from streamd.client.core.streams import Data, StreamFlows, messages
 from streamd.client.epochs import Epochs
 from streamd.client.names import parse_name
-from streamd.client.values import START, Appended, Chunk, StreamInfo
+from streamd.client.values import START, Appended, Chunk, Snapshot, StreamInfo
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
 
 T = TypeVar("T")
@@ -192,6 +192,11 @@ class AsyncStream:
         flows = producer(self._flows, producer_id, epochs, gathering)
         return AsyncProducer(self._driver, flows, max_in_flight)
 
+    @property
+    def snapshot(self) -> AsyncSnapshots:
+        """The stream's snapshots; its name has a bucket."""
+        return AsyncSnapshots(self._driver, self._flows)
+
     async def close(self, *, if_match: str | None = None) -> Appended:
         """Close the stream: it takes no further appends, and readers see its end."""
         return await self._driver.run(self._flows.close(if_match))
@@ -224,6 +229,29 @@ class AsyncStream:
     def follow_json(self, offset: str = START, *, live: Live = "auto") -> AsyncIteration[Any]:
         """Iterate over the messages of a JSON stream as it grows, as `follow` does."""
         return AsyncIteration(self._driver, messages(self._flows.follow(offset, live)))
+
+
+class AsyncSnapshots:
+    """Snapshots of a stream: a summary of what is before an offset, which it replaces.
+
+    All methods raise `StreamdError`, and `BadName` if the stream's name has no bucket.
+    """
+
+    def __init__(self, driver: AsyncDriver, flows: StreamFlows) -> None:
+        self._driver = driver
+        self._flows = flows
+
+    async def publish(self, offset: str, data: Data, *, content_type: str) -> None:
+        """Let `data` stand for everything before `offset`, which readers then no longer get.
+
+        `offset` is the `next_offset` of a chunk. May be repeated. Raises `OffsetGone` if there is a
+        later snapshot, and `AlreadyExists` if there is another one at this offset.
+        """
+        await self._driver.run(self._flows.publish(offset, data, content_type))
+
+    async def read(self) -> Snapshot:
+        """The latest snapshot; the stream goes on at its offset. Raises `SnapshotNotFound`."""
+        return await self._driver.run(self._flows.read_snapshot())
 
 
 async def _given(value: T | Awaitable[T]) -> T:

@@ -18,7 +18,7 @@ from streamd.client.driving import Driver, Iteration
 from streamd.client.epochs import Epochs
 from streamd.client.names import parse_name
 from streamd.client.producing import Producer
-from streamd.client.values import START, Appended, Chunk, StreamInfo
+from streamd.client.values import START, Appended, Chunk, Snapshot, StreamInfo
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
 
 Token: TypeAlias = str | Callable[[], str]
@@ -186,6 +186,11 @@ class Stream:
         flows = producer(self._flows, producer_id, epochs, gathering)
         return Producer(self._driver, flows, max_in_flight)
 
+    @property
+    def snapshot(self) -> Snapshots:
+        """The stream's snapshots; its name has a bucket."""
+        return Snapshots(self._driver, self._flows)
+
     def close(self, *, if_match: str | None = None) -> Appended:
         """Close the stream: it takes no further appends, and readers see its end."""
         return self._driver.run(self._flows.close(if_match))
@@ -218,3 +223,26 @@ class Stream:
     def follow_json(self, offset: str = START, *, live: Live = "auto") -> Iteration[Any]:
         """Iterate over the messages of a JSON stream as it grows, as `follow` does."""
         return Iteration(self._driver, messages(self._flows.follow(offset, live)))
+
+
+class Snapshots:
+    """Snapshots of a stream: a summary of what is before an offset, which it replaces.
+
+    All methods raise `StreamdError`, and `BadName` if the stream's name has no bucket.
+    """
+
+    def __init__(self, driver: Driver, flows: StreamFlows) -> None:
+        self._driver = driver
+        self._flows = flows
+
+    def publish(self, offset: str, data: Data, *, content_type: str) -> None:
+        """Let `data` stand for everything before `offset`, which readers then no longer get.
+
+        `offset` is the `next_offset` of a chunk. May be repeated. Raises `OffsetGone` if there is a
+        later snapshot, and `AlreadyExists` if there is another one at this offset.
+        """
+        self._driver.run(self._flows.publish(offset, data, content_type))
+
+    def read(self) -> Snapshot:
+        """The latest snapshot; the stream goes on at its offset. Raises `SnapshotNotFound`."""
+        return self._driver.run(self._flows.read_snapshot())

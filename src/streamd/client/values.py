@@ -61,6 +61,14 @@ class Chunk(NamedTuple):
         return decode(self.data) if self.data else []
 
 
+class Snapshot(NamedTuple):
+    """A stream's summary of everything before `offset`, as its writer made it."""
+
+    offset: str
+    content_type: str
+    data: bytes
+
+
 def decode(data: bytes) -> Any:
     """The value of a JSON text. Raises `ValueError`."""
     try:

@@ -11,7 +11,8 @@ From the wire to values:
 - `schemas`: one interface over msgspec, pydantic and JSON Schema;
 - `definition`: the collections of a stream, which make the events that producers append;
 - `tables`: the rows of a collection, with indexes and writes that are under way;
-- `consumer` and `policies`: what a batch of the stream does to the tables.
+- `consumer` and `policies`: what a batch of the stream does to the tables;
+- `summary`: what a snapshot of a stream holds.
 
 Everything here is pure: functions of their input, without I/O, clocks or waiting. None of it
 imports the server; a test holds it to that.

@@ -6,6 +6,7 @@ The parts:
 - `collections`: rows by key and by index, change feeds, and writes;
 - `feeds`: a bounded queue for each reader of changes;
 - `writes`: optimistic values until their transaction comes back on the stream;
+- `snapshots`: begin with a snapshot where messages were trimmed, and publish one;
 - `sqlite`: a durable copy of the rows and of the offset, in one transaction per batch.
 
 A batch is planned (`streamd.state.consumer`), then kept by the store, then shown: rows, feeds and
@@ -19,6 +20,7 @@ and the last 10,000 transactions are remembered. The rows are in memory, with a 
 from streamd.state.db.collections import Collection
 from streamd.state.db.database import StreamDB
 from streamd.state.db.feeds import Feed, FeedOverflow
+from streamd.state.db.snapshots import ForeignSnapshot, compact
 from streamd.state.db.sqlite import SQLite, StoreConflict, StoreError
 from streamd.state.db.writes import DatabaseClosed
 
@@ -27,8 +29,10 @@ __all__ = [
     "DatabaseClosed",
     "Feed",
     "FeedOverflow",
+    "ForeignSnapshot",
     "SQLite",
     "StoreConflict",
     "StoreError",
     "StreamDB",
+    "compact",
 ]

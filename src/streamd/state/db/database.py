@@ -14,10 +14,11 @@ import anyio.to_thread
 import msgspec
 from msgspec import UNSET
 
-from streamd.client import AsyncStream, Chunk
+from streamd.client import AsyncStream, Chunk, OffsetGone
 from streamd.state.consumer import Consumer, Plan
 from streamd.state.db.collections import Collection
 from streamd.state.db.feeds import Feeds
+from streamd.state.db.snapshots import read_snapshot
 from streamd.state.db.sqlite import Copied, SQLite
 from streamd.state.db.writes import DatabaseClosed, Writes
 from streamd.state.definition import CollectionDefinition, StateSchema
@@ -220,10 +221,22 @@ class StreamDB:
 
     async def _follow(self, *, to_end: bool = False) -> None:
         await self._check_incarnation()
-        chunks = self._stream.read(self._offset) if to_end else self._stream.follow(self._offset)
-        async with chunks:
-            async for chunk in chunks:
-                await self._take(chunk)
+        while True:
+            read = self._stream.read if to_end else self._stream.follow
+            try:
+                async with read(self._offset) as chunks:
+                    async for chunk in chunks:
+                        await self._take(chunk)
+                return
+            except OffsetGone:
+                await self._begin_with_snapshot()
+
+    async def _begin_with_snapshot(self) -> None:
+        """Start over with the stream's snapshot: messages that are needed were trimmed."""
+        snapshot = await read_snapshot(self._stream)
+        plan = await anyio.to_thread.run_sync(self._consumer.plan, snapshot.data)
+        plan.clears = plan.restarts = True
+        await self._apply(plan, snapshot.offset, self._incarnation)
 
     async def _check_incarnation(self) -> None:
         """Start over if the stream was deleted and created again since the store's last run."""
