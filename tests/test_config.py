@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from streamd.auth_config import JwtConfig, jwt_fault
+from streamd.auth_config import CertificateConfig, JwtConfig, certificate_fault, jwt_fault
 from streamd.config import (
     AuthConfig,
     ClusterConfig,
@@ -216,7 +216,9 @@ def test_the_sample_shows_every_key_with_its_default() -> None:
         ("log", LogConfig),
         ("auth", AuthConfig),
     ):
-        assert_shown(shown[section], kind())
+        assert_shown(shown[section], kind(), *(["certificates"] if section == "auth" else []))
+    for entry in shown["auth"]["certificates"]:
+        assert certificate_fault(msgspec.convert(entry, CertificateConfig)) is None
     # These have no default, and the sample is one that can be used.
     assert_shown(shown["auth"]["jwt"], JwtConfig(), "issuer", "audience", "jwks", "scopes", "roles")
     assert jwt_fault(msgspec.convert(shown["auth"]["jwt"], JwtConfig)) is None
@@ -396,3 +398,47 @@ def test_an_audit_trail_is_a_file_or_a_stream() -> None:
     assert stream.audit_stream == b"ops\0run/audit"
     with pytest.raises(ConfigError, match=r"log\.audit is empty"):
         load(None, {"STREAMD_LOG_AUDIT": ""}, {})
+
+
+# -- client certificates --
+
+TLS = """
+[server]
+tls_cert = "cert.pem"
+tls_key = "key.pem"
+tls_client_ca = "clients.pem"
+"""
+ENTRY = '[[auth.certificates]]\ncommon_name = "ci"\nscopes = ["read:a/*"]\n'
+
+
+def test_certificates_of_clients_are_listed_with_their_scopes(tmp_path: Path) -> None:
+    more = '[[auth.certificates]]\nuri = "spiffe://x/ops"\nscopes = ["admin:*"]\n'
+    config = load(_file(tmp_path, TLS + ENTRY + more), {}, {})
+    assert config.server.tls_client_auth == "optional"
+    assert [list(entry.names()) for entry in config.auth.certificates] == [
+        [("common_name", "ci")],
+        [("uri", "spiffe://x/ops")],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (ENTRY, "auth.certificates need server.tls_client_ca"),
+        ('[server]\ntls_client_ca = "ca.pem"', "server.tls_client_ca needs server.tls_cert"),
+        ('[server]\ntls_client_auth = "required"', "needs server.tls_client_ca"),
+        ('[server]\ntls_client_auth = "maybe"', "server.tls_client_auth"),
+        (TLS + '[[auth.certificates]]\nscopes = ["read:*"]', "exactly one of subject, common_name"),
+        (TLS + ENTRY + 'dns = "ci"', "exactly one of"),
+        (TLS + ENTRY.replace("read:a/*", "read:a"), "common_name 'ci': scopes: 'read:a'"),
+        (TLS + ENTRY.replace('"read:a/*"', ""), "common_name 'ci': scopes: "),
+        (TLS + ENTRY.replace("common_name", "dns").replace("ci", "*.x"), "dns '\\*.x': it is not"),
+        (TLS + ENTRY + 'ou = "x"', "unknown key"),
+        (TLS + '[[auth.certificates]]\ncommon_name = "ci"', "scopes"),
+    ],
+)
+def test_entries_that_no_certificate_could_have_are_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(_file(tmp_path, text), {}, {})

@@ -46,7 +46,7 @@ ACTING = "state.db"
 # the clock and fetches keys.
 PURE_MAY_IMPORT = {
     "__future__", "base64", "binascii", "bisect", "collections", "crc32c",
-    "cryptography.exceptions.InvalidSignature",
+    "cryptography.exceptions.InvalidSignature", "cryptography.exceptions.UnsupportedAlgorithm",
     "cryptography.hazmat.primitives.asymmetric.ed25519.Ed25519PrivateKey",
     "cryptography.hazmat.primitives.asymmetric.ed25519.Ed25519PublicKey", "dataclasses", "enum",
     "functools", "hashlib", "heapq", "hmac", "itertools", "json", "jsonschema_rs",

@@ -37,6 +37,7 @@ from streamd.audit.sinks import Sink
 from streamd.audit.stream_sink import StreamSink
 from streamd.audit.trail import AuditTrail
 from streamd.auth import identity, tokens
+from streamd.auth.certificates import ListedCertificates
 from streamd.auth.identity import Identity
 from streamd.blocking import (
     OneThread,
@@ -130,6 +131,7 @@ class App:
         self.peer_tls = None if config.cluster.name is None else _peer_tls(config.cluster)
         self.cluster = self._cluster()
         self.identity_provider = _identity_provider(config, self._environment.random)
+        self._listed = _listed_certificates(config)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -261,6 +263,7 @@ class App:
             is_ready=self.node.is_ready,
             roots=self.roots,
             jwts=self.identity_provider,
+            listed=self._listed,
         )
         if self.identity_provider is not None:
             self.identity_provider.export(self.metrics)
@@ -372,6 +375,16 @@ def _identity_provider(config: Config, random: Random) -> IdentityProvider | Non
     from streamd.identity_provider import IdentityProvider
 
     return IdentityProvider(config.auth.jwt, random)
+
+
+def _listed_certificates(config: Config) -> ListedCertificates | None:
+    """Raises `ConfigError`."""
+    if not config.auth.certificates:
+        return None
+    # As above.
+    from streamd.client_certificates import listed_certificates
+
+    return listed_certificates(config.auth.certificates)
 
 
 def _peer_tls(cluster: ClusterConfig) -> TlsFiles[TlsContexts] | None:

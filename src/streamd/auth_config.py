@@ -1,16 +1,22 @@
-"""The parts of the section ``[auth]`` about identities that others vouch for."""
+"""The parts of the section ``[auth]`` about identities for which others vouch, and what can be
+wrong with that section."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Annotated, Literal
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import msgspec
 
-from streamd.auth.scopes import ScopeError
+from streamd.auth.certificates import NameKind, name_fault
+from streamd.auth.scopes import ScopeError, parse_scopes
 from streamd.auth.templates import parse_template
+from streamd.auth.tokens import parse_token
 from streamd.redaction import shown
+
+if TYPE_CHECKING:
+    from streamd.config import Config
 
 # Only those for which a verifier needs no secret: with a public key as the secret of an HMAC
 # anyone could sign, and with "none" nobody has to.
@@ -54,6 +60,58 @@ class JwtConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def is_fetched(self) -> bool:
         """Whether the keys come from a URL."""
         return _SCHEME.match(self.jwks) is not None
+
+
+class CertificateConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """An entry of ``[[auth.certificates]]``: the scopes of client certificates with one name."""
+
+    scopes: list[str]
+    subject: str | None = None
+    common_name: str | None = None
+    dns: str | None = None
+    uri: str | None = None
+    email: str | None = None
+
+    def names(self) -> Iterator[tuple[NameKind, str]]:
+        """The names that are given: in an entry without a fault one."""
+        kinds: tuple[NameKind, ...] = get_args(NameKind)
+        for kind in kinds:
+            if (name := getattr(self, kind)) is not None:
+                yield kind, name
+
+
+def auth_fault(config: Config) -> str | None:
+    """What is wrong with the section, or with client certificates; None if nothing is."""
+    auth, server = config.auth, config.server
+    if auth.root_token is not None and parse_token(auth.root_token.encode()) is None:
+        return "auth.root_token: not a token: make one with: streamd token bootstrap --offline"
+    if auth.jwt is not None and (fault := jwt_fault(auth.jwt)) is not None:
+        return f"auth.jwt.{fault}"
+    if server.tls_client_ca is not None and server.tls_cert is None:
+        return "server.tls_client_ca needs server.tls_cert and server.tls_key"
+    if server.tls_client_ca is None and server.tls_client_auth == "required":
+        return 'server.tls_client_auth = "required" needs server.tls_client_ca'
+    if server.tls_client_ca is None and auth.certificates:
+        return "auth.certificates need server.tls_client_ca"
+    for entry in auth.certificates:
+        if (fault := certificate_fault(entry)) is not None:
+            return f"auth.certificates: {fault}"
+    return None
+
+
+def certificate_fault(entry: CertificateConfig) -> str | None:
+    """What is wrong with an entry; None if nothing is."""
+    names = list(entry.names())
+    if len(names) != 1:
+        return f"an entry needs exactly one of {', '.join(get_args(NameKind))}"
+    kind, name = names[0]
+    if (fault := name_fault(kind, name)) is not None:
+        return f"{kind} {name!r}: {fault}"
+    try:
+        parse_scopes(entry.scopes)
+    except ScopeError as error:
+        return f"{kind} {name!r}: scopes: {error}"
+    return None
 
 
 def jwt_fault(jwt: JwtConfig) -> str | None:

@@ -17,8 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from streamd.auth.scopes import ScopeError, parse_scope
-from streamd.auth.tokens import parse_token
-from streamd.auth_config import JwtConfig, jwt_fault
+from streamd.auth_config import CertificateConfig, JwtConfig, auth_fault
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.redaction import shown
 from streamd.transport.credentials import DEFAULT_TLS_NAME
@@ -63,7 +62,8 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     `allowed_hosts` are names, without a port, under which the node may be reached, besides those in
     `listen` and `advertise`. `allowed_origins` are those of web pages that may use streams; ``*``
-    stands for all, and without any the node decides (`StreamGuard`).
+    stands for all, and without any the node decides (`StreamGuard`). With `tls_client_ca` clients
+    are asked for certificates of these authorities.
     """
 
     node_id: Positive = 1
@@ -96,6 +96,8 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     drain_timeout_ms: Positive = 5_000
     tls_cert: str | None = None
     tls_key: str | None = None
+    tls_client_ca: str | None = None
+    tls_client_auth: Literal["optional", "required"] = "optional"
 
     @property
     def listen_address(self) -> tuple[str, int]:
@@ -193,12 +195,14 @@ class AuthConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     that nobody wrote down, is ``none`` for a node that listens on a loopback address, and no other.
 
     `root_token` is a token of this node that permits everything: for the first tokens, and when
-    all others are lost. With `jwt` JWTs of an identity provider are taken, too.
+    all others are lost. With `jwt` JWTs of an identity provider are taken, too, and with
+    `certificates` those of clients.
     """
 
     mode: Literal["none", "required"] | None = None
     root_token: str | None = None
     jwt: JwtConfig | None = None
+    certificates: list[CertificateConfig] = []
 
 
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -404,13 +408,8 @@ def _check(config: Config) -> None:
     if server.max_body_bytes > server.max_buffered_bytes // server.workers:
         each = "" if server.workers == 1 else f" for each of the {server.workers} server.workers"
         raise ConfigError(f"server.max_buffered_bytes must be at least server.max_body_bytes{each}")
-    root_token = config.auth.root_token
-    if root_token is not None and parse_token(root_token.encode()) is None:
-        raise ConfigError(
-            "auth.root_token: not a token: make one with: streamd token bootstrap --offline"
-        )
-    if config.auth.jwt is not None and (fault := jwt_fault(config.auth.jwt)) is not None:
-        raise ConfigError(f"auth.jwt.{fault}")
+    if (fault := auth_fault(config)) is not None:
+        raise ConfigError(fault)
     _check_open("server.listen", server.listen, config.auth, "do everything")
     if config.admin.listen is not None:
         _check_open("admin.listen", config.admin.listen, config.auth, "operate the node")

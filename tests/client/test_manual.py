@@ -17,7 +17,7 @@ COMMANDS = (
     "create", "append", "read", "tail", "head", "close", "delete", "fork", "list",
     "snapshot publish", "snapshot read", "bootstrap",
 )  # fmt: skip
-OF_ALL = {"--url", "--cacert", "--token-file", "--retry-for", "--json"}
+OF_ALL = {"--url", "--cacert", "--cert", "--token-file", "--retry-for", "--json"}
 
 
 def command(words: str) -> click.Command:

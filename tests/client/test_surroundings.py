@@ -13,6 +13,7 @@ import trustme
 
 from tests.client.running import Shell, heard
 from tests.jepsen_like.cluster_processes import ClusterProcesses
+from tests.support.client_certificates import issue
 from tests.support.server_process import ServerProcess
 
 
@@ -34,6 +35,36 @@ def test_a_named_private_ca_is_trusted(tmp_path: Path) -> None:
         assert "CERTIFICATE_VERIFY_FAILED" in streamd.fails(3, "read", "secret")
     finally:
         server.kill()
+
+
+def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    ca, certificate = str(tmp_path / "ca.pem"), str(tmp_path / "server.pem")
+    authority.cert_pem.write_to_path(ca)
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certificate)
+    config = tmp_path / "streamd.toml"
+    config.write_text(
+        f'[server]\ntls_cert = "{certificate}"\ntls_key = "{certificate}"\ntls_client_ca = "{ca}"\n'
+        '[auth]\nmode = "required"\n'
+        '[[auth.certificates]]\ncommon_name = "ci"\nscopes = ["create:*", "read:*"]\n'
+    )
+    tls = {"STREAMD_SERVER_TLS_CERT": certificate}  # So that it is asked by https.
+    with ServerProcess(
+        tmp_path / "data", flags=["--config", str(config)], environment=tls
+    ) as server:
+        streamd = Shell(f"https://localhost:{server.port}")
+        shown = (
+            "--cacert",
+            ca,
+            "--cert",
+            str(issue(authority, tmp_path, common_names=["ci"]).file),
+        )
+        streamd("create", "secret", *shown)
+        assert streamd("read", "secret", *shown) == b""
+        assert "needs a token" in streamd.fails(1, "read", "secret", "--cacert", ca)
+        refused = streamd.run("read", "secret", "--cert", ca)
+        assert refused.returncode == 2
+        assert b"--cert cannot be used" in refused.stderr
 
 
 def test_a_tail_and_an_append_continue_when_their_leader_dies(tmp_path: Path) -> None:

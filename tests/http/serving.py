@@ -16,6 +16,7 @@ import trio
 
 from streamd.app import App, Environment
 from streamd.blocking import in_thread
+from streamd.certificates import TlsFiles
 from streamd.config import AuthConfig, ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
 from streamd.http.front_door import FrontDoor
@@ -177,6 +178,9 @@ class Clock:
 class Serving:
     """The server under test, as a test sees it."""
 
+    # Its files, which are followed only by hand.
+    tls: TlsFiles[ssl.SSLContext] | None = None
+
     def __init__(self, port: int, url: str, clock: Clock, app: App, door: FrontDoor) -> None:
         self.port = port
         self.clock = clock
@@ -259,11 +263,14 @@ async def serving(
             door = app.front_door()
             listeners = listen("127.0.0.1", 0)
             port = listeners[0].getsockname()[1]
-            tls = server_tls(server) if ssl_context is None else lambda: ssl_context
+            files = server_tls(server)
+            tls = files if ssl_context is None else lambda: ssl_context
             nursery.start_soon(door.serve, listeners, tls)
             scheme, host = ("http", "127.0.0.1") if tls is None else ("https", "localhost")
             try:
-                yield Serving(port, f"{scheme}://{host}:{port}", clock, app, door)
+                found = Serving(port, f"{scheme}://{host}:{port}", clock, app, door)
+                found.tls = files
+                yield found
             except Exception as error:
                 failure = error  # A failed assertion is clearer outside of exception groups.
             nursery.cancel_scope.cancel()

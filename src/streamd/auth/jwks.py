@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from jwt.algorithms import get_default_algorithms
 from jwt.exceptions import PyJWTError
 
@@ -133,7 +134,7 @@ def _key(members: dict[str, Any], algorithm: str) -> Any:
         # PyJWT passes on what the decoding and OpenSSL raise.
         key = _ALGORITHMS[algorithm].from_jwk(members)
         _ALGORITHMS[algorithm].prepare_key(key)
-    except (PyJWTError, ValueError, TypeError):
+    except (PyJWTError, UnsupportedAlgorithm, ValueError, TypeError):
         return None
     if members["kty"] == "RSA" and not MIN_RSA_BITS <= key.key_size <= MAX_RSA_BITS:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import ssl
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -61,6 +62,12 @@ _SERVER_OPTIONS = (
         type=click.Path(exists=True, dir_okay=False),
         help="A CA (PEM) to trust for https, instead of the system's. Or STREAMD_CACERT.",
     ),
+    click.option(
+        "--cert",
+        envvar="STREAMD_CERT",
+        type=click.Path(exists=True, dir_okay=False),
+        help="A client certificate and its key (PEM) to show. Or STREAMD_CERT.",
+    ),
     token_file_option,
     click.option(
         "--retry-for",
@@ -89,9 +96,17 @@ def given_token(token_file: str | None) -> str | None:
 
 
 def _server(
-    urls: list[str], cacert: str | None, token_file: str | None, retry_for_s: float | None
+    urls: list[str],
+    cacert: str | None,
+    cert: str | None,
+    token_file: str | None,
+    retry_for_s: float | None,
 ) -> Server:
-    return Server(urls, cacert=cacert, token=given_token(token_file), retry_for_s=retry_for_s)
+    token = given_token(token_file)
+    try:
+        return Server(urls, cacert=cacert, cert=cert, token=token, retry_for_s=retry_for_s)
+    except ssl.SSLError as error:
+        raise click.UsageError(f"--cacert or --cert cannot be used: {error}") from None
 
 
 def talks_to_server(command: Command) -> Command:
@@ -105,13 +120,14 @@ def talks_to_server(command: Command) -> Command:
     def wrapped(
         urls: list[str],
         cacert: str | None,
+        cert: str | None,
         token_file: str | None,
         retry_for_s: float | None,
         **given: Any,
     ) -> None:
         with (
             exit_on_failure(given.get("name") or given.get("bucket")),
-            closing(_server(urls, cacert, token_file, retry_for_s)) as server,
+            closing(_server(urls, cacert, cert, token_file, retry_for_s)) as server,
         ):
             command(server, **given)
 
@@ -131,10 +147,11 @@ def server_group(described: Command) -> click.Group:
         context: click.Context,
         urls: list[str],
         cacert: str | None,
+        cert: str | None,
         token_file: str | None,
         retry_for_s: float | None,
     ) -> None:
-        server = _server(urls, cacert, token_file, retry_for_s)
+        server = _server(urls, cacert, cert, token_file, retry_for_s)
         context.obj = context.with_resource(closing(server))
 
     return group

@@ -112,7 +112,8 @@ class Server:
 
     `retry_for_s` is how long a request is tried again. By default that is 60 s once a server has
     answered, and not at all before: an address that never answered is probably wrong. The `token`
-    goes to every node, also to one that a node names.
+    goes to every node, also to one that a node names, and so does the certificate in the file
+    `cert`, with its key. Raises `ssl.SSLError` for files that cannot be used.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Server:
         urls: Sequence[str],
         *,
         cacert: str | None = None,
+        cert: str | None = None,
         token: str | None = None,
         retry_for_s: float | None = None,
     ) -> None:
@@ -133,7 +135,7 @@ class Server:
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         self._client = httpx.Client(
-            verify=_tls_context(urls, cacert),
+            verify=_tls_context(urls, cacert, cert),
             timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S),
             headers=headers,
         )
@@ -300,12 +302,16 @@ class Backoff:
             self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
 
 
-def _tls_context(urls: Sequence[str], cacert: str | None) -> ssl.SSLContext:
-    if cacert is None and not any(url.startswith("https:") for url in urls):
+def _tls_context(urls: Sequence[str], cacert: str | None, cert: str | None) -> ssl.SSLContext:
+    if cacert is None and cert is None and not any(url.startswith("https:") for url in urls):
         # Loading the system's CAs takes longer than most commands. Without them a redirect to https
         # fails.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return ssl.create_default_context(cafile=cacert)
+    context = ssl.create_default_context(cafile=cacert)
+    if cert is not None:
+        # Without a password OpenSSL would ask a terminal for one.
+        context.load_cert_chain(cert, password="")
+    return context
 
 
 def read_whole(response: httpx.Response) -> bytes:

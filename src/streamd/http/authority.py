@@ -13,6 +13,7 @@ import trio
 
 from streamd.auth import identity as identities
 from streamd.auth import signed_urls, tokens
+from streamd.auth.certificates import Certificate, ListedCertificates
 from streamd.auth.identity import Identity, SignedIdentity, Undecided, Verifier
 from streamd.auth.scopes import ScopeError, Scopes, parse_scope
 from streamd.config import AuthConfig
@@ -41,9 +42,9 @@ _CLOSED, _FORKED = STREAM_CLOSED.key, STREAM_FORKED_FROM.key
 _CLOCK_SKEW_S = 3600
 _MAX_LIFE_MS = (signed_urls.MAX_LIFE_S + _CLOCK_SKEW_S) * 1000
 
-# What a request proves its sender with: an Authorization header, or the value of a signed URL and
-# the host that it was sent to.
-Credential = bytes | tuple[bytes, bytes] | None
+# What a request proves its sender with: an Authorization header, the value of a signed URL and the
+# host that it was sent to, or a certificate that TLS has verified.
+Credential = bytes | tuple[bytes, bytes] | Certificate | None
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -52,8 +53,9 @@ class Authority:
     """Finds the identity that a request's credentials stand for, and judges whether it may do what
     is asked.
 
-    `roots` are identities of the node itself, and `jwts` verifies JWTs. `now_ms` is log time;
-    `is_ready` says whether the state is as new as it can be.
+    `roots` are identities of the node itself, `jwts` verifies JWTs, and `listed` are the client
+    certificates that permit something. `now_ms` is log time; `is_ready` says whether the state is
+    as new as it can be. Of a certificate and an Authorization header the header decides.
 
     `caching` says which caches may keep what was read (protocol section 8.1).
     """
@@ -67,6 +69,7 @@ class Authority:
         is_ready: Callable[[], bool],
         roots: Sequence[Identity] = (),
         jwts: Verifier | None = None,
+        listed: ListedCertificates | None = None,
     ) -> None:
         self.is_required = config.mode == "required"
         self.caching = b"private" if self.is_required else b"public"
@@ -75,10 +78,12 @@ class Authority:
         self._is_ready = is_ready
         self._roots = roots
         self._jwts = jwts
+        self._listed = listed
         self._version: object = None
         # Identities by their Authorization header, so that a header is parsed, hashed and compared
-        # once; those admitted, also by method and path; and compiled scopes by their token's id.
-        self._known: dict[bytes, Identity] = {}
+        # once, or by their certificate; those admitted, also by method and path; and compiled
+        # scopes by their token's id.
+        self._known: dict[bytes | Certificate, Identity] = {}
         self._admitted: dict[tuple[Credential, str, bytes], Identity] = {}
         self._compiled: dict[int, tuple[tuple[str, ...], Scopes]] = {}
         self._signatures = Signatures()
@@ -86,8 +91,8 @@ class Authority:
     @property
     def knows_nobody(self) -> bool:
         """Whether requests need a token and, as far as this node knows, there is none."""
-        nobody = not self._roots and self._jwts is None and not len(self._state.tokens)
-        return self.is_required and nobody
+        others = self._roots or self._jwts is not None or self._listed is not None
+        return self.is_required and not others and not len(self._state.tokens)
 
     def admit(self, request: Request, needs_of: Callable[[], Sequence[Need]]) -> Identity:
         """The sender of a request that needs all these scopes, which are asked for only if the
@@ -98,7 +103,7 @@ class Authority:
         """
         headers = request.headers
         credential: Credential = headers.get(_AUTHORIZATION)
-        if signed_urls.PARAMETER in request.query:
+        if credential is None or signed_urls.PARAMETER in request.query:
             credential = _credential(request)
         if self._version is not self._state.tokens.version:
             self.forget()
@@ -125,12 +130,7 @@ class Authority:
 
     def _identify(self, credential: Credential, request: Request) -> Identity:
         if credential is None:
-            raise BadRequest(
-                "AUTHENTICATION_REQUIRED",
-                "the request needs a token: Authorization: Bearer sd_…",
-                401,
-                _CHALLENGE + b"\r\n",
-            )
+            raise _unauthenticated()
         if isinstance(credential, tuple):
             return self._look_up_signed(*credential, request)
         if self._version is not self._state.tokens.version:
@@ -143,8 +143,13 @@ class Authority:
             raise _invalid()
         return identity
 
-    def _look_up(self, authorization: bytes) -> Identity:
-        raw = tokens.bearer(authorization)
+    def _look_up(self, credential: bytes | Certificate) -> Identity:
+        if isinstance(credential, Certificate):
+            found = None if self._listed is None else self._listed.identify(credential)
+            if found is None:
+                raise _unauthenticated()
+            return found
+        raw = tokens.bearer(credential)
         presented = None if raw is None else tokens.parse_token(raw)
         if presented is None:
             return self._verify(raw)
@@ -219,14 +224,18 @@ class Authority:
         """The name of a request's sender and the credential, for records, admitted or not. Without
         a valid credential there is no name, and the id of a token is what the sender claims."""
         authorization = request.headers.get(_AUTHORIZATION, b"")
-        identity = request.identity or self._known.get(authorization)
+        signed = signed_urls.value_in(request.query)
+        certificate = None if authorization or signed else request.seat.certificate
+        identity = request.identity or self._known.get(certificate or authorization)
         if identity is not None and not identity.has_ended(self._now_ms()):
             return identity.name, identity.credential
+        if certificate is not None:
+            return None, certificate.credential
         raw = tokens.bearer(authorization)
         presented = None if raw is None else tokens.parse_token(raw)
         if presented is not None:
             return None, identities.token_credential(presented.token_id)
-        value = signed_urls.parse(signed_urls.value_in(request.query) or b"")
+        value = signed_urls.parse(signed or b"")
         return None, None if value is None else identities.signed_credential(value.token_id)
 
     def _verify(self, raw: bytes | None) -> Identity:
@@ -284,12 +293,12 @@ class Authority:
 
 
 def _credential(request: Request) -> Credential:
-    """What the sender of a request proves itself with. Raises `BadRequest` if it is two things
-    (RFC 6750 section 2)."""
+    """What the sender of a request proves itself with: a certificate if nothing else. Raises
+    `BadRequest` if it is two other things (RFC 6750 section 2)."""
     authorization = request.headers.get(_AUTHORIZATION)
     signed = signed_urls.value_in(request.query)
     if signed is None:
-        return authorization
+        return request.seat.certificate if authorization is None else authorization
     if authorization is not None:
         raise BadRequest(
             "AMBIGUOUS_CREDENTIALS", "the request has both Authorization and a signed URL"
@@ -322,6 +331,15 @@ def compiled(texts: Sequence[str]) -> Scopes:
 
 def _ended(identity: Identity) -> BadRequest:
     return _invalid_url() if isinstance(identity, SignedIdentity) else _invalid()
+
+
+def _unauthenticated() -> BadRequest:
+    return BadRequest(
+        "AUTHENTICATION_REQUIRED",
+        "the request needs a token: Authorization: Bearer sd_…",
+        401,
+        _CHALLENGE + b"\r\n",
+    )
 
 
 def _invalid() -> BadRequest:

@@ -22,7 +22,7 @@ from streamd.config import ServerConfig
 from streamd.http.connection import Connection, Phase, Rest
 from streamd.http.connection_task import ConnectionTask
 from streamd.http.heads import HeadParser
-from streamd.http.listeners import accept_for_ever, turn_away
+from streamd.http.listeners import accept_for_ever, client_certificate, turn_away
 from streamd.http.messages import (
     COMMON_HEAD,
     PRIVATE_HEAD,
@@ -197,6 +197,7 @@ class FrontDoor:
             self._handshakes -= 1
         transport = StreamTransport(stream, self.config.write_timeout_ms / 1000)
         connection = self._connection(transport, client)
+        connection.seat.certificate = client_certificate(stream)
         speaks_http2 = self.http2 is not None and stream.selected_alpn_protocol() == "h2"
         rest = ConnectionTask.speak_http2 if speaks_http2 else ConnectionTask.serve_all
         await self._serve_in_task(self._task(connection, rest))

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import structlog
 import trio
 
+from streamd.auth.certificates import Certificate
 from streamd.certificates import TlsFiles
 from streamd.config import ConfigError, ServerConfig
 from streamd.http.messages import COMMON_HEAD, error_response
@@ -114,15 +115,18 @@ def server_tls(server: ServerConfig) -> TlsFiles[ssl.SSLContext] | None:
     """The configured TLS, or None. Raises `ConfigError`."""
     if server.tls_cert is None or server.tls_key is None:
         return None
-    files = server.tls_cert, server.tls_key
-    return TlsFiles(files, partial(_ssl_context, *files, http2=server.http == "hypercorn"))
+    files = [server.tls_cert, server.tls_key]
+    if server.tls_client_ca is not None:
+        files.append(server.tls_client_ca)
+    return TlsFiles(files, partial(_ssl_context, server))
 
 
-def _ssl_context(cert: str, key: str, *, http2: bool) -> ssl.SSLContext:
+def _ssl_context(server: ServerConfig) -> ssl.SSLContext:
     """Raises `ConfigError`."""
+    assert server.tls_cert is not None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if http2:
+    if server.http == "hypercorn":
         context.set_alpn_protocols(["h2", "http/1.1"])
         # HTTP/2 forbids others with TLS 1.2 (RFC 9113 appendix A).
         context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
@@ -130,10 +134,38 @@ def _ssl_context(cert: str, key: str, *, http2: bool) -> ssl.SSLContext:
         context.set_alpn_protocols(["http/1.1"])
     try:
         # Without a password OpenSSL would ask a terminal for one, and everyone would wait.
-        context.load_cert_chain(cert, key, password="")
+        context.load_cert_chain(server.tls_cert, server.tls_key, password="")
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"server.tls_cert, server.tls_key: {error}") from None
+    if server.tls_client_ca is not None:
+        _ask_for_certificates(context, server.tls_client_ca, server.tls_client_auth)
     return context
+
+
+def _ask_for_certificates(context: ssl.SSLContext, authorities: str, mode: str) -> None:
+    """Ask clients for certificates of these authorities alone, for clients. A wrong one ends the
+    handshake also where none is needed. Raises `ConfigError`."""
+    import streamd.client_certificates  # noqa: F401 - now, not while a client waits
+
+    context.verify_mode = ssl.CERT_REQUIRED if mode == "required" else ssl.CERT_OPTIONAL
+    try:
+        context.load_verify_locations(cafile=authorities)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"server.tls_client_ca: {authorities}: {error}") from None
+
+
+def client_certificate(stream: trio.SSLStream[Any]) -> Certificate | None:
+    """The verified certificate of the client, after the handshake, if it has sent one."""
+    der = stream.getpeercert(binary_form=True)
+    if der is None:
+        return None
+    # Only here: cryptography takes long to import.
+    from streamd.client_certificates import parse_certificate
+
+    certificate = parse_certificate(der)
+    if certificate is None:
+        log.warning("client certificate is malformed or has too many names")
+    return certificate
 
 
 def turn_away(sock: socket.socket) -> None:

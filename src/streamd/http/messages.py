@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import structlog
 
+from streamd.auth.certificates import Certificate
 from streamd.auth.identity import Identity
 from streamd.auth.rates import Account
 
@@ -105,12 +106,14 @@ class ClientGone(Exception):
 class Seat:
     """A connection, as connections are counted: for the accounts of its last request.
 
-    `on_behalf` says of what these depend; `left`, if it is set, is called when the connection ends.
+    `certificate` is what its client proved by TLS, if anything; no header can say so. `on_behalf`
+    says of what the accounts depend; `left`, if it is set, is called when the connection ends.
     """
 
-    __slots__ = ("accounts", "left", "on_behalf")
+    __slots__ = ("accounts", "certificate", "left", "on_behalf")
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Certificate | None = None) -> None:
+        self.certificate = certificate
         self.accounts: Sequence[Account] = ()
         self.on_behalf: tuple[object, ...] | None = None
         self.left: Callable[[Seat], None] | None = None

@@ -26,18 +26,26 @@ class StreamGuard:
     Any Host will do where a token is required or other machines reach the node, unless
     `allowed_hosts` is written down; any Origin where a token is required or `allowed_origins` has
     ``*``. Without `allowed_origins`, pages of this machine and of the node itself are answered.
+
+    A token is something that a page lacks, a client certificate is not: browsers send it for any
+    page. With nothing but a certificate a request is judged as where no token is required.
     """
 
     def __init__(self, server: ServerConfig, *, requires_tokens: bool) -> None:
         is_local = not requires_tokens and is_loopback(server.listen_address[0])
         origins = server.allowed_origins or (["*"] if requires_tokens else [])
         self._checks_host = is_local or bool(server.allowed_hosts)
+        self._judges_origin = "*" not in origins
         # Answers must not come from a cache that has them for another page.
-        self.checks_origin = "*" not in origins
+        self.checks_origin = self._judges_origin
         self._allows_local = not server.allowed_origins
         self._origins = {origin.lower().encode() for origin in origins}
         self._names = HostNames(server)
         self._good_hosts: set[bytes] = set()
+        self._of_certificates: StreamGuard | None = None
+        if requires_tokens and server.tls_client_ca is not None:
+            self._of_certificates = StreamGuard(server, requires_tokens=False)
+            self.checks_origin |= self._of_certificates.checks_origin
 
     def check(self, request: Request) -> None:
         """Raises `BadRequest` for a request of a page that has no permission.
@@ -46,11 +54,15 @@ class StreamGuard:
         all origins: it says nothing of streams, and the request that follows is judged itself.
         """
         headers = request.headers
+        others, certificate = self._of_certificates, request.seat.certificate
+        if others is not None and certificate is not None and b"authorization" not in headers:
+            others.check(request)
+            return
         host = headers.get(b"host", b"")
         if self._checks_host and host and host not in self._good_hosts:
             self._check_host(host)
         origin = headers.get(b"origin")
-        if origin is not None and self.checks_origin and request.method != "OPTIONS":
+        if origin is not None and self._judges_origin and request.method != "OPTIONS":
             self._check_origin(origin.lower(), request.scheme, host)
 
     def _check_host(self, host: bytes) -> None:

@@ -166,7 +166,9 @@ class Desk:
 
     def _begin(self, forward: Forward) -> None:
         """Answer a request, at once if that is possible."""
-        seat = self._seats.setdefault(forward.connection, Seat())
+        seat = self._seats.get(forward.connection)
+        if seat is None:
+            seat = self._seats[forward.connection] = Seat(forward.certificate)
         exchange = self._exchanges[forward.number] = Exchange(self, forward, seat)
         if forward.pieces:
             self._nursery.start_soon(self._handle, exchange)

@@ -331,6 +331,7 @@ class Exchange:
                 incoming is not None,
                 None if incoming is None else incoming.length,
                 self._application.number_of(request.seat),
+                request.seat.certificate,
             )
         )
         if self._application.is_ending:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from msgspec import Struct, msgpack
 
+from streamd.auth.certificates import Certificate
 from streamd.config import Config
 from streamd.streams.commands import Command, Outcome
 from streamd.workers.versions import Stamp
@@ -107,7 +108,8 @@ class Commands(Struct, array_like=True, tag=33, gc=False):
 
 class Forward(Struct, array_like=True, tag=34, gc=False):
     """A request that the worker cannot answer. With `pieces` its body follows; `length` is then
-    its size in bytes if that is known. `connection` is the worker's number of its connection."""
+    its size in bytes if that is known. `connection` is the worker's number of its connection, and
+    `certificate` what that connection's client proved by TLS."""
 
     number: int
     method: str
@@ -120,6 +122,7 @@ class Forward(Struct, array_like=True, tag=34, gc=False):
     pieces: bool = False
     length: int | None = None
     connection: int = 0
+    certificate: Certificate | None = None
 
 
 class Closed(Struct, array_like=True, tag=41, gc=False):
