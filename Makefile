@@ -27,6 +27,8 @@ COVERAGE := --cov --cov-report=term
 # What depends on the calls of batch_io, whose twin in Python serves where there is no compiler.
 DOOR := $(addprefix tests/http/test_,front_door.py reactor.py fairness.py malformed.py live.py)
 
+FUZZED := scopes authorization signed jwt head path header
+
 .PHONY: help serve cluster test hearts test-pythons conformance jepsen cold tears fuzz audit
 .PHONY: audit-test sim verify fix bench bench-cluster clean
 
@@ -82,8 +84,13 @@ cold: $(READY) ## Kill servers at every step of their work in a real MinIO, and 
 tears: $(READY) ## Cut the power at every page of every write (TEARS=20000 SEED=5)
 	TEARS=$${TEARS:-5000} $(BIN)/python -m pytest tests/crash/test_tears.py $(ARGS)
 
-fuzz: $(READY) ## Send nodes everything that the peer protocol's types allow (FUZZ_EXAMPLES=300 scenes)
+fuzz: $(READY) ## Fuzz peers (FUZZ_EXAMPLES=300 scenes), then parsers of what strangers send (FUZZ_S=60 each)
 	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-300} $(BIN)/python -m pytest tests/hostile $(ARGS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint requirements.lock --editable '.[fuzz]'
+	for target in $(FUZZED); do \
+	  $(BIN)/python -m tests.fuzz $$target -max_total_time=$${FUZZ_S:-60} || exit; \
+	done
 
 audit: $(READY) ## Audit a cold store (ARGS="--store s3://BUCKET/PREFIX --out DIR")
 	@$(BIN)/python spark/audit.py $(ARGS)
