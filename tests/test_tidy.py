@@ -82,13 +82,11 @@ CALLED_BY_LIBRARIES = {
     "format_help", "default",
 }  # fmt: skip
 # Fields of JSON answers, which clients read.
-ANSWERED = {"deleted_bytes", "first_offset", "last_offset", "bucket_id", "created_at_ms"}
+ANSWERED = {
+    "deleted_bytes", "first_offset", "last_offset", "bucket_id", "created_at_ms", "kept_streams",
+}  # fmt: skip
 # Fields of stored rows and commands, for programs that read the formats: docs/formats.md.
 STORED = {"dead_ms", "has_gap"}
-# Limits that are replicated before anything enforces them.
-UNENFORCED = {
-    "requests_per_s", "bytes_in_per_s", "bytes_out_per_s", "of_bucket", "of_identity",
-}  # fmt: skip
 # What the simulations look at in a Raft core.
 WATCHED = {"committed_configuration", "term_at", "entry_at"}
 # Decorators that leave a name to be used as it is; others, such as a command's, use it themselves.
@@ -247,7 +245,7 @@ def overview_rule() -> Iterator[Finding]:
 
 def used_names(found: Iterator[File]) -> set[str]:
     """Names that something reads, calls or spells in a string; importing them is not enough."""
-    used = CALLED_BY_LIBRARIES | ANSWERED | STORED | UNENFORCED | WATCHED
+    used = CALLED_BY_LIBRARIES | ANSWERED | STORED | WATCHED
     for file in found:
         listed = {id(name) for node in file.nodes for name in _exported(node)}
         for node in file.nodes:

@@ -37,6 +37,7 @@ class Header(msgspec.Struct, array_like=True):
     archived: Place = Place()
     incarnation_base: int = 0
     scrub: Scrub = Scrub()
+    counts: bool = False
 
 
 def first_header(group: int) -> Header:
@@ -51,6 +52,8 @@ class Bucket(msgspec.Struct, array_like=True, gc=False):
     created_ms: int
     streams: int = 0
     hidden: int = 0
+    size: int = 0
+    counted: int = 0
 
 
 class Segment(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -96,6 +99,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     snapshot: Snapshot | None = None
     cold: Position = _START
     hot_at_ms: int | None = None
+    kept_from: int | None = None
 
     @property
     def earliest(self) -> Position:

@@ -54,6 +54,8 @@ def _of(
             return st.none()
         case inspect.EnumType(cls=cls):
             return st.sampled_from(list(cls))
+        case inspect.LiteralType(values=values):
+            return st.sampled_from(values)
         case inspect.ListType(item_type=item):
             return st.lists(_of(item, fields), max_size=3)
         case inspect.VarTupleType(item_type=item):

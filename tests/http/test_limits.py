@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -10,6 +14,7 @@ import pytest
 from tests.http.authorized import PLACES, Authorized, authorized
 
 PATH = "/cluster/limits/buckets/agents"
+NUMBERS = count()
 
 
 @pytest.fixture(scope="module", params=PLACES)
@@ -76,3 +81,107 @@ def test_a_tenants_own_administrator_cannot_raise_its_limits(place: Authorized) 
     token = place.token("admin:agents/*", "operate:metrics")
     answer = place.ask("PUT", PATH, token, json={"max_bytes": 2**50})
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "INSUFFICIENT_SCOPE")
+
+
+# -- quotas ----------------------------------------------------------------------------------------
+
+TEXT = {"Content-Type": "text/plain"}
+
+
+def told(answer: Any) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+@pytest.fixture
+def bucket(place: Authorized) -> Iterator[str]:
+    """A bucket that may keep ten bytes in two streams."""
+    name = f"bucket-{next(NUMBERS)}"
+    limits = {"max_bytes": 10, "max_streams": 2}
+    path = f"/cluster/limits/buckets/{name}"
+    assert place.ask("PUT", path, json=limits).status_code == 200
+    assert place.ask("PUT", f"/{name}").status_code == 201
+    yield name
+    assert place.ask("DELETE", path).status_code == 204
+
+
+def test_writes_beyond_a_quota_are_refused_at_every_node_alike(
+    bucket: str, place: Authorized
+) -> None:
+    stream = f"/{bucket}/s"
+    assert place.ask("PUT", stream, headers=TEXT, content=b"12345678").status_code == 201
+    batch = b"\0\0\0\1x\0\0\0\2yz"
+    for _ in place.urls:
+        full = (507, "QUOTA_EXCEEDED")
+        assert told(place.ask("POST", stream, headers=TEXT, content=b"abc")) == full
+        closing = {**TEXT, "Stream-Closed": "true"}
+        assert told(place.ask("POST", stream, headers=closing, content=b"abc")) == full
+        answer = place.ask("POST", f"{stream}/append-batch", headers=TEXT, content=batch)
+        assert told(answer) == full
+        assert told(place.ask("PUT", f"/{bucket}/t", headers=TEXT, content=b"abc")) == full
+        snapshot = f"{stream}/snapshot/0000000000000001_0000000000000008"
+        assert told(place.ask("PUT", snapshot, headers=TEXT, content=b"x" * 11)) == full
+    assert place.ask("POST", stream, headers=TEXT, content=b"ab").status_code == 204
+    assert place.ask("PUT", f"/{bucket}/t", headers=TEXT).status_code == 201
+    fork = {"Stream-Forked-From": f"/v1/stream/{bucket}/s"}
+    for _ in place.urls:
+        assert told(place.ask("PUT", f"/{bucket}/u", headers=TEXT)) == (403, "TOO_MANY_STREAMS")
+        assert told(place.ask("PUT", f"/{bucket}/f", headers=fork)) == (403, "TOO_MANY_STREAMS")
+    assert place.ask("GET", stream).content == b"12345678ab"
+    assert place.ask("POST", stream, headers={"Stream-Closed": "true"}).status_code == 204
+    assert place.ask("DELETE", stream).status_code == 204
+    assert place.ask("PUT", f"/{bucket}/u", headers=TEXT, content=b"0123456789").status_code == 201
+
+
+def test_a_producers_repeated_request_is_a_duplicate_in_a_full_bucket(
+    bucket: str, place: Authorized
+) -> None:
+    stream = f"/{bucket}/s"
+    place.ask("PUT", stream, headers=TEXT)
+    first, second = (
+        {**TEXT, "Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": seq} for seq in "01"
+    )
+    assert place.ask("POST", stream, headers=first, content=bytes(10)).status_code == 200
+    for _ in place.urls:
+        again = place.ask("POST", stream, headers=first, content=bytes(10))
+        assert (again.status_code, again.headers["Producer-Seq"]) == (204, "0")
+        refused = place.ask("POST", stream, headers=second, content=b"x")
+        assert told(refused) == (507, "QUOTA_EXCEEDED")
+    assert place.ask("PUT", f"/cluster/limits/buckets/{bucket}", json={}).status_code == 200
+    assert place.ask("POST", stream, headers=second, content=b"x").status_code == 200
+
+
+def test_a_bucket_shows_what_it_keeps_and_what_it_may_keep(bucket: str, place: Authorized) -> None:
+    place.ask("PUT", f"/{bucket}/s", headers=TEXT, content=b"1234")
+    for url in place.urls:
+        shown = place.ask("GET", f"/{bucket}", url=url).json()
+        assert shown["kept_bytes"] == 4
+        assert shown["kept_streams"] == shown["streams"] == 1
+        assert shown["limits"] == {"max_bytes": 10, "max_streams": 2}
+    assert told(place.ask("POST", f"/{bucket}/s", headers=TEXT, content=bytes(7)))[0] == 507
+
+    def is_shown(url: str) -> bool:
+        metrics = place.ask("GET", "/metrics", url=url).text
+        return (
+            f'streamd_bucket_bytes{{bucket="{bucket}"}} 4.0' in metrics
+            and f'streamd_bucket_streams{{bucket="{bucket}"}} 1.0' in metrics
+            and 'streamd_quota_refusals_total{result="bucket-full"}' in metrics
+        )
+
+    for url in place.urls:
+        place.until(partial(is_shown, url))
+
+
+def test_streams_from_before_the_first_quota_are_counted_soon(tmp_path: Path) -> None:
+    with authorized("cluster", tmp_path) as place:
+        for number in range(300):
+            path = f"/v1/stream/older/s-{number}"
+            assert place.ask("PUT", path, headers=TEXT, content=b"12").status_code == 201
+        assert place.ask("GET", "/older").json()["kept_bytes"] is None
+        place.ask("PUT", "/cluster/limits/buckets/older", json={"max_bytes": 601})
+        for url in place.urls:
+            place.until(
+                lambda url=url: place.ask("GET", "/older", url=url).json()["kept_bytes"] == 600
+            )
+        new = "/v1/stream/older/new"
+        assert told(place.ask("PUT", new, headers=TEXT, content=b"12")) == (507, "QUOTA_EXCEEDED")
+        assert place.ask("PUT", new, headers=TEXT, content=b"1").status_code == 201

@@ -11,12 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streamd.codec import Batch, encode_batch
 from streamd.streams.commands import Command
-from streamd.streams.keys import CHUNK
+from streamd.streams.keys import CHUNK, HEADER, LIMITS
 from streamd.streams.sessions import PackageStamp
 from streamd_audit import commands as audited
 from streamd_audit.replay import buckets, heads, run, scan, sessions
 from streamd_audit.replay.components import components
 from streamd_audit.replay.model import Place
+from streamd_audit.replay.quotas import History
 from streamd_audit.rows import read_row
 from streamd_audit.segments import COMMANDS
 
@@ -60,6 +61,7 @@ def plain_replay(
 ) -> Replayed:
     rows, results, events, edges, uploads = [], {}, [], [], {}
     bases = [(0, base)]
+    changes = []
     nodes: dict[int, sessions.Node] = defaultdict(sessions.Node)
     cuttings = []
     for entry in log:
@@ -74,6 +76,8 @@ def plain_replay(
             digests = bytes(16) * records
             audited.head_of(command)  # which takes the records away
             place = entry.index, position
+            if isinstance(command, audited.SetLimits):
+                changes.append((place, command))
             if isinstance(command, audited.RenewIncarnations):
                 bases.append((entry.index, command.base))
             if isinstance(command, audited.CreateBucket):
@@ -96,6 +100,11 @@ def plain_replay(
             key = uploads[key][0]
         rows.append((key, *rest))
     of_state, initial = _state_rows(before, after, edges)
+    history = History(*_limits_in(before), changes)
+    for key in {row[0] for row in rows} | {row[0] for row in of_state}:
+        bucket = key.partition(b"\0")[0]
+        if history.limited & {bucket, b"*"}:
+            edges.append((key, bucket + b"\0"))
     scope_of = _scopes([row[0] for row in rows] + [row[0] for row in of_state], edges)
     table = [(scope_of[row[0]], *row[1:]) for row in of_state]
     for key, sub, command, place, term, now_ms, records, size, digests in rows:
@@ -103,16 +112,16 @@ def plain_replay(
         table.append((scope_of[key], 0, run.COMMAND, *place, body))
     table.sort(key=lambda row: (row[0], row[3], row[4]))
     return _settle(
-        table, results, events, initial, tuple(bases), first_number, after and after.index
+        table, results, events, initial, tuple(bases), first_number, after and after.index, history
     )
 
 
-def _settle(table, results, events, initial, bases, first_number, compared_at) -> Replayed:
+def _settle(table, results, events, initial, bases, first_number, compared_at, history) -> Replayed:
     """Replay until ids and buckets are as assumed."""
     known: dict[Place, int] = {}
     missing: set[Place] = set()
     for rounds in range(1, MAX_ROUNDS):
-        replay = run.Replay(compared_at, bases, first_number)
+        replay = run.Replay(compared_at, bases, first_number, history)
         for row in table:
             replay.feed((*row, known.get(row[3:5]), row[3:5] in missing))
         replay.finish()
@@ -135,6 +144,20 @@ def _settle(table, results, events, initial, bases, first_number, compared_at) -
             known[place] = count
             count += place in numbers
     raise AssertionError("the replay does not settle")
+
+
+def _limits_in(before: StateRows | None) -> tuple[bool, dict]:
+    """Whether a state counts what buckets keep, and its limits."""
+    if before is None:
+        return False, {}
+    header = before.rows.get(HEADER)
+    limits = {}
+    for key, value in before.rows.items():
+        if key.startswith(LIMITS):
+            row = read_row(key, value)
+            kind = {b"b": "bucket", b"i": "identity"}[row.rest[:1]]
+            limits[kind, row.rest[1:].decode()] = row.value
+    return header is not None and read_row(HEADER, header).value.counts, limits
 
 
 def _entries(appends) -> set[int]:

@@ -17,10 +17,12 @@ from streamd.streams.commands import (
     OpenSession,
     Outcome,
     PublishSnapshot,
+    SetLimits,
     StorePart,
     Sweep,
     Touch,
 )
+from streamd.streams.limits import Limits
 from streamd.streams.model import ForkRequest, IfMatch, ProducerStamp, Settings
 from streamd.streams.offsets import Position
 from streamd.streams.sessions import PackageStamp
@@ -35,9 +37,17 @@ class RandomLog:
     """`log` has entries; `outcomes` those of each entry's commands, by its index."""
 
     def __init__(
-        self, seed: int, entries: int, *, streams: int = 12, names: str = "s", wild: bool = True
+        self,
+        seed: int,
+        entries: int,
+        *,
+        streams: int = 12,
+        names: str = "s",
+        wild: bool = True,
+        quotas: bool = False,
     ) -> None:
         self.random = Random(seed)
+        self.quotas = quotas
         self.wild = wild
         self.driver = Driver()
         self.log: list[LogEntry] = []
@@ -123,6 +133,8 @@ class RandomLog:
             return Touch(reads)
         if dice < 0.7:
             return Sweep(random.sample(self.keys, 4))
+        if self.quotas and dice < 0.715:
+            return self.limiting()
         if dice < 0.72 and (self.wild or random.random() < 0.1):
             return random.choice((CreateBucket, DeleteBucket))(random.choice(BUCKETS))
         if dice < 0.82 and self.uploads:
@@ -149,6 +161,15 @@ class RandomLog:
             key = random.choice(self.keys)
         finding = self.driver.find_boundary(key, at)
         return PublishSnapshot(key, at, TEXT, 4 * parts, b"digest", upload_id, b"", finding)
+
+    def limiting(self) -> SetLimits:
+        random = self.random
+        name = random.choice(("one", "two", "*"))
+        if random.random() < 0.2:
+            return SetLimits("bucket", name)
+        quotas = [random.choice((None, None, 0, 30, 200)), random.choice((None, 3, 6))]
+        quotas.append(random.choice((None, None, 20, 60)))
+        return SetLimits("bucket", name, Limits(None, 5, None, None, None, *quotas))
 
     def create(self, key: bytes) -> Create:
         random = self.random

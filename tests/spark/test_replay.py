@@ -22,7 +22,7 @@ from tests.streams.test_model import MachineAgainstLists
 
 _NOT_JUDGED = (
     "flush-cold", "drop-slices", "move-slices", "forget-packs", "archived", "scrubbed",
-    "renew-incarnations", "store-part", "drop-uploads",
+    "renew-incarnations", "store-part", "drop-uploads", "set-limits",
 )  # fmt: skip
 
 
@@ -118,9 +118,10 @@ def test_hostile_commands_have_the_same_outcomes_as_in_the_machine(
     check(driver, plain_replay(log, before, after, first_number=first))
 
 
+@pytest.mark.parametrize("quotas", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_long_log_has_the_same_outcomes_as_in_the_machine(seed: int) -> None:
-    made = RandomLog(seed, 400)
+def test_a_long_log_has_the_same_outcomes_as_in_the_machine(seed: int, quotas: bool) -> None:
+    made = RandomLog(seed, 400, quotas=quotas)
     made.driver.flush()
     after = StateRows(len(made.log), dict(made.driver.store.rows))
     replayed = plain_replay(made.log, after=after)
@@ -130,12 +131,15 @@ def test_a_long_log_has_the_same_outcomes_as_in_the_machine(seed: int) -> None:
             found = replayed.results.get((entry.index, position))
             if found not in ("known", "lost") and _is_judged(entry.commands[position]):
                 assert found == outcome.result.value, (entry.index, entry.commands[position])
-    assert {"known", "created", "published"} <= {*replayed.results.values()}
+    results = {*replayed.results.values()}
+    assert {"known", "created", "published"} <= results
+    assert bool(results & {"bucket-full", "stream-full", "too-many-streams"}) == quotas
 
 
-def test_the_replay_in_spark_has_the_same_outcomes(spark: SparkSession) -> None:
+@pytest.mark.parametrize("quotas", [False, True])
+def test_the_replay_in_spark_has_the_same_outcomes(spark: SparkSession, quotas: bool) -> None:
     """Distributed over scopes, with nothing of the log in one place."""
-    made = RandomLog(9, 200, wild=False)
+    made = RandomLog(9, 200, wild=False, quotas=quotas)
     made.driver.flush()
     rows = made.driver.store.rows
     last = len(made.log)

@@ -16,6 +16,7 @@ from streamd_audit.errors import Damaged
 from streamd_audit.frames import batches_of, rows_in
 from streamd_audit.replay import buckets, heads, run, scan, sessions
 from streamd_audit.replay.components import components
+from streamd_audit.replay.quotas import History
 from streamd_audit.rows import Bucket as BucketRow
 from streamd_audit.rows import Session as SessionRow
 from streamd_audit.rows import Stream as StreamRow
@@ -195,14 +196,16 @@ def join_components(batches: Batches) -> Iterator[pa.RecordBatch]:
         )
 
 
-def run_scopes(plans: Mapping[int, Plan]) -> ArrowMap:
+def run_scopes(plans: Mapping[int, Plan], histories: Mapping[int, History]) -> ArrowMap:
     """The model over scopes that come one after the other."""
 
     def run_all(batches: Batches) -> Iterator[pa.RecordBatch]:
         replays: dict[int, run.Replay] = {}
         for row in rows_in(batches, *run.COLUMNS):
             group = row[1]
-            replay = replays.get(group) or replays.setdefault(group, _replay(plans, group))
+            replay = replays.get(group) or replays.setdefault(
+                group, _replay(plans[group], histories.get(group))
+            )
             replay.feed(row)
             yield from replay.take(_ROWS_AT_ONCE)
         for replay in replays.values():
@@ -212,9 +215,8 @@ def run_scopes(plans: Mapping[int, Plan]) -> ArrowMap:
     return run_all
 
 
-def _replay(plans: Mapping[int, Plan], group: int) -> run.Replay:
-    plan = plans[group]
-    return run.Replay(plan.after, plan.bases, plan.first_number)
+def _replay(plan: Plan, history: History | None) -> run.Replay:
+    return run.Replay(plan.after, plan.bases, plan.first_number, history)
 
 
 # -- ids -------------------------------------------------------------------------------------------

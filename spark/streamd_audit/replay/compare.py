@@ -100,6 +100,8 @@ def _of_stream(stream: Stream, row: StreamRow, producers: Producers) -> Differen
         return differs("settings_differ", _settings(stream), _settings(row))
     if stream.forks != row.forks:
         return differs("counts_differ", f"{stream.forks} forks", f"{row.forks} forks")
+    if stream.kept_from != row.kept_from:
+        return differs("counts_differ", _counted(stream), _counted(row))
     return None
 
 
@@ -144,6 +146,10 @@ def _segments(stream: Stream) -> list[tuple[int | None, int, int]]:
 def _forked(segments: Iterable[tuple[int | None, int, int]]) -> str:
     ends = (f"{record:016d}_{byte:016d} of {home}" for home, record, byte in segments)
     return ", ".join(ends) or "no fork"
+
+
+def _counted(what: Stream | StreamRow) -> str:
+    return "not counted" if what.kept_from is None else f"counted from byte {what.kept_from}"
 
 
 def _closed(what: Stream | StreamRow) -> str:

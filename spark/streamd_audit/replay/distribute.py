@@ -6,7 +6,7 @@ it holds sixteen bytes for each fork.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -17,7 +17,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from streamd_audit.arrow import map_in_arrow
-from streamd_audit.replay import batches, run, scan
+from streamd_audit.commands import Limits
+from streamd_audit.replay import batches, quotas, run, scan
+from streamd_audit.replay.quotas import History
 
 # An intact log is done after two rounds; a damaged one might never be.
 MAX_ROUNDS = 8
@@ -35,7 +37,8 @@ class Plan:
     one with which it is compared, by their indexes; what the first one's header and the log say.
 
     `bases` are what recoveries added to ids in ETags, each from an index on. `members` are the
-    nodes that the entries with these indexes, rising, leave in the cluster.
+    nodes that the entries with these indexes, rising, leave in the cluster. `limits` are those of
+    the first state, by kind and name, and `counts` is whether it counts what buckets keep.
     """
 
     before: int | None = None
@@ -43,6 +46,8 @@ class Plan:
     first_number: int = 1
     bases: tuple[tuple[int, int], ...] = ()
     members: tuple[tuple[int, frozenset[int]], ...] = ()
+    counts: bool = False
+    limits: tuple[tuple[str, str, Limits], ...] = ()
 
 
 @dataclass
@@ -114,6 +119,7 @@ class _Replay:
         self._first = {group: plan.first_number for group, plan in plans.items()}
         self._there = there
         self._refused: DataFrame | None = None
+        self._histories: dict[int, History] = {}
         self._states = None if state is None else self._of_states(state)
 
     def _of_states(self, state: DataFrame) -> DataFrame | None:
@@ -137,6 +143,7 @@ class _Replay:
         if self._there & {scan.PACKAGE, scan.OPENED_SESSION}:
             refused = _kept(self._refused_packages())
             self._refused = None if refused.isEmpty() else refused
+        self._histories = self._find_histories()
         rows = self._rows()
         out = _kept(self._model(rows))
         for round_ in range(1, MAX_ROUNDS + 1):
@@ -155,6 +162,23 @@ class _Replay:
         if self._refused is None:
             return found
         return found.join(self._refused, _PLACE, "left_anti")
+
+    def _find_histories(self) -> dict[int, History]:
+        """The limits of each group, as commands set them one after the other."""
+        changes = defaultdict(list)
+        if scan.LIMITS in self._there:
+            found = self._said(scan.LIMITS).select(*_PLACE, "body").orderBy(*_PLACE)
+            for row in found.collect():
+                place = row["index"], row["position"]
+                changes[row["group"]].append((place, scan.decode_limits(row["body"])))
+        return {
+            group: History(
+                plan.counts,
+                {(kind, name): row for kind, name, row in plan.limits},
+                changes[group],
+            )
+            for group, plan in self._plans.items()
+        }
 
     # -- packages -------------------------------------------------------------------------------
 
@@ -204,6 +228,7 @@ class _Replay:
             frames.append(self._state_rows(uploads).select(*frames[0].columns))
             if edges or any(plan.before is not None for plan in self._plans.values()):
                 edges.append(_edges(self._states.where(f.col("other_bucket").isNotNull())))
+        edges += self._of_limited_buckets()
         rows = reduce(DataFrame.unionByName, frames)
         joined = self._components(edges)
         if joined is not None:
@@ -215,6 +240,30 @@ class _Replay:
             nothing.cast("long").alias("number"),
             nothing.cast("boolean").alias("no_bucket"),
         )
+
+    def _of_limited_buckets(self) -> list[DataFrame]:
+        """What ties the streams of a bucket together whose quotas they share."""
+        is_limited = f.lit(False)
+        for group, history in self._histories.items():
+            names = [name.decode() for name in history.limited]
+            of_group = f.col("group") == group
+            if quotas.ALL_OTHERS not in names:
+                of_group = of_group & f.col("bucket").isin(names)
+            if names:
+                is_limited = is_limited | of_group
+        if not any(history.limited for history in self._histories.values()):
+            return []
+        frames = [self._scanned.where(f.col("what") == scan.BUNDLE)]
+        if self._states is not None:
+            frames.append(self._states.where(f.col("kind") == "stream"))
+        return [
+            frame.where(is_limited).select(
+                _node("bucket", "stream").alias("one"),
+                # No stream has an empty name.
+                f.xxhash64("group", "bucket", f.lit("")).alias("other"),
+            )
+            for frame in frames
+        ]
 
     def _commands(self, what: int, node: Column) -> DataFrame:
         """Bundles of commands that took effect, or were refused by what they are about."""
@@ -274,7 +323,9 @@ class _Replay:
     def _model(self, rows: DataFrame) -> DataFrame:
         ordered = rows.repartition("scope").sortWithinPartitions("scope", *_PLACE)
         ordered = ordered.select(*run.COLUMNS)
-        return map_in_arrow(ordered, batches.run_scopes(self._plans), run.OUTPUT_DDL)
+        return map_in_arrow(
+            ordered, batches.run_scopes(self._plans, self._histories), run.OUTPUT_DDL
+        )
 
     def _numbers(self, out: DataFrame) -> DataFrame:
         """The ids of everything made, by their places."""

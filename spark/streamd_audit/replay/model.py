@@ -71,7 +71,8 @@ class Stream(Numbered):
 
     `records` and `size` are the tail, a fork's prefix included; `segments` say which streams'
     records are that prefix. `hasher` takes the digests of the records from `from_place` on. `cold`
-    is the place before which records are in packs, as far as the log shows.
+    is the place before which records are in packs, as far as the log shows. `kept_from` is the byte
+    from which the stream's own records count in its bucket; None if they do not count yet.
     """
 
     __slots__ = (
@@ -87,6 +88,7 @@ class Stream(Numbered):
         "from_place",
         "hasher",
         "is_hot",
+        "kept_from",
         "key",
         "last_seq",
         "last_write_ms",
@@ -122,6 +124,7 @@ class Stream(Numbered):
         self.from_place = (0, 0)
         self.closed = self.deleted = self.is_hot = False
         self.closed_by: Producer | None = None
+        self.kept_from: int | None = None
         self.last_seq: str | None = None
         self.segments: tuple[tuple[Stream | int, int, int], ...] = ()
         self.snapshot: Published | None = None
@@ -144,6 +147,18 @@ class Stream(Numbered):
     @property
     def fork_point(self) -> tuple[int, int]:
         return self.segments[-1][1:] if self.segments else (0, 0)
+
+    @property
+    def first_own_byte(self) -> int:
+        return max(self.fork_point, self.earliest)[1]
+
+    @property
+    def kept(self) -> int:
+        """How many bytes the bucket counts for the stream."""
+        if self.kept_from is None:
+            return 0
+        snapshot = 0 if self.snapshot is None else self.snapshot.size
+        return self.size - self.kept_from + snapshot
 
     def producer_refusal(self, stamp: Producer) -> str | None:
         """Protocol section 5.2.1; None for a request that is new and next in order."""

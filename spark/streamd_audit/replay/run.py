@@ -16,6 +16,7 @@ from streamd_audit.replay import buckets, compare, heads, results
 from streamd_audit.replay.compare import Producers
 from streamd_audit.replay.ids import Known
 from streamd_audit.replay.model import Numbered, Place, Published, Stream, Upload
+from streamd_audit.replay.quotas import History, Quotas
 from streamd_audit.replay.scope import Scope
 from streamd_audit.rows import ProducerState, read_row
 from streamd_audit.rows import Stream as StreamRow
@@ -136,8 +137,10 @@ class Replay:
         compared_at: int | None = None,
         bases: tuple[tuple[int, int], ...] = (),
         first_number: int = 1,
+        history: History | None = None,
     ) -> None:
         self._compared_at = compared_at
+        self._history = history or History()
         self._bases = bases
         self._first_number = first_number
         self._tables: dict[int, list[tuple[Any, ...]]] = {table: [] for table in _FILLED}
@@ -147,7 +150,7 @@ class Replay:
     def _begin(self, scope_id: int, group: int) -> None:
         self._scope_id, self._group = scope_id, group
         self._known = Known({}, set(), self._bases, self._first_number)
-        self._scope = Scope(self._known, self._made, self._ended)
+        self._scope = Scope(self._known, self._made, self._ended, Quotas(self._history))
         self._all_made: list[Numbered] = []
         self._by_id: dict[int, Stream] = {}
         self._waiting: list[heads.Step] = []
@@ -288,7 +291,8 @@ class Replay:
                 self._expected[row.rest] = value
             else:
                 stream = stream_of(row.rest, value)
-                self._by_id[value.stream_id] = self._scope.streams[row.rest] = stream
+                self._by_id[value.stream_id] = stream
+                self._scope.take(stream)
         elif isinstance(value, UploadRow) and op == BEFORE:
             of = self._by_id.get(value.stream_id)
             upload = Upload(None, row.numbers[0], of, value.touched_ms)
@@ -367,7 +371,7 @@ def stream_of(key: bytes, row: StreamRow) -> Stream:
     for name in (
         "content_type", "last_write_ms", "touched_ms", "ttl_ms", "expires_at", "expires_at_ms",
         "records", "size", "closed", "closed_by", "last_seq", "forks", "deleted",
-        "cold",
+        "cold", "kept_from",
     ):  # fmt: skip
         setattr(stream, name, getattr(row, name))
     stream.segments = tuple(astuple(segment) for segment in row.segments)

@@ -29,6 +29,7 @@ from streamd_audit.commands import (
     Package,
     PublishSnapshot,
     RenewIncarnations,
+    SetLimits,
     StorePart,
 )
 from streamd_audit.errors import Damaged
@@ -55,14 +56,16 @@ _COLUMNS = tuple(part.split()[0].strip("`") for part in SCANNED_DDL.split(", "))
 # happens (`one`) at `two` ms to the bucket that is the body; that node `one` opens a session, with
 # nonce `two` in the place of session `three`; a package of node `one`, by the place of its first
 # command, the rest of it as the body; that a pack of term `one` and number `two` was made, with
-# `object` and `three` bytes, or without that it was forgotten.
+# `object` and `three` bytes, or without that it was forgotten; that limits were set, as the body
+# says.
 BUNDLE, BUNDLE_OF_UPLOAD, FORK, PUBLISHED, OF_BUCKET, OPENED_SESSION, PACKAGE, PACK = range(8)
+LIMITS = 8
 # And what comes together in one place: `log_order.Told`, sorted by `one` where that is a term; the
 # `Joint` of a segment with entries from `index` to `two`; what is wrong with an object or an entry
 # of it; the term (`one`) and the chain (`two`) at an entry that was asked for; and of recoveries
 # and the membership what `one` says, `CONFIGURED` with its payload, `RENEWED` to base `two`, or
 # `BEGAN_ANEW`.
-WRONG, RUN, NOOPS, SEGMENT, PROBLEM, PLACED, SETTING = range(8, 15)
+WRONG, RUN, NOOPS, SEGMENT, PROBLEM, PLACED, SETTING = range(9, 16)
 CONFIGURED, RENEWED, BEGAN_ANEW = range(3)
 _OF_TOLD = {log_order.WRONG: WRONG, log_order.RUN: RUN, log_order.NOOP: NOOPS}
 
@@ -74,6 +77,7 @@ Row = tuple[Any, ...]
 
 encode = msgspec.msgpack.Encoder().encode
 decode_told = msgspec.msgpack.Decoder(Told).decode
+decode_limits = msgspec.msgpack.Decoder(SetLimits).decode
 decode_package = msgspec.msgpack.Decoder(Package).decode
 
 
@@ -229,6 +233,8 @@ def _facts(group: int, entry: LogEntry, position: int, command: Any) -> Iterator
         case FlushCold() | MoveSlices() if command.term == entry.term:
             term, number, size = command.term, command.number, command.size
             yield _row(PACK, *place, one=term, two=number, three=size, object=command.name)
+        case SetLimits():
+            yield _row(LIMITS, *place, body=encode(command))
         case RenewIncarnations():
             yield _row(SETTING, *place, one=RENEWED, two=command.base)
         case Archived() if command.has_gap:

@@ -20,6 +20,7 @@ from streamd_audit.commands import (
     Verified,
 )
 from streamd_audit.replay import heads
+from streamd_audit.replay.forks import Refused, anchor
 from streamd_audit.replay.heads import DropUpload, Due, Flushed, Read
 from streamd_audit.replay.ids import Ids, Known
 from streamd_audit.replay.model import (
@@ -28,10 +29,10 @@ from streamd_audit.replay.model import (
     Published,
     Stream,
     Upload,
-    is_json,
     media_type,
     same_request,
 )
+from streamd_audit.replay.quotas import Quotas
 from streamd_audit.replay.results import (
     APPENDED,
     BUCKET_NOT_FOUND,
@@ -41,8 +42,6 @@ from streamd_audit.replay.results import (
     DELETED,
     DONE,
     EXISTS,
-    FORK_OFFSET_INVALID,
-    FORK_SUB_OFFSET_INVALID,
     GONE,
     IN_USE_BY_FORKS,
     INVALID,
@@ -55,19 +54,11 @@ from streamd_audit.replay.results import (
     SEQ_REGRESSION,
     SETTINGS_DIFFER,
     SNAPSHOT_DIFFERS,
-    SOURCE_GONE,
-    SOURCE_NOT_FOUND,
     STALE,
     STREAM_CLOSED,
     UPLOAD_LOST,
     UPLOADING,
 )  # fmt: skip
-
-_MAX_BYTE = 2**63 - 1
-
-
-class Refused(Exception):
-    """A fork cannot be made; the argument says why."""
 
 
 class Scope:
@@ -82,10 +73,12 @@ class Scope:
         known: Known,
         made: Callable[[Numbered], None],
         ended: Callable[[Stream, Place, bool], None],
+        quotas: Quotas,
     ) -> None:
         self._known = known
         self.ids = Ids(known, made)
         self._ended = ended
+        self._quotas = quotas
         self.streams: dict[bytes, Stream] = {}
         self._uploads: list[Upload] = []
         self._index = self._position = self._term = self._now_ms = 0
@@ -127,6 +120,7 @@ class Scope:
         if log_ms > self._now_ms:
             self._now_ms = log_ms
         self._records, self._size, self._digests = records, size, digests
+        self._quotas.move_to((index, position))
         self.stream = None
         return self._handlers[type(command)](command)
 
@@ -215,7 +209,7 @@ class Scope:
             return SEQ_REGRESSION
         if command.if_match is not None and not self._holds(command.if_match, stream):
             return PRECONDITION_FAILED
-        return None
+        return self._quotas.refusal(stream, self._size) if self._records else None
 
     def _add(self, stream: Stream) -> None:
         if not stream.is_hot:
@@ -223,6 +217,7 @@ class Scope:
         self.start = (stream.records, stream.size)
         stream.records += self._records
         stream.size += self._size
+        self._quotas.grow(stream, self._size)
         stream.hasher.update(self._digests)
 
     # -- creating (protocol section 5.1) ----------------------------------------------------------
@@ -244,19 +239,30 @@ class Scope:
         stream = Stream(key, command.settings, self._now_ms, place, None)
         if command.settings.fork is not None:
             try:
-                source, at = self._anchor(command)
+                source, at = anchor(command, self.streams, self.ids, self._now_ms)
             except Refused as refusal:
                 return str(refusal)
         if command.if_match is not None:
             return PRECONDITION_FAILED
-        if command.settings.fork is not None:
+        is_fork = command.settings.fork is not None
+        inherited = source.snapshot.size if is_fork and source.snapshot is not None else 0
+        full = self._quotas.refusal_to_create(key, inherited + bool(self._records) * self._size)
+        if full is not None:
+            return full
+        if is_fork:
             stream.attach(source, at)
         self.ids.give(stream)
-        self.stream = self.streams[key] = stream
+        self.stream = stream
+        self.take(stream)
         if self._records:
             self._add(stream)
         stream.closed = command.closed
         return CREATED
+
+    def take(self, stream: Stream) -> None:
+        """Take a stream that was made, or that the state before the log has."""
+        self.streams[stream.key] = stream
+        self._quotas.take(stream)
 
     def _create_again(self, command: Create, existing: Stream) -> str:
         if existing.deleted:
@@ -266,54 +272,6 @@ class Scope:
         ):
             return SETTINGS_DIFFER
         return EXISTS if self._holds(command.if_match, existing) else PRECONDITION_FAILED
-
-    def _anchor(self, command: Create) -> tuple[Stream, tuple[int, int]]:
-        """Where a fork leaves its source. Raises `Refused`."""
-        request = command.settings.fork
-        assert request is not None
-        source = self.streams.get(request.source)
-        if source is None:
-            raise Refused(SOURCE_NOT_FOUND)
-        if source.deleted:
-            raise Refused(SOURCE_GONE)
-        if source.is_over(self._now_ms):
-            raise Refused(SOURCE_NOT_FOUND)
-        asked = command.settings.content_type or source.content_type
-        if media_type(asked) != media_type(source.content_type):
-            raise Refused(CONTENT_TYPE_DIFFERS)
-        if command.cut_as is not None and is_json(command.cut_as) != is_json(source.content_type):
-            raise Refused(STALE)
-        tail = source.records, source.size
-        at = tail if request.offset is None else request.offset
-        if at[0] < source.earliest[0]:
-            raise Refused(OFFSET_GONE)
-        if at[0] > tail[0] or at[1] > tail[1]:
-            raise Refused(FORK_OFFSET_INVALID)
-        if at != tail:
-            return source, self._found(source, at, request.sub_offset, command.verified)
-        if request.sub_offset:
-            raise Refused(FORK_SUB_OFFSET_INVALID)
-        return source, at
-
-    def _found(
-        self, source: Stream, at: tuple[int, int], sub_offset: int, found: Verified | None
-    ) -> tuple[int, int]:
-        if found is None:
-            # Of a release before nodes brought what they found: what it asked for, it got.
-            if sub_offset or at[0] == source.records:
-                raise Refused(FORK_OFFSET_INVALID)
-            return at
-        if found.record > source.records or found.verdict == commands.NOTHING:
-            raise Refused(STALE)
-        if not self.ids.match(source, found.stream_id):
-            raise Refused(STALE)
-        if found.verdict == commands.NO_BOUNDARY:
-            raise Refused(FORK_OFFSET_INVALID)
-        if found.verdict == commands.BEYOND_APPEND:
-            raise Refused(FORK_SUB_OFFSET_INVALID)
-        if found.record < 0 or not 0 <= found.byte <= _MAX_BYTE:
-            raise Refused(INVALID)
-        return found.record, found.byte
 
     # -- ending (protocol sections 5.4 and 4.2) ---------------------------------------------------
 
@@ -328,13 +286,16 @@ class Scope:
 
     def _end(self, stream: Stream) -> None:
         """Hide a stream from its clients; while forks read its bytes it stays."""
+        kept = stream.kept
         stream.snapshot = None
         if stream.forks:
+            self._quotas.settle(stream, kept)
             stream.deleted = True
             self._ended(stream, (self._index, self._position), True)
             return
         while True:
             del self.streams[stream.key]
+            self._quotas.remove(stream, kept)
             self._ended(stream, (self._index, self._position), False)
             fork = stream.settings.fork
             if fork is None:
@@ -345,8 +306,10 @@ class Scope:
             source.forks -= 1
             if source.forks:
                 return
+            kept = source.kept
             if not source.deleted:
                 source.trim()
+                self._quotas.settle(source, kept)
                 return
             stream = source
 
@@ -360,7 +323,10 @@ class Scope:
 
     def _due(self, command: Due) -> str:
         stream = self.streams.get(command.key)
-        if stream is not None and not stream.deleted and stream.is_over(self._now_ms):
+        if stream is None:
+            return DONE
+        self._quotas.count(stream)
+        if not stream.deleted and stream.is_over(self._now_ms):
             self._end(stream)
         return DONE
 
@@ -411,6 +377,7 @@ class Scope:
         if refusal == STALE:
             return STALE
         upload = self._take_upload(command.upload_id)
+        self._quotas.count(stream)
         known = stream.snapshot
         if refusal == SNAPSHOT_DIFFERS and known is not None:
             asked = command.size, command.content_type, command.digest
@@ -419,6 +386,11 @@ class Scope:
             refusal = INVALID
         if refusal is None:
             refusal = self._incomplete(stream, command, upload)
+        kept = stream.kept
+        if refusal is None:
+            first = stream.kept_from if stream.forks else max(stream.fork_point, command.at)[1]
+            more = stream.size - (first or 0) + command.size - kept
+            refusal = self._quotas.refusal(stream, more)
         if refusal is not None:
             return refusal
         blob: Numbered | None = upload
@@ -429,6 +401,7 @@ class Scope:
             *command.at, command.size, command.content_type, command.digest, blob
         )
         stream.trim()
+        self._quotas.settle(stream, kept)
         if stream.ttl_ms is not None:
             stream.touched_ms = self._now_ms
         return PUBLISHED

@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from streamd_audit import log_order
 from streamd_audit.arrow import map_in_arrow
-from streamd_audit.commands import decode_configuration
+from streamd_audit.commands import Limits, decode_configuration
 from streamd_audit.context import Context, columns_of
 from streamd_audit.errors import Damaged
 from streamd_audit.frames import batches_of, rows_in
@@ -207,7 +207,16 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
                 members.append((index, _members(payload)))
             elif of == group and what == scan.RENEWED:
                 bases.append((index, base))
-        plans[group] = Plan(before, after, header.next_stream_id, tuple(bases), tuple(members))
+        limits = tuple(_limits(state, group, before))
+        plans[group] = Plan(
+            before,
+            after,
+            header.next_stream_id,
+            tuple(bases),
+            tuple(members),
+            header.counts,
+            limits,
+        )
         span = latest[group]
         begin = span.first if before is None else before + 1
         is_mine = (f.col("group") == group) & f.col("index").between(begin, span.last)
@@ -255,6 +264,23 @@ def _headers(state: DataFrame | None) -> dict[tuple[int, int | None], Header]:
         if isinstance(value, Header):
             found[row["group"], row["index"]] = value
     return found
+
+
+def _limits(
+    state: DataFrame | None, group: int, index: int | None
+) -> Iterator[tuple[str, str, Limits]]:
+    """The limits that a state has, by kind and name."""
+    if state is None or index is None:
+        return
+    of_state = (f.col("group") == group) & (f.col("index") == index)
+    for row in state.where(of_state & (f.col("kind") == "limits")).collect():
+        try:
+            found = read_row(row["key"], row["value"])
+        except Damaged:
+            continue
+        if isinstance(found.value, Limits):
+            kind = "bucket" if found.rest[:1] == b"b" else "identity"
+            yield kind, found.rest[1:].decode(errors="replace"), found.value
 
 
 def _chosen(

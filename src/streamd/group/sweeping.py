@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import outcome
 import trio
 
 from streamd.blocking import RunBlocking
+from streamd.group.counting import Counting, CountingGroup
 from streamd.group.proposals import OutcomeUnknown, Proposal, Settled, Unavailable
 from streamd.storage.state_store import StateStore
-from streamd.streams.commands import Command, DropUploads, Outcome, Sweep, Touch
+from streamd.streams.commands import Command, DropUploads, Sweep, Touch
 from streamd.streams.state import due_for_sweep, idle_uploads
 
 SWEEP_INTERVAL_S = 0.5
@@ -35,16 +35,11 @@ def until_now(command: Command, now_ms: int) -> Command:
     return Touch([(key, stream_id, min(at_ms, now_ms)) for key, stream_id, at_ms in command.reads])
 
 
-class _Group(Protocol):
+class _Group(CountingGroup, Protocol):
     @property
     def leads(self) -> bool: ...
 
     def now_ms(self) -> int: ...
-
-    async def stored(self) -> int: ...
-
-    @property
-    def propose(self) -> Callable[[Command], Awaitable[Outcome]]: ...
 
 
 class Sweeper:
@@ -56,6 +51,7 @@ class Sweeper:
         self._run_blocking = run_blocking
         self.touches: dict[bytes, tuple[int, int]] = {}
         self.abandoned: list[int] = []
+        self._counting = Counting(group, store, run_blocking)
 
     async def run(self) -> None:
         """Run until cancelled. Raises `StorageError`."""
@@ -106,8 +102,9 @@ class Sweeper:
             await self._group.propose(Sweep(due))
         if idle:
             await self._group.propose(DropUploads(idle, UPLOAD_IDLE_MS))
+        more = await self._counting.step()
         if len(due) < SWEEP_BATCH:
-            return False
+            return more
         # Until then the store would return the same streams again.
         await self._group.stored()
         return True

@@ -6,6 +6,7 @@ import msgspec
 
 from streamd.auth.scopes import NamePattern
 from streamd.http.fields import BadRequest, is_local, parse_query, whole_number
+from streamd.http.limit_bodies import LimitsBody
 from streamd.http.messages import Request, Response, error_response
 from streamd.http.routing import BucketRoute, ListingRoute, path_of
 from streamd.http.service import BUCKET_NOT_FOUND, Service
@@ -13,6 +14,7 @@ from streamd.http.writes import location
 from streamd.streams.commands import CreateBucket, DeleteBucket, Result, Sweep
 from streamd.streams.etags import state_tag
 from streamd.streams.keys import stream_key
+from streamd.streams.limits import Limits
 from streamd.streams.listing import Listed, ListQuery, Page
 
 MAX_LISTED = 1000
@@ -23,11 +25,19 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class BucketBody(msgspec.Struct):
-    """The answer to GET of a bucket."""
+    """The answer to GET of a bucket.
+
+    `kept_bytes` is null until all of its streams are counted, which begins with the first quota
+    that is set for any bucket; `kept_streams` includes deleted ones that forks still read. Both are
+    what `max_bytes` and `max_streams` of the `limits` are compared with.
+    """
 
     bucket_id: str
     streams: int
     created_at_ms: int
+    kept_bytes: int | None
+    kept_streams: int
+    limits: LimitsBody
 
 
 class StreamBody(msgspec.Struct):
@@ -73,7 +83,16 @@ async def look_at(service: Service, request: Request, route: BucketRoute) -> Res
     bucket = await service.node.reads.bucket(route.name)
     if bucket is None:
         return BUCKET_NOT_FOUND
-    body = BucketBody(route.name.decode(), bucket.streams - bucket.hidden, bucket.created_ms)
+    name, state = route.name.decode(), service.node.group.state
+    is_counted = state.header.counts and bucket.counted == bucket.streams
+    body = BucketBody(
+        name,
+        bucket.streams - bucket.hidden,
+        bucket.created_ms,
+        bucket.size if is_counted else None,
+        bucket.streams,
+        LimitsBody.of(state.limits.of_bucket(name) or Limits()),
+    )
     return Response(200, _JSON_HEAD, _ENCODER.encode(body))
 
 

@@ -13,10 +13,11 @@ from quart_trio import QuartTrio
 from streamd.audit.notes import note
 from streamd.group.proposals import Unavailable
 from streamd.http.answers import Answer, answering, error_answer
+from streamd.http.limit_bodies import AllLimitsBody, LimitsBody
 from streamd.node.node import Node
 from streamd.streams.checks import fault
 from streamd.streams.commands import Result, SetLimits
-from streamd.streams.limits import MAX_ROWS, Amount, Kind, Limits, Rate
+from streamd.streams.limits import MAX_ROWS, Kind, Limits
 
 _ENCODER = msgspec.json.Encoder()
 _KINDS: dict[str, Kind] = {"buckets": "bucket", "identities": "identity"}
@@ -24,30 +25,6 @@ _FAULTS = {
     "name": "the name is that of no bucket or identity",
     "limits": "max_bytes, max_streams and max_stream_bytes are limits of buckets",
 }
-
-
-class LimitsBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The limits of a bucket or an identity. What is left out is without a limit."""
-
-    requests_per_s: Rate = None
-    bytes_in_per_s: Rate = None
-    bytes_out_per_s: Rate = None
-    live_readers: Amount = None
-    connections: Amount = None
-    max_bytes: Amount = None
-    max_streams: Amount = None
-    max_stream_bytes: Amount = None
-
-    @classmethod
-    def of(cls, limits: Limits) -> LimitsBody:
-        return cls(*astuple(limits))
-
-
-class AllLimitsBody(msgspec.Struct):
-    """All limits, by the names of buckets and identities. Those of `*` are for all others."""
-
-    buckets: dict[str, LimitsBody]
-    identities: dict[str, LimitsBody]
 
 
 class LimitRoutes:

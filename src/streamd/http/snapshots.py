@@ -20,6 +20,7 @@ from streamd.http.messages import (
     Response,
     error_response,
 )
+from streamd.http.quotas import quota_answer
 from streamd.http.routing import LatestSnapshotRoute, SnapshotRoute
 from streamd.http.service import GONE, NOT_FOUND, Service, offset_gone
 from streamd.http.shares import LimitReached
@@ -194,7 +195,7 @@ def _publish_answer(outcome: Outcome) -> Response:
         case Result.GONE:
             return GONE
         case _:
-            raise AssertionError(outcome)
+            return quota_answer(outcome)
 
 
 def _beyond_tail(tail: Position) -> Response:

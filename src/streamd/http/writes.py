@@ -12,6 +12,7 @@ from streamd.http import fields
 from streamd.http.conditions import ANY_STATE, if_match, named_tag
 from streamd.http.fields import BadRequest
 from streamd.http.messages import Request, Response, error_response
+from streamd.http.quotas import quota_answer
 from streamd.http.routing import StreamRoute
 from streamd.http.service import BUCKET_NOT_FOUND, GONE, NOT_FOUND, Service, offset_gone
 from streamd.streams.commands import Append, Command, Create, Delete, Outcome, Result
@@ -215,7 +216,7 @@ def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
             )
             return error_response(409, "SEQUENCE_GAP", "Producer-Seq skips ahead", head)
         case _:
-            raise AssertionError(outcome)
+            return quota_answer(outcome)
 
 
 def begin_create(request: Request, route: StreamRoute) -> Write | None:
@@ -350,7 +351,7 @@ def _create_answer(request: Request, outcome: Outcome, route: StreamRoute) -> Re
             message = "Stream-Fork-Sub-Offset reaches past the append it starts in"
             return error_response(400, "INVALID_OFFSET", message)
         case _:
-            raise AssertionError(outcome)
+            return quota_answer(outcome)
 
 
 def location(request: Request) -> bytes:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamd.cluster.cluster import Cluster
 from streamd.metrics import Metrics
 from streamd.raft.interface import PeerStatus
+from streamd.streams.model import Bucket
 from streamd.transport import PeerConnection
 
 if TYPE_CHECKING:
     from streamd.node.node import Node
+
+# How many buckets have series of their own in the metrics.
+_MAX_BUCKETS = 100
 
 
 def report(node: Node) -> dict[str, Any]:
@@ -90,9 +94,42 @@ def export(node: Node, metrics: Metrics) -> None:
         "What peers sent that no correct peer sends, and that was refused.",
         lambda: _refused(node),
     )
+    _export_limits(node, metrics)
     if node.cluster is not None:
         _export_progress(node, metrics)
         _export_connections(node.cluster, metrics)
+
+
+def _export_limits(node: Node, metrics: Metrics) -> None:
+    def of_each(value: Callable[[Bucket], float]) -> Callable[[], Mapping[str, float]]:
+        return lambda: {name: value(bucket) for name, bucket in _limited(node)}
+
+    metrics.gauge_by(
+        "bucket",
+        "bucket_bytes",
+        f"What each of the first {_MAX_BUCKETS} buckets with limits of their own keeps.",
+        of_each(lambda bucket: bucket.size),
+    )
+    metrics.gauge_by(
+        "bucket",
+        "bucket_streams",
+        "How many streams they have, deleted ones that forks read included.",
+        of_each(lambda bucket: bucket.streams),
+    )
+    metrics.counter_by(
+        "result",
+        "quota_refusals",
+        "Commands that a quota refused, by result, as applied by this node.",
+        lambda: node.group.state.limits.refusals,
+    )
+
+
+def _limited(node: Node) -> Iterator[tuple[str, Bucket]]:
+    state = node.group.state
+    for name in sorted(state.limits.rows("bucket"))[:_MAX_BUCKETS]:
+        bucket = state.buckets.get(name.encode())
+        if bucket is not None:
+            yield name, bucket
 
 
 def _refused(node: Node) -> dict[str, float]:

@@ -76,7 +76,8 @@ class Touch(msgspec.Struct, frozen=True, array_like=True, tag="touch"):
 
 
 class Sweep(msgspec.Struct, frozen=True, array_like=True, tag="sweep"):
-    """Streams whose expiry may have come; renewed ones are checked again later."""
+    """Streams whose expiry may have come, and renewed ones are checked again later; or whose bytes
+    their buckets do not count yet."""
 
     keys: list[bytes]
 
@@ -382,6 +383,9 @@ class Result(Enum):
     TOO_MANY_TOKENS = "too-many-tokens"
     LIMITS_NOT_FOUND = "limits-not-found"
     TOO_MANY_LIMITS = "too-many-limits"
+    BUCKET_FULL = "bucket-full"
+    STREAM_FULL = "stream-full"
+    TOO_MANY_STREAMS = "too-many-streams"
 
 
 class Outcome(msgspec.Struct, array_like=True, gc=False):

@@ -42,6 +42,11 @@ class Anchor:
         self._at = at
         self._settings = settings
 
+    @property
+    def inherited_bytes(self) -> int:
+        """The size of the snapshot that the fork will have."""
+        return 0 if self._source.snapshot is None else self._source.snapshot.size
+
     def attach(self, state: State, fork: Stream) -> None:
         """Make the new stream `fork` begin with the source's records before the anchor."""
         source, at = self._source, self._at

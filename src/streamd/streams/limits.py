@@ -57,7 +57,8 @@ class LimitsTable:
     """All limits, always in memory: each request asks for some.
 
     A row is all that applies to its bucket or identity; only those without one have the row named
-    `DEFAULT`. `version` is another object after each change.
+    `DEFAULT`. `version` is another object after each change. `quotas` are the rows of buckets by
+    their names in UTF-8, and empty if none of them has a quota.
     """
 
     def __init__(self, store: KeyValue) -> None:
@@ -67,6 +68,15 @@ class LimitsTable:
         for kind, name, row in _stored(store):
             self._rows[kind][name] = row
         self._dirty: set[tuple[Kind, str]] = set()
+        self.quotas = self._find_quotas()
+        # How many commands each quota has refused here, by the result.
+        self.refusals: dict[str, int] = {}
+
+    def _find_quotas(self) -> dict[bytes, Limits]:
+        rows = self._rows["bucket"]
+        if not any(row.has_quota for row in rows.values()):
+            return {}
+        return {name.encode(): row for name, row in rows.items()}
 
     def __len__(self) -> int:
         return sum(map(len, self._rows.values()))
@@ -97,6 +107,7 @@ class LimitsTable:
             self._rows[kind][name] = row
         self._dirty.add((kind, name))
         self.version = object()
+        self.quotas = self._find_quotas()
 
     def begin_flush(self) -> Iterator[tuple[bytes, bytes | None]]:
         """The rows to store, as of now."""

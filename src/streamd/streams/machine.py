@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamd.streams import keys, packing, producers, quotas, snapshots, tokens
+from streamd.streams import endings, keys, packing, producers, quotas, snapshots, tokens
 from streamd.streams.checks import in_runs, is_applicable
 from streamd.streams.commands import (
     Append,
@@ -253,6 +253,10 @@ class Machine:
         # 13.2.1).
         if not self._holds(command.if_match, stream):
             return Outcome.of(Result.PRECONDITION_FAILED, stream)
+        if command.lengths:
+            full = quotas.refusal(self.state, command.key, stream, len(command.data))
+            if full is not None:
+                return Outcome.of(full, stream)
         return self._append_accepted(stream, command, now_ms)
 
     def _append_accepted(self, stream: Stream, command: Append, now_ms: int) -> Outcome:
@@ -287,8 +291,16 @@ class Machine:
         assert stream is not None, "the append before it took effect"
         parts = self._change(stream).parts
         incarnation = self.state.header.incarnation_base + stream.stream_id
+        room = quotas.room(self.state, key, stream) if self.state.limits.quotas else None
         outcomes = []
         for command in run:
+            if room is not None:
+                if len(command.data) > room[0]:
+                    refused = Outcome.of(quotas.refused(self.state, room[1]), stream)
+                    refused.incarnation = incarnation
+                    outcomes.append(refused)
+                    continue
+                room = room[0] - len(command.data), room[1]
             self.state.append(key, stream, command.data, command.lengths)
             parts.append(command.data)
             tail = Position(stream.records, stream.size)
@@ -334,6 +346,11 @@ class Machine:
                 return Outcome(refusal.result, earliest=refusal.earliest)
         if command.if_match is not None:
             return Outcome(Result.PRECONDITION_FAILED)
+        inherited = 0 if anchor is None else anchor.inherited_bytes
+        size = inherited + (len(command.data) if command.lengths else 0)
+        full = quotas.refusal_to_create(self.state, command.key, bucket, size)
+        if full is not None:
+            return Outcome(full)
         if bucket is None:
             bucket = Bucket(now_ms)
         bucket.streams += 1
@@ -366,6 +383,7 @@ class Machine:
         header.streams += 1
         if anchor is not None:
             anchor.attach(self.state, stream)
+        quotas.count(self.state, command.key, stream)
         if command.lengths:
             self.state.append(command.key, stream, command.data, command.lengths)
         stream.closed = command.closed
@@ -412,51 +430,8 @@ class Machine:
         return Outcome.of(Result.DELETED, stream)
 
     def _end(self, key: bytes, stream: Stream) -> None:
-        """Hide a stream from its clients; its bytes stay while forks read them."""
-        change = self._change(stream)
-        change.ended = True
-        self.state.cancel_sweep(key, stream)
-        snapshots.release(self.state, stream)
-        if stream.forks:
-            stream.deleted = True
-            self.state.streams.put(key, stream)
-            self._count(key, streams=0, hidden=1)
-            return
-        self._remove(key, stream)
-
-    def _count(self, key: bytes, *, streams: int, hidden: int) -> None:
-        """Change the counts in the bucket of an existing stream."""
-        name = keys.bucket_of(key)
-        bucket = self.state.buckets.get(name)
-        assert bucket is not None, "a bucket stays while it has streams"
-        bucket.streams += streams
-        bucket.hidden += hidden
-        self.state.buckets.put(name, bucket)
-
-    def _remove(self, key: bytes, stream: Stream) -> None:
-        """Forget a stream, and with it the ancestors that were kept only for its sake.
-
-        A chain of forks is followed in a loop: clients choose its length.
-        """
-        while True:
-            self.state.cool(key, stream, stream.tail)
-            self.state.streams.delete(key)
-            self.state.discard(stream.stream_id)
-            self.state.header.streams -= 1
-            self._count(key, streams=-1, hidden=-1 if stream.deleted else 0)
-            if stream.settings.fork is None:
-                return
-            key = stream.settings.fork.source
-            parent = self.state.streams.get(key)
-            assert parent is not None, "a fork keeps its source"
-            parent.forks -= 1
-            self.state.streams.put(key, parent)
-            if parent.forks:
-                return
-            if not parent.deleted:
-                snapshots.trim(self.state, key, parent)
-                return
-            stream = parent
+        self._change(stream).ended = True
+        endings.end(self.state, key, stream)
 
     def _touch(self, command: Touch) -> Outcome:
         for key, stream_id, at_ms in command.reads:
@@ -472,7 +447,10 @@ class Machine:
     def _sweep(self, command: Sweep, now_ms: int) -> Outcome:
         for key in command.keys:
             stream = self.state.streams.get(key)
-            if stream is None or stream.sweep_at_ms is None:
+            if stream is None:
+                continue
+            quotas.count(self.state, key, stream)
+            if stream.sweep_at_ms is None:
                 continue
             if stream.expired(now_ms):
                 self._end(key, stream)

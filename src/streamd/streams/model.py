@@ -165,6 +165,9 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     `cold` is the position before which all of the stream's own records are in the cold store. While
     there are others, `hot_at_ms` is a time since which there have been some; a stream from before
     the cold store existed has none until the next append.
+
+    `kept_from` is the byte from which the stream's own records are kept; None if its bucket does
+    not count its bytes yet (`quotas`).
     """
 
     stream_id: int
@@ -188,6 +191,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     snapshot: Snapshot | None = None
     cold: Position = START
     hot_at_ms: int | None = None
+    kept_from: int | None = None
 
     @property
     def cold_from(self) -> Position:
@@ -257,12 +261,14 @@ class Bucket(msgspec.Struct, array_like=True, gc=False):
     """A namespace of streams.
 
     `streams` counts all streams that have a row, `hidden` those of them that were deleted and are
-    kept only for their forks.
+    kept only for their forks. `size` is how many bytes `counted` of the streams keep (`quotas`).
     """
 
     created_ms: int
     streams: int = 0
     hidden: int = 0
+    size: int = 0
+    counted: int = 0
 
 
 class SliceRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -417,6 +423,7 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     recovery of a lost majority, abandon entries, so the same stream id and tail may come to mean
     other bytes. It is 0 for group 0 of a cluster that had neither.
     `scrub` is how far the leaders' reading of all objects has come, and its alarms.
+    `counts` says whether buckets count the bytes of new streams: since the first quota was set.
     """
 
     applied_index: int = 0
@@ -431,3 +438,4 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     archived: LogPosition = LogPosition()
     incarnation_base: int = 0
     scrub: Scrub = Scrub()
+    counts: bool = False

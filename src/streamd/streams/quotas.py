@@ -1,10 +1,23 @@
-"""Limits in the machine: rows set and cleared, and quotas of what buckets keep."""
+"""Quotas: how many streams a bucket may have, and how many bytes they may keep.
+
+A bucket counts what its streams own: the bytes of their records from the first one that is kept,
+and of their snapshots. A fork's inherited records count where they are stored, an inherited
+snapshot in each stream that has it. Whether bytes are in the cold store makes no difference.
+
+Counting begins with the first quota that is set, when all members of the cluster run a release that
+counts. Streams from before are counted when `Sweep` names them, or when they change; until then
+they are as if they kept nothing.
+"""
 
 from __future__ import annotations
 
+from streamd.streams import keys
 from streamd.streams.commands import Outcome, Result, SetLimits
-from streamd.streams.limits import MAX_ROWS
+from streamd.streams.limits import DEFAULT, MAX_ROWS, Limits
+from streamd.streams.model import Bucket, Stream
 from streamd.streams.state import State
+
+_ALL_OTHERS = DEFAULT.encode()
 
 
 def set_limits(state: State, command: SetLimits) -> Outcome:
@@ -18,4 +31,107 @@ def set_limits(state: State, command: SetLimits) -> Outcome:
     if known is None and len(state.limits) >= MAX_ROWS:
         return Outcome(Result.TOO_MANY_LIMITS)
     state.limits.put(command.kind, command.name, command.limits)
+    if state.limits.quotas:
+        state.header.counts = True
     return Outcome(Result.DONE)
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+def kept(stream: Stream) -> int:
+    """How many bytes of a stream its bucket counts."""
+    if stream.kept_from is None:
+        return 0
+    snapshot = 0 if stream.snapshot is None else stream.snapshot.size
+    return stream.size - stream.kept_from + snapshot
+
+
+def count(state: State, key: bytes, stream: Stream) -> None:
+    """Begin to count a stream's bytes, if they are to be and are not yet."""
+    if stream.kept_from is None and state.header.counts:
+        # If it has forks, they may keep records from before its snapshot, or its snapshots may have
+        # removed some before there were forks. Nothing tells that any more: what the stream's own
+        # readers get is counted.
+        stream.kept_from = _first_own_byte(stream)
+        state.streams.put(key, stream)
+        state.change_bucket(keys.bucket_of(key), size=kept(stream), counted=1)
+
+
+def settle(state: State, key: bytes, stream: Stream, before: int) -> None:
+    """Count what a stream keeps now; `before` was `kept` before it changed."""
+    if stream.kept_from is None:
+        return
+    if not stream.forks:
+        stream.kept_from = _first_own_byte(stream)
+    more = kept(stream) - before
+    if more:
+        state.change_bucket(keys.bucket_of(key), size=more)
+
+
+def _first_own_byte(stream: Stream) -> int:
+    return max(stream.fork_point, stream.earliest).byte
+
+
+# -- what may be added -----------------------------------------------------------------------------
+
+
+def _quota(state: State, bucket: bytes) -> Limits | None:
+    quotas = state.limits.quotas
+    return quotas.get(bucket) or quotas.get(_ALL_OTHERS)
+
+
+def room(state: State, key: bytes, stream: Stream) -> tuple[int, Result] | None:
+    """How many bytes may be added to a stream, and what to answer to more; None for any number.
+
+    If it has less room than nothing, because a quota was lowered, that is a negative number.
+    """
+    bucket_name = keys.bucket_of(key)
+    quota = _quota(state, bucket_name)
+    if quota is None:
+        return None
+    count(state, key, stream)
+    bucket = state.buckets.get(bucket_name)
+    assert bucket is not None, "a bucket stays while it has streams"
+    return _room(quota, bucket.size, kept(stream))
+
+
+def _room(quota: Limits, in_bucket: int, in_stream: int) -> tuple[int, Result] | None:
+    found = None
+    if quota.max_bytes is not None:
+        found = quota.max_bytes - in_bucket, Result.BUCKET_FULL
+    if quota.max_stream_bytes is not None:
+        of_stream = quota.max_stream_bytes - in_stream
+        if found is None or of_stream < found[0]:
+            found = of_stream, Result.STREAM_FULL
+    return found
+
+
+def refusal(state: State, key: bytes, stream: Stream, more: int) -> Result | None:
+    """Why a stream may not keep so many more bytes; None if it may. Fewer are always allowed."""
+    if more <= 0 or not state.limits.quotas:
+        return None
+    found = room(state, key, stream)
+    if found is None or more <= found[0]:
+        return None
+    return refused(state, found[1])
+
+
+def refused(state: State, why: Result) -> Result:
+    """Note a refusal."""
+    state.limits.refusals[why.value] = state.limits.refusals.get(why.value, 0) + 1
+    return why
+
+
+def refusal_to_create(state: State, key: bytes, bucket: Bucket | None, size: int) -> Result | None:
+    """Why a stream that keeps `size` bytes may not be made in a bucket; None if it may."""
+    quota = _quota(state, keys.bucket_of(key))
+    if quota is None:
+        return None
+    bucket = bucket or Bucket(0)
+    if quota.max_streams is not None and bucket.streams >= quota.max_streams:
+        return refused(state, Result.TOO_MANY_STREAMS)
+    found = _room(quota, bucket.size, 0)
+    if found is None or size <= max(0, found[0]):
+        return None
+    return refused(state, found[1])

@@ -8,7 +8,7 @@ removed when nothing refers to it.
 
 from __future__ import annotations
 
-from streamd.streams import keys
+from streamd.streams import keys, quotas
 from streamd.streams.chunks import AnyChunk, OffsetMismatch
 from streamd.streams.commands import (
     BeginUpload,
@@ -66,11 +66,17 @@ def publish(state: State, stream: Stream, command: PublishSnapshot, now_ms: int)
         refusal = Result.INVALID
     if refusal is None:
         refusal = _incomplete(stream, command, upload)
+    quotas.count(state, command.key, stream)
+    kept = quotas.kept(stream)
+    if refusal is None:
+        more = _kept_with(stream, command.size, at) - kept
+        refusal = quotas.refusal(state, command.key, stream, more)
     if refusal is not None:
         if upload is not None:
             state.discard_blob(command.upload_id)
         return _answer(refusal, stream)
     _replace(state, stream, command, at, upload)
+    quotas.settle(state, command.key, stream, kept)
     if stream.ttl_ms is not None:
         stream.touched_ms = now_ms
     state.streams.put(command.key, stream)
@@ -166,6 +172,12 @@ def _incomplete(stream: Stream, command: PublishSnapshot, upload: Upload | None)
         return Result.UPLOAD_LOST
     # The stream may have been deleted and created again while the body arrived.
     return None if upload.stream_id == stream.stream_id else Result.NOT_FOUND
+
+
+def _kept_with(stream: Stream, size: int, at: Position) -> int:
+    """How many bytes a stream would keep with a snapshot of `size` bytes."""
+    first = stream.kept_from if stream.forks else max(stream.fork_point, at).byte
+    return stream.size - (first or 0) + size
 
 
 def _replace(

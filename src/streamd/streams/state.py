@@ -140,7 +140,21 @@ class State:
         self.tails.append(stream.stream_id, Position(stream.records, stream.size), data, lengths)
         stream.records += len(lengths)
         stream.size += len(data)
+        if stream.kept_from is not None:
+            self.change_bucket(keys.bucket_of(key), size=len(data))
         self._appended_bytes += len(data)
+
+    def change_bucket(
+        self, name: bytes, *, streams: int = 0, hidden: int = 0, size: int = 0, counted: int = 0
+    ) -> None:
+        """Change the counts of a bucket that has streams."""
+        bucket = self.buckets.get(name)
+        assert bucket is not None, "a bucket stays while it has streams"
+        bucket.streams += streams
+        bucket.hidden += hidden
+        bucket.size = storable(bucket.size + size)
+        bucket.counted += counted
+        self.buckets.put(name, bucket)
 
     def heat(self, owner: bytes, what: Stream | Blob) -> None:
         """Count the bytes of a stream or blob that are not in the cold store; more will follow."""

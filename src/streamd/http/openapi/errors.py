@@ -147,6 +147,10 @@ ERRORS: dict[str, Error] = {
     "409 TOKEN_EXISTS": Error("A token has this name."),
     "409 CANNOT_SIGN": Error("It is a root token, or not one of streamd's own, or too old."),
     "409 TOO_MANY_TOKENS": Error("There are 10,000 tokens."),
+    "507 QUOTA_EXCEEDED": Error(
+        "The bucket or the stream would keep more bytes than the bucket's limits allow."
+    ),
+    "403 TOO_MANY_STREAMS": Error("The bucket has as many streams as its limits allow."),
     "404 LIMITS_NOT_FOUND": Error("No limits are set for this name."),
     "409 TOO_MANY_LIMITS": Error("10,000 buckets and identities have limits."),
     # -- the cluster --------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import msgspec
 from streamd.cluster.administration import Add, Promote, Remove, Transfer
 from streamd.http.batches import BatchBody
 from streamd.http.buckets import BucketBody, ListingBody
-from streamd.http.limit_routes import AllLimitsBody, LimitsBody
+from streamd.http.limit_bodies import AllLimitsBody, LimitsBody
 from streamd.http.messages import ErrorBody
 from streamd.http.openapi.elements import Json
 from streamd.http.openapi.errors import SHARED

@@ -74,6 +74,8 @@ _CREATE = Operation(
         "404 STREAM_NOT_FOUND",
         "409 STREAM_EXISTS",
         "409 STREAM_GONE",
+        "403 TOO_MANY_STREAMS",
+        "507 QUOTA_EXCEEDED",
         "409 CONTENT_TYPE_MISMATCH",
         "410 STREAM_OFFSET_GONE",
         *_CONDITION,

@@ -1,0 +1,154 @@
+"""The quotas of buckets, and what they count (docs/limits.md).
+
+The streams of a bucket that ever has a quota are one scope, so that it can be judged what they keep
+together.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from streamd_audit.commands import Limits, SetLimits
+from streamd_audit.replay.model import Place, Stream
+from streamd_audit.replay.results import BUCKET_FULL, STREAM_FULL, TOO_MANY_STREAMS
+
+# For all buckets, or identities, without limits of their own.
+ALL_OTHERS = "*"
+_MAX_ROWS = 10_000
+
+
+class Version(NamedTuple):
+    """The limits of buckets from a command on; none if none of them is a quota. `counts` says
+    whether new streams are counted."""
+
+    quotas: Mapping[bytes, Limits]
+    counts: bool
+
+
+class History:
+    """The limits of a group as of each of its commands, from those in a state and the commands
+    (`SetLimits` by places, in order) that changed them."""
+
+    def __init__(
+        self,
+        counts: bool = False,
+        rows: Mapping[tuple[str, str], Limits] | None = None,
+        changes: Iterable[tuple[Place, SetLimits]] = (),
+    ) -> None:
+        held = dict(rows or {})
+        self._versions = [_version(held, counts)]
+        self._places: list[Place] = []
+        for place, command in changes:
+            owner = command.kind, command.name
+            if command.limits is None:
+                held.pop(owner, None)
+            elif owner in held or len(held) < _MAX_ROWS:
+                held[owner] = command.limits
+            self._places.append(place)
+            self._versions.append(_version(held, self._versions[-1].counts))
+        quotas = [version.quotas for version in self._versions]
+        self.limited = {name for some in quotas for name in some if _is_quota(some[name])}
+
+    def at(self, place: Place) -> Version:
+        """As a command at that place finds them."""
+        return self._versions[bisect_right(self._places, place)]
+
+
+def _version(held: Mapping[tuple[str, str], Limits], counted: bool) -> Version:
+    of_buckets = {name.encode(): row for (kind, name), row in held.items() if kind == "bucket"}
+    if not any(map(_is_quota, of_buckets.values())):
+        of_buckets = {}
+    return Version(of_buckets, counted or bool(of_buckets))
+
+
+def _is_quota(row: Limits) -> bool:
+    return (row.max_bytes, row.max_streams, row.max_stream_bytes) != (None, None, None)
+
+
+class Quotas:
+    """What the streams of one scope keep, by bucket, and what may be added."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._streams: Counter[bytes] = Counter()
+        self._sizes: Counter[bytes] = Counter()
+        self.version = history.at((0, 0))
+
+    def move_to(self, place: Place) -> None:
+        """Judge by the limits that a command at that place finds."""
+        self.version = self._history.at(place)
+
+    # -- what is kept ----------------------------------------------------------------------------
+
+    def take(self, stream: Stream) -> None:
+        """Take a stream that was made, or that a state has."""
+        bucket = _bucket_of(stream.key)
+        self._streams[bucket] += 1
+        self._sizes[bucket] += stream.kept
+        self.count(stream)
+
+    def count(self, stream: Stream) -> None:
+        if stream.kept_from is None and self.version.counts:
+            stream.kept_from = stream.first_own_byte
+            self._sizes[_bucket_of(stream.key)] += stream.kept
+
+    def grow(self, stream: Stream, size: int) -> None:
+        """Note that records were added."""
+        if stream.kept_from is not None:
+            self._sizes[_bucket_of(stream.key)] += size
+
+    def settle(self, stream: Stream, before: int) -> None:
+        """Note what a stream keeps that kept so much `before`."""
+        if stream.kept_from is None:
+            return
+        if not stream.forks:
+            stream.kept_from = stream.first_own_byte
+        self._sizes[_bucket_of(stream.key)] += stream.kept - before
+
+    def remove(self, stream: Stream, kept: int) -> None:
+        bucket = _bucket_of(stream.key)
+        self._streams[bucket] -= 1
+        self._sizes[bucket] -= kept
+
+    # -- what may be added -----------------------------------------------------------------------
+
+    def _quota(self, bucket: bytes) -> Limits | None:
+        quotas = self.version.quotas
+        return quotas.get(bucket) or quotas.get(ALL_OTHERS.encode())
+
+    def refusal(self, stream: Stream, more: int) -> str | None:
+        """Why a stream may not keep so many more bytes; None if it may."""
+        if more <= 0 or not self.version.quotas:
+            return None
+        quota = self._quota(_bucket_of(stream.key))
+        if quota is None:
+            return None
+        self.count(stream)
+        return self._too_much(quota, stream.key, stream.kept, more)
+
+    def refusal_to_create(self, key: bytes, size: int) -> str | None:
+        """Why a stream that keeps `size` bytes may not be made; None if it may."""
+        quota = self._quota(_bucket_of(key))
+        if quota is None:
+            return None
+        if quota.max_streams is not None and self._streams[_bucket_of(key)] >= quota.max_streams:
+            return TOO_MANY_STREAMS
+        return self._too_much(quota, key, 0, size) if size else None
+
+    def _too_much(self, quota: Limits, key: bytes, in_stream: int, more: int) -> str | None:
+        rooms = []
+        if quota.max_bytes is not None:
+            rooms.append((quota.max_bytes - self._sizes[_bucket_of(key)], 0, BUCKET_FULL))
+        if quota.max_stream_bytes is not None:
+            rooms.append((quota.max_stream_bytes - in_stream, 1, STREAM_FULL))
+        if not rooms:
+            return None
+        least, _, result = min(rooms)
+        return result if more > least else None
+
+
+def _bucket_of(key: bytes) -> bytes:
+    return key.partition(b"\0")[0]

@@ -1,0 +1,86 @@
+"""Lets buckets count the streams that are older than the first quota, while this node leads."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from streamd.blocking import RunBlocking
+from streamd.storage.state_store import StateStore
+from streamd.streams import keys
+from streamd.streams.commands import Command, Outcome, Sweep
+from streamd.streams.model import Bucket, Stream
+from streamd.streams.state import State
+
+_ROWS_AT_ONCE = 256
+
+_BUCKET = msgspec.msgpack.Decoder(Bucket)
+_STREAM = msgspec.msgpack.Decoder(Stream)
+
+
+class CountingGroup(Protocol):
+    """What counting needs of a group."""
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def term(self) -> int: ...
+
+    async def stored(self) -> int: ...
+
+    @property
+    def propose(self) -> Callable[[Command], Awaitable[Outcome]]: ...
+
+
+class Counting:
+    """Passes over all streams until every bucket has counted its own; once in a term."""
+
+    def __init__(self, group: CountingGroup, store: StateStore, run_blocking: RunBlocking) -> None:
+        self._group = group
+        self._store = store
+        self._run_blocking = run_blocking
+        self._done_in_term = 0
+        self._next: bytes | None = None
+
+    async def step(self) -> bool:
+        """Propose to count some streams. Returns whether there may be more.
+
+        Raises `Unavailable`, `OutcomeUnknown`.
+        """
+        term = self._group.term
+        if not self._group.state.header.counts or self._done_in_term == term:
+            return False
+        if self._next is None:
+            # Streams made after this are counted when they are made.
+            await self._group.stored()
+            if not await self._run_blocking(_is_any_uncounted, self._store):
+                self._done_in_term = term
+                return False
+            self._next = keys.STREAM
+        uncounted, following = await self._run_blocking(_uncounted, self._store, self._next)
+        if uncounted:
+            await self._group.propose(Sweep(uncounted))
+        self._next = following
+        return True
+
+
+def _is_any_uncounted(store: StateStore) -> bool:
+    """Whether a bucket has a stream that it does not count. Blocks."""
+    start, stop = keys.BUCKET, keys.end_of(keys.BUCKET)
+    while rows := store.scan(start, stop, limit=_ROWS_AT_ONCE):
+        buckets = [_BUCKET.decode(raw) for _, raw in rows]
+        if any(bucket.counted != bucket.streams for bucket in buckets):
+            return True
+        start = rows[-1][0] + b"\0"
+    return False
+
+
+def _uncounted(store: StateStore, start: bytes) -> tuple[list[bytes], bytes | None]:
+    """The uncounted streams in some rows from `start` on, and where the next rows begin; None at
+    the end. Blocks."""
+    rows = store.scan(start, keys.end_of(keys.STREAM), limit=_ROWS_AT_ONCE)
+    found = [row[1:] for row, raw in rows if _STREAM.decode(raw).kept_from is None]
+    return found, rows[-1][0] + b"\0" if rows else None
