@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streamd.streams.commands import Delete
+from streamd.streams.commands import Delete, SetLimits
+from streamd.streams.limits import Limits
 from tests.backup.history import (
     MINUTE_MS,
     UNFLUSHED,
@@ -21,6 +22,9 @@ from tests.support.archived import (
     log_of,
 )
 from tests.support.nodes import Clock, append_to, create, key, running_node
+
+# Some of the appends are refused.
+QUOTA = Limits(max_bytes=60_000)
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +47,8 @@ async def history(recorded: Path) -> History:
                 await append_to(node, "a", b"minute %d;" % minute)
                 await node.group.propose(create(f"s{minute % 7}"))
                 await append_to(node, f"s{minute % 7}", bytes([minute]) * 5000)
+                if minute == 3:
+                    await node.group.propose(SetLimits("bucket", "bucket", QUOTA))
                 if minute % 5 == 4:
                     await node.group.propose(Delete(key(f"s{(minute * 3) % 7}")))
                     await archived(node)

@@ -14,6 +14,8 @@ from streamd.backup.base import Choice, RestoreRefused
 from streamd.backup.restore import Plan
 from streamd.blocking import in_thread
 from streamd.objectstore.segments import named_fields
+from streamd.streams.commands import Result
+from streamd.streams.limits import Limits
 from streamd.streams.model import LogPosition
 from tests.backup.history import (
     MINUTE_MS,
@@ -95,6 +97,13 @@ async def test_the_restored_node_serves_and_is_archived_itself(
     cold, _ = history.cold()
     done = await restored(cold, tmp_path / "new", fencing=False)
     async with running_node(tmp_path / "new", cold=cold, cold_config=UNFLUSHED) as node:
+        assert node.group.state.limits.rows("bucket") == {"bucket": Limits(max_bytes=60_000)}
+        bucket = await node.reads.bucket(b"bucket")
+        assert bucket is not None
+        assert bucket.counted == bucket.streams
+        assert (await append_to(node, "a", bytes(60_000 - bucket.size + 1))).result is (
+            Result.BUCKET_FULL
+        )
         text = await read_all(node, "a")
         assert text == b"".join(b"minute %d;" % minute for minute in range(30))
         await append_to(node, "a", b"and on")

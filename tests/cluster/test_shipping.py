@@ -12,6 +12,8 @@ import trio
 
 from streamd.cluster import shipping
 from streamd.cluster.administration import Remove
+from streamd.streams.commands import Result, SetLimits
+from streamd.streams.limits import Limits
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until
 from tests.support.nodes import append, create, read_all
@@ -300,5 +302,31 @@ def test_the_log_is_kept_for_a_follower_whose_raft_snapshot_takes_long(
         for _ in range(60):
             await leader.node.group.propose(append("a", bytes(400)))
         await wait_until(lambda: leader.node.group.first_index > began_at)
+
+    play(scenario)
+
+
+def test_limits_and_what_buckets_count_arrive_with_a_raft_snapshot(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader = await machines.leader()
+        await leader.node.group.propose(create("older"))
+        await leader.node.group.propose(append("older", b"older"))
+        quota = Limits(max_bytes=5 + 500 * _RECORDS)
+        await leader.node.group.propose(SetLimits("bucket", "*", quota))
+        leader, lagging = await let_one_lag(machines)
+        machines.start(lagging)
+        await wait_until(lambda: has_caught_up(lagging, leader))
+        assert lagging.calls["install"] == 1
+        state, others = lagging.node.group.state, leader.node.group.state
+        assert state.limits.of_bucket("bucket") == quota
+        assert state.header.counts
+        assert state.buckets.get(b"bucket") == others.buckets.get(b"bucket")
+        bucket = state.buckets.get(b"bucket")
+        assert bucket is not None
+        assert (bucket.size, bucket.counted) == (quota.max_bytes, 2)
+        refused = await leader.node.group.propose(append("a", b"x"))
+        assert refused.result is Result.BUCKET_FULL
+        await wait_until(lambda: has_caught_up(lagging, leader))
+        assert state.limits.refusals == {"bucket-full": 1}
 
     play(scenario)

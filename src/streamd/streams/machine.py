@@ -265,6 +265,7 @@ class Machine:
             stream.last_seq = command.seq
         if command.lengths:
             self.state.append(command.key, stream, command.data, command.lengths)
+            quotas.grow(self.state, command.key, stream, len(command.data))
             stream.last_write_ms = now_ms
             change.parts.append(command.data)
         if command.close:
@@ -292,6 +293,7 @@ class Machine:
         parts = self._change(stream).parts
         incarnation = self.state.header.incarnation_base + stream.stream_id
         room = quotas.room(self.state, key, stream) if self.state.limits.quotas else None
+        begin = stream.size
         outcomes = []
         for command in run:
             if room is not None:
@@ -305,6 +307,7 @@ class Machine:
             parts.append(command.data)
             tail = Position(stream.records, stream.size)
             outcomes.append(Outcome(Result.APPENDED, tail, incarnation=incarnation))
+        quotas.grow(self.state, key, stream, stream.size - begin)
         return outcomes
 
     def _unless_it_differs(
@@ -386,6 +389,7 @@ class Machine:
         quotas.count(self.state, command.key, stream)
         if command.lengths:
             self.state.append(command.key, stream, command.data, command.lengths)
+            quotas.grow(self.state, command.key, stream, len(command.data))
         stream.closed = command.closed
         self.state.schedule_sweep(command.key, stream)
         self.state.streams.put(command.key, stream)

@@ -15,7 +15,7 @@ from streamd.streams import keys
 from streamd.streams.commands import Outcome, Result, SetLimits
 from streamd.streams.limits import DEFAULT, MAX_ROWS, Limits
 from streamd.streams.model import Bucket, Stream
-from streamd.streams.state import State
+from streamd.streams.state import State, storable
 
 _ALL_OTHERS = DEFAULT.encode()
 
@@ -58,6 +58,16 @@ def count(state: State, key: bytes, stream: Stream) -> None:
         state.change_bucket(keys.bucket_of(key), size=kept(stream), counted=1)
 
 
+def grow(state: State, key: bytes, stream: Stream, size: int) -> None:
+    """Count records of together `size` bytes that were appended to a stream."""
+    if stream.kept_from is not None:
+        name = keys.bucket_of(key)
+        bucket = state.buckets.get(name)
+        assert bucket is not None, "a bucket stays while it has streams"
+        bucket.size = storable(bucket.size + size)
+        state.buckets.put(name, bucket)
+
+
 def settle(state: State, key: bytes, stream: Stream, before: int) -> None:
     """Count what a stream keeps now; `before` was `kept` before it changed."""
     if stream.kept_from is None:
@@ -90,21 +100,20 @@ def room(state: State, key: bytes, stream: Stream) -> tuple[int, Result] | None:
     quota = _quota(state, bucket_name)
     if quota is None:
         return None
-    count(state, key, stream)
+    if stream.kept_from is None:
+        count(state, key, stream)
     bucket = state.buckets.get(bucket_name)
     assert bucket is not None, "a bucket stays while it has streams"
     return _room(quota, bucket.size, kept(stream))
 
 
 def _room(quota: Limits, in_bucket: int, in_stream: int) -> tuple[int, Result] | None:
-    found = None
-    if quota.max_bytes is not None:
-        found = quota.max_bytes - in_bucket, Result.BUCKET_FULL
-    if quota.max_stream_bytes is not None:
-        of_stream = quota.max_stream_bytes - in_stream
-        if found is None or of_stream < found[0]:
-            found = of_stream, Result.STREAM_FULL
-    return found
+    of_bucket, of_stream = quota.max_bytes, quota.max_stream_bytes
+    if of_stream is not None:
+        of_stream -= in_stream
+        if of_bucket is None or of_stream < of_bucket - in_bucket:
+            return of_stream, Result.STREAM_FULL
+    return None if of_bucket is None else (of_bucket - in_bucket, Result.BUCKET_FULL)
 
 
 def refusal(state: State, key: bytes, stream: Stream, more: int) -> Result | None:

@@ -140,8 +140,6 @@ class State:
         self.tails.append(stream.stream_id, Position(stream.records, stream.size), data, lengths)
         stream.records += len(lengths)
         stream.size += len(data)
-        if stream.kept_from is not None:
-            self.change_bucket(keys.bucket_of(key), size=len(data))
         self._appended_bytes += len(data)
 
     def change_bucket(
