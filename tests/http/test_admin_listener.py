@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+import trustme
 
 from streamd.http.needs import OPERATIONS, is_for_clients
 from tests.client.running import Shell
 from tests.http.authorized import ROOT
 from tests.http.pki import make_pki
+from tests.support.client_certificates import issue
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 from tests.support.wire import checked_client
@@ -315,6 +317,38 @@ def test_the_admin_listener_may_be_plain_beside_tls(tmp_path: Path) -> None:
         assert httpx.get(f"http://{address}/cluster/status").status_code == 200
         with httpx.Client(verify=pki.client) as client:
             assert client.get(f"{server.url}/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_operators_certificate_is_a_credential_at_the_admin_listener(
+    tmp_path: Path, workers: str
+) -> None:
+    pki, authority = make_pki(tmp_path), trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "clients.pem"))
+    config = tmp_path / "streamd.toml"
+    config.write_text(
+        '[[auth.certificates]]\ncommon_name = "ops"\nscopes = ["operate:cluster/status"]\n'
+    )
+    address, environment = admin(
+        AUTH_MODE="required",
+        SERVER_WORKERS=workers,
+        SERVER_TLS_CERT=str(pki.certificate),
+        SERVER_TLS_KEY=str(pki.key),
+        SERVER_TLS_CLIENT_CA=str(tmp_path / "clients.pem"),
+    )
+    operator = issue(authority, tmp_path, common_names=["ops"]).client(pki.authority)
+    with ServerProcess(
+        tmp_path / "data", flags=["--config", str(config)], environment=environment
+    ) as server:
+        for verify, path, status in (
+            (operator, "/cluster/status", 200),
+            (operator, "/metrics", 403),
+            (pki.client, "/cluster/status", 401),
+        ):
+            with httpx.Client(verify=verify, timeout=PATIENCE_S) as client:
+                assert client.get(f"https://{address}{path}").status_code == status
+        with httpx.Client(verify=operator, timeout=PATIENCE_S) as client:
+            assert client.get(f"{server.url}/cluster/status").status_code == 404
 
 
 # -- the command line ----------------------------------------------------------------------------
