@@ -228,6 +228,131 @@ def test_a_follower_learns_that_its_stream_was_deleted(stream: Stream) -> None:
             list(chunks)
 
 
+# --- forks, snapshots, buckets
+
+
+def test_a_fork_begins_with_what_its_source_had(client: Client, stream: Stream) -> None:
+    stream.create("application/json")
+    middle = stream.append_json(1, 2).next_offset
+    stream.append_json(3, 4)
+    name = f"demo/{uuid4()}"
+    assert stream.fork(name, at=middle, sub_offset=1, ttl_s=60).is_new
+    fork = client.stream(name)
+    fork.append_json("own")
+    assert list(fork.read_json()) == [1, 2, 3, "own"]
+    assert (fork.head().ttl_s, fork.head().content_type) == (60, "application/json")
+    assert list(stream.read_json()) == [1, 2, 3, 4]
+
+
+def test_a_snapshot_replaces_what_it_covers(stream: Stream) -> None:
+    stream.create("application/json")
+    at = stream.append_json(1, 2).next_offset
+    end = stream.append_json([3], 4).next_offset
+    with pytest.raises(library.SnapshotNotFound):
+        stream.snapshot.read()
+    stream.snapshot.publish(at, '{"sum": 3}', content_type="application/json")
+    assert stream.snapshot.read() == stream.snapshot.read(at)
+    snapshot = stream.snapshot.read()
+    assert (snapshot.offset, snapshot.content_type, snapshot.json()) == (
+        at, "application/json", {"sum": 3},
+    )  # fmt: skip
+    with pytest.raises(library.OffsetGone) as gone:
+        list(stream.read())
+    assert gone.value.earliest_offset == at == stream.head().snapshot_offset
+    found = stream.bootstrap()
+    assert (found.snapshot, found.json(), found.next_offset) == (snapshot, [[3], 4], end)
+
+
+def test_a_large_snapshot_is_sent_in_pieces(stream: Stream) -> None:
+    stream.create()
+    at = stream.append(b"x").next_offset
+    pieces = [bytes([number]) * 1_000_000 for number in range(70)]
+    stream.snapshot.publish(at, lambda: iter(pieces), content_type="a/b")
+    assert stream.snapshot.read().data == b"".join(pieces)
+
+
+def test_a_bootstrap_of_a_stream_without_a_snapshot_has_all_messages(stream: Stream) -> None:
+    stream.create("text/plain")
+    empty = stream.bootstrap()
+    assert (empty.snapshot.offset, empty.snapshot.json(), empty.messages) == ("-1", None, [])
+    stream.append("a")
+    stream.append("b")
+    found = stream.bootstrap()
+    assert (found.messages, found.content_type) == ([b"a", b"b"], "text/plain")
+
+
+def test_a_state_is_the_snapshot_and_all_that_comes_after_it(stream: Stream) -> None:
+    stream.create("application/json")
+    at = stream.append_json(1, 2).next_offset
+    stream.append_json(3)
+    stream.snapshot.publish(at, "3", content_type="application/json")
+    with stream.state() as state:
+        assert next(state) == library.Snapshot(at, "application/json", b"3")
+        assert next(state).json() == [3]
+        stream.append_json(4, close=True)
+        rest = [message for chunk in state for message in chunk.json()]
+    assert rest == [4]
+
+
+def test_a_state_that_a_later_snapshot_has_overtaken_begins_again(stream: Stream) -> None:
+    stream.create("application/json")
+    at = stream.append_json(1).next_offset
+    with stream.state(live="long-poll") as state:
+        assert next(state) == library.Snapshot("-1", "", b"")
+        stream.snapshot.publish(at, "1", content_type="application/json")
+        stream.append_json(2, close=True)
+        assert next(state).json() == 1, "the snapshot: what was to be read is gone"
+        assert [message for chunk in state for message in chunk.json()] == [2]
+
+
+def test_a_stream_without_a_bucket_has_a_state_and_no_snapshots(client: Client) -> None:
+    stream = client.stream(str(uuid4()))
+    stream.create("application/json", data="[1]", closed=True)
+    assert [part.json() for part in stream.state()] == [None, [1]]
+    for ask in (stream.bootstrap, stream.snapshot.read):
+        with pytest.raises(library.BadName, match="BUCKET/STREAM"):
+            ask()
+
+
+def test_a_bucket_is_created_once_and_deleted_when_it_is_empty(client: Client) -> None:
+    bucket = client.bucket(f"b-{uuid4()}")
+    with pytest.raises(library.BucketNotFound):
+        bucket.info()
+    bucket.create()
+    with pytest.raises(library.AlreadyExists):
+        bucket.create()
+    assert (bucket.info().streams, list(bucket.streams())) == (0, [])
+    stream = client.stream(f"/{bucket.info().bucket_id}/one")
+    etag = stream.create("text/plain", data="abc").etag
+    [listed] = bucket.streams()
+    assert (listed.tail_offset, listed.content_type, listed.etag) == (3, "text/plain", etag)
+    with pytest.raises(library.BucketNotEmpty):
+        bucket.delete()
+    client.stream(listed.path).delete()
+    bucket.delete()
+    with pytest.raises(library.BucketNotFound):
+        bucket.delete()
+
+
+CROWD = [f"run-{number:04}" for number in range(1005)]
+
+
+@pytest.fixture(scope="module")
+def crowded(server: ServerProcess) -> str:
+    """A bucket with more streams than a page has."""
+    with Client(server.url) as client:
+        for name in CROWD:
+            client.stream(f"crowded/{name}").create()
+    return "crowded"
+
+
+def test_a_listing_of_any_length_is_iterated_over(client: Client, crowded: str) -> None:
+    bucket = client.bucket(crowded)
+    assert [stream.stream_id for stream in bucket.streams()] == CROWD
+    some = bucket.streams(prefix="run-10", after="run-1002")
+    assert [stream.stream_id for stream in some] == ["run-1003", "run-1004"]
+
+
 # --- surfaces and imports
 
 

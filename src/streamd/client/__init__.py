@@ -43,7 +43,7 @@ docs/decisions/ for why the parsers of `sse` and `multipart` are our own.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from streamd.client.blocking import Client, Snapshots, Stream
+from streamd.client.blocking import Bucket, Client, Snapshots, Stream
 from streamd.client.core.reading import Live
 from streamd.client.driving import Iteration
 from streamd.client.epochs import ClockEpochs, Epochs, FileEpochs, MemoryEpochs
@@ -76,15 +76,31 @@ from streamd.client.errors import (
 )
 from streamd.client.names import BadName
 from streamd.client.producing import Producer
-from streamd.client.values import NOW, START, Appended, Chunk, Snapshot, StreamInfo
+from streamd.client.values import (
+    NOW,
+    START,
+    Appended,
+    Bootstrap,
+    BucketInfo,
+    Chunk,
+    ListedStream,
+    Snapshot,
+    StreamInfo,
+)
 
 if TYPE_CHECKING:
     from streamd.client.async_driving import AsyncIteration
     from streamd.client.async_producing import AsyncProducer
-    from streamd.client.asynchronous import AsyncClient, AsyncSnapshots, AsyncStream
+    from streamd.client.asynchronous import (
+        AsyncBucket,
+        AsyncClient,
+        AsyncSnapshots,
+        AsyncStream,
+    )
 
 # Imported when they are first used: commands need no event loop.
 _ASYNCHRONOUS = {
+    "AsyncBucket": "asynchronous",
     "AsyncClient": "asynchronous",
     "AsyncIteration": "async_driving",
     "AsyncProducer": "async_producing",
@@ -97,12 +113,16 @@ __all__ = [
     "START",
     "AlreadyExists",
     "Appended",
+    "AsyncBucket",
     "AsyncClient",
     "AsyncIteration",
     "AsyncProducer",
     "AsyncSnapshots",
     "AsyncStream",
     "BadName",
+    "Bootstrap",
+    "Bucket",
+    "BucketInfo",
     "BucketNotEmpty",
     "BucketNotFound",
     "Chunk",
@@ -113,6 +133,7 @@ __all__ = [
     "FileEpochs",
     "InvalidRequest",
     "Iteration",
+    "ListedStream",
     "Live",
     "MemoryEpochs",
     "NotAuthenticated",

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import httpx
 
 from streamd.client.connecting import TIMEOUT_S, Cert, Verify, authorization, settings, url_list
+from streamd.client.core import operations, snapshots
 from streamd.client.core.producing import ProducerSettings, producer
 from streamd.client.core.reading import Live
 from streamd.client.core.retrying import Session
-from streamd.client.core.streams import Data, StreamFlows, messages
+from streamd.client.core.streams import Data, StreamFlows, as_bytes, messages
 from streamd.client.driving import Driver, Iteration
 from streamd.client.epochs import Epochs
-from streamd.client.names import parse_name
+from streamd.client.names import bucket_path, parse_name
 from streamd.client.producing import Producer
-from streamd.client.values import START, Appended, Chunk, Snapshot, StreamInfo
+from streamd.client.values import (
+    START,
+    Appended,
+    Bootstrap,
+    BucketInfo,
+    Chunk,
+    ListedStream,
+    Snapshot,
+    StreamInfo,
+)
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
 
 Token: TypeAlias = str | Callable[[], str]
@@ -81,6 +91,10 @@ class Client:
         if it is not given here. Raises `BadName`.
         """
         return Stream(self._driver, StreamFlows(self._session, parse_name(name), content_type))
+
+    def bucket(self, name: str) -> Bucket:
+        """The bucket with a name. Asks nothing. Raises `BadName`."""
+        return Bucket(self._driver, self._session, bucket_path(name))
 
     def _credentials(self) -> Mapping[str, str]:
         headers, token = self._headers, self._token
@@ -165,6 +179,46 @@ class Stream:
         """
         return self._driver.run(self._flows.append_many(parts, if_match, seq, close))
 
+    def fork(
+        self,
+        name: str,
+        *,
+        at: str | None = None,
+        sub_offset: int | None = None,
+        content_type: str | None = None,
+        ttl_s: int | None = None,
+        expires_at: str | None = None,
+    ) -> StreamInfo:
+        """Create the stream `name` with the content of this one up to the offset `at`, its end by
+        default, without copying it.
+
+        `sub_offset` is how many messages or bytes after `at` belong to it, too. Type and lifetime
+        are this stream's unless they are given. Raises as `create` does, and `StreamNotFound`.
+        """
+        lifetime = ttl_s, expires_at
+        return self._driver.run(self._flows.fork(name, at, sub_offset, content_type, *lifetime))
+
+    @property
+    def snapshot(self) -> Snapshots:
+        """The stream's snapshots, which summarize it and replace its beginning."""
+        return Snapshots(self._driver, self._flows)
+
+    def bootstrap(self) -> Bootstrap:
+        """The latest snapshot and all messages after it, up to 64 MiB. `state` has no limit.
+
+        Raises `BadName` if the stream is not in a bucket of its own.
+        """
+        return self._driver.run(snapshots.bootstrap(self._flows))
+
+    def state(self, *, live: Live = "auto") -> Iteration[Snapshot | Chunk]:
+        """Iterate over the latest snapshot, and then the stream from there on as it grows.
+
+        First comes a `Snapshot`, with the offset "-1" if there is none, then chunks as from
+        `follow`. A reader that is so slow that a later snapshot has replaced what it reads next
+        gets another `Snapshot`: forget the state before it.
+        """
+        return Iteration(self._driver, snapshots.state(self._flows, live))
+
     def producer(
         self,
         producer_id: str | None = None,
@@ -185,11 +239,6 @@ class Stream:
         gathering = ProducerSettings(linger_s, max_batch_bytes, max_in_flight, max_queued_bytes)
         flows = producer(self._flows, producer_id, epochs, gathering)
         return Producer(self._driver, flows, max_in_flight)
-
-    @property
-    def snapshot(self) -> Snapshots:
-        """The stream's snapshots; its name has a bucket."""
-        return Snapshots(self._driver, self._flows)
 
     def close(self, *, if_match: str | None = None) -> Appended:
         """Close the stream: it takes no further appends, and readers see its end."""
@@ -226,23 +275,53 @@ class Stream:
 
 
 class Snapshots:
-    """Snapshots of a stream: a summary of what is before an offset, which it replaces.
-
-    All methods raise `StreamdError`, and `BadName` if the stream's name has no bucket.
-    """
+    """The snapshots of a stream that is in a bucket. Raises `BadName` for others."""
 
     def __init__(self, driver: Driver, flows: StreamFlows) -> None:
         self._driver = driver
         self._flows = flows
 
-    def publish(self, offset: str, data: Data, *, content_type: str) -> None:
+    def publish(
+        self, offset: str, data: Data | Callable[[], Iterator[bytes]], *, content_type: str
+    ) -> None:
         """Let `data` stand for everything before `offset`, which readers then no longer get.
 
-        `offset` is the `next_offset` of a chunk. May be repeated. Raises `OffsetGone` if there is a
-        later snapshot, and `AlreadyExists` if there is another one at this offset.
+        `offset` is the `next_offset` of a chunk. A function returns the pieces of a large
+        snapshot, again for each try. Raises `OffsetGone` if there is a later snapshot, and
+        `AlreadyExists` if there is another one at this offset.
         """
-        self._driver.run(self._flows.publish(offset, data, content_type))
+        body = data if callable(data) else as_bytes(data)
+        self._driver.run(snapshots.publish(self._flows, offset, body, content_type))
 
-    def read(self) -> Snapshot:
-        """The latest snapshot; the stream goes on at its offset. Raises `SnapshotNotFound`."""
-        return self._driver.run(self._flows.read_snapshot())
+    def read(self, at: str | None = None) -> Snapshot:
+        """The latest snapshot, or the one at an offset. Raises `SnapshotNotFound`."""
+        return self._driver.run(snapshots.read(self._flows, at))
+
+
+class Bucket:
+    """A bucket: a namespace of streams."""
+
+    def __init__(self, driver: Driver, session: Session, path: str) -> None:
+        self._driver = driver
+        self._session = session
+        self._path = path
+
+    def create(self) -> None:
+        """Create the bucket, as the creation of a stream in it does. Raises `AlreadyExists`."""
+        self._driver.run(operations.put_bucket(self._session, self._path))
+
+    def info(self) -> BucketInfo:
+        """How many streams it has, and when it was created. Raises `BucketNotFound`."""
+        return self._driver.run(operations.bucket(self._session, self._path))
+
+    def delete(self) -> None:
+        """Delete the bucket. Raises `BucketNotEmpty`, `BucketNotFound`."""
+        self._driver.run(operations.delete(self._session, self._path))
+
+    def streams(self, *, prefix: str = "", after: str | None = None) -> Iteration[ListedStream]:
+        """Iterate over its streams in the order of their ids, which begin with `prefix`.
+
+        `after` is an id after which to begin. Pages are asked for as they are needed. Raises
+        `BucketNotFound`.
+        """
+        return Iteration(self._driver, operations.listing(self._session, self._path, prefix, after))

@@ -62,11 +62,50 @@ class Chunk(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A stream's summary of everything before `offset`, as its writer made it."""
+    """A stream's summary up to `offset`; without one, `offset` is "-1" and `data` empty."""
 
     offset: str
     content_type: str
     data: bytes
+
+    def json(self) -> Any:
+        """The value of a snapshot in JSON; None without a snapshot."""
+        return decode(self.data) if self.data else None
+
+
+class Bootstrap(NamedTuple):
+    """A stream's snapshot, the messages after it, and where to follow from."""
+
+    snapshot: Snapshot
+    content_type: str
+    messages: list[bytes]
+    next_offset: str
+
+    def json(self) -> list[Any]:
+        """The messages of a JSON stream."""
+        return [decode(message) for message in self.messages]
+
+
+class BucketInfo(msgspec.Struct, frozen=True):
+    """A bucket: how many streams it has, and when it was created."""
+
+    bucket_id: str
+    streams: int
+    created_at_ms: int
+
+
+class ListedStream(msgspec.Struct, frozen=True):
+    """A stream in a listing. `path` reaches it whatever its name; `tail_offset` counts bytes."""
+
+    stream_id: str
+    status: str
+    content_type: str
+    tail_offset: int
+    next_offset: str
+    created_at_ms: int
+    last_write_at_ms: int
+    path: str
+    etag: str
 
 
 def decode(data: bytes) -> Any:

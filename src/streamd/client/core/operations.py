@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from streamd.client.core.retrying import Backoff, Session, ask, unexpected
-from streamd.client.core.steps import Answer, Flow, Request
-from streamd.client.errors import NotFound, Refused
-from streamd.client.values import Appended, StreamInfo
+from streamd.client.core.steps import Answer, Emit, Flow, Request
+from streamd.client.errors import AlreadyExists, NotFound, Refused
+from streamd.client.values import Appended, BucketInfo, ListedStream, StreamInfo
 from streamd.headers import (
     CONTENT_TYPE,
     ETAG,
@@ -23,6 +24,9 @@ from streamd.headers import (
 )
 from streamd.streams.content import json_value
 
+S = TypeVar("S")
+
+_PAGE = 1000
 # The most records of one append-batch (docs/api.md).
 MAX_FRAMES = 512
 _LENGTH_BYTES = 4
@@ -102,6 +106,53 @@ def delete(session: Session, path: str, headers: Mapping[str, str] | None = None
         # An earlier try without an answer may have deleted it.
         if not backoff.tried:
             raise
+
+
+def put_bucket(session: Session, path: str) -> Flow[None]:
+    """Create a bucket."""
+    backoff = Backoff(session)
+    try:
+        yield from ask(session, Request("PUT", path), backoff=backoff)
+    except AlreadyExists:
+        # An earlier try without an answer may have created it.
+        if not backoff.tried:
+            raise
+
+
+def bucket(session: Session, path: str) -> Flow[BucketInfo]:
+    """A bucket's facts."""
+    answer = yield from ask(session, Request("GET", path))
+    return _decoded(answer, BucketInfo)
+
+
+class _Page(msgspec.Struct):
+    streams: list[ListedStream]
+    has_more: bool
+    next_cursor: str | None = None
+
+
+def listing(session: Session, path: str, prefix: str, after: str | None) -> Flow[None]:
+    """Emit the streams of a bucket in the order of their ids."""
+    params = {"limit": str(_PAGE)}
+    if prefix:
+        params["prefix"] = prefix
+    while True:
+        if after is not None:
+            params["after"] = after
+        answer = yield from ask(session, Request("GET", f"{path}/streams", params))
+        page = _decoded(answer, _Page)
+        for stream in page.streams:
+            yield Emit(stream)
+        after = page.next_cursor
+        if not page.has_more or after is None:
+            return
+
+
+def _decoded(answer: Answer, kind: type[S]) -> S:
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except msgspec.DecodeError as error:
+        raise unexpected(answer.status, str(error)) from None
 
 
 def json_body(values: Sequence[object]) -> bytes:

@@ -1,29 +1,114 @@
-"""Snapshots of streams, as flows (docs/snapshots-and-bootstrap.md)."""
+"""Snapshots and bootstraps, as flows."""
 
 from __future__ import annotations
 
-from streamd.client.core.retrying import Session, ask, unexpected
-from streamd.client.core.steps import Flow, Request
-from streamd.client.names import StreamName
-from streamd.client.values import Snapshot
-from streamd.headers import CONTENT_TYPE, STREAM_SNAPSHOT_OFFSET
+from urllib.parse import quote
+
+from streamd.client.core.multipart import (
+    Malformed,
+    PartData,
+    PartStart,
+    boundary_of,
+    parse_parts,
+)
+from streamd.client.core.operations import write_headers
+from streamd.client.core.reading import Live, follow
+from streamd.client.core.retrying import Backoff, ask, unexpected
+from streamd.client.core.steps import RECEIVE, Answer, Body, Done, Emit, Flow, Lost, Request, resume
+from streamd.client.core.streams import StreamFlows
+from streamd.client.errors import OffsetGone, SnapshotNotFound
+from streamd.client.names import BadName
+from streamd.client.values import START, Bootstrap, Snapshot
+from streamd.headers import CONTENT_TYPE, STREAM_NEXT_OFFSET, STREAM_SNAPSHOT_OFFSET
+
+# Above what a server takes unless its operator raises the limit (server.max_snapshot_bytes).
+MAX_SNAPSHOT_BYTES = 1 << 30
+_NO_SNAPSHOT = Snapshot(START, "", b"")
 
 
-def publish(
-    session: Session, name: StreamName, offset: str, data: bytes, content_type: str
-) -> Flow[None]:
+def _path(stream: StreamFlows, at: str | None) -> str:
+    path = f"{stream.name.bucketed_path()}/snapshot"
+    return path if at is None else f"{path}/{quote(at, safe='')}"
+
+
+def publish(stream: StreamFlows, offset: str, body: Body, content_type: str) -> Flow[None]:
     """Publish a snapshot; a repetition with the same bytes is confirmed."""
-    path = f"{name.bucketed_path()}/snapshot/{offset}"
-    yield from ask(session, Request("PUT", path, None, {CONTENT_TYPE: content_type}, data))
+    request = Request("PUT", _path(stream, offset), None, write_headers(content_type), body)
+    yield from ask(stream.session, request)
 
 
-def read(session: Session, name: StreamName) -> Flow[Snapshot]:
-    """The latest snapshot."""
-    answer = yield from ask(session, Request("GET", f"{name.bucketed_path()}/snapshot"))
-    if STREAM_SNAPSHOT_OFFSET not in answer.headers:
-        raise unexpected(answer.status, "Stream-Snapshot-Offset is missing")
-    return Snapshot(
-        answer.headers[STREAM_SNAPSHOT_OFFSET],
-        answer.headers.get(CONTENT_TYPE, ""),
-        answer.body,
-    )
+def read(stream: StreamFlows, at: str | None) -> Flow[Snapshot]:
+    """The latest snapshot, or the one at an offset; read again if it breaks off."""
+    request = Request("GET", _path(stream, at))
+    backoff = Backoff(stream.session)
+    while True:
+        answer = yield from ask(stream.session, request, in_pieces=True, backoff=backoff)
+        url, parts, size = stream.session.url, [], 0
+        try:
+            while piece := (yield RECEIVE):
+                parts.append(piece)
+                size += len(piece)
+                if size > MAX_SNAPSHOT_BYTES:
+                    raise unexpected(answer.status, f"more than {MAX_SNAPSHOT_BYTES} bytes")
+        except Lost as lost:
+            yield backoff.pause_after(url, lost)
+            continue
+        headers = answer.headers
+        offset = headers.get(STREAM_SNAPSHOT_OFFSET, at or "")
+        return Snapshot(offset, headers.get(CONTENT_TYPE, ""), b"".join(parts))
+
+
+def bootstrap(stream: StreamFlows) -> Flow[Bootstrap]:
+    """The snapshot and all messages after it, in one answer."""
+    request = Request("GET", f"{stream.name.bucketed_path()}/bootstrap")
+    answer = yield from ask(stream.session, request)
+    try:
+        (kind, data), *messages = _parts(answer)
+    except (Malformed, ValueError) as error:
+        raise unexpected(answer.status, str(error)) from error
+    offset = answer.headers.get(STREAM_SNAPSHOT_OFFSET, START)
+    snapshot = _NO_SNAPSHOT if offset == START else Snapshot(offset, kind, data)
+    content_type = messages[0][0] if messages else (yield from stream.type())
+    bodies = [body for _, body in messages]
+    return Bootstrap(snapshot, content_type, bodies, answer.headers.get(STREAM_NEXT_OFFSET, ""))
+
+
+def _parts(answer: Answer) -> list[tuple[str, bytes]]:
+    """Type and body of each part of an answer."""
+    parts: list[tuple[str, bytes]] = []
+    kind, body = "", b""
+    flow = parse_parts(boundary_of(answer.headers.get(CONTENT_TYPE, "")))
+    rest: bytes | None = answer.body
+    result: bytes | None = None
+    while not isinstance(step := resume(flow, result, None), Done):
+        result = None
+        if not isinstance(step, Emit):
+            result, rest = rest, b""
+        elif isinstance(step.value, PartStart):
+            kind, body = step.value.content_type, b""
+        elif isinstance(step.value, PartData):
+            body += step.value.data
+        else:
+            parts.append((kind, body))
+    return parts
+
+
+def state(stream: StreamFlows, live: Live) -> Flow[None]:
+    """Emit the latest snapshot, and then the stream from there on as it grows.
+
+    A reader that is overtaken by a later snapshot gets that one, and continues from there.
+    """
+    while True:
+        snapshot = yield from _latest(stream)
+        yield Emit(snapshot)
+        try:
+            return (yield from follow(stream.session, stream.name.path, snapshot.offset, live))
+        except OffsetGone:
+            continue
+
+
+def _latest(stream: StreamFlows) -> Flow[Snapshot]:
+    try:
+        return (yield from read(stream, None))
+    except (SnapshotNotFound, BadName):
+        return _NO_SNAPSHOT  # also of streams that are not in a bucket of their own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from streamd.client.core import operations, reading, snapshots
+from streamd.client.core import operations, reading
 from streamd.client.core.operations import (
     MAX_FRAMES,
     frames,
@@ -18,7 +18,7 @@ from streamd.client.core.reading import Live
 from streamd.client.core.retrying import Session
 from streamd.client.core.steps import Done, Emit, Flow, Lost, resume
 from streamd.client.names import StreamName, parse_name
-from streamd.client.values import Appended, Chunk, Snapshot, StreamInfo
+from streamd.client.values import Appended, Chunk, StreamInfo
 from streamd.headers import (
     STREAM_FORK_OFFSET,
     STREAM_FORK_SUB_OFFSET,
@@ -130,14 +130,6 @@ class StreamFlows:
     def follow(self, offset: str, live: Live) -> Flow[None]:
         """Emit chunks until the stream is closed."""
         return reading.follow(self.session, self.name.path, offset, live)
-
-    def publish(self, offset: str, data: Data, content_type: str) -> Flow[None]:
-        """Publish a snapshot."""
-        return snapshots.publish(self.session, self.name, offset, as_bytes(data), content_type)
-
-    def read_snapshot(self) -> Flow[Snapshot]:
-        """The latest snapshot."""
-        return snapshots.read(self.session, self.name)
 
     def type(self) -> Flow[str]:
         """The stream's content type."""
