@@ -82,12 +82,14 @@ class Authorized:
         return found
 
     @contextmanager
-    def following(self, path: str, token: str, url: str) -> Iterator[Iterator[str]]:
-        """The lines of a stream's events, as they come, until the server ends them."""
-        headers = {"Authorization": f"Bearer {token}"}
-        with self._client.stream(
-            "GET", f"{url}{path}?offset=-1&live=sse", headers=headers
-        ) as answer:
+    def following(
+        self, path: str, token: str | None, url: str, signed: str = ""
+    ) -> Iterator[Iterator[str]]:
+        """The lines of a stream's events, as they come, until the server ends them. The reader has
+        a token or a signature."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        query = "?offset=-1&live=sse" + (f"&signed={signed}" if signed else "")
+        with self._client.stream("GET", f"{url}{path}{query}", headers=headers) as answer:
             assert answer.status_code == 200, answer.read()
             yield answer.iter_lines()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,7 +25,9 @@ DAY_S = 86_400
 def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Authorized]:
-    with authorized(request.param, tmp_path_factory.mktemp("signed")) as found:
+    # A reader that does not end, but should, has nothing to hear.
+    quiet = {f"STREAMD_SERVER_SSE_{each}_MS": "600000" for each in ("LIFETIME", "HEARTBEAT")}
+    with authorized(request.param, tmp_path_factory.mktemp("signed"), **quiet) as found:
         for name in ("s", "s2", "other"):
             found.ask("PUT", f"/v1/stream/signed/{name}", headers=TEXT, content=f"of {name}")
         yield found
@@ -308,6 +311,29 @@ def test_a_revoked_tokens_urls_end_at_every_node(place: Authorized) -> None:
     for url in place.urls:
         # A linearizable read knows all that was acknowledged before it.
         assert told(ask(place, url, "GET", PATH, signed[url])) == INVALID
+
+
+def test_live_readers_at_every_node_end_when_the_token_of_their_url_is_revoked(
+    place: Authorized,
+) -> None:
+    token = place.token("read:signed/*")
+    with ExitStack() as readers:
+        followed = [
+            readers.enter_context(place.following(PATH, None, url, value(token, url + PATH)))
+            for url in place.urls
+        ]
+        for lines in followed:
+            assert any("upToDate" in line for line in lines)
+        assert place.ask("DELETE", f"/auth/tokens/{place.named(token)}").status_code == 204
+        for lines in followed:
+            assert not any("upToDate" in line for line in lines), "it ends without news"
+
+
+def test_a_listing_shows_what_the_token_may_read(place: Authorized) -> None:
+    token = place.token("read:signed/s2", "list:signed/")
+    url = place.urls[-1]
+    answer = ask(place, url, "GET", "/signed/streams", value(token, f"{url}/signed/streams"))
+    assert [one["stream_id"] for one in answer.json()["streams"]] == ["s2"]
 
 
 def test_a_rotated_tokens_urls_are_valid_for_the_overlap(place: Authorized) -> None:
