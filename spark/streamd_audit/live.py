@@ -46,6 +46,7 @@ Row = dict[str, Any]
 def live_findings(context: Context, replayed: Replayed) -> DataFrame:
     """What a cluster at ``--url`` answers differently from the log, stream by stream."""
     url = (context.options.url or "").rstrip("/")
+    token = context.options.token
     cluster = context.cluster
     streams = replayed.streams.select(
         "group", "stream_id", f.lit(STREAM).alias("what"), "bucket", "stream",
@@ -64,7 +65,7 @@ def live_findings(context: Context, replayed: Replayed) -> DataFrame:
 
     def compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pool = urllib3.PoolManager(timeout=_TIMEOUT_S, retries=3)
-        yield findings_batch(compare(Cluster(pool, url), cluster, _rows(batches)))
+        yield findings_batch(compare(Cluster(pool, url, token), cluster, _rows(batches)))
 
     return map_in_arrow(ordered, compared, FINDINGS_DDL)
 
@@ -113,17 +114,20 @@ def _finding(
 
 
 class Cluster:
-    """The live cluster, asked about one stream after the other."""
+    """The live cluster, asked about one stream after the other, with a `token` if it needs one."""
 
-    def __init__(self, pool: urllib3.PoolManager, url: str) -> None:
+    def __init__(self, pool: urllib3.PoolManager, url: str, token: str | None = None) -> None:
         self._pool = pool
         self._url = url
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def ask(self, method: str, bucket: str, stream: str, **query: Any) -> Any:
         """An answer. Raises `StoreFailed` when there is none."""
         path = f"{self._url}/v1/stream/{quote(bucket, safe='')}/{quote(stream, safe='/')}"
         try:
-            answer = self._pool.request(method, path, fields=query or None, redirect=False)
+            answer = self._pool.request(
+                method, path, fields=query or None, headers=self._headers, redirect=False
+            )
         except urllib3.exceptions.HTTPError as error:
             raise StoreFailed(f"{self._url}: {error}") from error
         if answer.status >= 500 or answer.status in (401, 403, 421, 429):

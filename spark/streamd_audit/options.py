@@ -6,10 +6,11 @@ Nothing here needs Spark: `start` reports in one line what is missing before any
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
@@ -37,7 +38,9 @@ class Options:
     """The options of every job. `since` is a log index, `LAST`, or None for everything.
 
     A store option that is None is taken from the environment: ``AWS_ENDPOINT_URL``,
-    ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``AWS_REGION``.
+    ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``AWS_REGION``. The
+    `token` for the cluster comes from ``STREAMD_TOKEN``, or from the file that
+    ``STREAMD_TOKEN_FILE`` names: other users can see a command line.
     """
 
     store: str
@@ -52,6 +55,7 @@ class Options:
     region: str | None = None
     ca_file: str | None = None
     master: str | None = None
+    token: str | None = field(default=None, repr=False)
 
     def of_sources(self) -> dict[str, str]:
         """The options for the data sources, for ``spark.read.format(…).options(**…)``."""
@@ -82,7 +86,19 @@ def parser(description: str, *, needs_out: bool = False) -> argparse.ArgumentPar
 
 def parse(found: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> Options:
     """The options on a command line; exits with 2 when they are wrong."""
-    return Options(**vars(found.parse_args(arguments)))
+    given = vars(found.parse_args(arguments))
+    return Options(**given, token=None if given["url"] is None else _token())
+
+
+def _token() -> str | None:
+    """The token for the cluster, if one is given. Raises `NotRun`."""
+    file = os.environ.get("STREAMD_TOKEN_FILE")
+    if not file:
+        return os.environ.get("STREAMD_TOKEN") or None
+    try:
+        return Path(file).read_text().strip()
+    except OSError as error:
+        raise NotRun(f"STREAMD_TOKEN_FILE: {file}: {error.strerror}") from None
 
 
 def start(job: str, arguments: Sequence[str] | None = None) -> int:

@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import trio
 import urllib3
 
+from streamd.auth.tokens import mint
+from streamd.config import AuthConfig
+from streamd_audit.errors import StoreFailed
 from streamd_audit.findings import Finding
 from streamd_audit.live import APPEND, STREAM, Cluster, compare
+from streamd_audit.options import NotRun, parse, parser
 from streamd_audit.replay.run import DETAIL_ENCODER, StreamDetail
 from tests.http.serving import Serving, serving
 
@@ -155,3 +160,35 @@ async def test_records_trimmed_since_are_skipped(tmp_path: Path) -> None:
         assert await cluster.judge(told(changed, stream_id=2, name="plain")) == [
             ("live_differs", "3")
         ]
+
+
+async def test_a_cluster_that_requires_tokens_is_asked_with_one(tmp_path: Path) -> None:
+    root = mint(1, b"root" * 5)
+    auth = AuthConfig(mode="required", root_token=root)
+    async with serving(tmp_path, auth=auth) as server:
+
+        def kinds(token: str | None) -> list[str]:
+            with urllib3.PoolManager() as pool:
+                live = Cluster(pool, server.url, token)
+                return [one.kind for one in compare(live, "cluster", told([RECORDS]))]
+
+        assert await trio.to_thread.run_sync(kinds, root) == ["live_lost"]
+        with pytest.raises(StoreFailed, match="answers 401"):
+            await trio.to_thread.run_sync(kinds, None)
+
+
+def test_the_token_is_taken_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = parser("audit"), ["--store", "x", "--url", "http://x"]
+    monkeypatch.setenv("STREAMD_TOKEN", "sd_one")
+    given = parse(*arguments)
+    assert given.token == "sd_one"
+    assert "sd_one" not in repr(given)
+    assert parse(parser("audit"), ["--store", "x"]).token is None, "only a cluster gets it"
+    (tmp_path / "token").write_text("sd_two\n")
+    monkeypatch.setenv("STREAMD_TOKEN_FILE", str(tmp_path / "token"))
+    assert parse(*arguments).token == "sd_two"
+    monkeypatch.setenv("STREAMD_TOKEN_FILE", str(tmp_path / "none"))
+    with pytest.raises(NotRun, match="STREAMD_TOKEN_FILE"):
+        parse(*arguments)
