@@ -34,6 +34,7 @@ _SILENCE_S = 60.0
 _MAX_REDIRECTS = 5
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
+_LONGEST_ASKED_PAUSE_S = 300.0
 _ANNOUNCE_AFTER_S = 2.0
 _BUSY = (429, 502, 503, 504)
 _PEEK_S = 3.0
@@ -286,7 +287,7 @@ class Backoff:
         reason = f"{self._server.shown_url} {_in_words(failure)}"
         pause_s = self._pause_s * random.uniform(0.5, 1.0)
         if isinstance(failure, Busy):
-            pause_s = max(pause_s, min(failure.pause_s, _LONGEST_PAUSE_S))
+            pause_s = max(pause_s, min(failure.pause_s, _LONGEST_ASKED_PAUSE_S))
             met = True
         else:
             all_asked = self._server.next_node()
