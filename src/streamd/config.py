@@ -58,7 +58,8 @@ class ConfigError(Exception):
 
 class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The `[server]` section. Addresses are ``host:port``; the names of times and sizes end in
-    their unit. `max_connections_per_address` is two thirds of `max_connections` by default.
+    their unit. `max_connections_per_address` is two thirds of `max_connections` by default;
+    without `max_new_connections_per_address_per_s` they may come as fast as they are made.
 
     `allowed_hosts` are names, without a port, under which the node may be reached, besides those in
     `listen` and `advertise`. `allowed_origins` are those of web pages that may use streams; ``*``
@@ -87,6 +88,7 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_headers: Positive = 100
     max_connections: Positive = 15_000
     max_connections_per_address: Positive | None = None
+    max_new_connections_per_address_per_s: Positive | None = None
     max_live_readers: Positive = 10_000
     header_timeout_ms: Positive = 10_000
     idle_timeout_ms: Positive = 75_000

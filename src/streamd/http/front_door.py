@@ -21,6 +21,7 @@ import trio
 from streamd.config import ServerConfig
 from streamd.http.connection import Connection, Phase, Rest
 from streamd.http.connection_task import ConnectionTask
+from streamd.http.connections_by_client import ConnectionsByClient
 from streamd.http.heads import HeadParser
 from streamd.http.listeners import accept_for_ever, client_certificate, turn_away
 from streamd.http.messages import (
@@ -95,10 +96,7 @@ class FrontDoor:
         self.draining = False
         self.scheme = b"http"
         self._handshakes = 0
-        self._of_client: dict[str, int] = {}
-        self._max_of_client = (
-            config.max_connections_per_address or (2 * config.max_connections + 2) // 3
-        )
+        self.clients = ConnectionsByClient(config)
         self._renew_tail_heads()
         # When the last sweep began: precise enough for limits of seconds, and free to read.
         self.swept_at = trio.current_time()
@@ -168,13 +166,10 @@ class FrontDoor:
         nursery: trio.Nursery,
     ) -> None:
         """Serve an accepted connection, or turn it away."""
-        own = self._of_client.get(client, 0)
         is_full = len(self.connections) + self._handshakes >= self.config.max_connections
-        if is_full or own >= self._max_of_client:
+        if is_full or not self.clients.enter(client):
             turn_away(sock)
-            return
-        self._of_client[client] = own + 1
-        if tls is None:
+        elif tls is None:
             transport = SocketTransport(sock, self.config.write_timeout_ms / 1000)
             self.reactor.watch(self._connection(transport, client), transport)
         else:
@@ -190,7 +185,7 @@ class FrontDoor:
             with trio.fail_after(self.config.header_timeout_ms / 1000):
                 await stream.do_handshake()
         except (trio.BrokenResourceError, trio.TooSlowError):
-            self._has_left(client)
+            self.clients.leave(client)
             await trio.aclose_forcefully(plain)
             return
         finally:
@@ -246,17 +241,11 @@ class FrontDoor:
         self.reactor.resume(connection)
         if connection in self.connections:
             self.connections.remove(connection)
-            self._has_left(connection.client)
+            self.clients.leave(connection.client)
             connection.seat.leave()
         connection.held.release()
         if not self.connections:
             self._idle.set()
-
-    def _has_left(self, client: str) -> None:
-        """Count a connection of a client no longer."""
-        self._of_client[client] -= 1
-        if not self._of_client[client]:
-            del self._of_client[client]
 
     def chunk(self, data: Buffer) -> bytes:
         """`data` as a chunk of a chunked body. An event for many readers is framed once.

@@ -168,13 +168,20 @@ def client_certificate(stream: trio.SSLStream[Any]) -> Certificate | None:
     return certificate
 
 
-def turn_away(sock: socket.socket) -> None:
-    """Refuse a connection beyond `server.max_connections`, without waiting for anything."""
+def _too_many() -> bytes:
     refusal = error_response(
         503, "TOO_MANY_CONNECTIONS", "too many connections; try again later", b"Retry-After: 1\r\n"
     )
     parts, size = body_parts(refusal.body)
     end = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % size
+    return b"".join((STATUS_LINES[503], refusal.head, COMMON_HEAD, end, *parts))
+
+
+_TOO_MANY = _too_many()
+
+
+def turn_away(sock: socket.socket) -> None:
+    """Refuse a connection beyond a limit of connections, without waiting for anything."""
     with suppress(OSError):
-        sock.send(b"".join((STATUS_LINES[503], refusal.head, COMMON_HEAD, end, *parts)))
+        sock.send(_TOO_MANY)
     sock.close()

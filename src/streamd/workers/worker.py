@@ -162,9 +162,11 @@ def _front_door(application: WorkerApplication, config: Config, metrics: Metrics
     server = config.server
     share = max(1, server.max_connections // server.workers)
     of_address = server.max_connections_per_address
+    new_ones = server.max_new_connections_per_address_per_s
     server = replace(
         server,
         max_connections_per_address=of_address and -(-of_address // server.workers),
+        max_new_connections_per_address_per_s=new_ones and -(-new_ones // server.workers),
         max_connections=allowed_connections(share, clustered=False),
         max_buffered_bytes=server.max_buffered_bytes // server.workers,
     )
