@@ -307,6 +307,17 @@ async def test_a_body_of_unknown_length_is_paid_for_afterwards(path: str, tmp_pa
         assert answer.headers["Retry-After"] == "5"
 
 
+async def test_a_body_of_unknown_length_is_paid_for_even_if_it_never_ends(tmp_path: Path) -> None:
+    async with limited(tmp_path) as node, node.client() as client:
+        await node.limit("identity", "ci", bytes_in_per_s=1000)
+        async with node.server.connect() as raw:
+            await node.send(raw, f"POST {STREAM}", Transfer_Encoding="chunked")
+            await raw.send(b"%x\r\n" % 5000 + b"x" * 5000 + b"\r\n")
+            await until(lambda: node.server.bodies.held == 5000)
+        await until(lambda: node.server.connections == 0)
+        assert (await append(client, 1000)).headers["Retry-After"] == "5"
+
+
 async def test_what_was_read_is_paid_for_by_the_next_read(tmp_path: Path) -> None:
     async with limited(tmp_path) as node, node.client() as client:
         assert (await append(client, 5000)).status_code == 204
@@ -450,31 +461,3 @@ async def test_a_large_body_is_refused_late_as_well(
         answer = await append(client, 200_000)
         assert refused(answer, "identity-bytes-in-per-s")
         assert answer.elapsed.total_seconds() >= 0.5
-
-
-# -- connections of an address ---------------------------------------------------------------------
-
-
-async def test_an_address_leaves_connections_to_others(tmp_path: Path) -> None:
-    async with serving(tmp_path, max_connections=6) as server, AsyncExitStack() as stack:
-        for _ in range(4):
-            await stack.enter_async_context(server.connect(source=STRANGER))
-        await until(lambda: server.connections == 4)
-        async with server.connect(source=STRANGER) as client:
-            answer = await client.read_response()
-            assert (answer.status, answer.code) == (503, "TOO_MANY_CONNECTIONS")
-        async with server.client() as client:
-            assert (await client.get("/healthz")).status_code == 200
-        await stack.aclose()
-        await until(lambda: not server.connections)
-        async with server.client(source=STRANGER) as client:
-            assert (await client.get("/healthz")).status_code == 200
-
-
-async def test_the_connections_of_an_address_can_be_set(tmp_path: Path) -> None:
-    async with (
-        serving(tmp_path, max_connections_per_address=1) as server,
-        server.connect(),
-        server.connect() as second,
-    ):
-        assert (await second.read_response()).status == 503

@@ -163,6 +163,11 @@ class Account:
         if self.bytes_in is not None:
             self.bytes_in.spend(-bytes_in)
 
+    def spend_in(self, size: int) -> None:
+        """Charge more bytes of a request's body. They may be owed."""
+        if self.bytes_in is not None:
+            self.bytes_in.spend(size)
+
     def shortages(self, now_ns: int, bytes_in: int, *, reads: bool) -> Iterator[Shortage]:
         """The limits that keep a request waiting."""
         for kind, bucket, amount in (

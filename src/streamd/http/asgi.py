@@ -154,16 +154,17 @@ class AsgiApplication:
             length = headers.get(b"content-length")
             request.incoming = AsgiBody(channel, length, Pace(self._config))
         else:
-            request.body = await self._read_body(channel)
+            request.body = await self._read_body(channel, request)
         return request
 
-    async def _read_body(self, channel: AsgiChannel) -> bytes:
+    async def _read_body(self, channel: AsgiChannel, request: Request) -> bytes:
         """A body within all limits. Raises `RequestRejected`, `ClientGone`."""
         limit, pace = self._config.max_body_bytes, Pace(self._config)
         body = bytearray()
         while not channel.body_ended:
             piece = await pace.wait(channel.receive_body)
             body += piece
+            request.charge_body(len(body))
             if len(body) > limit:
                 raise body_too_large(limit)
             try:

@@ -140,12 +140,14 @@ class ConnectionTask:
         await incoming.check_head(self._door.application, request)
         if connection.comes_in_pieces(head):
             return await self._serve_pieces(head, request)
-        request.body = await self._receive_body(head)
+        request.body = await self._receive_body(head, request)
         return await self.serve(head, request)
 
-    async def _receive_body(self, head: Head) -> bytes:
+    async def _receive_body(self, head: Head, request: Request) -> bytes:
         connection = self.connection
-        connection.body = WholeBody(self, head.fields, self._door.config, connection.held)
+        connection.body = WholeBody(
+            self, head.fields, self._door.config, connection.held, request.charge_body
+        )
         connection.phase, connection.since = Phase.BODY, trio.current_time()
         return await connection.body.receive()
 

@@ -152,17 +152,26 @@ class WireBody:
 
 
 class WholeBody:
-    """The body of an HTTP/1.1 request whose handler gets it whole. `held` counts what has come.
+    """The body of an HTTP/1.1 request whose handler gets it whole. `held` counts what has come, and
+    `charge` is called with the size of a body of unknown length while that grows.
 
     Bodies come with nearly every request that has a task, so none has a timer: the sweeper asks
     whether it `keeps_up`.
     """
 
-    def __init__(self, wire: Wire, fields: Fields, config: ServerConfig, held: Share) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        fields: Fields,
+        config: ServerConfig,
+        held: Share,
+        charge: Callable[[int], None],
+    ) -> None:
         self._wire = wire
         self._fields = fields
         self._limit = config.max_body_bytes
         self._held = held
+        self._charge = charge
         self._pace = Pace(config)
         self._came = len(wire.buffer)
 
@@ -190,6 +199,7 @@ class WholeBody:
         chunked = Chunked()
         while True:
             has_more = chunked.feed(buffer)
+            self._charge(len(chunked.body))
             if len(chunked.body) > self._limit:
                 raise body_too_large(self._limit)
             self._hold(len(chunked.body))

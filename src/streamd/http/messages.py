@@ -191,6 +191,13 @@ class Request:
         self.charged_bytes: int | None = None
         self.seat = seat or Seat()
 
+    def charge_body(self, size: int) -> None:
+        """Charge the first `size` bytes of the body, as far as that was not done."""
+        if self.charged_bytes is not None and size > self.charged_bytes:
+            for account in self.accounts:
+                account.spend_in(size - self.charged_bytes)
+            self.charged_bytes = size
+
 
 class Response:
     """A complete response.

@@ -83,10 +83,8 @@ class RateLimits:
 
     def refusal(self, request: Request, route: Route | None = None) -> LateAnswer | None:
         """Charge a request to its sender, and to the bucket of its `route` if it is admitted there;
-        or refuse it. Asked again about the same request, charge what has come of its body since."""
+        or refuse it. Do nothing if that was done: a request may be asked about twice."""
         if request.charged_bytes is not None:
-            _spend_in(request.accounts, len(request.body) - request.charged_bytes)
-            request.charged_bytes = max(request.charged_bytes, len(request.body))
             _meter(request)
             return None
         request.charged_bytes = 0
@@ -195,7 +193,9 @@ class _MeteredBody:
 
     async def receive(self) -> bytes:
         data = await self._body.receive()
-        _spend_in(self._accounts, len(data) - self._paid)
+        if len(data) > self._paid:
+            for account in self._accounts:
+                account.spend_in(len(data) - self._paid)
         self._paid = max(0, self._paid - len(data))
         return data
 
@@ -205,13 +205,6 @@ def _meter(request: Request) -> None:
     body = request.incoming
     if body is not None and body.length is None and request.accounts:
         request.incoming = _MeteredBody(body, request.accounts, request.charged_bytes or 0)
-
-
-def _spend_in(accounts: Sequence[Account], size: int) -> None:
-    if size > 0:
-        for account in accounts:
-            if account.bytes_in is not None:
-                account.bytes_in.spend(size)
 
 
 def spend_out(accounts: Sequence[Account], size: int) -> None:
