@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import anyio
 import httpx
 import pytest
 
 from streamd.client import AsyncClient, OffsetGone
+from streamd.state import StateError
 from streamd.state.db import ForeignSnapshot, SQLite, StreamDB, compact
 from streamd.state.tables import Change
 from tests.state.events import change, control
@@ -71,6 +73,36 @@ def test_a_short_log_is_left_alone(stream: Stream, backend: str) -> None:
         assert await compacted(stream, longer_than=1) is not None
         stream.append(LAST)
         assert await compacted(stream, longer_than=1) is None
+
+    run(backend, main)
+
+
+def test_of_two_that_publish_the_later_snapshot_stays(stream: Stream, backend: str) -> None:
+    stream.append(ANN, BOB)
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                stream.append(FIRST)
+                tasks.start_soon(compacted, stream)
+        async with stream.ready() as db:
+            assert names(db) == {"1": "Eve", "2": "Bob"}
+
+    run(backend, main)
+
+
+def test_a_snapshot_that_no_client_could_read_is_not_published(
+    stream: Stream, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would trim the messages that every reader then needs."""
+    monkeypatch.setattr("streamd.state.db.snapshots.MAX_ANSWER_BYTES", 100)
+    stream.append(ANN, BOB)
+
+    async def main() -> None:
+        with pytest.raises(StateError, match="bytes of JSON"):
+            await compacted(stream)
+        async with stream.ready() as db:
+            assert len(db.users) == 2
 
     run(backend, main)
 

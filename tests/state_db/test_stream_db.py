@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,17 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from streamd.client import AsyncClient, StreamClosed, StreamNotFound
+from streamd.client import (
+    AsyncClient,
+    OutcomeUnknown,
+    StreamClosed,
+    StreamNotFound,
+    Unreachable,
+)
 from streamd.state import (
     InvalidEvent,
     InvalidValue,
+    MaterializedState,
     Policies,
     StateError,
     StreamReset,
@@ -24,7 +32,7 @@ from streamd.state.db import DatabaseClosed, Feed, FeedOverflow, SQLite, StreamD
 from streamd.state.db.writes import Writes
 from streamd.state.definition import RESERVED
 from streamd.state.tables import Change, Table
-from tests.state.events import change, control
+from tests.state.events import change, control, decoded
 from tests.state_db.chat import Chat, Stream, User, names, run, wait_until
 from tests.support.server_process import ServerProcess
 
@@ -465,6 +473,43 @@ class TestClosing:
                 await db.ready()
 
         run(backend, main)
+
+
+def test_writes_of_unknown_outcome_leave_what_the_stream_says(
+    server: ServerProcess, stream: Stream, backend: str
+) -> None:
+    """The server is killed under writes: each is confirmed, or raises and is taken back."""
+
+    async def write(db: StreamDB, writer: int, done: anyio.Event) -> None:
+        number = 0
+        while number == 0 or not done.is_set():
+            with suppress(OutcomeUnknown, Unreachable):
+                await db.users.upsert(User(str(writer), f"{number}"))
+                number += 1
+
+    async def main() -> None:
+        done = anyio.Event()
+        async with stream.ready() as db:
+            async with anyio.create_task_group() as tasks:
+                for writer in range(8):
+                    tasks.start_soon(write, db, writer, done)
+                for _ in range(2):
+                    at = db.offset
+                    while db.offset == at:
+                        await anyio.lowlevel.checkpoint()
+                    await anyio.to_thread.run_sync(server.kill)
+                    server.start()
+                    await anyio.to_thread.run_sync(server.wait_ready)
+                done.set()
+            await wait_until(db, stream.append(change("delete", "last")))
+            state = MaterializedState()
+            state.apply_batch([decoded(event) for event in stream.messages()])
+            assert {key: value["name"] for key, value in state.get_type("user").items()} == (
+                names(db)
+            )
+            assert set(names(db)) == {str(writer) for writer in range(8)}
+
+    run(backend, main)
 
 
 def test_many_events_arrive(stream: Stream, backend: str) -> None:
