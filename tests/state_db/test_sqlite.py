@@ -247,6 +247,26 @@ class TestFiles:
 
         run(backend, main)
 
+    def test_a_database_can_be_entered_after_its_file_was_repaired(
+        self, stream: Stream, backend: str, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "state.db"
+        path.write_text("not a database" * 100)
+        stream.append(ANN)
+
+        async def main() -> None:
+            async with AsyncClient(stream.server_url) as client:
+                db = StreamDB(Chat, client.stream(stream.name), store=SQLite(path))
+                with refused("not a database"):
+                    await db.preload()
+                path.unlink()
+                async with db:
+                    await db.ready()
+                    assert names(db) == {"1": "Ann"}
+            assert kept(path).events == 1
+
+        run(backend, main)
+
 
 class TestStartingOver:
     @pytest.mark.parametrize("how", ["version", "types"])

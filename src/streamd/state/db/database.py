@@ -184,16 +184,14 @@ class StreamDB:
     # -- following --
 
     async def _open(self) -> None:
-        if self._is_open:
-            return
-        self._is_open = True
-        if self._store is None:
+        if self._is_open or self._store is None:
             return
         kinds = sorted(each.type for each in self._schema.collections.values())
         schema = msgspec.json.encode([self._schema.version, kinds]).decode()
         copied = await anyio.to_thread.run_sync(self._load, self._store, schema)
         self._offset, self._incarnation = copied.next_offset, copied.incarnation
         self._consumer.in_snapshot = copied.in_snapshot
+        self._is_open = True
 
     def _load(self, store: SQLite, schema: str) -> Copied:
         """Fill the tables from the store, which blocks; nobody sees them yet."""

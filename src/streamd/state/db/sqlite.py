@@ -82,6 +82,7 @@ class SQLite:
 
         Raises `StoreError` if the file is something else or holds another stream.
         """
+        self.close()
         with _errors(self._path):
             self._connection = sqlite3.connect(
                 self._path, isolation_level=None, check_same_thread=False, timeout=30
