@@ -151,6 +151,12 @@ def test_the_walk_visits_every_route_and_method() -> None:
         assert (method, needed) in operated or rule in PUBLIC, rule
 
 
+def test_a_path_that_is_like_an_operations_path_is_not_an_operation() -> None:
+    for path in (b"/openapi-json", b"/openapi.json/", b"//metrics", b"/metrics\n", b"/Metrics"):
+        assert not needs.is_operation(path)
+        assert needs.operation("GET", path) == needs.operation("GET", b"/nowhere") != ()
+
+
 def told(answer: Any) -> tuple[int, str | None]:
     """Status and code of an error."""
     is_error = answer.status_code >= 400 and answer.content

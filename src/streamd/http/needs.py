@@ -136,7 +136,7 @@ _FOR_CLIENTS = frozenset(
     (b"/healthz", b"/readyz/local", b"/readyz/cluster", b"/openapi.json", b"/auth/sign")
 )
 _PATHS = [
-    (re.compile(re.sub("<[a-z]+>", "[^/]+", rule).encode()), method, needs)
+    (re.compile(re.sub("<[a-z]+>", "[^/]+", re.escape(rule)).encode()), method, needs)
     for (rule, method), needs in OPERATIONS.items()
 ]
 
