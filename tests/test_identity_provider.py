@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import subprocess
 import sys
 import time
@@ -195,6 +196,19 @@ async def test_a_provider_that_fails_leaves_the_known_keys_in_use(
             assert len(warnings) == 1, "it is reported once for each outage"
             assert "/keys/elsewhere" not in server.asked
             assert server.sent_bytes < 20 * 1024 * 1024
+
+
+async def test_the_log_says_why_a_jwt_is_refused_if_it_is_to_say_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "keys.json"
+    file.write_bytes(key_set(ONE))
+    found = Following(config(str(file)))
+    for level, reasons in ((logging.INFO, []), (logging.DEBUG, ["aud is not auth.jwt.audience"])):
+        caplog.set_level(level, "streamd.auth")
+        with capture_logs() as logs:
+            assert found.ask(jwt(aud="other")) == "refused"
+        assert [entry["reason"] for entry in logs] == reasons
 
 
 async def test_a_provider_that_is_away_at_the_start_is_found_later() -> None:

@@ -74,7 +74,7 @@ def build() -> Json:
         "info": {"title": "streamd", "version": __version__, "description": _ABOUT},
         "servers": [{"url": "/"}],
         # With `auth.mode = "none"` only the paths below `/auth` need a token.
-        "security": [{}, {"token": []}, {"signedUrl": []}],
+        "security": [{}, {"token": []}, {"signedUrl": []}, {"certificate": []}],
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": {path.template: path.item() for path in _PATHS},
         "components": {
@@ -82,7 +82,15 @@ def build() -> Json:
             "headers": headers(),
             "schemas": schemas(),
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer"},
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token of the server's own, or a JWT of its issuer.",
+                },
+                "certificate": {
+                    "type": "mutualTLS",
+                    "description": "A client certificate that `auth.certificates` lists.",
+                },
                 "signedUrl": {
                     "type": "apiKey",
                     "in": "query",
