@@ -147,6 +147,20 @@ async def test_of_a_certificate_and_a_token_the_token_decides(clients: Clients, 
         assert (await client.get(STREAM)).status_code == 200
 
 
+async def test_of_a_certificate_and_a_signed_url_the_url_decides(clients: Clients) -> None:
+    async with guarded(clients) as server, clients.client(server.url, clients.ci()) as client:
+        await client.put(STREAM, headers=TEXT)
+        for value in ("", "1.2.3", f"1.{1:016x}.1700000000.GET.x.{'A' * 86}"):
+            answer = await client.get(f"{STREAM}?signed={value}")
+            assert code(answer) == (401, "INVALID_SIGNED_URL")
+
+
+async def test_a_certificate_signs_no_urls(clients: Clients) -> None:
+    async with guarded(clients) as server, clients.client(server.url, clients.ci()) as client:
+        answer = await client.post("/auth/sign", json={"url": STREAM})
+        assert code(answer) == (409, "CANNOT_SIGN")
+
+
 async def test_no_header_can_pass_for_a_certificate(clients: Clients) -> None:
     der = clients.ci().der.hex()
     async with guarded(clients) as server, clients.client(server.url, None) as client:

@@ -29,7 +29,7 @@ class Signing:
     async def sign(self) -> Answer:
         """Sign what the body asks for."""
         asked = msgspec.json.decode(await request.get_data(), type=UrlToSign)
-        raw = tokens.bearer(request.headers["Authorization"].encode()) or b""
+        raw = tokens.bearer(request.headers.get("Authorization", "").encode()) or b""
         presented = tokens.parse_token(raw)
         if presented is None:
             return _cannot_sign("only a token of streamd's own signs URLs")
