@@ -189,6 +189,17 @@ async def test_a_certificate_that_is_not_valid_ends_the_handshake(
         assert server.connections == 0
 
 
+async def test_an_authority_below_another_may_be_the_only_one(clients: Clients) -> None:
+    above = clients.authority
+    clients.authority = above.create_child_ca()
+    clients.authority.cert_pem.write_to_path(str(clients.file))
+    async with guarded(clients) as server:
+        async with clients.client(server.url, clients.ci()) as client:
+            assert (await client.put(STREAM, headers=TEXT)).status_code == 201
+        clients.authority = above
+        await refused_in_the_handshake(clients, server.url, clients.ci())
+
+
 async def test_certificates_may_be_required_of_all_clients(clients: Clients) -> None:
     for mode in ("required", "none"):
         async with guarded(clients, mode=mode, tls_client_auth="required") as server:

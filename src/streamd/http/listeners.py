@@ -148,6 +148,8 @@ def _ask_for_certificates(context: ssl.SSLContext, authorities: str, mode: str) 
     import streamd.client_certificates  # noqa: F401 - now, not while a client waits
 
     context.verify_mode = ssl.CERT_REQUIRED if mode == "required" else ssl.CERT_OPTIONAL
+    # An authority is trusted without the one above it, as Python does by itself from 3.13 on.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cafile=authorities)
     except (OSError, ssl.SSLError) as error:
