@@ -213,6 +213,16 @@ def test_a_circle_of_redirects_ends() -> None:
         result_of(ask(network.session(), GET), network)
 
 
+@pytest.mark.parametrize(
+    "location", ["ftp://a/x", "file:///etc/passwd", "http://a:port/", "http://[a/"]
+)
+def test_a_redirect_to_what_is_not_a_url_is_an_error(location: str) -> None:
+    network = Network([redirect(location)])
+    with pytest.raises(StreamdError, match="redirects to"):
+        result_of(ask(network.session(), GET), network)
+    assert len(network.sent) == 1
+
+
 def test_renewed_credentials_are_tried_once() -> None:
     denied = refused(401, "INVALID_TOKEN")
     network = Network([denied, OK])

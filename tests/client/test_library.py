@@ -157,6 +157,15 @@ def test_what_does_not_exist_is_an_error_of_its_own(client: Client, stream: Stre
         client.stream("demo/../x")
 
 
+@pytest.mark.parametrize(
+    "urls", [[], "", "127.0.0.1:4437", "http://", "http://a:port", "http://a,", "ftp://a"]
+)
+@pytest.mark.parametrize("kind", [library.Client, library.AsyncClient])
+def test_what_is_not_the_url_of_a_node_is_refused(kind: type[Client], urls: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"URL|host"):
+        kind(urls)
+
+
 def test_another_content_type_is_refused(stream: Stream) -> None:
     stream.create("text/plain")
     with pytest.raises(library.ContentTypeMismatch):

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 import streamd.client as library
-from streamd.client import Client
+from streamd.client import Client, connecting
 from tests.client.drivers import KINDS, connected
 from tests.http.authorized import authorized
 from tests.jepsen_like.cluster_processes import ClusterProcesses
@@ -199,3 +199,20 @@ def test_an_interrupted_wait_may_be_repeated(tmp_path: Path) -> None:
             anyio.run(run, server.url, backend=backend)
             with Client(server.url) as client:
                 client.stream("demo/news").delete()
+
+
+def test_a_follower_that_is_abandoned_gives_its_connection_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "_MAX_CONNECTIONS", 2)
+    with ServerProcess(tmp_path / "data") as server:
+        for kind in KINDS:
+            with connected(kind, server.url, timeout_s=5) as client:
+                stream = client.stream(f"demo/{kind}")
+                stream.create("application/json", data=b"[1]")
+                for number in range(6):
+                    with stream.follow_json(live="sse") as messages:
+                        assert next(messages) == 1
+                        stream.append_json(number)
+                        assert next(message for message in messages if message == number) == number
+                stream.delete()

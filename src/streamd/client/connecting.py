@@ -13,6 +13,7 @@ from streamd import __version__
 from streamd.client.core.steps import Body, Lost, Send
 from streamd.client.errors import StreamdError, refusal
 from streamd.headers import ACCEPT_ENCODING
+from streamd.redaction import shown
 
 # The limit of an answer that is received as a whole: above the largest piece of a read.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -49,7 +50,9 @@ def _tls_context(urls: Sequence[str], verify: Verify, cert: Cert | None) -> ssl.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if cert is not None:
-        context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
+        certificate, key = (cert, None) if isinstance(cert, str) else cert
+        # Without a password OpenSSL would ask a terminal for one.
+        context.load_cert_chain(certificate, key, password="")
     return context
 
 
@@ -59,6 +62,12 @@ def url_list(urls: str | Sequence[str]) -> list[str]:
     for url in found:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"a node's URL begins with http:// or https://, not as {url[:12]!r}")
+        try:
+            host = parsed(url).host
+        except httpx.InvalidURL as error:
+            raise ValueError(f"{shown(url)} is not a URL: {error}") from None
+        if not host:
+            raise ValueError(f"{shown(url)} names no host")
     return found
 
 

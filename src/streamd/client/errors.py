@@ -107,7 +107,7 @@ class SequenceGap(Refused):
     @property
     def expected(self) -> int:
         """The number that the server expects next."""
-        return int(self.headers.get(PRODUCER_EXPECTED_SEQ, "0"))
+        return _number(self.headers.get(PRODUCER_EXPECTED_SEQ)) or 0
 
 
 class ProducerFenced(Refused):
@@ -116,8 +116,7 @@ class ProducerFenced(Refused):
     @property
     def epoch(self) -> int | None:
         """The epoch in force."""
-        epoch = self.headers.get(PRODUCER_EPOCH)
-        return None if epoch is None else int(epoch)
+        return _number(self.headers.get(PRODUCER_EPOCH))
 
 
 class PreconditionFailed(Refused):
@@ -188,6 +187,10 @@ _BY_STATUS: dict[int, type[StreamdError]] = {
     504: Unavailable,
     507: QuotaExceeded,
 }
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def refusal(status: int, code: str, message: str, headers: Mapping[str, str]) -> StreamdError:

@@ -45,7 +45,7 @@ def _info(answer: Answer, content_type: str = "") -> StreamInfo:
         headers.get(STREAM_NEXT_OFFSET, ""),
         is_true(headers, STREAM_CLOSED),
         headers.get(ETAG),
-        None if ttl is None else int(ttl),
+        int(ttl) if ttl is not None and ttl.isdecimal() else None,
         headers.get(STREAM_EXPIRES_AT),
         headers.get(STREAM_SNAPSHOT_OFFSET),
         headers.get(STREAM_EARLIEST_OFFSET),

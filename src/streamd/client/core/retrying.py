@@ -198,9 +198,22 @@ def _exchange(session: Session, node: str, request: Request, in_pieces: bool) ->
         session.met = True
         if answer.status not in (307, 308) or LOCATION not in answer.headers:
             return answer
-        url = urljoin(url, answer.headers[LOCATION])
+        url = _target(url, answer)
         trusted = session.trusts(url)
     raise refusal(answer.status, "REDIRECTS", f"more than {_MAX_REDIRECTS} redirects", {})
+
+
+def _target(url: str, answer: Answer) -> str:
+    """Where an answer redirects to. Raises `StreamdError` if that is not a URL."""
+    location = answer.headers[LOCATION]
+    try:
+        target = urljoin(url, location)
+        scheme, host, _ = _origin(target)
+    except ValueError:
+        scheme, host = "", None
+    if scheme not in ("http", "https") or not host or not target.isascii():
+        raise unexpected(answer.status, f"it redirects to {shown(location)!r}")
+    return target
 
 
 def error_of(request: Request, answer: Answer) -> StreamdError:
