@@ -32,12 +32,14 @@ _BAR = 0.10
 
 
 class Noise(NamedTuple):
-    """What the noisy tenant does, on how many connections, and whether it has a limit."""
+    """What the noisy tenant does, on how many connections, and whether it has a limit; `settings`
+    are the server's."""
 
     name: str
     behaviour: str
     connections: int
     limited: bool = True
+    settings: str = ""
 
 
 NOISES = (
@@ -45,6 +47,12 @@ NOISES = (
     Noise("asks again at once, 1,000 connections", "ask", 1000),
     Noise("sends without waiting, 64 connections", "pipeline", 64),
     Noise("connects for each request, and leaves", "churn", 64),
+    Noise(
+        "the same, 100 new connections/s of an address",
+        "churn",
+        64,
+        settings="max_new_connections_per_address_per_s = 100",
+    ),
     Noise("asks again at once, 64 connections, no limit", "ask", 64, limited=False),
 )
 
@@ -126,10 +134,10 @@ class Tenants:
 def measure(rounds: int, duration_s: float) -> Iterator[str]:
     """The lines of the table."""
     cores = Cores.choose()
-    with running(fresh(_DATA_DIR), cores.server) as server:
-        tenants = Tenants(server, cores, duration_s)
-        tenants.sample(None)  # warm-up
-        for noise in NOISES:
+    for noise in NOISES:
+        with running(fresh(_DATA_DIR), cores.server, settings=noise.settings) as server:
+            tenants = Tenants(server, cores, duration_s)
+            tenants.sample(None)  # warm-up
             yield tenants.compare(noise, rounds)
 
 
