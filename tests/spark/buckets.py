@@ -295,6 +295,12 @@ async def _second_day(author: Author) -> None:
     tag = (await author.ask("HEAD", "/agents/until")).headers["etag"]
     await author.append("/agents/until", b"as I saw it\n", If_Match=tag)
     await author.append("/agents/until", b"as I saw it\n", expect=(412,), If_Match=tag)
+    quotas = b'{"max_bytes":60,"max_streams":2}'
+    await author.ask("PUT", "/cluster/limits/buckets/small", quotas, JSON)
+    await author.create("/v1/stream/small/one", body=bytes(50))
+    await author.append("/v1/stream/small/one", bytes(11), expect=(507,))
+    await author.create("/v1/stream/small/two")
+    await author.ask("PUT", "/v1/stream/small/three", b"", TEXT, (403,))
 
 
 async def _third_day(author: Author) -> None:
@@ -324,6 +330,8 @@ async def _fourth_day(author: Author) -> None:
     await author.create("/agents/late", body=b"never in a pack\n")
     await author.lines("/agents/late", 6)
     await author.append("/agents/late", b"", Stream_Closed="true")
+    await author.append("/v1/stream/small/two", bytes(11), expect=(507,))
+    await author.append("/v1/stream/small/two", bytes(4))
     for number in range(15, 18):
         await author.append("/agents/ticks", b"tick %d\n" % number, Stream_Seq=f"a{number:03d}")
 
@@ -334,6 +342,8 @@ async def _fifth_day(author: Author) -> None:
     await author.produced("/agents/orders", "van", 0, range(8, 10))
     await author.create("/tools/new", JSON)
     await author.messages("/tools/new", 3)
+    await author.append("/v1/stream/small/one", bytes(7), expect=(507,))
+    await author.append("/v1/stream/small/one", bytes(6))
     await author.append("/agents/until", b"the last of it\n", Stream_Closed="true")
 
 

@@ -172,6 +172,7 @@ _BY_CODE: dict[str, type[StreamdError]] = {
     "SEQUENCE_GAP": SequenceGap,
     "STALE_EPOCH": ProducerFenced,
     "QUOTA_EXCEEDED": QuotaExceeded,
+    "TOO_MANY_STREAMS": QuotaExceeded,
     "OUTCOME_UNKNOWN": OutcomeUnknown,
 }
 _BY_STATUS: dict[int, type[StreamdError]] = {

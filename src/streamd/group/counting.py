@@ -42,29 +42,35 @@ class Counting:
         self._group = group
         self._store = store
         self._run_blocking = run_blocking
-        self._done_in_term = 0
+        self._term = 0
         self._next: bytes | None = None
+        # Whether another pass may find something.
+        self._continues = False
 
     async def step(self) -> bool:
         """Propose to count some streams. Returns whether there may be more.
 
         Raises `Unavailable`, `OutcomeUnknown`.
         """
-        term = self._group.term
-        if not self._group.state.header.counts or self._done_in_term == term:
+        group = self._group
+        if not group.state.header.counts:
+            return False
+        if self._term != group.term:
+            self._term, self._next, self._continues = group.term, None, True
+        if not self._continues:
             return False
         if self._next is None:
             # Streams made after this are counted when they are made.
-            await self._group.stored()
+            await group.stored()
             if not await self._run_blocking(_is_any_uncounted, self._store):
-                self._done_in_term = term
+                self._continues = False
                 return False
-            self._next = keys.STREAM
-        uncounted, following = await self._run_blocking(_uncounted, self._store, self._next)
+            self._next, self._continues = keys.STREAM, False
+        uncounted, self._next = await self._run_blocking(_uncounted, self._store, self._next)
         if uncounted:
-            await self._group.propose(Sweep(uncounted))
-        self._next = following
-        return True
+            self._continues = True
+            await group.propose(Sweep(uncounted))
+        return self._next is not None or self._continues
 
 
 def _is_any_uncounted(store: StateStore) -> bool:
@@ -82,5 +88,9 @@ def _uncounted(store: StateStore, start: bytes) -> tuple[list[bytes], bytes | No
     """The uncounted streams in some rows from `start` on, and where the next rows begin; None at
     the end. Blocks."""
     rows = store.scan(start, keys.end_of(keys.STREAM), limit=_ROWS_AT_ONCE)
-    found = [row[1:] for row, raw in rows if _STREAM.decode(raw).kept_from is None]
+    found = [
+        row[1:]
+        for row, raw in rows
+        if _STREAM.decode(raw).kept_from is None and keys.is_stream_key(row[1:])
+    ]
     return found, rows[-1][0] + b"\0" if rows else None
