@@ -67,7 +67,7 @@ async def test_a_restarted_node_counts_what_is_not_counted_yet(
 async def test_the_passes_end_though_a_stream_cannot_be_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An earlier release may have taken a key that is no name today; no `Sweep` can have it."""
+    """An earlier release may have taken a key that this one refuses; a `Sweep` cannot have it."""
     is_stream_key = keys.is_stream_key
     async with running_node(tmp_path) as node:
         await fill(node, 10)

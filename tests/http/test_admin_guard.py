@@ -121,6 +121,11 @@ def test_a_page_of_another_origin_is_refused(client: httpx.Client) -> None:
             assert_refused(answer, 403, "ORIGIN_NOT_ALLOWED", asked)
 
 
+def test_a_path_without_post_refuses_it_whatever_its_type(client: httpx.Client) -> None:
+    for path in ("/cluster/status", "/cluster/limits/buckets/some"):
+        assert ask(client, Ask("POST", path), TEXT).status_code == 405
+
+
 def test_a_page_of_the_node_itself_is_answered(client: httpx.Client) -> None:
     origin = str(client.base_url).rstrip("/")
     for asked in ADMIN:

@@ -16,6 +16,7 @@ from streamd.config import ServerConfig
 from streamd.headers import CONTENT_TYPE
 from streamd.http.host_names import HostNames, is_same_origin
 from streamd.http.messages import Request, Response, error_response
+from streamd.http.needs import takes_post
 
 # Probes and scrapers may use any name for these paths. All other operations paths are guarded.
 PUBLIC_PATHS = frozenset(
@@ -40,7 +41,8 @@ class AdminGuard:
             message = "pages of other origins may not administer a node"
             return error_response(403, "ORIGIN_NOT_ALLOWED", message)
         # Browsers ask for permission before any other method that changes something.
-        if request.method == "POST" and not _is_json(request.headers.get(CONTENT_TYPE.key, b"")):
+        is_json = _is_json(request.headers.get(CONTENT_TYPE.key, b""))
+        if request.method == "POST" and not is_json and takes_post(request.path):
             message = "Content-Type must be application/json"
             return error_response(415, "UNSUPPORTED_MEDIA_TYPE", message)
         return None

@@ -146,6 +146,11 @@ def is_operation(path: bytes) -> bool:
     return any(pattern.fullmatch(path) for pattern, _, _ in _PATHS)
 
 
+def takes_post(path: bytes) -> bool:
+    """Whether there is a POST among the operations at a path."""
+    return any(method == "POST" and pattern.fullmatch(path) for pattern, method, _ in _PATHS)
+
+
 def is_for_clients(path: bytes) -> bool:
     """Whether there is an operation at a path that stays with the streams."""
     return path in _FOR_CLIENTS
