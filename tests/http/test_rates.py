@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
+import trio
 
 from streamd.auth import tokens
 from streamd.auth.signed_urls import public_key_of
 from streamd.config import AuthConfig
 from streamd.http import rates
+from streamd.http.messages import Channel, Request
+from streamd.http.routing import resolve
 from streamd.streams.commands import CreateToken, Result, SetLimits
 from streamd.streams.limits import Limits
 from tests.http.serving import RawClient, Serving, serving, until
@@ -449,6 +452,28 @@ async def test_a_refused_connection_waits_and_no_other_does(
         assert line in metrics, "the forty-nine others wait for their turn"
         noisy.close()
         await until(lambda: not len(node.server.door.parked))
+
+
+async def test_refusals_of_one_sender_wait_for_each_other_and_not_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "LATE_S", 1.0)
+    async with limited(tmp_path, "none") as node:
+        await node.limit("identity", "anonymous", requests_per_s=1)
+
+        def refused_after_s(client: str) -> float:
+            request = Request(
+                "HEAD", STREAM.encode(), b"", {}, b"", cast("Channel", None), client=client
+            )
+            answer = node.server.service.rates.refusal(request, resolve(request.path))
+            return 0.0 if answer is None else answer.deadline - trio.current_time()
+
+        assert refused_after_s("a") == refused_after_s("b") == 0
+        waits = [refused_after_s("a") for _ in range(10_000)]
+        assert waits[1] > waits[0], "each after the one before it"
+        assert waits[1000] > 2
+        assert max(waits) <= rates.MOST_LATE_S
+        assert refused_after_s("b") <= 1, "and not after those of others"
 
 
 async def test_a_large_body_is_refused_late_as_well(

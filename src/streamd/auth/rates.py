@@ -110,7 +110,8 @@ class TableFull(Exception):
 
 class Account:
     """What one identity or one bucket of streams may use, and has used; `whose` says which.
-    `live_readers` and `connections` are how many there are now."""
+    `live_readers` and `connections` are how many there are now, and `refused_s` is when the last
+    refusal is sent."""
 
     __slots__ = (
         "bytes_in",
@@ -118,6 +119,7 @@ class Account:
         "connections",
         "limits",
         "live_readers",
+        "refused_s",
         "requests",
         "whose",
     )
@@ -127,6 +129,7 @@ class Account:
         self.requests: TokenBucket | None = None
         self.bytes_in: TokenBucket | None = None
         self.bytes_out: TokenBucket | None = None
+        self.refused_s = 0.0
         self.live_readers = 0
         self.connections = 0
         self.change_limits(limits, now_ns)

@@ -31,6 +31,9 @@ from streamd.streams.state import State
 # How long a refusal waits. A full token bucket holds as much as comes in this time, so that a
 # client that uses all that it may loses nothing by it.
 LATE_S = 1.0
+# How long at least between two refusals of one sender, and how late this makes one at most.
+_SPACING_S = 0.002
+MOST_LATE_S = 10.0
 # How often a live reader that owes looks whether it still does. As for `LATE_S`, nothing is lost.
 PAUSE_S = 1.0
 ANONYMOUS = "anonymous"
@@ -96,20 +99,19 @@ class RateLimits:
         # Most requests of a connection are for the same stream, and all of a client's its own.
         if seat.on_behalf != on_behalf:
             try:
-                found = _move(seat, self._accounts(request, route, now_ns))
+                accounts = self._accounts(request, route, now_ns)
             except TableFull as full:
-                found = full.shortage
-            if found is not None:
-                return self._refuse(found)
+                return self._refuse(full.shortage)
+            if (found := _move(seat, accounts)) is not None:
+                return self._refuse(found, accounts)
             seat.on_behalf = on_behalf
-        accounts = seat.accounts
-        if not accounts:
+        if not (charged := seat.accounts):
             return None
         bytes_in = _bytes_in(request)
-        found = take(accounts, now_ns, bytes_in, reads=request.method == "GET")
+        found = take(charged, now_ns, bytes_in, reads=request.method == "GET")
         if found is not None:
-            return self._refuse(found)
-        request.accounts, request.charged_bytes = accounts, bytes_in
+            return self._refuse(found, charged)
+        request.accounts, request.charged_bytes = charged, bytes_in
         _meter(request)
         return None
 
@@ -137,7 +139,7 @@ class RateLimits:
         """The refusal of a request that would be a live reader too many."""
         for account in request.accounts:
             if found := account.too_many("live_readers", account.live_readers):
-                return self._refuse(found)
+                return self._refuse(found, request.accounts)
         return None
 
     def owes(self, accounts: Sequence[Account]) -> bool:
@@ -147,11 +149,12 @@ class RateLimits:
             one.bytes_out is not None and one.bytes_out.wait_ns(now_ns, 1) for one in accounts
         )
 
-    def _refuse(self, why: Shortage) -> LateAnswer:
+    def _refuse(self, why: Shortage, accounts: Sequence[Account] = ()) -> LateAnswer:
+        """The refusal of a request that would be charged to these accounts: after those before it,
+        so that thousands of connections get no more refusals than hundreds."""
         self._refused[f"{why.whose}_{why.kind}"] += 1
         words, unit = _KINDS[why.kind]
-        # What is left to wait once the answer is sent.
-        wait_s = max(1, ceil(why.wait_ns / NS_PER_S - LATE_S))
+        wait_s = max(1, ceil(why.wait_ns / NS_PER_S))
         policy = f"{why.whose}-{why.kind.replace('_', '-')}".encode()
         when = b";t=%d" % wait_s if why.wait_ns else b""
         answer = error_response(
@@ -163,7 +166,13 @@ class RateLimits:
             % (wait_s, policy, why.limit, unit, policy, when),
             close=why.kind == "connections",
         )
-        return LateAnswer(answer, trio.current_time() + LATE_S)
+        now = trio.current_time()
+        deadline = now + LATE_S
+        if accounts:
+            first = accounts[0]
+            deadline = max(deadline, min(first.refused_s + _SPACING_S, now + MOST_LATE_S))
+            first.refused_s = deadline
+        return LateAnswer(answer, deadline)
 
 
 def _has_rates(limits: Limits) -> bool:

@@ -76,7 +76,16 @@ class _SseTail(SseReader):
     """One SSE response: alternates between catching up by reads and being parked in the hub. While
     its accounts owe for what was sent it is parked, too, but not in the hub."""
 
-    __slots__ = ("_ends_at", "_request", "_route", "_seen", "_sent_at", "_service", "_told_tail")
+    __slots__ = (
+        "_ends_at",
+        "_pauses",
+        "_request",
+        "_route",
+        "_seen",
+        "_sent_at",
+        "_service",
+        "_told_tail",
+    )
 
     def __init__(
         self,
@@ -99,6 +108,7 @@ class _SseTail(SseReader):
         self._seen = at
         self._sent_at = trio.current_time()
         self._told_tail = False
+        self._pauses = False
 
     async def run(self, channel: Channel) -> Parked | None:
         """Write events until there are no more for now."""
@@ -129,7 +139,10 @@ class _SseTail(SseReader):
         return self.finished or service.hub.draining or is_late
 
     def resume(self) -> Parked | None:
-        """If only time has passed, send a heartbeat unless there were events."""
+        """If only time has passed, send a heartbeat unless there were events. Readers that owe may
+        be many, and need no task while they do."""
+        if self._pauses and self._owes() and not self._is_over():
+            return self._until_paid()
         is_current = not self.news and trio.current_time() < self._ends_at
         if is_current and (self.at != self._seen or self.channel.try_send(HEARTBEAT)):
             self._wait(self._service.server.sse_heartbeat_ms / 1000)
@@ -147,6 +160,7 @@ class _SseTail(SseReader):
 
     def _until_heartbeat(self) -> Parked:
         """Wait for changes."""
+        self._pauses = False
         self._service.hub.add(self)
         self._wait(self._service.server.sse_heartbeat_ms / 1000)
         return self
@@ -158,7 +172,7 @@ class _SseTail(SseReader):
             self.channel.try_send(HEARTBEAT)
             self._sent_at = now
         self._wait(PAUSE_S)
-        self.news = True
+        self._pauses = self.news = True
         return self
 
     def _wait(self, most_s: float) -> None:
