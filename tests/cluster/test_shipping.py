@@ -12,6 +12,8 @@ import trio
 
 from streamd.cluster import shipping
 from streamd.cluster.administration import Remove
+from streamd.codec import LOG_FORMAT
+from streamd.storage.raft_snapshots import SnapshotUnavailable
 from streamd.streams.commands import Result, SetLimits
 from streamd.streams.limits import Limits
 from tests.sim.runtime import run_virtually
@@ -328,5 +330,35 @@ def test_limits_and_what_buckets_count_arrive_with_a_raft_snapshot(play: Play) -
         assert refused.result is Result.BUCKET_FULL
         await wait_until(lambda: has_caught_up(lagging, leader))
         assert state.limits.refusals == {"bucket-full": 1}
+
+    play(scenario)
+
+
+def test_a_node_of_a_release_without_quotas_gets_no_state_of_a_cluster_with_them(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        quota = SetLimits("bucket", "*", Limits(max_streams=9))
+        await (await machines.leader()).node.group.propose(quota)
+        leader, lagging = await let_one_lag(machines)
+        refused = 0
+        check = shipping.SnapshotSender._check_understands
+
+        def counting(sender: shipping.SnapshotSender, peer_id: int) -> None:
+            nonlocal refused
+            try:
+                check(sender, peer_id)
+            except SnapshotUnavailable:
+                refused += 1
+                raise
+
+        monkeypatch.setattr(shipping.SnapshotSender, "_check_understands", counting)
+        with monkeypatch.context() as later:
+            later.setattr(shipping, "LIMITS_FORMAT", LOG_FORMAT + 1)
+            machines.start(lagging)
+            await wait_until(lambda: refused > 1)
+            assert lagging.calls["take"] == 0
+        await wait_until(lambda: has_caught_up(lagging, leader))
+        assert lagging.calls["install"] == 1
 
     play(scenario)

@@ -17,7 +17,7 @@ import trio
 
 from streamd.blocking import RunBlocking
 from streamd.cluster.cluster import Cluster
-from streamd.codec import UNDECODABLE
+from streamd.codec import LIMITS_FORMAT, UNDECODABLE
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
@@ -110,6 +110,7 @@ class SnapshotSender:
         self._receiving.add(peer_id)
         index = None
         try:
+            self._check_understands(peer_id)
             async with self._at_once, self._snapshot() as source:
                 await self._deliver(source, peer_id)
                 index = source.meta.index
@@ -119,6 +120,14 @@ class SnapshotSender:
         finally:
             self._receiving.remove(peer_id)
             self._group.snapshot_ended(peer_id, index)
+
+    def _check_understands(self, peer_id: int) -> None:
+        """Raises `SnapshotUnavailable` for a node of a release that does not know quotas: it would
+        apply what all others refuse, and its state would differ from then on."""
+        log_format = self._cluster.log_format_of(peer_id)
+        counts = self._group.state.header.counts
+        if counts and log_format is not None and log_format < LIMITS_FORMAT:
+            raise SnapshotUnavailable("its release does not know quotas, which this cluster has")
 
     @asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[SnapshotSource]:
