@@ -19,6 +19,7 @@ from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 ROOT = tokens.mint(1, b"root" * 5)
 READER = tokens.mint(2, b"read" * 5)
 OTHER = tokens.mint(2, b"more" * 5)
+TRIMMER = tokens.mint(3, b"trim" * 5)
 PATH = "/v1/stream/live/s"
 
 
@@ -70,6 +71,23 @@ async def test_an_sse_reader_ends_after_a_whole_event_when_its_token_is_revoked(
         assert (await client.read_response()).code == "INVALID_TOKEN"
 
 
+async def test_an_sse_reader_that_lags_ends_too_when_its_token_is_revoked(tmp_path: Path) -> None:
+    """It need not be at the tail: a slow one may have hours of records before it."""
+    mib, backlog = 1024 * 1024, 16
+    async with guarded(tmp_path) as server, server.connect(receive_buffer=4096) as client:
+        headers = {"Authorization": f"Bearer {ROOT}", "Content-Type": "text/plain"}
+        async with server.client(headers=headers) as writer:
+            for _ in range(backlog):
+                assert (await writer.post(PATH, content=b"x" * mib)).status_code == 204
+        await get(client, "?offset=-1&live=sse")
+        assert (await client.read_head()).status == 200
+        got = len(await client.read_chunk())
+        await revoke(server)
+        while chunk := await client.read_chunk():
+            got += len(chunk)
+        assert got < backlog * mib, "it was sent all records"
+
+
 async def test_other_readers_continue_when_a_token_is_revoked(tmp_path: Path) -> None:
     async with guarded(tmp_path) as server, server.connect() as mine, server.connect() as other:
         for client, token in ((mine, READER), (other, ROOT)):
@@ -91,6 +109,27 @@ async def test_a_long_poll_is_401_when_its_token_is_revoked(tmp_path: Path) -> N
         await until(lambda: server.hub.present)
         await revoke(server)
         assert (await client.read_response()).code == "INVALID_TOKEN"
+
+
+async def test_a_snapshot_is_not_published_once_its_token_is_revoked(tmp_path: Path) -> None:
+    """It would cut the log. A slow upload may begin days before it ends."""
+    async with guarded(tmp_path) as server, server.connect() as client:
+        outcome = await server.node.group.propose(
+            CreateToken(3, "trimmer", digest(TRIMMER), ["snapshot:live/*"])
+        )
+        assert outcome.result is Result.CREATED
+        headers = {"Authorization": f"Bearer {ROOT}", "Content-Type": "text/plain"}
+        async with server.client(headers=headers) as root:
+            tail = (await root.post(PATH, content=b"one")).headers["stream-next-offset"]
+            await client.send(
+                f"PUT /live/s/snapshot/{tail} HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n"
+                f"Authorization: Bearer {TRIMMER}\r\n\r\nabc".encode()
+            )
+            await until(lambda: server.service.uploads.held)
+            assert (await server.node.group.propose(RevokeToken(3))).result is Result.DELETED
+            await client.send(b"11")
+            assert (await client.read_response()).code == "INVALID_TOKEN"
+            assert (await root.get("/live/s/snapshot")).status_code == 404
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])

@@ -123,7 +123,8 @@ class _SseTail(SseReader):
         is_parked = False
         try:
             await self.channel.flush()
-            if not self._is_over() and (self._owes() or await self._catch_up()):
+            # Looked at last: nobody wakes a reader that is over only since it began to wait here.
+            if (self._owes() or await self._catch_up()) and not self._is_over():
                 is_parked = True
                 return self._until_paid() if self._owes() else self._until_heartbeat()
             return None
@@ -190,8 +191,8 @@ class _SseTail(SseReader):
 
     async def _catch_up(self) -> bool:
         """Send everything up to the tail, or until something is owed. Returns False if there will
-        never be more."""
-        while True:
+        never be more. That may take hours: it ends with the token, too."""
+        while not self._is_over():
             stream = await self._service.node.reads.stream(self._route.key)
             if stream is None or stream.stream_id != self.stream[1] or stream.deleted:
                 return False
@@ -223,6 +224,7 @@ class _SseTail(SseReader):
                 return False
             if self.charge is not None and self.charge(found.size):
                 return True
+        return False
 
     async def _send_large(self, content_type: str, parts: Sequence[Buffer], control: bytes) -> bool:
         """Send an event a piece at a time. Returns False when too much is being sent already."""
