@@ -125,7 +125,7 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
         return _TOO_MANY_UPLOADS
     upload = Upload(service.node.group, service.node.lookup, route.stream.key, at)
     try:
-        outcome = await _upload(service, body, upload, content_type)
+        outcome = await _upload(service, request, body, upload, content_type)
     except UploadRefused as refused:
         outcome = refused.outcome
     finally:
@@ -135,9 +135,10 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
 
 
 async def _upload(
-    service: Service, body: IncomingBody, upload: Upload, content_type: str
+    service: Service, request: Request, body: IncomingBody, upload: Upload, content_type: str
 ) -> Outcome:
-    """Write the body to the log part by part, then publish it."""
+    """Write the body to the log part by part, then publish it, unless the sender's credentials have
+    ended meanwhile: this may take hours. Raises `BadRequest`, `Unavailable`."""
     digest = blake2b(digest_size=32)
     part = bytearray()
     size = 0
@@ -151,6 +152,8 @@ async def _upload(
             await upload.add(bytes(part))
             part.clear()
             cut_at = trio.current_time() + _PART_S
+            service.authority.admit_again(request)
+    service.authority.admit_again(request)
     return await upload.publish(content_type, size, digest.digest(), bytes(part))
 
 
