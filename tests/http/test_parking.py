@@ -15,9 +15,10 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from streamd.http.parking import Deadlines
+from streamd.http.messages import Begun, Request, Response
+from streamd.http.parking import Deadlines, wait
 from streamd.http.tailing import _SseTail
-from tests.http.serving import RawClient, Serving, serving, until
+from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 
 HEAD = b"Host: x\r\nContent-Type: text/plain\r\n"
 CREATE = b"PUT /v1/stream/s HTTP/1.1\r\n" + HEAD + b"\r\n"
@@ -60,6 +61,13 @@ async def waiting(
             await until(lambda wanted=number + 1: len(server.door.parked) == wanted)
             clients.append(client)
         yield server, writer, clients
+
+
+class Patient:
+    """A client that waits for ever."""
+
+    async def wait_disconnected(self) -> None:
+        await trio.sleep_forever()
 
 
 async def append(writer: RawClient) -> None:
@@ -294,3 +302,21 @@ async def test_deadlines_are_kept_in_order_and_none_early(
     assert len(called) == 200 - len(unset)
     assert not unset & {due for due, _ in called}
     assert all(-1e-6 <= at - due <= 0.011 for due, at in called)
+
+
+async def test_news_that_come_before_a_long_poll_is_waited_for_are_not_lost(tmp_path: Path) -> None:
+    """A worker's request begins in one turn, and the task that waits for it in another."""
+    channel: Any = Patient()
+    settings = {"long_poll_timeout_ms": 600_000}
+    async with waiting(tmp_path, b"long-poll", 0, **settings) as (server, writer, _):
+        application = server.door.application
+        query = b"offset=now&live=long-poll"
+        request = Request("GET", b"/v1/stream/s", query, {b"host": b"x"}, b"", channel)
+        begun = application.begin(request, lambda *_: None)
+        assert not isinstance(begun, Response | Begun)
+        await append(writer)
+        await until(lambda: not server.hub.present)
+        with trio.fail_after(PATIENCE_S):
+            answer = await wait(application, begun, channel)
+        assert isinstance(answer, Response)
+        assert answer.status == 200

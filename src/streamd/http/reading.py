@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import pack
 from typing import TypeVar, cast
 
@@ -348,6 +349,12 @@ class LongPoll(Reader):
         service.hub.begin("long-poll")
         begin_live(request.accounts)
         service.hub.add(self)
+
+    def park(self, wake: Callable[[Parked], None]) -> None:
+        super().park(wake)
+        if self.news:
+            # They came before, and nothing else tells of them.
+            wake(self)
 
     def resume(self) -> Response | None:
         self.abandon()
