@@ -157,6 +157,9 @@ def test_sets_are_equal_if_they_verify_the_same() -> None:
     assert one == parse_keys(jwks([TWO.jwk(x5t="new"), {"kty": "new"}, ONE.jwk()]), ALL)
     assert one != parse_keys(key_set(ONE), ALL)
     assert one != parse_keys(key_set(ONE, SigningKey("two", "EdDSA", ONE.private)), ALL)
+    # The second key of an id is not used, but without an id neither is possible.
+    alone, shadowed = parse_keys(key_set(ONE), ALL), SigningKey("one", "EdDSA", TWO.private)
+    assert alone != parse_keys(key_set(ONE, shadowed), ALL)
 
 
 _JSON = st.recursive(

@@ -192,6 +192,11 @@ def test_a_time_far_away_is_a_time(exp: float) -> None:
     assert NOW_MS < ends_ms < 2**63
 
 
+@pytest.mark.parametrize("exp", [-1e308, -1e306, -(10**300), -1, 0])
+def test_a_time_long_ago_is_a_time(exp: float) -> None:
+    refuses(ONE.sign(claims(exp=exp)), "it has expired")
+
+
 @pytest.mark.parametrize("signature", [b"", b".", b".AA"])
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "nOnE", "", None])
 def test_a_jwt_without_a_signature_is_refused(algorithm: str | None, signature: bytes) -> None:

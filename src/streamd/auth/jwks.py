@@ -63,7 +63,10 @@ class KeySet:
         self._shape = {place: members for place, (members, _) in self._keys.items()}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeySet) and self._shape == other._shape
+        return isinstance(other, KeySet) and (self._shape, self._alone.keys()) == (
+            other._shape,
+            other._alone.keys(),
+        )
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -110,7 +110,7 @@ def _check_claims(claims: Mapping[str, Any], policy: Policy, now_ms: int) -> int
     ends_s = _time_s(claims, "exp")
     if ends_s is None:
         raise Refused("it has no exp")
-    ends_ms = math.ceil(min((ends_s + LEEWAY_S) * 1000, _LAST_MS))
+    ends_ms = math.ceil(max(0, min((ends_s + LEEWAY_S) * 1000, _LAST_MS)))
     if ends_ms <= now_ms:
         raise Refused("it has expired")
     for name in ("nbf", "iat"):
