@@ -60,8 +60,8 @@ class TokenBucket:
         return wait_ns
 
     def spend(self, amount: int) -> None:
-        """Take `amount`, or owe it."""
-        self._held -= amount * NS_PER_S
+        """Take `amount`, or owe it; give it back if that is negative."""
+        self._held = min(self._held - amount * NS_PER_S, self._most)
 
     def is_full(self, now_ns: int) -> bool:
         """Whether it is as if nothing had ever been taken."""
@@ -167,7 +167,8 @@ class Account:
             self.bytes_in.spend(-bytes_in)
 
     def spend_in(self, size: int) -> None:
-        """Charge more bytes of a request's body. They may be owed."""
+        """Charge more bytes of a request's body, or with a negative number fewer. They may be
+        owed."""
         if self.bytes_in is not None:
             self.bytes_in.spend(size)
 

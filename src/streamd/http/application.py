@@ -40,6 +40,7 @@ from streamd.http.routing import (
     SnapshotRoute,
     StreamRoute,
     resolve,
+    takes_pieces,
 )
 from streamd.http.service import Service
 from streamd.http.writes import Write
@@ -346,11 +347,6 @@ class StreamApplication:
         query = b"?" + request.query if request.query else b""
         target = b"%b://%b%b%b" % (request.scheme, address.encode(), request.path, query)
         return Response(307, b"Location: %b\r\nCache-Control: no-store\r\n" % target)
-
-
-def takes_pieces(path: bytes) -> bool:
-    """As `Application.takes_pieces`."""
-    return isinstance(resolve(path), SnapshotRoute)
 
 
 def check_coding(request: Request) -> None:

@@ -149,9 +149,13 @@ class AsgiApplication:
             client=channel.client,
             seat=seat,
         )
+        in_pieces = request.method == "PUT" and self._application.takes_pieces(path)
+        length = headers.get(b"content-length", b"")
+        limit = self._config.max_body_bytes
+        if not in_pieces and length.isdigit() and int(length) > limit:
+            raise body_too_large(limit)
         await check_head(self._application, request)
-        if request.method == "PUT" and self._application.takes_pieces(path):
-            length = headers.get(b"content-length")
+        if in_pieces:
             request.incoming = AsgiBody(channel, length, Pace(self._config))
         else:
             request.body = await self._read_body(channel, request)
@@ -161,24 +165,28 @@ class AsgiApplication:
         """A body within all limits. Raises `RequestRejected`, `ClientGone`."""
         limit, pace = self._config.max_body_bytes, Pace(self._config)
         body = bytearray()
-        while not channel.body_ended:
-            piece = await pace.wait(channel.receive_body)
-            body += piece
-            request.charge_body(len(body))
-            if len(body) > limit:
-                raise body_too_large(limit)
-            try:
-                channel.buffered.hold(len(body))
-            except LimitReached:
-                raise too_many_bodies() from None
+        try:
+            while not channel.body_ended:
+                piece = await pace.wait(channel.receive_body)
+                body += piece
+                request.charge_body(len(body))
+                if len(body) > limit:
+                    raise body_too_large(limit)
+                try:
+                    channel.buffered.hold(len(body))
+                except LimitReached:
+                    raise too_many_bodies() from None
+        except BaseException:
+            request.uncharge_body(len(body))
+            raise
         return bytes(body)
 
 
 class AsgiBody:
     """A body that the handler receives piece by piece: an `IncomingBody`."""
 
-    def __init__(self, channel: AsgiChannel, length: bytes | None, pace: Pace) -> None:
-        self.length = int(length) if length is not None and length.isdigit() else None
+    def __init__(self, channel: AsgiChannel, length: bytes, pace: Pace) -> None:
+        self.length = int(length) if length.isdigit() else None
         self._channel = channel
         self._pace = pace
 

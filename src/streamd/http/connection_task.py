@@ -149,7 +149,12 @@ class ConnectionTask:
             self, head.fields, self._door.config, connection.held, request.charge_body
         )
         connection.phase, connection.since = Phase.BODY, trio.current_time()
-        return await connection.body.receive()
+        try:
+            return await connection.body.receive()
+        except BaseException:
+            if head.fields.content_length is not None:
+                request.uncharge_body(len(connection.buffer))
+            raise
 
     async def serve(self, head: Head, request: Request) -> bool:
         """Serve a request that has come whole. As `_serve_one`."""

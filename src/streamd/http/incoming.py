@@ -60,11 +60,13 @@ async def check_head(application: Application, request: Request) -> None:
     """Raises `RequestRefused`, which may take a while, if a request's head is enough to refuse
     it."""
     response = application.refusal(request)
+    if response is None:
+        return
+    request.uncharge_body(0)  # It is not received.
     if isinstance(response, LateAnswer):
         await trio.sleep_until(response.deadline)
         response = response.answer
-    if response is not None:
-        raise RequestRefused(response)
+    raise RequestRefused(response)
 
 
 def head_too_slow() -> RequestRejected:

@@ -110,26 +110,29 @@ class Seat:
     says of what the accounts depend; `left`, if it is set, is called when the connection ends.
     """
 
-    __slots__ = ("accounts", "certificate", "left", "on_behalf")
+    __slots__ = ("_has_left", "accounts", "certificate", "left", "on_behalf")
 
     def __init__(self, certificate: Certificate | None = None) -> None:
         self.certificate = certificate
         self.accounts: Sequence[Account] = ()
         self.on_behalf: tuple[object, ...] | None = None
         self.left: Callable[[Seat], None] | None = None
+        self._has_left = False
 
     def count_for(self, accounts: Sequence[Account]) -> None:
-        """Count the connection for these accounts only."""
+        """Count the connection for these accounts only; for none if it has ended."""
         self.on_behalf = None
-        for account in self.accounts:
-            account.connections -= 1
-        for account in accounts:
-            account.connections += 1
+        if not self._has_left:
+            for account in self.accounts:
+                account.connections -= 1
+            for account in accounts:
+                account.connections += 1
         self.accounts = accounts
 
     def leave(self) -> None:
-        """The connection ends."""
+        """The connection ends. A request of a worker's client may be handled after that."""
         self.count_for(())
+        self._has_left = True
         if self.left is not None:
             self.left(self)
 
@@ -194,6 +197,14 @@ class Request:
     def charge_body(self, size: int) -> None:
         """Charge the first `size` bytes of the body, as far as that was not done."""
         if self.charged_bytes is not None and size > self.charged_bytes:
+            for account in self.accounts:
+                account.spend_in(size - self.charged_bytes)
+            self.charged_bytes = size
+
+    def uncharge_body(self, size: int) -> None:
+        """Give back what was charged for more than the first `size` bytes of the body, because they
+        do not come."""
+        if self.charged_bytes is not None and size < self.charged_bytes:
             for account in self.accounts:
                 account.spend_in(size - self.charged_bytes)
             self.charged_bytes = size

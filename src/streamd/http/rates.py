@@ -22,7 +22,7 @@ from streamd.http.messages import (
     Seat,
     error_response,
 )
-from streamd.http.routing import Route, bucket_of
+from streamd.http.routing import Route, bucket_of, takes_pieces
 from streamd.http.wire import body_parts
 from streamd.metrics import Metrics
 from streamd.streams.limits import Limits
@@ -180,9 +180,15 @@ def _has_rates(limits: Limits) -> bool:
 
 
 def _bytes_in(request: Request) -> int:
-    """What is known of the size of a request's body: at least 1 if there may be one."""
+    """What is known of the size of a request's body: at least 1 if there may be one.
+
+    A snapshot may be large, and its sender may send nothing of what it announces for as long as it
+    likes. Others of the same bucket must not wait for that to be paid.
+    """
     if request.body:
         return len(request.body)
+    if request.method == "PUT" and takes_pieces(request.path):
+        return 1
     declared = request.headers.get(b"content-length", b"")
     if declared.isdigit():
         return int(declared)
@@ -190,12 +196,11 @@ def _bytes_in(request: Request) -> int:
 
 
 class _MeteredBody:
-    """A body of unknown length, of which `paid` bytes were charged, and the others are as they
-    come: an `IncomingBody`."""
-
-    length = None
+    """A body in pieces, of which `paid` bytes were charged, and the others are as they come: an
+    `IncomingBody`."""
 
     def __init__(self, body: IncomingBody, accounts: Sequence[Account], paid: int) -> None:
+        self.length = body.length
         self._body = body
         self._accounts = accounts
         self._paid = paid
@@ -210,9 +215,9 @@ class _MeteredBody:
 
 
 def _meter(request: Request) -> None:
-    """Charge the pieces of a body whose length is unknown."""
+    """Charge a body in pieces as it comes."""
     body = request.incoming
-    if body is not None and body.length is None and request.accounts:
+    if body is not None and request.accounts:
         request.incoming = _MeteredBody(body, request.accounts, request.charged_bytes or 0)
 
 

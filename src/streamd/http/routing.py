@@ -144,6 +144,11 @@ def resolve(path: bytes) -> Route:
     return _resolve_cached(path) if len(path) <= 200 else _resolve(path)
 
 
+def takes_pieces(path: bytes) -> bool:
+    """As `Application.takes_pieces`."""
+    return isinstance(resolve(path), SnapshotRoute)
+
+
 def _resolve(path: bytes) -> Route:
     if not path.startswith(_V1):
         return _resolve_bucketed(path)

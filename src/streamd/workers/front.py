@@ -18,7 +18,7 @@ import trio
 from streamd.config import ServerConfig
 from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
 from streamd.headers import IF_NONE_MATCH
-from streamd.http.application import RESOURCES, Judge, check_coding, takes_pieces
+from streamd.http.application import RESOURCES, Judge, check_coding
 from streamd.http.fields import BadRequest
 from streamd.http.messages import (
     Begun,
@@ -32,7 +32,7 @@ from streamd.http.messages import (
     Seat,
 )
 from streamd.http.prompt_answers import PromptAnswers
-from streamd.http.routing import OpsRoute, Route, StreamRoute, resolve
+from streamd.http.routing import OpsRoute, Route, StreamRoute, resolve, takes_pieces
 from streamd.http.stream_guard import StreamGuard
 from streamd.http.writes import Write
 from streamd.metrics import Metrics
