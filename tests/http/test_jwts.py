@@ -12,7 +12,9 @@ import pytest
 from streamd.auth.jwt import LEEWAY_S
 from streamd.auth_config import JwtConfig
 from streamd.config import AuthConfig
-from streamd.http import authority
+from streamd.http import authority, rates
+from streamd.streams.commands import Result, SetLimits
+from streamd.streams.limits import Limits
 from tests.auth.provider import AUDIENCE, ISSUER, SigningKey, claims, key_set, signing_key
 from tests.http.authorized import PLACES, ROOT, Authorized, authorized
 from tests.http.serving import serving, until
@@ -233,3 +235,20 @@ async def test_keys_that_change_end_what_was_admitted_at_once(tmp_path: Path) ->
         admitted = server.service.authority._admitted
         await until(lambda: not admitted)
         assert (await client.get("/agents", headers=headers)).status_code == 401
+
+
+@pytest.mark.parametrize("path", [STREAM, "/cluster/status"])
+async def test_jwts_that_cannot_be_judged_yet_count_for_their_address(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the provider is away anyone can make some up."""
+    monkeypatch.setattr(rates, "LATE_S", 0.0)
+    nobody = JwtConfig(issuer=ISSUER, audience=AUDIENCE, jwks="http://127.0.0.1:1/jwks")
+    settings = auth(tmp_path, jwt=nobody)
+    async with serving(tmp_path, auth=settings) as server, server.client() as client:
+        server.service.rates.clock = lambda: 1000.0
+        command = SetLimits("identity", rates.ANONYMOUS, Limits(requests_per_s=2))
+        assert (await server.node.group.propose(command)).result is Result.DONE
+        headers = {"Authorization": f"Bearer {jwt(STRANGER)}"}
+        statuses = [(await client.get(path, headers=headers)).status_code for _ in range(3)]
+        assert statuses == [503, 503, 429]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import trio
 
 from streamd.auth.identity import SignedIdentity
+from streamd.group.proposals import Unavailable
 from streamd.headers import CONTENT_ENCODING
 from streamd.http import batches, bootstrap, buckets, needs, reading, snapshots, writes
 from streamd.http.auditor import Auditor
@@ -217,7 +218,7 @@ class StreamApplication:
             if needs_of is not None:
                 identity = self._authority.admit(request, partial(needs_of, route, request.headers))
                 request.identity = identity
-        except BadRequest:
+        except (BadRequest, Unavailable):
             if late := self._rates.refusal(request):
                 return late
             raise
