@@ -224,6 +224,8 @@ def test_other_methods_cannot_be_signed(given: list[str]) -> None:
         (b"user@a", None),
         (b"a/b", None),
         ("é".encode(), None),
+        (b"a" * 254, b"a" * 254),
+        (b"a" * 255, None),
     ],
 )
 def test_a_host_is_signed_as_clients_send_it(host: bytes, same: bytes | None) -> None:

@@ -58,6 +58,13 @@ def test_the_scheme_is_read_in_any_case(scheme: bytes) -> None:
     assert tokens.bearer(scheme + b"sd_x") == b"sd_x"
 
 
+def test_credentials_are_as_long_as_their_token() -> None:
+    """What is remembered of them is limited by their number."""
+    assert tokens.bearer(b"Bearer" + b" " * 16 + b"sd_x" + b" " * 16) == b"sd_x"
+    assert tokens.bearer(b"Bearer" + b" " * 17 + b"sd_x") is None
+    assert tokens.bearer(b"Bearer sd_x" + b" " * 17) is None
+
+
 @pytest.mark.parametrize(
     "raw", [b"", b"Bearer", b"Bearer ", b"Basic abc", b"Bearera", b"Bearer a, Bearer a", b"a"]
 )

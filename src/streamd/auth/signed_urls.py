@@ -37,7 +37,8 @@ _VALUE = re.compile(
     rb"1\.([0-7][0-9a-f]{15})\.([1-9][0-9]{0,10})\.([A-Z-]{3,40})\.(x|[1-9][0-9]{0,3})"
     rb"\.([A-Za-z0-9_-]{86})"
 )
-_HOST = re.compile(rb"(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
+# The longest name in DNS has 253 characters (RFC 1035 section 2.3.4), and a dot may follow.
+_HOST = re.compile(rb"(?:[a-z0-9._-]{1,254}|\[[0-9a-f:.]{2,45}\])(?::[1-9][0-9]{0,4})?")
 _DEFAULT_PORT = re.compile(rb":(?:80|443)?$")
 _URL = re.compile(r"(?=[!-~]+\Z)https?://([^/?#@]+)(/[^?#]*)(?:\?([^#]*))?")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})|%2[Ff]")

@@ -21,7 +21,8 @@ MAX_NAME_CHARACTERS = 64
 _TOKEN = re.compile(rb"sd_([0-7][0-9a-f]{15})_[a-z2-7]{32}")
 _TOKEN_ID = re.compile(r"[0-7][0-9a-f]{15}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
-_CREDENTIALS = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9._~+/-]+=*) *")
+# Few spaces: headers of valid tokens are remembered as they were sent.
+_CREDENTIALS = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] {1,16}([A-Za-z0-9._~+/-]+=*) {0,16}")
 
 
 class PresentedToken(NamedTuple):
