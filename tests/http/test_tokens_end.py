@@ -13,6 +13,8 @@ import trio
 from streamd.auth import tokens
 from streamd.config import AuthConfig
 from streamd.http import authority
+from streamd.http.application import StreamApplication
+from streamd.http.messages import Request, Response
 from streamd.streams.commands import CreateToken, Result, RevokeToken, RotateToken
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 
@@ -20,6 +22,7 @@ ROOT = tokens.mint(1, b"root" * 5)
 READER = tokens.mint(2, b"read" * 5)
 OTHER = tokens.mint(2, b"more" * 5)
 TRIMMER = tokens.mint(3, b"trim" * 5)
+OPERATOR = tokens.mint(4, b"oper" * 5)
 PATH = "/v1/stream/live/s"
 
 
@@ -130,6 +133,26 @@ async def test_a_snapshot_is_not_published_once_its_token_is_revoked(tmp_path: P
             await client.send(b"11")
             assert (await client.read_response()).code == "INVALID_TOKEN"
             assert (await root.get("/live/s/snapshot")).status_code == 404
+
+
+async def test_an_operation_shows_nothing_if_its_token_was_revoked_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async with guarded(tmp_path) as server:
+        command = CreateToken(4, "operator", digest(OPERATOR), ["operate:*"])
+        assert (await server.node.group.propose(command)).result is Result.CREATED
+
+        async def wait_for_leader(_: Request) -> Response:
+            assert (await server.node.group.propose(RevokeToken(4))).result is Result.DELETED
+            return Response(200, body=b"what only operators may see")
+
+        headers = {b"host": b"localhost", b"authorization": f"Bearer {OPERATOR}".encode()}
+        channel: Any = None  # Nothing waits for the client.
+        request = Request("GET", b"/cluster/status", b"at=leader", headers, b"", channel)
+        answer = await StreamApplication(server.service, wait_for_leader).handle(request)
+        assert isinstance(answer, Response)
+        assert answer.status == 401
+        assert answer.private
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])

@@ -24,6 +24,7 @@ Ops = Callable[[Request], Awaitable[Response]]
 # Tokens are given out to known people only, also where nobody else has to say who they are.
 _TOKENS = b"/auth/"
 _ALLOW = re.compile(rb"^allow: ([^\r]*)\r$", re.MULTILINE | re.IGNORECASE)
+_READS = frozenset(("GET", "HEAD"))
 _ALL_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 # Accept-Encoding is the browser's own business.
 _ALLOWED_HEADERS = ", ".join(
@@ -93,8 +94,19 @@ class Operations:
             response = await self._auditor.carry_out(request, asking)
         else:
             response = await asking()
+            if request.method in _READS:
+                response = self._again(request) or response
         response.private = not is_public
         return response
+
+    def _again(self, request: Request) -> Response | None:
+        """The refusal of a request whose token was revoked while it was answered: perhaps before it
+        came, where the leader knew more."""
+        try:
+            self._authority.admit_again(request)
+        except REFUSALS as error:
+            return self._answers.refusal(error)
+        return None
 
     def _is_public(self, path: bytes) -> bool:
         return path in PUBLIC_PATHS and self._serves(path)
