@@ -81,6 +81,8 @@ class Run:
             step = resume(begin, step.function(), None)
         self.under_way: list[tuple[Batch, Any, Any]] = []
         self.requests = 0
+        # What becomes of the next requests, before chance decides.
+        self.fates: list[Any] = []
 
     def step(self) -> bool:
         """Begin a batch, or let a request proceed. Returns whether there was anything to do."""
@@ -111,6 +113,9 @@ class Run:
             return step.function()
         assert isinstance(step, Send)
         self.requests += 1
+        if self.fates:
+            planned = self.fates.pop(0)
+            return planned(step) if callable(planned) else planned
         fate = self.random.random() if self.bad_network else 1.0
         if fate < 0.1:
             return Lost("no connection", sent=False)
@@ -217,6 +222,39 @@ def test_the_first_append_is_not_mistaken_for_that_of_a_start_with_the_same_epoc
         run.producer.add_json([value], False, 0.0)
         run.finish()
     assert server.log == [1, 2]
+
+
+@pytest.mark.parametrize("fate", [Lost("no connection", sent=False), refusal(503, "UNAVAILABLE")])
+def test_a_try_that_cannot_have_been_stored_does_not_explain_a_repetition(fate: Any) -> None:
+    """The server says of the second try that it has this request: it means a former start's."""
+    server = Server()
+    server.post(Request("POST", "x", None, _numbers(epoch=0), b"[1]"))
+    run = Run(server, Random(1), MemoryEpochs(), bad_network=False)
+    run.fates = [fate]
+    run.producer.add_json([2], False, 0.0)
+    run.finish()
+    assert server.log == [1, 2]
+
+
+def test_a_first_append_that_may_be_stored_is_not_sent_under_another_epoch() -> None:
+    """Another start takes over after it was stored, and before its sender knows."""
+    server = Server()
+    run = Run(server, Random(1), MemoryEpochs(), bad_network=False)
+
+    def take_over(step: Send) -> Lost:
+        server.post(step.request)
+        server.post(Request("POST", "x", None, _numbers(epoch=1), b"[2]"))
+        return Lost("cut off on the way back", sent=True)
+
+    run.fates = [take_over]
+    run.producer.add_json([1], False, 0.0)
+    with pytest.raises(ProducerFenced):
+        run.finish()
+    assert server.log == [1, 2]
+
+
+def _numbers(*, epoch: int) -> dict[str, str]:
+    return {"Producer-Id": "me", "Producer-Epoch": str(epoch), "Producer-Seq": "0"}
 
 
 def test_a_stream_that_was_replaced_by_another_is_an_error() -> None:

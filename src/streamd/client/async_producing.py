@@ -51,6 +51,8 @@ class AsyncProducer:
                 await self.flush()
             except BaseException as raised:
                 failure = raised
+        self._flows.end()
+        self._progress.set()
         self._tasks.cancel_scope.cancel()
         if isinstance(failure, anyio.get_cancelled_exc_class()):
             # It may be the group's own: a task of it has failed.

@@ -53,6 +53,7 @@ class Producer:
             # Threads that still retry, after a failure, end by themselves.
             with self._changed:
                 self._over = True
+                self._flows.end()
                 self._changed.notify_all()
         if error is None:
             for thread in self._threads:

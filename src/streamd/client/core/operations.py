@@ -104,7 +104,7 @@ def delete(session: Session, path: str, headers: Mapping[str, str] | None = None
         yield from ask(session, Request("DELETE", path, None, headers), backoff=backoff)
     except NotFound:
         # An earlier try without an answer may have deleted it.
-        if not backoff.tried:
+        if not backoff.is_doubtful:
             raise
 
 
@@ -115,7 +115,7 @@ def put_bucket(session: Session, path: str) -> Flow[None]:
         yield from ask(session, Request("PUT", path), backoff=backoff)
     except AlreadyExists:
         # An earlier try without an answer may have created it.
-        if not backoff.tried:
+        if not backoff.is_doubtful:
             raise
 
 

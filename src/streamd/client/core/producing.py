@@ -23,7 +23,7 @@ from streamd.client.core.retrying import Backoff, ask
 from streamd.client.core.steps import Call, Flow, Request
 from streamd.client.core.streams import Data, StreamFlows, as_bytes
 from streamd.client.epochs import ClockEpochs, Epochs, MemoryEpochs
-from streamd.client.errors import ProducerFenced, SequenceGap, StreamdError
+from streamd.client.errors import ProducerFenced, SequenceGap
 from streamd.client.names import BadName
 from streamd.client.values import Appended
 from streamd.headers import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
@@ -49,9 +49,17 @@ def producer(
     settings: ProducerSettings,
 ) -> ProducerFlows:
     """A producer; without an id, under one that was never used."""
+    for name in ("max_batch_bytes", "max_in_flight", "max_queued_bytes"):
+        if getattr(settings, name) < 1:
+            raise ValueError(f"{name} is at least 1")
     if producer_id is None:
         producer_id, epochs = f"streamd-{uuid4()}", epochs or MemoryEpochs()
     return ProducerFlows(stream, producer_id, epochs or ClockEpochs(), settings)
+
+
+def _outside() -> ValueError:
+    """The error while nobody sends."""
+    return ValueError("a producer is used within its `with` block")
 
 
 class _Entry(NamedTuple):
@@ -88,13 +96,12 @@ class ProducerFlows:
     ) -> None:
         self.producer_id = producer_id
         self.epoch = -1
-        self.failure: StreamdError | None = None
+        self.failure: Exception | None = _outside()
         self.last: Appended | None = None
         self._stream = stream
         self._epochs = epochs
         self._settings = settings
-        self._claimed = False
-        self._ended = False
+        self._is_json = self._claimed = self._ended = False
         self._queue: deque[_Entry] = deque()
         self._window: deque[Batch] = deque()
         self._next_seq = 0
@@ -104,7 +111,9 @@ class ProducerFlows:
         self._added = self._settled = self._flush_to = 0
 
     def begin(self) -> Flow[None]:
-        """Learn the stream's type, and take an epoch. Before anything else."""
+        """Learn the stream's type, and take an epoch. Before anything else, and once."""
+        if self.epoch >= 0:
+            raise ValueError("a producer is used in one block, and once")
         content_type = yield from self._stream.type()
         self._is_json = is_json(content_type)
         self._headers = write_headers(content_type)
@@ -118,6 +127,11 @@ class ProducerFlows:
             except BadName:
                 pass  # Only streams in a bucket take several records in one request.
         yield from self._claim(0)
+        self.failure = None
+
+    def end(self) -> None:
+        """Accept and send nothing any longer."""
+        self.failure = self.failure or _outside()
 
     def _claim(self, least: int) -> Flow[None]:
         self.epoch = yield Call(lambda: self._epochs.next(self.producer_id, least))
@@ -242,7 +256,8 @@ class ProducerFlows:
             try:
                 answer = yield from ask(self._stream.session, self._request(batch), backoff=backoff)
             except ProducerFenced as fenced:
-                if self._claimed or fenced.epoch is None:
+                # A try without an answer may have been stored before the later start.
+                if self._claimed or fenced.epoch is None or backoff.is_doubtful:
                     raise
                 yield from self._claim(fenced.epoch + 1)
             except SequenceGap:
@@ -251,8 +266,8 @@ class ProducerFlows:
                 return None
             else:
                 is_repetition = answer.status == 204 and batch.size > 0
-                if is_repetition and not self._claimed and not backoff.tried:
-                    # It was never sent before: another start uses the same epoch.
+                if is_repetition and not self._claimed and not backoff.is_doubtful:
+                    # No earlier try can have been stored: another start uses the same epoch.
                     yield from self._claim(self.epoch + 1)
                     continue
                 self._claimed = True

@@ -91,12 +91,9 @@ class Backoff:
     def __init__(self, session: Session, *, endless: bool = False) -> None:
         self._session = session
         self._limit_s = float("inf") if endless else session.retry_for_s
+        # Whether a try that failed may have taken effect.
+        self.is_doubtful = False
         self.reset()
-
-    @property
-    def tried(self) -> bool:
-        """Whether a try failed; it may have taken effect."""
-        return self._since is not None
 
     def reset(self) -> None:
         """Start over after progress."""
@@ -110,6 +107,7 @@ class Backoff:
         session, now = self._session, self._session.clock()
         if self._since is None:
             self._since = now
+        self.is_doubtful = self.is_doubtful or not _changed_nothing(failure)
         pause_s = self._pause_s * session.jitter(0.5, 1.0)
         met = True
         if isinstance(failure, Lost):
@@ -164,7 +162,7 @@ def ask(
         try:
             answer = yield from _exchange(session, url, request, in_pieces)
         except Lost as lost:
-            if lost.sent and not repeatable:
+            if not repeatable and not _changed_nothing(lost):
                 raise OutcomeUnknown("OUTCOME_UNKNOWN", _in_words(url, lost)) from lost
             failure = lost
         else:
@@ -181,8 +179,10 @@ def ask(
         yield backoff.pause_after(url, failure)
 
 
-def _changed_nothing(failure: StreamdError) -> bool:
-    """Whether a request that was refused for now cannot have taken effect."""
+def _changed_nothing(failure: Lost | StreamdError) -> bool:
+    """Whether a request that failed, or was refused for now, cannot have taken effect."""
+    if isinstance(failure, Lost):
+        return not failure.sent
     is_ours = failure.message != _NOT_OURS
     return failure.status == 429 or (is_ours and not isinstance(failure, OutcomeUnknown))
 
@@ -222,7 +222,7 @@ def error_of(request: Request, answer: Answer) -> StreamdError:
     try:
         error = json.loads(answer.body)["error"]
         code, message = str(error["code"]), str(error["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         code, message = _phrase(status), _NOT_OURS
         if request.method == "HEAD":  # its answer has no body
             message = ""

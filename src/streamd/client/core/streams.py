@@ -28,6 +28,7 @@ from streamd.headers import (
 from streamd.streams.content import JSON, is_json
 
 Data = bytes | str
+_BYTES = (bytes, bytearray, memoryview)
 
 
 class StreamFlows:
@@ -167,5 +168,9 @@ def _append_headers(
 
 
 def as_bytes(data: Data) -> bytes:
-    """Text travels as UTF-8."""
-    return data.encode() if isinstance(data, str) else bytes(data)
+    """Text travels as UTF-8. Raises `TypeError`: `bytes` would make NULs of a number."""
+    if isinstance(data, str):
+        return data.encode()
+    if not isinstance(data, _BYTES):
+        raise TypeError(f"bytes or text are appended, not {type(data).__name__}")
+    return bytes(data)
