@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -21,6 +22,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 TIMEOUT_S = 60.0
 _CONNECT_S = 10.0
 _MAX_CONNECTIONS = 1000
+_HEADER_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
 
 Verify: TypeAlias = bool | str | ssl.SSLContext
 Cert: TypeAlias = str | tuple[str, str]
@@ -84,11 +86,22 @@ def authorization(token: str) -> dict[str, str]:
 
 def request_headers(send: Send, credentials: Mapping[str, str]) -> dict[str, str]:
     """The headers of a request of known length."""
-    headers = dict(credentials) if send.trusted else {}
+    headers = _checked(credentials) if send.trusted else {}
     headers.update(send.request.headers or {})
     if isinstance(send.request.body, bytes):
         headers["Content-Length"] = str(len(send.request.body))
     return headers
+
+
+def _checked(credentials: Mapping[str, str]) -> dict[str, str]:
+    """Headers that HTTP can carry; httpx would show the secret. Raises `ValueError`."""
+    for name, value in credentials.items():
+        if not _HEADER_VALUE.fullmatch(value):
+            raise ValueError(
+                f"the header {name} cannot hold its value, which has a line end, or a space at an"
+                " end, or is not ASCII"
+            )
+    return dict(credentials)
 
 
 def pieces(body: Body) -> Iterator[bytes]:

@@ -60,6 +60,7 @@ class Iteration(Generic[T]):
         self._flow = flow
         self._result: Any = None
         self._failure: Lost | None = None
+        self._interrupted: Step | None = None
         self._response: httpx.Response | None = None
         self._pieces: Iterator[bytes] = iter(())
 
@@ -92,8 +93,8 @@ class Iteration(Generic[T]):
     def advance(self) -> Emit | Done:
         """Carry out steps until the flow emits something or ends."""
         while True:
-            step = resume(self._flow, self._result, self._failure)
-            self._result = self._failure = None
+            step = self._interrupted or resume(self._flow, self._result, self._failure)
+            self._interrupted = self._result = self._failure = None
             if isinstance(step, Emit | Done):
                 return step
             try:
@@ -101,8 +102,12 @@ class Iteration(Generic[T]):
             except Lost as failure:
                 self._failure = failure
             except BaseException:
-                # An interrupted wait may be repeated, and then resumes.
-                self._failure = Lost("the wait was interrupted", sent=True)
+                # An interrupted wait may be repeated. The step then begins again, except that an
+                # answer that was being received is gone: the flow asks for the rest of it.
+                if isinstance(step, Receive):
+                    self._failure = Lost("the wait was interrupted", sent=True)
+                else:
+                    self._interrupted = step
                 self._discard()
                 raise
 
