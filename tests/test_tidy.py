@@ -17,13 +17,14 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
-PYTHON = ("src/streamd", "tests", "bench", "spark")
+PYTHON = ("src/streamd", "tests", "bench", "examples", "spark")
 PROSE = ("README.md", "CONTRIBUTING.md", "docs", "man", "config", "Makefile")
 
 MAX_FUNCTION_LINES = 70
@@ -124,6 +125,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 @cache
 def files() -> list[File]:
     found = [path for top in PYTHON for path in sorted((ROOT / top).rglob("*.py"))]
+    found += sorted((ROOT / "examples").rglob("*.md"))
     for top in PROSE:
         path = ROOT / top
         found += sorted(path.rglob("*.*")) if path.is_dir() else [path] if path.exists() else []
@@ -312,7 +314,8 @@ def dead_links(page: Path) -> Iterator[str]:
 
 
 def test_every_link_between_pages_leads_somewhere() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    folders = [(ROOT / folder).rglob("*.md") for folder in ("docs", "examples")]
+    pages = [*ROOT.glob("*.md"), *chain(*folders)]
     assert [link for page in pages for link in dead_links(page)] == []
 
 

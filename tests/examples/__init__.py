@@ -1,0 +1,1 @@
+"""Tests of examples/: each program is run as a user would run it."""
