@@ -31,13 +31,18 @@ from streamd.http.wire import body_parts
 # Answers that deny something to their sender.
 _REFUSED = frozenset((401, 403, 421, 429))
 _READS = frozenset(("GET", "HEAD", "OPTIONS"))
-_MAX_SHOWN = 1024
+MAX_SHOWN = 1024
+_MAX_SEARCHED = 2 * MAX_SHOWN
 _MAX_METHOD = 16
 # What somebody may have put into a path by mistake: tokens, JWTs, signatures of URLs. The id of a
-# token may be seen.
-_SECRETS = re.compile(r"(?<=sd_.{16}_)[a-z2-7]{32}|eyJ[\w-]+\.[\w-]+\.[\w-]*|(?<=\.)[\w-]{86}")
-_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
-_UNESCAPED = _PRINTABLE.replace("%", "")
+# token may be seen. The time to search is linear: a JWT is looked for once in each word.
+SECRETS = re.compile(
+    r"(?<=sd_.{16}_)[a-z2-7]{32}"
+    r"|(?<![\w-])(?=[\w-]*eyJ)[\w-]++(?:\.[\w-]*+){2,}+"
+    r"|(?<=\.)[\w-]{86}"
+)
+PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
+_UNESCAPED = PRINTABLE.replace("%", "")
 # What a proxy says of a request. Anyone can say so, and the entry says only that it was said.
 _SAID = (
     ("forwarded_for", b"x-forwarded-for", re.compile(rb"[A-Fa-f0-9.:,\[\] ]{1,256}")),
@@ -110,7 +115,7 @@ class Auditor:
             "from": _shown_client(request.client),
             "method": request.method[:_MAX_METHOD],
             "route": route,
-            "path": _shown(request.path, _PRINTABLE),
+            "path": shown(request.path, PRINTABLE),
             "needs": [f"{need.verb}:{_shown_target(need)}" for need in wanted],
         }
         for name, header, form in _SAID:
@@ -135,13 +140,15 @@ def _shown_target(need: Need) -> str:
     """A target as in a scope."""
     if need.target == SERVER:
         return "*"
-    return _shown(need.target.replace(b"\0", b"/", 1), _UNESCAPED)
+    return shown(need.target.replace(b"\0", b"/", 1), _UNESCAPED)
 
 
-def _shown(raw: bytes, safe: str) -> str:
+def shown(raw: bytes, safe: str) -> str:
     """Bytes of a sender's choice, escaped, in a limited length, and without secrets."""
-    text = _SECRETS.sub("***", quote_from_bytes(raw[:_MAX_SHOWN], safe))
-    return text if len(raw) <= _MAX_SHOWN else text + "…"
+    # Found before the text is cut: half a secret no longer looks like one.
+    text = SECRETS.sub("***", quote_from_bytes(raw[:_MAX_SEARCHED], safe))
+    is_whole = len(raw) <= _MAX_SEARCHED and len(text) <= MAX_SHOWN
+    return text if is_whole else text[:MAX_SHOWN] + "…"
 
 
 def _shown_client(client: str) -> str | None:
