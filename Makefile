@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE_READY := tests/conformance/node_modules/.ready
 CLIENT_READY := tests/official_clients/node_modules/.ready
+BROWSER_READY := tests/examples/node_modules/.ready
 SIM_HEARTS := tests/raft/test_simulation.py tests/raft/test_planted_bugs.py
 ARGS ?=
 # The Python for the set-up; by default the first that is new enough.
@@ -49,7 +50,7 @@ cluster: $(READY) ## Start three nodes on this machine; Ctrl-C stops them
 	echo "Who leads:       $(BIN)/streamd cluster --url http://127.0.0.1:4443 status"; \
 	wait
 
-test: $(READY) $(NODE_READY) $(CLIENT_READY) ## Run all tests, the conformance suite included
+test: $(READY) $(NODE_READY) $(CLIENT_READY) $(BROWSER_READY) ## Run all tests, the conformance suite included
 	@$(BIN)/python -m tests.support.minio
 	@status=0; set -x; \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS) $(COVERAGE) $(ARGS) || status=1; \
@@ -61,7 +62,7 @@ test: $(READY) $(NODE_READY) $(CLIENT_READY) ## Run all tests, the conformance s
 hearts: $(READY) ## Run only the tests of the pure packages, with their branch coverage
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS) $(COVERAGE) $(ARGS)
 
-test-pythons: $(NODE_READY) $(CLIENT_READY) ## Run all tests but Spark's on each installed Python
+test-pythons: $(NODE_READY) $(CLIENT_READY) $(BROWSER_READY) ## Run all tests but Spark's on each installed Python
 	@status=0; for version in 3.11 3.12 3.13 3.14; do \
 	  python=""; \
 	  for p in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python; do \
@@ -137,7 +138,7 @@ $(READY): pyproject.toml requirements.lock hatch_build.py src/streamd/http/_batc
 	  --constraint requirements.lock --editable '.[test]'
 	@touch $@
 
-$(NODE_READY) $(CLIENT_READY): tests/%/node_modules/.ready: \
+$(NODE_READY) $(CLIENT_READY) $(BROWSER_READY): tests/%/node_modules/.ready: \
     tests/%/package.json tests/%/package-lock.json
 	@command -v npm >/dev/null || { echo "the tests need Node 20 or newer" >&2; exit 1; }
 	cd tests/$* && npm ci --silent --no-audit --no-fund --ignore-scripts

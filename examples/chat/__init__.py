@@ -1,0 +1,1 @@
+"""A chat whose answers stream to the page and survive its reload."""

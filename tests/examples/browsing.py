@@ -1,0 +1,64 @@
+"""A page in a real Chromium, which comes as an npm package."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.official_clients.test_npm_client import Script
+from tests.support import tether
+
+HERE = Path(__file__).parent
+
+
+class Page:
+    """A page. Methods return when the page has done it."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    def open(self, url: str) -> None:
+        self._order("open", url)
+
+    def reload(self) -> None:
+        self._order("reload")
+
+    def type(self, selector: str, text: str) -> None:
+        """Type a text and Enter."""
+        self._order("type", selector, text)
+
+    def wait(self, selector: str, texts: list[str]) -> None:
+        """Wait until the elements that the selector finds have these texts, and no other is
+        there."""
+        self._order("wait", selector, texts)
+
+    def _order(self, *order: object) -> None:
+        self._script.tell(json.dumps(order))
+        assert self._script.says() == "done", order
+
+
+@contextmanager
+def chromium() -> Iterator[Page]:
+    """A page, in a browser of its own."""
+    # The package unpacks the browser there once; another version would be in /tmp, perhaps.
+    unpacked = HERE / "node_modules" / ".chromium"
+    unpacked.mkdir(exist_ok=True)
+    with tether.start(
+        ["node", "page.mjs"],
+        cwd=HERE,
+        env={**os.environ, "TMPDIR": str(unpacked)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    ) as process:
+        try:
+            script = Script(process)
+            yield Page(script)
+            script.end_input()
+            assert script.status() == 0
+        finally:
+            process.kill()
