@@ -24,6 +24,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
+from streamd.diagnostics import MAX_PROFILE_S
 from streamd.http.openapi import build
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
@@ -93,6 +94,7 @@ class Place:
     def aim(self, case: schemathesis.Case[Any]) -> None:
         """Aim two requests of three at something that exists, half of them with a chance of
         success."""
+        _shorten(case)
         draw = self._random
         if draw.random() < 1 / 3:
             return
@@ -119,6 +121,13 @@ class Place:
                 case.media_type = "application/octet-stream"
                 names["stream"] = "bytes"
                 case.body = FRAMES
+
+
+def _shorten(case: schemathesis.Case[Any]) -> None:
+    """A profile lasts as long as is asked, and schemathesis gives up after 10 s."""
+    seconds = str(case.query.get("seconds", ""))
+    if seconds.isdecimal() and 1 <= int(seconds) <= MAX_PROFILE_S:
+        case.query["seconds"] = 1
 
 
 @pytest.fixture(scope="module")
