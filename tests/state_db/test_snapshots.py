@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import anyio
@@ -10,10 +11,11 @@ import pytest
 
 from streamd.client import AsyncClient, OffsetGone
 from streamd.state import StateError
+from streamd.state.consumer import Plan
 from streamd.state.db import ForeignSnapshot, SQLite, StreamDB, compact
 from streamd.state.tables import Change
 from tests.state.events import change, control
-from tests.state_db.chat import Chat, Stream, User, names, run, wait_until
+from tests.state_db.chat import DEADLINE_S, Chat, Stream, User, names, run, wait_until
 
 ANN, BOB = change("insert", "1", {"name": "Ann"}), change("insert", "2", {"name": "Bob"})
 OTHER = change("insert", "1", [1.50], type_="other")
@@ -154,3 +156,50 @@ def test_a_snapshot_of_something_else_is_not_replaced(
             await compacted(stream)
 
     run(backend, main)
+
+
+class HeldStore(SQLite):
+    """A store whose commits wait until the test lets them pass."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.passes = threading.Event()
+        self.passes.set()
+
+    def commit(self, plan: Plan, next_offset: str, incarnation: str = "") -> None:
+        assert self.passes.wait(DEADLINE_S)
+        super().commit(plan, next_offset, incarnation)
+
+
+def test_a_write_returns_when_a_snapshot_has_replaced_it(
+    stream: Stream, backend: str, tmp_path: Path
+) -> None:
+    """Its reader is overtaken: it gets the effect with the snapshot, and never the txid."""
+    store = HeldStore(tmp_path / "state.db")
+    returned: list[str] = []
+
+    async def main() -> None:
+        async with stream.ready(store=store) as db, anyio.create_task_group() as tasks:
+            store.passes.clear()
+            for _ in range(24):  # more than the buffers of a connection hold
+                end = stream.append(change("upsert", "x", "y" * 1_000_000, type_="flag"))
+
+            async def write() -> None:
+                returned.append(await db.users.insert(User("1", "Ann")))
+
+            tasks.start_soon(write)
+            while await tail(stream) == end:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            assert await compacted(stream)
+            store.passes.set()
+            await wait_until(db, await tail(stream))
+            assert names(db) == {"1": "Ann"}
+            assert await db.users.update(User("1", "Eve"))
+        assert len(returned) == 1
+
+    run(backend, main)
+
+
+async def tail(stream: Stream) -> str:
+    async with AsyncClient(stream.server_url) as client:
+        return (await client.stream(stream.name).head()).next_offset

@@ -347,3 +347,20 @@ def test_many_events_arrive(stream: Stream, backend: str) -> None:
 def test_reserved_names_are_those_of_a_database() -> None:
     own = {name for name in vars(StreamDB) if not name.startswith("_")}
     assert own == RESERVED
+
+
+def test_all_readers_of_a_feed_hear_its_end(stream: Stream, backend: str) -> None:
+    async def main() -> None:
+        async with stream.ready() as db:
+            feed = db.users.changes()
+
+            async def read() -> None:
+                assert [change async for change in feed] == []
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(3):
+                    tasks.start_soon(read)
+                await anyio.wait_all_tasks_blocked()
+                feed.end()
+
+    run(backend, main)

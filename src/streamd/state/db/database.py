@@ -263,6 +263,7 @@ class StreamDB:
         self._consumer.apply(plan)
         self._offset = next_offset
         self._writes.came(plan.txids)
+        self._writes.reached(next_offset)
         self._warn(plan)
 
     def _warn(self, plan: Plan) -> None:
@@ -289,10 +290,12 @@ class StreamDB:
         sent = [decode_event(text) for text in texts]
         self._writes.begin(txid, [row for event in sent for row in self._shown(event)], len(sent))
         try:
-            await self._stream.append_many(texts)
+            appended = await self._stream.append_many(texts)
         except BaseException:
             self._writes.fail(txid)
             raise
+        self._writes.stored(txid, appended.next_offset)
+        self._writes.reached(self._offset)
         await self._writes.wait_for(txid)
         return txid
 

@@ -49,7 +49,8 @@ class Feed(AsyncIterator[Change[T]]):
                 if self._error is not None:
                     raise self._error
                 raise StopAsyncIteration
-            self._news = anyio.Event()
+            if self._news.is_set():
+                self._news = anyio.Event()
             await self._news.wait()
         return self._waiting.popleft()
 

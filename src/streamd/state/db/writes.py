@@ -20,11 +20,15 @@ class DatabaseClosed(StateError):
 
 
 class _Write:
-    """The events of one transaction that have not come back, and the rows that they show in."""
+    """The events of one transaction that have not come back, and the rows that they show in.
 
-    __slots__ = ("left", "rows")
+    `end` is the offset after them, once the append was acknowledged.
+    """
+
+    __slots__ = ("end", "left", "rows")
 
     def __init__(self, left: int, rows: list[tuple[Table[Any], str]]) -> None:
+        self.end: str | None = None
         self.left = left
         self.rows = rows
 
@@ -66,13 +70,31 @@ class Writes:
                 write.left -= events
                 if write.left > 0:
                     continue
-                self.fail(txid)
-            self._seen[txid] = None
-            self._seen.move_to_end(txid)
-            if len(self._seen) > MAX_SEEN:
-                self._seen.popitem(last=False)
-            for event in self._waiting.pop(txid, ()):
-                event.set()
+            self._settle(txid)
+
+    def stored(self, txid: str, end: str) -> None:
+        """The stream has the events of a transaction before the offset `end`."""
+        write = self._own.get(txid)
+        if write is not None:
+            write.end = end
+
+    def reached(self, offset: str) -> None:
+        """The rows are those of the stream before `offset`.
+
+        A snapshot brings the effect of the transactions that it replaces, but not their txids.
+        """
+        for txid, write in list(self._own.items()):
+            if write.end is not None and write.end <= offset:
+                self._settle(txid)
+
+    def _settle(self, txid: str) -> None:
+        self.fail(txid)
+        self._seen[txid] = None
+        self._seen.move_to_end(txid)
+        if len(self._seen) > MAX_SEEN:
+            self._seen.popitem(last=False)
+        for event in self._waiting.pop(txid, ()):
+            event.set()
 
     async def wait_for(self, txid: str) -> None:
         """Wait until a transaction came; at once if it is among the last that did.
