@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from streamd.client.core.steps import Answer, Discard, Lost, Pause, Receive, Req
 from streamd.client.errors import (
     NotAuthenticated,
     OutcomeUnknown,
+    PreconditionFailed,
     Refused,
     StreamdError,
     StreamNotFound,
@@ -20,6 +21,7 @@ from streamd.client.errors import (
     Unavailable,
     Unreachable,
 )
+from streamd.client.values import Chunk
 from tests.client.flows import emitted, result_of
 
 UNSENT = Lost("refused", sent=False)
@@ -318,3 +320,87 @@ def test_progress_ends_the_growth_of_pauses() -> None:
     assert [backoff.pause_after("http://a", CUT).seconds for _ in range(3)] == [0.1, 0.2, 0.4]
     backoff.reset()
     assert backoff.pause_after("http://a", CUT).seconds == 0.1
+
+
+# --- answers that bring nothing
+
+
+EMPTY = {"Stream-Next-Offset": "5", "Content-Type": "application/json"}
+AT_END = EMPTY | {"Stream-Up-To-Date": "true"}
+
+
+def test_a_read_that_gets_no_further_gives_up_after_the_time_for_retries() -> None:
+    network = Network(lambda _: Answer(200, EMPTY, b"[]"))
+    with pytest.raises(Unreachable, match="leads nowhere"):
+        list(emitted(reading.read(network.session(retry_for_s=5.0), "/x", "5"), network))
+    assert 3 < network.now_s <= 5
+
+
+@pytest.mark.parametrize("live", ["long-poll", "sse"])
+def test_a_follower_whose_answers_end_at_once_without_news_asks_slowly(live: reading.Live) -> None:
+    """As a cache or a proxy may give them."""
+    tail = chunk_at("5")
+    control = b'event: control\ndata: {"streamNextOffset":"5","upToDate":true}\n\n'
+
+    def answered() -> Iterator[Any]:
+        for _ in range(50):
+            yield Answer(200, AT_END, b"" if live == "sse" else b"[]")
+            if live == "sse":
+                yield from (control, b"")
+        yield refused(404, "STREAM_NOT_FOUND")
+
+    network = Network(answered())
+    with pytest.raises(StreamNotFound):
+        list(emitted(reading.follow_from(network.session(), "/x", tail, live), network))
+    assert network.now_s > 60, "50 requests"
+
+
+@pytest.mark.parametrize("live", ["long-poll", "sse"])
+def test_a_follower_whose_answers_end_after_a_while_asks_again_at_once(live: reading.Live) -> None:
+    tail = chunk_at("5")
+    control = b'event: control\ndata: {"streamNextOffset":"5","upToDate":true}\n\n'
+
+    def answered() -> Iterator[Any]:
+        for _ in range(50):
+            network.now_s += 30
+            yield Answer(200, AT_END, b"" if live == "sse" else b"[]")
+            if live == "sse":
+                yield control
+                network.now_s += 30
+                yield b""
+        yield refused(404, "STREAM_NOT_FOUND")
+
+    network = Network(answered())
+    with pytest.raises(StreamNotFound):
+        list(emitted(reading.follow_from(network.session(), "/x", tail, live), network))
+    assert network.pauses == []
+
+
+def chunk_at(offset: str) -> Chunk:
+    return Chunk("application/json", b"", offset, up_to_date=True)
+
+
+# --- writes in doubt
+
+
+@pytest.mark.parametrize(("lost", "error"), [(CUT, OutcomeUnknown), (UNSENT, PreconditionFailed)])
+def test_a_close_that_may_have_changed_the_etag_itself_is_not_known_to_have_failed(
+    lost: Lost, error: type[StreamdError]
+) -> None:
+    network = Network([lost, refused(412, "PRECONDITION_FAILED", etag='"later"')])
+    close = operations.close(network.session(retry_for_s=60), "/x", {"If-Match": '"e"'})
+    with pytest.raises(error) as raised:
+        result_of(close, network)
+    assert type(raised.value) is error
+
+
+def test_a_delete_that_no_server_saw_does_not_explain_a_missing_stream() -> None:
+    network = Network([UNSENT, refused(404, "STREAM_NOT_FOUND")])
+    with pytest.raises(StreamNotFound):
+        result_of(operations.delete(network.session(retry_for_s=60), "/x"), network)
+
+
+def test_a_refusal_of_deeply_nested_json_is_a_refusal() -> None:
+    network = Network([Answer(403, {}, b"[" * 100_000)])
+    with pytest.raises(Refused, match="403"):
+        result_of(ask(network.session(), GET), network)

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from streamd.client import AsyncClient, Client
+from streamd.client.names import BadName
 from tests.client.drivers import KINDS, connected
 from tests.support.server_process import ServerProcess
 
@@ -155,3 +156,8 @@ def test_a_secret_that_no_header_can_hold_is_refused_without_being_shown(
     while error is not None:
         assert "secret" not in repr(error)
         error = error.__cause__ or error.__context__
+
+
+def test_a_path_that_is_not_utf8_names_no_stream(server: ServerProcess) -> None:
+    with Client(server.url) as client, pytest.raises(BadName, match="UTF-8"):
+        client.stream("/queue/%FF")

@@ -38,7 +38,10 @@ class StreamName(NamedTuple):
 def parse_name(written: str) -> StreamName:
     """Raises `BadName`."""
     if written.startswith("/"):
-        path = _quoted([unquote(part) for part in written.split("/")])
+        try:
+            path = _quoted([unquote(part, errors="strict") for part in written.split("/")])
+        except UnicodeDecodeError:
+            raise BadName(f"{written} is not UTF-8") from None
         if path in ("/", V1):
             raise BadName(f"{written} is not the path of a stream")
         return StreamName(written, path)

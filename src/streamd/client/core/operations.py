@@ -9,7 +9,13 @@ import msgspec
 
 from streamd.client.core.retrying import Backoff, Session, ask, unexpected
 from streamd.client.core.steps import Answer, Emit, Flow, Request
-from streamd.client.errors import AlreadyExists, NotFound, Refused
+from streamd.client.errors import (
+    AlreadyExists,
+    NotFound,
+    OutcomeUnknown,
+    PreconditionFailed,
+    Refused,
+)
 from streamd.client.values import Appended, BucketInfo, ListedStream, StreamInfo
 from streamd.headers import (
     CONTENT_TYPE,
@@ -93,7 +99,15 @@ def append(session: Session, path: str, headers: Mapping[str, str], body: bytes)
 
 def close(session: Session, path: str, headers: Mapping[str, str]) -> Flow[Appended]:
     """Close a stream without an append, which may be repeated."""
-    answer = yield from ask(session, Request("POST", path, None, headers))
+    backoff = Backoff(session)
+    try:
+        answer = yield from ask(session, Request("POST", path, None, headers), backoff=backoff)
+    except PreconditionFailed as failed:
+        # An earlier try without an answer may have closed it, which changes its ETag.
+        if not backoff.is_doubtful:
+            raise
+        code = "OUTCOME_UNKNOWN"
+        raise OutcomeUnknown(code, failed.message, failed.status, failed.headers) from failed
     return appended(answer)
 
 

@@ -25,6 +25,10 @@ from streamd.streams.content import is_json, media_type
 
 Live = Literal["auto", "sse", "long-poll"]
 
+# A live answer without news that comes sooner is broken, by a cache or a proxy: another request
+# at once would be the first of a flood.
+_SOON_S = 1.0
+
 
 def read(
     session: Session, path: str, offset: str, max_bytes: int | None = None, *, endless: bool = False
@@ -33,10 +37,14 @@ def read(
     params = {"offset": offset}
     if max_bytes is not None:
         params["max_bytes"] = str(max_bytes)
+    backoff = Backoff(session, endless=endless)
     while True:
-        backoff = Backoff(session, endless=endless)
         answer = yield from ask(session, Request("GET", path, params), backoff=backoff)
         chunk = _chunk(answer)
+        if chunk.next_offset == params["offset"] and not chunk.up_to_date:
+            yield backoff.pause_after(session.url, Lost("the answer leads nowhere", sent=True))
+            continue
+        backoff.reset()
         yield Emit(chunk)
         if chunk.up_to_date or chunk.closed:
             return chunk
@@ -90,8 +98,9 @@ def _live_params(live: Live, offset: str, cursor: str | None) -> dict[str, str]:
 
 def _follow_by_long_poll(session: Session, path: str, chunk: Chunk) -> Flow[None]:
     cursor: str | None = None
+    idling = Backoff(session, endless=True)
     while not chunk.closed:
-        before = chunk
+        before, asked_at = chunk, session.clock()
         request = Request("GET", path, _live_params("long-poll", chunk.next_offset, cursor))
         answer = yield from ask(session, request, backoff=Backoff(session, endless=True))
         cursor = answer.headers.get(STREAM_CURSOR, cursor)
@@ -99,14 +108,19 @@ def _follow_by_long_poll(session: Session, path: str, chunk: Chunk) -> Flow[None
         if answer.status == 204:  # it has no Content-Type of the stream
             chunk = chunk._replace(content_type=before.content_type)
         if _is_news(chunk, before):
+            idling.reset()
             yield Emit(chunk)
+        elif session.clock() - asked_at < _SOON_S:
+            yield idling.pause_after(session.url, Lost("no news came at once", sent=True))
 
 
 def _follow_by_sse(session: Session, path: str, chunk: Chunk) -> Flow[None]:
     backoff = Backoff(session, endless=True)
     cursor: str | None = None
     while not chunk.closed:
-        heard = False
+        heard = has_news = False
+        failure: Lost | None = None
+        asked_at = session.clock()
         request = Request("GET", path, _live_params("sse", chunk.next_offset, cursor))
         answer = yield from ask(session, request, in_pieces=True, backoff=backoff)
         url = session.url
@@ -115,17 +129,20 @@ def _follow_by_sse(session: Session, path: str, chunk: Chunk) -> Flow[None]:
             while piece := (yield RECEIVE):
                 for received, after in events.feed(piece):
                     before, chunk, cursor, heard = chunk, received, after, True
-                    backoff.reset()
                     if _is_news(chunk, before):
+                        has_news = True
                         yield Emit(chunk)
                 if chunk.closed:
                     break
             yield DISCARD
-            if not heard:
-                # A server ends each response after a while, but sends a control event first.
-                raise Lost("the connection ended before the first event", sent=True)
         except Lost as lost:
-            yield backoff.pause_after(url, lost)
+            failure = lost
+        if has_news or (heard and session.clock() - asked_at >= _SOON_S):
+            backoff.reset()  # A server ends each response after a while.
+        else:
+            failure = failure or Lost("the connection ended without news", sent=True)
+        if failure is not None:
+            yield backoff.pause_after(url, failure)
 
 
 class _Control(msgspec.Struct):
