@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -44,17 +45,7 @@ class Page:
 @contextmanager
 def chromium() -> Iterator[Page]:
     """A page, in a browser of its own."""
-    # The package unpacks the browser there once; another version would be in /tmp, perhaps.
-    unpacked = HERE / "node_modules" / ".chromium"
-    unpacked.mkdir(exist_ok=True)
-    with tether.start(
-        ["node", "page.mjs"],
-        cwd=HERE,
-        env={**os.environ, "TMPDIR": str(unpacked)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=0,
-    ) as process:
+    with started() as process:
         try:
             script = Script(process)
             yield Page(script)
@@ -62,3 +53,26 @@ def chromium() -> Iterator[Page]:
             assert script.status() == 0
         finally:
             process.kill()
+
+
+def started() -> subprocess.Popen[bytes]:
+    """The script, when its browser runs: the first one unpacks Chromium, and others wait for it."""
+    unpacked = HERE / "node_modules" / ".chromium"
+    unpacked.mkdir(exist_ok=True)
+    environment = {
+        "TMPDIR": str(unpacked),
+        # The package then brings the libraries that a machine may not have.
+        "AWS_LAMBDA_JS_RUNTIME": "nodejs20.x",
+    }
+    with (unpacked / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process: subprocess.Popen[bytes] = tether.start(
+            ["node", "page.mjs"],
+            cwd=HERE,
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        assert Script(process).says() == "ready"
+    return process

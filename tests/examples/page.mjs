@@ -1,4 +1,5 @@
-// A page in Chromium. Carries out each line of input, an array of JSON, and prints `done` after it:
+// A page in Chromium. Prints `ready`, then carries out each line of input, an array of JSON, and
+// prints `done` after it:
 // ["open", URL], ["reload"], ["type", SELECTOR, TEXT], which presses Enter after the text, and
 // ["wait", SELECTOR, TEXTS] until the elements that it selects have these texts. Ends with its input.
 import { createInterface } from "node:readline"
@@ -33,6 +34,7 @@ const orders = {
     ),
 }
 
+console.log("ready")
 for await (const line of createInterface({ input: process.stdin })) {
   const [order, ...operands] = JSON.parse(line)
   await orders[order](...operands)
