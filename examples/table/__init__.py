@@ -1,0 +1,1 @@
+"""A table of departures, kept by the State Protocol and shown live."""
