@@ -329,7 +329,7 @@ EMPTY = {"Stream-Next-Offset": "5", "Content-Type": "application/json"}
 AT_END = EMPTY | {"Stream-Up-To-Date": "true"}
 
 
-def test_a_read_that_gets_no_further_gives_up_after_the_time_for_retries() -> None:
+def test_a_read_that_gets_no_further_fails_after_the_time_for_retries() -> None:
     network = Network(lambda _: Answer(200, EMPTY, b"[]"))
     with pytest.raises(Unreachable, match="leads nowhere"):
         list(emitted(reading.read(network.session(retry_for_s=5.0), "/x", "5"), network))
