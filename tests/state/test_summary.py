@@ -58,3 +58,17 @@ def test_a_snapshot_is_marked_and_keeps_values_as_they_were_sent() -> None:
     first, *_, last = json.loads(snapshot)
     assert first == control("snapshot-start", offset="7")
     assert last == control("snapshot-end", offset="7")
+
+
+def test_a_number_beyond_all_floats_leaves_the_snapshot_json() -> None:
+    """The stream is trimmed to its snapshot: one that no reader can decode loses the state."""
+    odd = b'{"type":"a","key":"%d","value":[1e999,1.10],"headers":{"operation":"insert"%b}}'
+    summary = Summary()
+    for key, advisory in enumerate((b"", b',"txid":5', b',"txid":"\\ud800"')):
+        summary.apply(b"[" + odd % (key, advisory) + b"]")
+    snapshot = summary.snapshot("1")
+    again = Summary()
+    assert again.apply(snapshot) == 0
+    assert again.snapshot("1") == snapshot
+    assert b"Infinity" not in snapshot
+    assert snapshot.count(b"[1e999,1.10]") >= 2

@@ -108,6 +108,11 @@ class _Envelope(Struct):
     headers: _Kind
 
 
+class _RawValue(Struct):
+    value: Raw | UnsetType = UNSET
+
+
+_RAW_VALUE = msgspec.json.Decoder(_RawValue)
 _ENCODER = msgspec.json.Encoder()
 _CHANGES = msgspec.json.Decoder(list[ChangeEvent])
 _RAW_CHANGES = msgspec.json.Decoder(list[RawChangeEvent])
@@ -178,7 +183,7 @@ def _decode_slowly(text: bytes, *, raw: bool) -> Any:
         found = json.loads(text)
         headers = msgspec.convert(found, _Envelope).headers
         if headers.operation is not UNSET:
-            return _change(found, raw=raw)
+            return _change(found, text if raw else None)
         if headers.control is not UNSET:
             return msgspec.convert(found, ControlEvent)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
@@ -186,7 +191,7 @@ def _decode_slowly(text: bytes, *, raw: bool) -> Any:
     return _malformed(text, "the headers have neither operation nor control")
 
 
-def _change(found: dict[str, Any], *, raw: bool) -> ChangeEvent:
+def _change(found: dict[str, Any], raw: bytes | None) -> ChangeEvent:
     # Advisory fields decide nothing (section 4.1, rule 6): those of another type are dropped.
     headers = {
         name: value
@@ -196,10 +201,20 @@ def _change(found: dict[str, Any], *, raw: bool) -> ChangeEvent:
     event = msgspec.convert({**found, "headers": headers}, ChangeEvent)
     event.type.encode()  # Raises for a lone surrogate, which no index or database could hold.
     event.key.encode()
-    if not raw:
+    if raw is None:
         return event
-    value = UNSET if event.value is UNSET else Raw(json.dumps(event.value).encode())
-    return RawChangeEvent(event.type, event.key, event.headers, value)
+    return RawChangeEvent(event.type, event.key, event.headers, _raw_value(raw, event.value))
+
+
+def _raw_value(text: bytes, value: Any) -> Raw | UnsetType:
+    """The value as it was sent, or else as JSON: `1e999` is JSON, and `Infinity` is not.
+
+    Raises `ValueError`.
+    """
+    try:
+        return _RAW_VALUE.decode(text).value
+    except _UNDECODABLE:
+        return UNSET if value is UNSET else Raw(json.dumps(value, allow_nan=False).encode())
 
 
 def _malformed(text: bytes, reason: str) -> MalformedEvent:
