@@ -148,6 +148,10 @@ KINDS: dict[str, Kind] = {
     "expiry_lost": Kind(ERROR, "a stream's expiry differs from the log's", _MACHINE),
     "settings_differ": Kind(ERROR, "a stream's settings differ from the log's", _MACHINE),
     "bucket_differs": Kind(ERROR, "a bucket differs from the log's", _MACHINE),
+    "token_differs": Kind(ERROR, "a client's token differs from the log's", _MACHINE),
+    "limits_differ": Kind(
+        ERROR, "the limits of a bucket or an identity differ from the log's", _MACHINE
+    ),
     "counts_differ": Kind(WARNING, "totals in a state are not the sums of its rows", _MACHINE),
     # Pointers to the archive's end.
     "end_damaged": Kind(WARNING, "a pointer to the archive's end is damaged", _STORE),

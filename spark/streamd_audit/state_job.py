@@ -19,9 +19,10 @@ from streamd_audit.findings import FINDINGS_DDL, finding, findings_batch
 from streamd_audit.frames import batches_of, columns_of, rows_in
 from streamd_audit.live import live_findings
 from streamd_audit.log_job import JUDGED, differences_of
-from streamd_audit.replay.distribute import Replayed
+from streamd_audit.replay import access
+from streamd_audit.replay.distribute import Replayed, with_ops
 from streamd_audit.replay.run import STREAMS
-from streamd_audit.replay.whole import plans_of, replayed, states_at
+from streamd_audit.replay.whole import plans_of, replayed, state_rows, states_at
 from streamd_audit.rows import Bucket, read_row
 from streamd_audit.runner import run
 
@@ -32,11 +33,12 @@ _Numbers = list[int]
 
 
 def state_job(context: Context) -> Judged:
-    """Streams and buckets of the newest state that the log reaches."""
+    """Streams, buckets, tokens and limits of the newest state that the log reaches."""
     found = replayed(context)
     frames = [*differences_of(context, JUDGED, others=True)]
     if found is not None:
         frames += _of_buckets(context, found)
+        frames += _of_access(context, found)
         if context.options.url is not None:
             frames.append(live_findings(context, found))
 
@@ -90,6 +92,15 @@ def _of_buckets(context: Context, found: Replayed) -> Sequence[DataFrame]:
         )
 
     return [map_in_arrow(both, findings, FINDINGS_DDL)]
+
+
+def _of_access(context: Context, found: Replayed) -> Sequence[DataFrame]:
+    """Tokens and limits in which states differ from the log's result."""
+    plans = plans_of(context)
+    rows = with_ops(state_rows(context), plans)
+    if rows is None or all(plan.after is None for plan in plans.values()):
+        return []
+    return [access.findings_of(found.access, rows, plans, context.cluster)]
 
 
 def _pair(rows: Iterable[tuple[Any, ...]]) -> tuple[_Numbers | None, _Numbers | None]:

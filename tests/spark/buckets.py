@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from streamd.config import ColdConfig
+from streamd.auth.tokens import SECRET_BYTES, mint
+from streamd.config import AuthConfig, ColdConfig
 from tests.backup.test_archive import a_round
 from tests.http.serving import Serving, serving, until
 from tests.support.minio import MinioServer
@@ -20,6 +21,9 @@ TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
 BYTES = {"Content-Type": "application/octet-stream"}
 MINUTE_MS = 60_000
+# Authors make tokens, which nobody needs.
+AUTH = AuthConfig(root_token=mint(1, bytes(SECRET_BYTES)))
+OPERATOR = {"Authorization": f"Bearer {AUTH.root_token}"}
 
 
 class Place(NamedTuple):
@@ -171,6 +175,10 @@ class Author:
                 Producer_Seq=str(sequence),
             )
 
+    async def token(self, name: str, *scopes: str) -> None:
+        body = json.dumps({"name": name, "scopes": scopes}).encode()
+        await self.ask("POST", "/auth/tokens", body, {**JSON, **OPERATOR})
+
     # -- the cold store ------------------------------------------------------------------------
 
     async def flushed(self) -> None:
@@ -196,7 +204,8 @@ class Author:
 async def write_rich(directory: Path, place: Place) -> None:
     """Everything that streams can do, in one node's life: several packs, segments, and two states,
     the newer one with bytes in no pack yet and a log that continues after it."""
-    async with serving(directory, cold=place.cold()) as server, server.client() as http:
+    serve = serving(directory, cold=place.cold(), auth=AUTH)
+    async with serve as server, server.client() as http:
         author = Author(server, http)
         await write_up_to_newest_state(author)
         await _fifth_day(author)
@@ -301,6 +310,9 @@ async def _second_day(author: Author) -> None:
     await author.append("/v1/stream/small/one", bytes(11), expect=(507,))
     await author.create("/v1/stream/small/two")
     await author.ask("PUT", "/v1/stream/small/three", b"", TEXT, (403,))
+    await author.token("ci", "append:agents/run-*", "read:agents/*")
+    await author.token("left", "read:*")
+    await author.ask("PUT", "/cluster/limits/identities/token:ci", b'{"live_readers":3}', JSON)
 
 
 async def _third_day(author: Author) -> None:
@@ -318,6 +330,9 @@ async def _third_day(author: Author) -> None:
         await author.append("/agents/ticks", b"tick %d\n" % number, Stream_Seq=f"a{number:03d}")
     await author.ask("DELETE", "/agents/gone")
     await author.ask("GET", "/agents/lease")
+    await author.ask("POST", "/auth/tokens/ci/rotate", b'{"overlap_s":60}', {**JSON, **OPERATOR})
+    await author.ask("DELETE", "/auth/tokens/left", headers=OPERATOR)
+    await author.token("ops", "operate:*")
 
 
 async def _fourth_day(author: Author) -> None:
@@ -345,6 +360,8 @@ async def _fifth_day(author: Author) -> None:
     await author.append("/v1/stream/small/one", bytes(7), expect=(507,))
     await author.append("/v1/stream/small/one", bytes(6))
     await author.append("/agents/until", b"the last of it\n", Stream_Closed="true")
+    await author.ask("DELETE", "/auth/tokens/ops", headers=OPERATOR)
+    await author.token("later", "read:agents/chat")
 
 
 async def write_little(directory: Path, place: Place) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import msgspec
 from crc32c import crc32c
 from msgspec.structs import replace
@@ -12,6 +14,7 @@ from streamd.objectstore.names import ManifestName, NamedObject, PieceName, dige
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import Bucket, Extent, ProducerState, Settings, Stream
+from streamd.streams.tokens import Token
 from tests.spark.damages import Catalogue, Expected, Scene
 from tests.spark.forging import Folder, Rows, count, edit_row, flipped, stream_row, with_bytes
 
@@ -338,6 +341,57 @@ def miscounted_bucket(scene: Scene) -> Expected:
     """A bucket counts a stream too many in the newest state: it could never be deleted."""
     scene.folder.forge_state(lambda rows: edit_row(rows, b"btools", Bucket, streams=1))
     return Expected("bucket_differs")
+
+
+@STATES.add(is_whole=True)
+def forged_token(scene: Scene) -> Expected:
+    """The newest state has a token that nobody created: a cluster restored from it would admit
+    strangers."""
+    token = Token("ghost", sha256(b"made up").digest(), ("admin:*",), 1)
+
+    def forge(rows: Rows) -> None:
+        rows[keys.TOKEN + keys.number(7)] = msgspec.msgpack.encode(token)
+
+    scene.folder.forge_state(forge)
+    return Expected("token_differs")
+
+
+@STATES.add(is_whole=True)
+def wider_token(scene: Scene) -> Expected:
+    """A token permits more in the newest state than it was created with."""
+    key = _token_row(scene.folder, "ci")
+    scene.folder.forge_state(lambda rows: edit_row(rows, key, Token, scopes=("admin:*",)))
+    return Expected("token_differs")
+
+
+@STATES.add(is_whole=True)
+def lost_token(scene: Scene) -> Expected:
+    """The newest state has lost a token: clients would be refused."""
+    _lose_row(scene.folder, _token_row(scene.folder, "ops"))
+    return Expected("token_differs")
+
+
+def _lose_row(folder: Folder, key: bytes) -> None:
+    def lose(rows: Rows) -> None:
+        del rows[key]
+
+    folder.forge_state(lose)
+
+
+def _token_row(folder: Folder, name: str) -> bytes:
+    [key] = [
+        key
+        for key, value in folder.state().items()
+        if key.startswith(keys.TOKEN) and msgspec.msgpack.decode(value, type=Token).name == name
+    ]
+    return key
+
+
+@STATES.add(is_whole=True)
+def lifted_quota(scene: Scene) -> Expected:
+    """A bucket has no quota in the newest state."""
+    _lose_row(scene.folder, keys.limits_key("bucket", "small"))
+    return Expected("limits_differ")
 
 
 @STATES.add(is_whole=True)

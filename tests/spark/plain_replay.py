@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streamd.codec import Batch, encode_batch
 from streamd.streams.commands import Command
-from streamd.streams.keys import CHUNK, HEADER, LIMITS
+from streamd.streams.keys import CHUNK, HEADER, LIMITS, TOKEN
 from streamd.streams.sessions import PackageStamp
 from streamd_audit import commands as audited
-from streamd_audit.replay import buckets, heads, run, scan, sessions
+from streamd_audit.replay import access, buckets, heads, run, scan, sessions
 from streamd_audit.replay.components import components
 from streamd_audit.replay.model import Place
 from streamd_audit.replay.quotas import History
@@ -43,12 +43,15 @@ class StateRows:
 
 @dataclass
 class Replayed:
-    """`results` by place of the command; tables as tuples."""
+    """`results` by place of the command, and `of_access` those about tokens and limits; tables as
+    tuples; `differences` of tokens and limits."""
 
     results: dict[Place, str]
     numbers: dict[Place, int]
     tables: dict[int, list[tuple]] = field(default_factory=dict)
     rounds: int = 0
+    of_access: dict[Place, str] = field(default_factory=dict)
+    differences: list[access.Difference] = field(default_factory=list)
 
 
 def plain_replay(
@@ -64,6 +67,7 @@ def plain_replay(
     changes = []
     nodes: dict[int, sessions.Node] = defaultdict(sessions.Node)
     cuttings = []
+    admissions = []
     for entry in log:
         payload = encode_batch(Batch(entry.now_ms, list(entry.commands), list(entry.packages)))
         batch = audited.decode_batch(payload)
@@ -78,6 +82,8 @@ def plain_replay(
             place = entry.index, position
             if isinstance(command, audited.SetLimits):
                 changes.append((place, command))
+            if isinstance(command, access.AccessCommand):
+                admissions.append((place, command, entry.now_ms))
             if isinstance(command, audited.RenewIncarnations):
                 bases.append((entry.index, command.base))
             if isinstance(command, audited.CreateBucket):
@@ -111,9 +117,32 @@ def plain_replay(
         body = heads.pack([(*place, sub, term, now_ms, command, records, size, digests)])
         table.append((scope_of[key], 0, run.COMMAND, *place, body))
     table.sort(key=lambda row: (row[0], row[3], row[4]))
-    return _settle(
+    replayed = _settle(
         table, results, events, initial, tuple(bases), first_number, after and after.index, history
     )
+    _replay_access(replayed, admissions, before, after)
+    return replayed
+
+
+def _replay_access(replayed, commands, before, after) -> None:
+    """Replay the commands about tokens and limits."""
+    held = access.Access()
+    for row in _access_rows(before).items():
+        held.begin(*row)
+    for place, command, now_ms in commands:
+        replayed.of_access[place] = held.apply(command, now_ms)
+    if after is not None:
+        replayed.differences = list(access.differences(held, _access_rows(after)))
+
+
+def _access_rows(state: StateRows | None) -> dict:
+    """The rows of tokens and limits that a state has."""
+    rows = {} if state is None else state.rows
+    return {
+        key: read_row(key, value).value
+        for key, value in rows.items()
+        if key.startswith((TOKEN, LIMITS))
+    }
 
 
 def _settle(table, results, events, initial, bases, first_number, compared_at, history) -> Replayed:

@@ -11,12 +11,15 @@ from streamd.streams.commands import (
     Command,
     Create,
     CreateBucket,
+    CreateToken,
     Delete,
     DeleteBucket,
     DropUploads,
     OpenSession,
     Outcome,
     PublishSnapshot,
+    RevokeToken,
+    RotateToken,
     SetLimits,
     StorePart,
     Sweep,
@@ -135,6 +138,8 @@ class RandomLog:
             return Sweep(random.sample(self.keys, 4))
         if self.quotas and dice < 0.715:
             return self.limiting()
+        if random.random() < 0.05:
+            return self.admission()
         if dice < 0.72 and (self.wild or random.random() < 0.1):
             return random.choice((CreateBucket, DeleteBucket))(random.choice(BUCKETS))
         if dice < 0.82 and self.uploads:
@@ -170,6 +175,23 @@ class RandomLog:
         quotas = [random.choice((None, None, 0, 30, 200)), random.choice((None, 3, 6))]
         quotas.append(random.choice((None, None, 20, 60)))
         return SetLimits("bucket", name, Limits(None, 5, None, None, None, *quotas))
+
+    def admission(self) -> Command:
+        """A command about a token, or about what an identity may use."""
+        random = self.random
+        token_id, digest, ttl_ms = random.randrange(6), random.randbytes(32), None
+        if random.random() < 0.5:
+            ttl_ms = random.randrange(2000)
+        dice = random.random()
+        if dice < 0.4:
+            name = random.choice(("ci", "ops", "reader"))
+            return CreateToken(token_id, name, digest, ["read:*"], ttl_ms, random.randbytes(32))
+        if dice < 0.6:
+            return RotateToken(token_id, digest, random.choice((0, 500)), ttl_ms, digest)
+        if dice < 0.75:
+            return RevokeToken(token_id)
+        limits = random.choice((None, Limits(random.randrange(1, 9)), Limits(live_readers=0)))
+        return SetLimits("identity", random.choice(("token:ci", "*")), limits)
 
     def create(self, key: bytes) -> Create:
         random = self.random

@@ -34,6 +34,8 @@ QUICK = (
     "chain_recomputed_against_packs",
     "append_after_a_close",
     "lost_trim",
+    "forged_token",
+    "lost_token",
     "manifest_that_names_another_piece",
 )
 IS_ALL = os.environ.get("AUDIT_TESTS") == "all"

@@ -17,7 +17,7 @@ from streamd.spark.materialized import MaterializedSource
 from streamd.spark.options import BadOption
 from streamd.spark.source import StreamdSource
 from tests.http.serving import serving
-from tests.spark.buckets import JSON, Author, Place, write_up_to_newest_state
+from tests.spark.buckets import AUTH, JSON, Author, Place, write_up_to_newest_state
 from tests.spark.conftest import BUCKET
 from tests.spark.reading import InProcess
 from tests.spark.test_materialized import gone, put
@@ -57,7 +57,8 @@ async def test_every_stream_is_read_from_the_store_as_from_the_server(tmp_path: 
     """Forks cut inside records, forks of what is deleted, trimmed streams, those that are partly in
     packs and partly in rows of the state, in no bucket, created again, closed, empty."""
     root = tmp_path / "store"
-    async with serving(tmp_path / "node", cold=directory(root)) as server, server.client() as http:
+    serve = serving(tmp_path / "node", cold=directory(root), auth=AUTH)
+    async with serve as server, server.client() as http:
         author = Author(server, http)
         await author.create("/v1/stream/alone", JSON, b'[1, "two"]')
         await author.create("/v1/stream/empty/one", JSON)

@@ -6,12 +6,22 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import rule
 from pyspark.sql import SparkSession
 
-from streamd.streams.commands import Command, Outcome
+from streamd.streams.commands import (
+    Command,
+    CreateToken,
+    Outcome,
+    RevokeToken,
+    RotateToken,
+    SetLimits,
+)
+from streamd.streams.limits import Limits
 from streamd.streams.model import VerifiedPosition
 from streamd_audit.replay import run, scan
-from streamd_audit.replay.distribute import Plan, replay
+from streamd_audit.replay.access import findings_of
+from streamd_audit.replay.distribute import Plan, replay, with_ops
 from streamd_audit.rows import read_key
 from tests.hostile.test_machine import _driver
 from tests.hostile.values import hostile
@@ -22,7 +32,7 @@ from tests.streams.test_model import MachineAgainstLists
 
 _NOT_JUDGED = (
     "flush-cold", "drop-slices", "move-slices", "forget-packs", "archived", "scrubbed",
-    "renew-incarnations", "store-part", "drop-uploads", "set-limits",
+    "renew-incarnations", "store-part", "drop-uploads",
 )  # fmt: skip
 
 
@@ -53,14 +63,20 @@ def check(driver: Recorder, replayed: Replayed) -> None:
         for position, (command, outcome) in enumerate(zip(entry.commands, outcomes, strict=True)):
             if not _is_judged(command) or outcome.result.value == "invalid":
                 continue
-            found = replayed.results.get((entry.index, position))
-            if found is None and not _has_key(command):
+            place = entry.index, position
+            found = replayed.of_access.get(place) or replayed.results.get(place)
+            if found is None and not _has_key(command) and not _is_of_access(command):
                 continue
             assert found == outcome.result.value, (entry.index, position, command)
             if outcome.result.value in ("created", "uploading") and outcome.incarnation:
                 number = outcome.upload_id or outcome.incarnation - base
                 assert replayed.numbers[entry.index, position] == number
     assert replayed.tables[run.DIFFERENCES] == []
+    assert replayed.differences == []
+
+
+def _is_of_access(command: Command) -> bool:
+    return isinstance(command, CreateToken | RotateToken | RevokeToken | SetLimits)
 
 
 def _is_judged(command: Command) -> bool:
@@ -71,6 +87,20 @@ def _has_key(command: Command) -> bool:
     return b"\0" in getattr(command, "key", b"")
 
 
+def admissions() -> st.SearchStrategy[Command]:
+    """Commands about a few tokens and limits, so that they meet."""
+    ids, names = st.integers(0, 2), st.sampled_from(["ci", "ops"])
+    digests = st.sampled_from([bytes(32), b"\1" * 32])
+    ends = st.none() | st.integers(0, 60)
+    rows = st.none() | st.builds(Limits, requests_per_s=st.integers(1, 2))
+    return st.one_of(
+        st.builds(CreateToken, ids, names, digests, st.just(["read:*"]), ends, digests),
+        st.builds(RotateToken, ids, digests, st.integers(0, 60), ends, digests),
+        st.builds(RevokeToken, ids),
+        st.builds(SetLimits, st.sampled_from(["bucket", "identity"]), names, rows),
+    )
+
+
 class ModelAgainstMachine(MachineAgainstLists):
     """The same random lives of streams, judged at their end by the audit's model."""
 
@@ -78,6 +108,11 @@ class ModelAgainstMachine(MachineAgainstLists):
         super().__init__()
         self.driver = self.recorder = Recorder()
         self.reference.now_ms = self.driver.now_ms
+
+    @rule(command=admissions())
+    def admit(self, command: Command) -> None:
+        """What clients may do changes; no stream does."""
+        self.driver.do(command)
 
     def teardown(self) -> None:
         last = max(self.recorder.log, default=0)
@@ -126,9 +161,11 @@ def test_a_long_log_has_the_same_outcomes_as_in_the_machine(seed: int, quotas: b
     after = StateRows(len(made.log), dict(made.driver.store.rows))
     replayed = plain_replay(made.log, after=after)
     assert replayed.tables[run.DIFFERENCES] == []
+    assert replayed.differences == []
+    known = replayed.results | replayed.of_access
     for entry in made.log:
         for position, outcome in enumerate(made.outcomes[entry.index]):
-            found = replayed.results.get((entry.index, position))
+            found = known.get((entry.index, position))
             if found not in ("known", "lost") and _is_judged(entry.commands[position]):
                 assert found == outcome.result.value, (entry.index, entry.commands[position])
     results = {*replayed.results.values()}
@@ -147,10 +184,15 @@ def test_the_replay_in_spark_has_the_same_outcomes(spark: SparkSession, quotas: 
         [(0, last, read_key(key)[0], key, value) for key, value in rows.items()],
         "`group` int, index long, kind string, key binary, value binary",
     )
-    replayed = replay(log_frame(spark, made.log), state, {0: Plan(None, last)}, range(scan.WRONG))
+    plans = {0: Plan(None, last)}
+    replayed = replay(log_frame(spark, made.log), state, plans, range(scan.WRONG))
     plain = plain_replay(made.log, after=StateRows(last, rows))
     assert replayed.settled
     assert replayed.differences.collect() == []
+    assert replayed.access.count() == len(plain.of_access) > 0
+    of_states = with_ops(state, plans)
+    assert of_states is not None
+    assert findings_of(replayed.access, of_states, plans, "c").collect() == []
     outcomes = {
         (row["index"], row["position"]): row["result"] for row in replayed.outcomes.collect()
     }

@@ -71,6 +71,11 @@ FOLLOW = {
         found("counts_differ", index=0x20),
         found("slice_gap", **CHAT),
     ],
+    "a lost segment leaves tokens and limits older than those of the state": [
+        found("log_gap", index=0x10),
+        found("token_differs", index=0x30, expected="token 0000000000000007: none"),
+        found("limits_differ", index=0x30, expected="limits of bucket small: none"),
+    ],
     "a slice that begins too early cuts an append": [
         found("slice_overlap", object=PACK, **CHAT),
         found("slice_cuts_append", object=PACK, **CHAT),
@@ -102,6 +107,11 @@ STAND_ALONE = {
     "a lost stream and another bucket": [
         found("stream_lost", **CHAT),
         found("bucket_differs", expected="bucket tools: 2 streams", found="3 streams"),
+    ],
+    "a token, limits, and totals, which count neither": [
+        found("token_differs", index=0x30, expected="token 0000000000000007: none"),
+        found("limits_differ", index=0x30, expected="limits of bucket small: none"),
+        found("counts_differ", index=0x30),
     ],
     "two gaps of the log": [found("log_gap", index=5), found("log_gap", index=500)],
     "two groups": [

@@ -64,6 +64,7 @@ class Replayed:
     - `differences`: group, bucket, stream, stream_id, index, kind, detail: where the state to be
       compared with says otherwise; `detail` has offset, expected, found in MessagePack.
     - `buckets`: group, bucket, created_ms, streams, hidden: as of the state to be compared with.
+    - `access`: group, index, position, log_ms, body: commands about tokens and limits.
     - `next_numbers`: the id that the next thing made would have, by group.
     - `settled`: whether everything that commands say about ids came out right.
     - `counts`: how many rows the tables of `run` have, by their numbers.
@@ -74,6 +75,7 @@ class Replayed:
     streams: DataFrame
     differences: DataFrame
     buckets: DataFrame
+    access: DataFrame
     next_numbers: dict[int, int]
     settled: bool
     counts: Mapping[int, int]
@@ -106,6 +108,21 @@ def _kept(frame: DataFrame) -> DataFrame:
     return frame.localCheckpoint(True, StorageLevel.DISK_ONLY)
 
 
+def with_ops(state: DataFrame, plans: Mapping[int, Plan]) -> DataFrame | None:
+    """Rows of the states that the plans name, with `op`; None if they name none."""
+    known = {
+        f"{group}/{index}": op
+        for group, plan in plans.items()
+        for op, index in ((run.BEFORE, plan.before), (run.AFTER, plan.after))
+        if index is not None
+    }
+    if not known:
+        return None
+    pairs = f.create_map(*(f.lit(each) for pair in known.items() for each in pair))
+    ops = pairs[f.concat_ws("/", "group", "index")]
+    return state.withColumn("op", ops).where("op is not null")
+
+
 class _Replay:
     def __init__(
         self,
@@ -124,18 +141,10 @@ class _Replay:
 
     def _of_states(self, state: DataFrame) -> DataFrame | None:
         """Rows of the states to begin with and to compare with."""
-        known = {
-            f"{group}/{index}": op
-            for group, plan in self._plans.items()
-            for op, index in ((run.BEFORE, plan.before), (run.AFTER, plan.after))
-            if index is not None
-        }
-        if not known:
+        rows = with_ops(state, self._plans)
+        if rows is None:
             return None
-        pairs = f.create_map(*(f.lit(each) for pair in known.items() for each in pair))
-        ops = pairs[f.concat_ws("/", "group", "index")]
-        rows = state.where(f.col("kind").isin("stream", "producer", "upload", "bucket", "session"))
-        rows = rows.withColumn("op", ops).where("op is not null")
+        rows = rows.where(f.col("kind").isin("stream", "producer", "upload", "bucket", "session"))
         chosen = rows.select("group", "index", "op", "key", "value")
         return _kept(map_in_arrow(chosen, batches.of_states, batches.STATE_ROWS))
 
@@ -156,9 +165,9 @@ class _Replay:
             out = self._again(rows, out, numbers, told)
         return self._result(out, numbers, told, found, settled)
 
-    def _said(self, what: int) -> DataFrame:
+    def _said(self, *what: int) -> DataFrame:
         """What the log says about something, except in commands that did not take effect."""
-        found = self._scanned.where(f.col("what") == what)
+        found = self._scanned.where(f.col("what").isin(*what))
         if self._refused is None:
             return found
         return found.join(self._refused, _PLACE, "left_anti")
@@ -453,9 +462,12 @@ class _Replay:
             "group", f.col("bucket").cast("string").alias("bucket"), "created_ms", "streams",
             "hidden",
         )  # fmt: skip
+        access = self._said(scan.LIMITS, scan.TOKEN)
+        access = access.select(*_PLACE, f.col("two").alias("log_ms"), "body")
         return Replayed(
-            appends, outcomes, streams, differences, last, found.following, settled, found.counts
-        )
+            appends, outcomes, streams, differences, last, access, found.following, settled,
+            found.counts,
+        )  # fmt: skip
 
 
 def _node(bucket: str, stream: str) -> Column:

@@ -8,16 +8,44 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import NamedTuple
 
 from streamd_audit.commands import Limits, SetLimits
 from streamd_audit.replay.model import Place, Stream
-from streamd_audit.replay.results import BUCKET_FULL, STREAM_FULL, TOO_MANY_STREAMS
+from streamd_audit.replay.results import (
+    BUCKET_FULL,
+    DELETED,
+    DONE,
+    LIMITS_NOT_FOUND,
+    STREAM_FULL,
+    TOO_MANY_LIMITS,
+    TOO_MANY_STREAMS,
+)
 
 # For all buckets, or identities, without limits of their own.
 ALL_OTHERS = "*"
 _MAX_ROWS = 10_000
+
+
+# A kind, `bucket` or `identity`, and a name.
+Owner = tuple[str, str]
+
+
+def owner_of(rest: bytes) -> Owner:
+    """Whose limits a row is, by its key without the row's letter."""
+    return "bucket" if rest[:1] == b"b" else "identity", rest[1:].decode(errors="replace")
+
+
+def set_limits(held: MutableMapping[Owner, Limits], command: SetLimits) -> str:
+    """Apply a command to the limits of a group. Returns its outcome."""
+    owner = command.kind, command.name
+    if command.limits is None:
+        return LIMITS_NOT_FOUND if held.pop(owner, None) is None else DELETED
+    if owner not in held and len(held) >= _MAX_ROWS:
+        return TOO_MANY_LIMITS
+    held[owner] = command.limits
+    return DONE
 
 
 class Version(NamedTuple):
@@ -35,18 +63,14 @@ class History:
     def __init__(
         self,
         counts: bool = False,
-        rows: Mapping[tuple[str, str], Limits] | None = None,
+        rows: Mapping[Owner, Limits] | None = None,
         changes: Iterable[tuple[Place, SetLimits]] = (),
     ) -> None:
         held = dict(rows or {})
         self._versions = [_version(held, counts)]
         self._places: list[Place] = []
         for place, command in changes:
-            owner = command.kind, command.name
-            if command.limits is None:
-                held.pop(owner, None)
-            elif owner in held or len(held) < _MAX_ROWS:
-                held[owner] = command.limits
+            set_limits(held, command)
             self._places.append(place)
             self._versions.append(_version(held, self._versions[-1].counts))
         quotas = [version.quotas for version in self._versions]
@@ -57,7 +81,7 @@ class History:
         return self._versions[bisect_right(self._places, place)]
 
 
-def _version(held: Mapping[tuple[str, str], Limits], counted: bool) -> Version:
+def _version(held: Mapping[Owner, Limits], counted: bool) -> Version:
     of_buckets = {name.encode(): row for (kind, name), row in held.items() if kind == "bucket"}
     if not any(map(_is_quota, of_buckets.values())):
         of_buckets = {}

@@ -21,6 +21,7 @@ from streamd_audit.commands import (
     Command,
     Create,
     CreateBucket,
+    CreateToken,
     DeleteBucket,
     FlushCold,
     ForgetPacks,
@@ -29,6 +30,8 @@ from streamd_audit.commands import (
     Package,
     PublishSnapshot,
     RenewIncarnations,
+    RevokeToken,
+    RotateToken,
     SetLimits,
     StorePart,
 )
@@ -56,16 +59,16 @@ _COLUMNS = tuple(part.split()[0].strip("`") for part in SCANNED_DDL.split(", "))
 # happens (`one`) at `two` ms to the bucket that is the body; that node `one` opens a session, with
 # nonce `two` in the place of session `three`; a package of node `one`, by the place of its first
 # command, the rest of it as the body; that a pack of term `one` and number `two` was made, with
-# `object` and `three` bytes, or without that it was forgotten; that limits were set, as the body
-# says.
+# `object` and `three` bytes, or without that it was forgotten; a command about limits, or about a
+# token, at `two` ms, as the body.
 BUNDLE, BUNDLE_OF_UPLOAD, FORK, PUBLISHED, OF_BUCKET, OPENED_SESSION, PACKAGE, PACK = range(8)
-LIMITS = 8
+LIMITS, TOKEN = 8, 9
 # And what comes together in one place: `log_order.Told`, sorted by `one` where that is a term; the
 # `Joint` of a segment with entries from `index` to `two`; what is wrong with an object or an entry
 # of it; the term (`one`) and the chain (`two`) at an entry that was asked for; and of recoveries
 # and the membership what `one` says, `CONFIGURED` with its payload, `RENEWED` to base `two`, or
 # `BEGAN_ANEW`.
-WRONG, RUN, NOOPS, SEGMENT, PROBLEM, PLACED, SETTING = range(9, 16)
+WRONG, RUN, NOOPS, SEGMENT, PROBLEM, PLACED, SETTING = range(10, 17)
 CONFIGURED, RENEWED, BEGAN_ANEW = range(3)
 _OF_TOLD = {log_order.WRONG: WRONG, log_order.RUN: RUN, log_order.NOOP: NOOPS}
 
@@ -234,7 +237,9 @@ def _facts(group: int, entry: LogEntry, position: int, command: Any) -> Iterator
             term, number, size = command.term, command.number, command.size
             yield _row(PACK, *place, one=term, two=number, three=size, object=command.name)
         case SetLimits():
-            yield _row(LIMITS, *place, body=encode(command))
+            yield _row(LIMITS, *place, two=entry.log_ms, body=encode(command))
+        case CreateToken() | RotateToken() | RevokeToken():
+            yield _row(TOKEN, *place, two=entry.log_ms, body=encode(command))
         case RenewIncarnations():
             yield _row(SETTING, *place, one=RENEWED, two=command.base)
         case Archived() if command.has_gap:

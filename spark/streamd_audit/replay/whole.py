@@ -24,6 +24,7 @@ from streamd_audit.names import EndName, parse, split
 from streamd_audit.options import NotRun
 from streamd_audit.replay import scan
 from streamd_audit.replay.distribute import Plan, Replayed, replay
+from streamd_audit.replay.quotas import owner_of
 from streamd_audit.rows import Header, first_header, read_row
 from streamd_audit.sources.state import StateSource
 from streamd_audit.states import State, states_of
@@ -279,8 +280,7 @@ def _limits(
         except Damaged:
             continue
         if isinstance(found.value, Limits):
-            kind = "bucket" if found.rest[:1] == b"b" else "identity"
-            yield kind, found.rest[1:].decode(errors="replace"), found.value
+            yield *owner_of(found.rest), found.value
 
 
 def _chosen(
