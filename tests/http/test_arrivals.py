@@ -194,6 +194,7 @@ async def received(sock: socket.socket) -> bytes:
 def accept(server: Serving, sock: socket.socket) -> None:
     """Let the front door serve a socket, as if it had accepted it."""
     sock.setblocking(False)
+    assert server.door.clients.enter("new")
     transport = SocketTransport(sock, 1.0)
     server.door.reactor.watch(server.door._connection(transport, "new"), transport)
 

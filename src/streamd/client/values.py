@@ -112,5 +112,5 @@ def decode(data: bytes) -> Any:
     """The value of a JSON text. Raises `ValueError`."""
     try:
         return msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return json.loads(data)  # it takes lone surrogates, which are JSON (RFC 8259 section 8.2)

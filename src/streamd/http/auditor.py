@@ -17,6 +17,7 @@ import msgspec
 from streamd.audit import notes
 from streamd.audit.refusals import Kind
 from streamd.audit.trail import AuditTrail, AuditUnavailable
+from streamd.codec import UNDECODABLE
 from streamd.http.authority import Authority
 from streamd.http.messages import (
     ErrorBody,
@@ -132,7 +133,7 @@ def _code(response: Response) -> str | None:
     parts, _ = body_parts(response.body)
     try:
         return _ERROR.decode(b"".join(parts)).error.code
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None
 
 

@@ -114,7 +114,7 @@ class CollectionDefinition(Generic[T]):
                 value = decode(text)
                 if attribute is None or str(getattr(value, attribute)) == key:
                     return value  # type: ignore[no-any-return]
-            except (msgspec.DecodeError, UnicodeError, RecursionError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 pass  # The key may be missing in it, or a surrogate be alone.
         plain = checked(plain_json, text)
         if self.key is not None:

@@ -136,5 +136,5 @@ def plain_json(text: bytes) -> Any:
     """A JSON text as plain values, with the lone surrogates that JavaScript writes."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return cast("Any", json.loads(text))

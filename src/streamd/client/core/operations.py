@@ -165,7 +165,7 @@ def listing(session: Session, path: str, prefix: str, after: str | None) -> Flow
 def _decoded(answer: Answer, kind: type[S]) -> S:
     try:
         return msgspec.json.decode(answer.body, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise unexpected(answer.status, str(error)) from None
 
 
