@@ -112,7 +112,8 @@ class ModelAgainstMachine(MachineAgainstLists):
     @rule(command=admissions())
     def admit(self, command: Command) -> None:
         """What clients may do changes; no stream does."""
-        self.driver.do(command)
+        outcome = self.driver.do(command)
+        self.log.append((self.driver.now_ms, command, outcome.result))
 
     def teardown(self) -> None:
         last = max(self.recorder.log, default=0)
