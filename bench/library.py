@@ -1,12 +1,16 @@
 """`python -m bench.library`: how fast the Python library appends, beside httpx alone.
 
 Single appends alternate with the same requests by `httpx.Client`, in short turns, so that other
-work on the machine slows both; the figure is the median of the turns' ratios.
+work on the machine slows both; the figure is the median of the turns' ratios. The import's is the
+least processor time of several processes that do nothing else.
 """
 
 from __future__ import annotations
 
+import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +30,7 @@ _RECORD = b"x" * 100
 _TURNS = 21
 _APPENDS_PER_TURN = 200
 _APPENDS = 200_000
+_IMPORTS = 11
 
 
 @contextmanager
@@ -46,6 +51,26 @@ def _rate(append: Callable[[], object], count: int) -> float:
     for _ in range(count):
         append()
     return count / (time.perf_counter() - started)
+
+
+def _processor_ms(program: str) -> float:
+    """What a Python process costs that runs `program`."""
+
+    def used_s() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    before_s = used_s()
+    subprocess.run([sys.executable, "-c", program], check=True)
+    return (used_s() - before_s) * 1000
+
+
+def imports() -> Iterator[Line]:
+    """The import of the library, and that of httpx, which waits for the first client."""
+    ours = min(_processor_ms("import streamd.client") for _ in range(_IMPORTS))
+    httpx_alone = min(_processor_ms("import httpx") for _ in range(_IMPORTS))
+    yield Line("import streamd.client", ours, "ms", below=150)
+    yield Line("import streamd.client / import httpx", ours / httpx_alone, "x", below=1)
 
 
 def single(url: str) -> Iterator[Line]:
@@ -96,12 +121,12 @@ async def _produced(url: str, name: str, count: int) -> float:
 @click.command()
 @click.option("--appends", default=_APPENDS, show_default=True, help="Appends of each producer.")
 def main(appends: int) -> None:
-    """Measure how fast the Python library appends 100 bytes at a time."""
+    """Measure how fast the Python library is imported, and appends 100 bytes at a time."""
     with (
         own_directory(_DATA_DIR, "library-", needs_wrk=False) as directory,
         _serving(directory) as url,
     ):
-        report([*single(url), *produced(url, appends)])
+        report([*imports(), *single(url), *produced(url, appends)])
 
 
 if __name__ == "__main__":

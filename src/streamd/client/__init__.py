@@ -45,7 +45,6 @@ from typing import TYPE_CHECKING, Any
 
 from streamd.client.blocking import Bucket, Client, Snapshots, Stream
 from streamd.client.core.reading import Live
-from streamd.client.driving import Iteration
 from streamd.client.epochs import ClockEpochs, Epochs, FileEpochs, MemoryEpochs
 from streamd.client.errors import (
     AlreadyExists,
@@ -97,15 +96,18 @@ if TYPE_CHECKING:
         AsyncSnapshots,
         AsyncStream,
     )
+    from streamd.client.driving import Iteration
 
-# Imported when they are first used: commands need no event loop.
-_ASYNCHRONOUS = {
+# Imported when they are first used: a program that only blocks needs no event loop, and httpx takes
+# longer to import than all the rest.
+_LATER = {
     "AsyncBucket": "asynchronous",
     "AsyncClient": "asynchronous",
     "AsyncIteration": "async_driving",
     "AsyncProducer": "async_producing",
     "AsyncSnapshots": "asynchronous",
     "AsyncStream": "asynchronous",
+    "Iteration": "driving",
 }
 
 __all__ = [
@@ -165,8 +167,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ASYNCHRONOUS:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ASYNCHRONOUS[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     globals()[name] = value
     return value

@@ -41,8 +41,8 @@ Credentials = Callable[[], Awaitable[Mapping[str, str]]]
 class AsyncDriver:
     """Carries out flows over one pool of connections. Several tasks may use it."""
 
-    def __init__(self, client: httpx.AsyncClient, credentials: Credentials) -> None:
-        self.client = client
+    def __init__(self, settings: Mapping[str, Any], credentials: Credentials) -> None:
+        self.client = httpx.AsyncClient(**settings)
         self.credentials = credentials
 
     async def run(self, flow: Flow[T]) -> T:
@@ -52,6 +52,10 @@ class AsyncDriver:
         assert isinstance(end, Done), "it emits nothing"
         result: T = end.value
         return result
+
+    def iterate(self, flow: Flow[Any]) -> AsyncIteration[Any]:
+        """What a flow emits."""
+        return AsyncIteration(self, flow)
 
 
 class AsyncIteration(Generic[T]):

@@ -7,15 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-import httpx
-
 from streamd.client.async_driving import AsyncDriver, AsyncIteration
 from streamd.client.async_producing import AsyncProducer
-from streamd.client.connecting import TIMEOUT_S, Cert, Verify, authorization, settings, url_list
+from streamd.client.connecting import Cert, Verify, settings, url_list
 from streamd.client.core import operations, snapshots
 from streamd.client.core.producing import ProducerSettings, producer
 from streamd.client.core.reading import Live
-from streamd.client.core.retrying import Session
+from streamd.client.core.retrying import TIMEOUT_S, Session
 from streamd.client.core.streams import Data, StreamFlows, as_bytes, messages
 from streamd.client.epochs import Epochs
 from streamd.client.names import bucket_path, parse_name
@@ -70,8 +68,7 @@ class AsyncClient:
         )
         self._token = token
         self._headers = headers
-        client = httpx.AsyncClient(**settings(nodes, timeout_s, verify, cert))
-        self._driver = AsyncDriver(client, self._credentials)
+        self._driver = AsyncDriver(settings(nodes, timeout_s, verify, cert), self._credentials)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -104,7 +101,7 @@ class AsyncClient:
         headers, token = self._headers, self._token
         found = dict(await _given(headers()) if callable(headers) else headers or {})
         if token is not None:
-            found |= authorization(await _given(token()) if callable(token) else token)
+            found |= operations.authorization(await _given(token()) if callable(token) else token)
         return found
 
 
@@ -225,7 +222,7 @@ class AsyncStream:
         `follow`. A reader that is so slow that a later snapshot has replaced what it reads next
         gets another `Snapshot`: forget the state before it.
         """
-        return AsyncIteration(self._driver, snapshots.state(self._flows, live))
+        return self._driver.iterate(snapshots.state(self._flows, live))
 
     def producer(
         self,
@@ -261,11 +258,11 @@ class AsyncStream:
 
         `max_bytes` is the approximate limit of a chunk. Raises `StreamNotFound`, `OffsetGone`.
         """
-        return AsyncIteration(self._driver, self._flows.read(offset, max_bytes))
+        return self._driver.iterate(self._flows.read(offset, max_bytes))
 
     def read_json(self, offset: str = START) -> AsyncIteration[Any]:
         """Iterate over the messages of a JSON stream, up to its present end."""
-        return AsyncIteration(self._driver, messages(self._flows.read(offset, None)))
+        return self._driver.iterate(messages(self._flows.read(offset, None)))
 
     def follow(self, offset: str = START, *, live: Live = "auto") -> AsyncIteration[Chunk]:
         """Iterate over the stream from `offset` on as it grows, until it is closed.
@@ -275,11 +272,11 @@ class AsyncStream:
         for the present end. `live` is "sse" (server-sent events), "long-poll", or "auto": events
         unless the stream is text, whose line ends they change. Raises as `read` does.
         """
-        return AsyncIteration(self._driver, self._flows.follow(offset, live))
+        return self._driver.iterate(self._flows.follow(offset, live))
 
     def follow_json(self, offset: str = START, *, live: Live = "auto") -> AsyncIteration[Any]:
         """Iterate over the messages of a JSON stream as it grows, as `follow` does."""
-        return AsyncIteration(self._driver, messages(self._flows.follow(offset, live)))
+        return self._driver.iterate(messages(self._flows.follow(offset, live)))
 
 
 class AsyncSnapshots:
@@ -334,9 +331,7 @@ class AsyncBucket:
         `after` is an id after which to begin. Pages are asked for as they are needed. Raises
         `BucketNotFound`.
         """
-        return AsyncIteration(
-            self._driver, operations.listing(self._session, self._path, prefix, after)
-        )
+        return self._driver.iterate(operations.listing(self._session, self._path, prefix, after))
 
 
 async def _given(value: T | Awaitable[T]) -> T:

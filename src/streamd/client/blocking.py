@@ -5,17 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import httpx
-
-from streamd.client.connecting import TIMEOUT_S, Cert, Verify, authorization, settings, url_list
 from streamd.client.core import operations, snapshots
 from streamd.client.core.producing import ProducerSettings, producer
 from streamd.client.core.reading import Live
-from streamd.client.core.retrying import Session
+from streamd.client.core.retrying import TIMEOUT_S, Session
 from streamd.client.core.streams import Data, StreamFlows, as_bytes, messages
-from streamd.client.driving import Driver, Iteration
 from streamd.client.epochs import Epochs
 from streamd.client.names import bucket_path, parse_name
 from streamd.client.producing import Producer
@@ -30,6 +26,10 @@ from streamd.client.values import (
     StreamInfo,
 )
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from streamd.client.connecting import Cert, Verify
+    from streamd.client.driving import Driver, Iteration
 
 Token: TypeAlias = str | Callable[[], str]
 Headers: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str]]
@@ -59,6 +59,10 @@ class Client:
         verify: Verify = True,
         cert: Cert | None = None,
     ) -> None:
+        # They import httpx, which takes longer than all the rest: it waits for the first client.
+        from streamd.client.connecting import settings, url_list
+        from streamd.client.driving import Driver
+
         nodes = url_list(urls)
         renews = callable(token) or callable(headers)
         self._session = Session(
@@ -66,8 +70,7 @@ class Client:
         )
         self._token = token
         self._headers = headers
-        client = httpx.Client(**settings(nodes, timeout_s, verify, cert))
-        self._driver = Driver(client, self._credentials)
+        self._driver = Driver(settings(nodes, timeout_s, verify, cert), self._credentials)
 
     def __enter__(self) -> Client:
         return self
@@ -100,7 +103,7 @@ class Client:
         headers, token = self._headers, self._token
         found = dict(headers() if callable(headers) else headers or {})
         if token is not None:
-            found |= authorization(token() if callable(token) else token)
+            found |= operations.authorization(token() if callable(token) else token)
         return found
 
 
@@ -217,7 +220,7 @@ class Stream:
         `follow`. A reader that is so slow that a later snapshot has replaced what it reads next
         gets another `Snapshot`: forget the state before it.
         """
-        return Iteration(self._driver, snapshots.state(self._flows, live))
+        return self._driver.iterate(snapshots.state(self._flows, live))
 
     def producer(
         self,
@@ -253,11 +256,11 @@ class Stream:
 
         `max_bytes` is the approximate limit of a chunk. Raises `StreamNotFound`, `OffsetGone`.
         """
-        return Iteration(self._driver, self._flows.read(offset, max_bytes))
+        return self._driver.iterate(self._flows.read(offset, max_bytes))
 
     def read_json(self, offset: str = START) -> Iteration[Any]:
         """Iterate over the messages of a JSON stream, up to its present end."""
-        return Iteration(self._driver, messages(self._flows.read(offset, None)))
+        return self._driver.iterate(messages(self._flows.read(offset, None)))
 
     def follow(self, offset: str = START, *, live: Live = "auto") -> Iteration[Chunk]:
         """Iterate over the stream from `offset` on as it grows, until it is closed.
@@ -267,11 +270,11 @@ class Stream:
         for the present end. `live` is "sse" (server-sent events), "long-poll", or "auto": events
         unless the stream is text, whose line ends they change. Raises as `read` does.
         """
-        return Iteration(self._driver, self._flows.follow(offset, live))
+        return self._driver.iterate(self._flows.follow(offset, live))
 
     def follow_json(self, offset: str = START, *, live: Live = "auto") -> Iteration[Any]:
         """Iterate over the messages of a JSON stream as it grows, as `follow` does."""
-        return Iteration(self._driver, messages(self._flows.follow(offset, live)))
+        return self._driver.iterate(messages(self._flows.follow(offset, live)))
 
 
 class Snapshots:
@@ -324,4 +327,4 @@ class Bucket:
         `after` is an id after which to begin. Pages are asked for as they are needed. Raises
         `BucketNotFound`.
         """
-        return Iteration(self._driver, operations.listing(self._session, self._path, prefix, after))
+        return self._driver.iterate(operations.listing(self._session, self._path, prefix, after))

@@ -18,8 +18,6 @@ from streamd.redaction import shown
 
 # The limit of an answer that is received as a whole: above the largest piece of a read.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-# A long-poll is silent for 30 s, a tail for 15 s; a server that is silent longer is gone.
-TIMEOUT_S = 60.0
 _CONNECT_S = 10.0
 _MAX_CONNECTIONS = 1000
 _HEADER_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
@@ -77,11 +75,6 @@ def url_list(urls: str | Sequence[str]) -> list[str]:
 def parsed(url: str) -> httpx.URL:
     """The URL as httpx knows it: parsing takes as long as the rest of building a request."""
     return httpx.URL(url)
-
-
-def authorization(token: str) -> dict[str, str]:
-    """The header that carries a token."""
-    return {"Authorization": f"Bearer {token}"}
 
 
 def request_headers(send: Send, credentials: Mapping[str, str]) -> dict[str, str]:

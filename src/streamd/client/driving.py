@@ -39,8 +39,8 @@ Credentials = Callable[[], Mapping[str, str]]
 class Driver:
     """Carries out flows over one pool of connections. Several threads may use it."""
 
-    def __init__(self, client: httpx.Client, credentials: Credentials) -> None:
-        self.client = client
+    def __init__(self, settings: Mapping[str, Any], credentials: Credentials) -> None:
+        self.client = httpx.Client(**settings)
         self.credentials = credentials
 
     def run(self, flow: Flow[T]) -> T:
@@ -50,6 +50,10 @@ class Driver:
         assert isinstance(end, Done), "it emits nothing"
         result: T = end.value
         return result
+
+    def iterate(self, flow: Flow[Any]) -> Iteration[Any]:
+        """What a flow emits."""
+        return Iteration(self, flow)
 
 
 class Iteration(Generic[T]):

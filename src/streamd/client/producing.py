@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from threading import Condition, Thread
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamd.client.core.producing import Batch, ProducerFlows
 from streamd.client.core.streams import Data
-from streamd.client.driving import Driver
 from streamd.client.errors import StreamdError
 from streamd.client.values import Appended
+
+if TYPE_CHECKING:
+    from streamd.client.driving import Driver
 
 
 class Producer:

@@ -207,6 +207,11 @@ def write_headers(
     return headers
 
 
+def authorization(token: str) -> dict[str, str]:
+    """The header that carries a token."""
+    return {"Authorization": f"Bearer {token}"}
+
+
 def lifetime(ttl_s: int | None, expires_at: str | None) -> dict[str, str]:
     """The headers that limit a stream's life."""
     headers: dict[str, str] = {}

@@ -14,6 +14,8 @@ from streamd.client.errors import OutcomeUnknown, StreamdError, Unreachable, ref
 from streamd.headers import LOCATION, RETRY_AFTER
 from streamd.redaction import shown
 
+# A long-poll is silent for 30 s, a tail for 15 s; a server that is silent longer is gone.
+TIMEOUT_S = 60.0
 RETRY_FOR_S = 60.0
 _MAX_REDIRECTS = 5
 _FIRST_PAUSE_S = 0.1
