@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE_READY := tests/conformance/node_modules/.ready
 CLIENT_READY := tests/official_clients/node_modules/.ready
-BROWSER_READY := tests/examples/node_modules/.ready
+BROWSER_READY := tests/examples/node_modules/.ready examples/editor/node_modules/.ready
 SIM_HEARTS := tests/raft/test_simulation.py tests/raft/test_planted_bugs.py
 ARGS ?=
 # The Python for the set-up; by default the first that is new enough.
@@ -123,7 +123,7 @@ bench-cluster: $(READY) ## Compare three nodes with one, and measure the cost of
 	$(BIN)/python -m bench.cluster $(ARGS)
 
 clean: ## Remove everything that was set up or built
-	rm -rf $(VENV) .venv-* tests/*/node_modules bench/node/node_modules
+	rm -rf $(VENV) .venv-* tests/*/node_modules examples/*/node_modules bench/node/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml requirements.lock hatch_build.py src/streamd/http/_batch_io.c
@@ -138,8 +138,8 @@ $(READY): pyproject.toml requirements.lock hatch_build.py src/streamd/http/_batc
 	  --constraint requirements.lock --editable '.[test]'
 	@touch $@
 
-$(NODE_READY) $(CLIENT_READY) $(BROWSER_READY): tests/%/node_modules/.ready: \
-    tests/%/package.json tests/%/package-lock.json
+$(NODE_READY) $(CLIENT_READY) $(BROWSER_READY): %/node_modules/.ready: \
+    %/package.json %/package-lock.json
 	@command -v npm >/dev/null || { echo "the tests need Node 20 or newer" >&2; exit 1; }
-	cd tests/$* && npm ci --silent --no-audit --no-fund --ignore-scripts
+	cd $* && npm ci --silent --no-audit --no-fund --ignore-scripts
 	@touch $@

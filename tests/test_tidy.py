@@ -315,7 +315,8 @@ def dead_links(page: Path) -> Iterator[str]:
 
 def test_every_link_between_pages_leads_somewhere() -> None:
     folders = [(ROOT / folder).rglob("*.md") for folder in ("docs", "examples")]
-    pages = [*ROOT.glob("*.md"), *chain(*folders)]
+    pages = [page for page in chain(*folders) if "node_modules" not in page.parts]
+    pages += ROOT.glob("*.md")
     assert [link for page in pages for link in dead_links(page)] == []
 
 

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,8 +19,9 @@ HERE = Path(__file__).parent
 class Page:
     """A page. Methods return when the page has done it."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, number: int) -> None:
         self._script = script
+        self._number = number
 
     def open(self, url: str) -> None:
         self._order("open", url)
@@ -28,27 +29,65 @@ class Page:
     def reload(self) -> None:
         self._order("reload")
 
+    def be_offline(self, offline: bool) -> None:
+        """Cut or mend what connects the page with all servers."""
+        self._order("offline", offline)
+
+    def press(self, key: str, times: int = 1) -> None:
+        for _ in range(times):
+            self._order("press", key)
+
     def type(self, selector: str, text: str) -> None:
-        """Type a text and Enter."""
         self._order("type", selector, text)
+
+    def enter(self, selector: str, text: str) -> None:
+        """Type a text and Enter."""
+        self.type(selector, text)
+        self.press("Enter")
 
     def wait(self, selector: str, texts: list[str]) -> None:
         """Wait until the elements that the selector finds have these texts, and no other is
         there."""
         self._order("wait", selector, texts)
 
+    def text(self, selector: str) -> str:
+        """The text of the first element that the selector finds."""
+        self.begin("text", selector)
+        return str(json.loads(self._script.says()))
+
     def _order(self, *order: object) -> None:
-        self._script.tell(json.dumps(order))
+        self.begin(*order)
+        self.end(order)
+
+    def begin(self, *order: object) -> None:
+        self._script.tell(json.dumps((self._number, *order)))
+
+    def end(self, order: object = None) -> None:
         assert self._script.says() == "done", order
+
+
+def type_at_once(selector: str, texts: Mapping[Page, str]) -> None:
+    """Type a text in each page, all at the same time."""
+    for page, text in texts.items():
+        page.begin("type", selector, text)
+    for page in texts:
+        page.end()
 
 
 @contextmanager
 def chromium() -> Iterator[Page]:
     """A page, in a browser of its own."""
+    with pages(1) as (page,):
+        yield page
+
+
+@contextmanager
+def pages(count: int) -> Iterator[list[Page]]:
+    """Pages of one browser."""
     with started() as process:
         try:
             script = Script(process)
-            yield Page(script)
+            yield [Page(script, number) for number in range(count)]
             script.end_input()
             assert script.status() == 0
         finally:

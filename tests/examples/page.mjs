@@ -1,7 +1,6 @@
-// A page in Chromium. Prints `ready`, then carries out each line of input, an array of JSON, and
-// prints `done` after it:
-// ["open", URL], ["reload"], ["type", SELECTOR, TEXT], which presses Enter after the text, and
-// ["wait", SELECTOR, TEXTS] until the elements that it selects have these texts. Ends with its input.
+// Pages in Chromium. Prints `ready`, then carries out each line of input, an array of JSON, and
+// prints `done` when that is done: [PAGE, ORDER, OPERANDS …], where PAGE is a number of the caller's
+// choice. Orders to several pages may be under way at once. Ends with its input.
 import { createInterface } from "node:readline"
 import chromium from "@sparticuz/chromium"
 import puppeteer from "puppeteer-core"
@@ -12,32 +11,44 @@ const browser = await puppeteer.launch({
   headless: "shell",
   pipe: true, // Chromium ends with this process, however that ends.
 })
-const page = await browser.newPage()
-page.setDefaultTimeout(60_000)
+const pages = new Map()
+
+async function page(number) {
+  if (!pages.has(number)) {
+    const page = await browser.newPage()
+    page.setDefaultTimeout(60_000)
+    pages.set(number, page)
+  }
+  return pages.get(number)
+}
 
 const orders = {
-  open: (url) => page.goto(url),
-  reload: () => page.reload(),
-  type: async (selector, text) => {
-    await page.type(selector, text)
-    await page.keyboard.press("Enter")
-  },
-  wait: (selector, texts) =>
+  open: (page, url) => page.goto(url),
+  reload: (page) => page.reload(),
+  offline: (page, offline) => page.setOfflineMode(offline),
+  press: (page, key) => page.keyboard.press(key),
+  type: (page, selector, text) => page.type(selector, text),
+  // Wait until the elements that the selector finds have these texts, and no other is there.
+  wait: (page, selector, texts) =>
     page.waitForFunction(
       (selector, texts) => {
-        const shown = [...document.querySelectorAll(selector)].map((each) => each.textContent)
+        const shown = [...document.querySelectorAll(selector)].map((each) =>
+          each instanceof HTMLTextAreaElement ? each.value : each.textContent,
+        )
         return JSON.stringify(shown) === JSON.stringify(texts)
       },
       {},
       selector,
       texts,
     ),
+  text: (page, selector) => page.$eval(selector, (found) => found.value ?? found.textContent),
+}
+
+async function obey(number, order, ...operands) {
+  const answer = await orders[order](await page(number), ...operands)
+  console.log(order === "text" ? JSON.stringify(answer) : "done")
 }
 
 console.log("ready")
-for await (const line of createInterface({ input: process.stdin })) {
-  const [order, ...operands] = JSON.parse(line)
-  await orders[order](...operands)
-  console.log("done")
-}
+for await (const line of createInterface({ input: process.stdin })) obey(...JSON.parse(line))
 await browser.close()

@@ -26,7 +26,7 @@ def test_an_answer_is_shown_once_over_a_reload_a_second_page_and_a_killed_server
         words = client.stream(WORDS)
         words.create("application/json")
         page.open(f"{chat.url}/chats/one")
-        page.type("input", QUESTION)
+        page.enter("input", QUESTION)
         page.wait("#messages > *", [QUESTION])
 
         words.append_json("A log", " that")

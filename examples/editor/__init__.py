@@ -1,0 +1,1 @@
+"""A text that several people edit at once, by Yjs over a stream."""
