@@ -105,10 +105,7 @@ def main(
     )
     # Without this a SIGTERM would leave servers running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        _measure(plan, json_file, markdown_file)
-    except BenchError as error:
-        raise click.ClickException(str(error)) from None
+    _measure(plan, json_file, markdown_file)
 
 
 def _measure(plan: Plan, json_file: Path | None, markdown_file: Path | None) -> None:

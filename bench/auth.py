@@ -19,7 +19,7 @@ from typing import NamedTuple
 import click
 
 from bench import wrk
-from bench.errors import BenchError
+from bench.lines import print_table
 from bench.machine import Cores
 from bench.secured import Secured, fresh, running
 
@@ -97,8 +97,9 @@ def measure(tokens: int, rounds: int, duration_s: float) -> dict[str, list[Sampl
     return found
 
 
-def table(found: dict[str, list[Sample]]) -> Iterator[str]:
-    """The results: medians, and the quartiles of the rounds' differences."""
+def table(tokens: int, rounds: int, duration_s: float) -> Iterator[str]:
+    """Measure; the results are medians, and the quartiles of the rounds' differences."""
+    found = measure(tokens, rounds, duration_s)
     yield "| 100 B, 64 connections | appends | processor time | more than without, per round |"
     yield "| --- | ---: | ---: | ---: |"
     base = found[_NAMES[0]]
@@ -118,13 +119,7 @@ def table(found: dict[str, list[Sample]]) -> Iterator[str]:
 def main(tokens: int, rounds: int, duration_s: float) -> None:
     """Measure what tokens and limits cost an append."""
     wrk.require()
-    try:
-        for line in table(measure(tokens, rounds, duration_s)):
-            click.echo(line)
-    except BenchError as error:
-        raise click.ClickException(str(error)) from None
-    finally:
-        shutil.rmtree(_DATA_DIR, ignore_errors=True)
+    print_table(table(tokens, rounds, duration_s), _DATA_DIR)
 
 
 if __name__ == "__main__":

@@ -402,8 +402,6 @@ def main(rounds: int, duration_s: float, failovers: int, missed: int) -> None:
             rows += failover(trio, failovers)
             rows += lagging_follower(trio, missed, duration_s)
             rows += joining(trio)
-    except BenchError as error:
-        raise click.ClickException(str(error)) from None
     finally:
         click.echo("\n".join("| " + " | ".join(row) + " |" for row in rows))
 

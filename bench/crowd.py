@@ -8,7 +8,6 @@ appends a second for its token, and two thirds of the node's connections for its
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import NamedTuple
 import click
 
 from bench.client import Client
-from bench.errors import BenchError, RunFailed
+from bench.errors import RunFailed
+from bench.lines import print_table
 from bench.machine import Cores, allow_many_files, pinned
 from bench.secured import BINARY, Secured, flooded, fresh, running
 
@@ -75,6 +75,8 @@ def row(name: str, limits: str, found: Sample) -> str:
 
 def measure(connections: int, duration_s: float) -> Iterator[str]:
     """The lines of the table."""
+    yield f"| {connections:,} hostile connections | limits | p50 | p99 | not served | cores |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: |"
     cores = Cores.choose()
     for limited in (False, True):
         words = "with" if limited else "without"
@@ -104,15 +106,7 @@ def measure(connections: int, duration_s: float) -> Iterator[str]:
 def main(connections: int, duration_s: float) -> None:
     """Measure a good client's appends beside a hostile client with many connections."""
     allow_many_files()
-    click.echo(f"| {connections:,} hostile connections | limits | p50 | p99 | not served | cores |")
-    click.echo("| --- | --- | ---: | ---: | ---: | ---: |")
-    try:
-        for line in measure(connections, duration_s):
-            click.echo(line)
-    except BenchError as error:
-        raise click.ClickException(str(error)) from None
-    finally:
-        shutil.rmtree(_DATA_DIR, ignore_errors=True)
+    print_table(measure(connections, duration_s), _DATA_DIR)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,15 @@
 """What can go wrong in a measurement."""
 
+from __future__ import annotations
 
-class BenchError(Exception):
-    """The measurement cannot continue; the message says what a person can do."""
+import click
+
+
+class BenchError(click.ClickException):
+    """The measurement cannot continue; the message says what a person can do.
+
+    A command that raises it prints the message and exits with status 1.
+    """
 
 
 class ToolMissing(BenchError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,6 @@ from pathlib import Path
 import click
 
 from bench import wrk
-from bench.errors import BenchError
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,21 @@ class Line:
 
 @contextmanager
 def own_directory(data_dir: Path, prefix: str, *, needs_wrk: bool = True) -> Iterator[Path]:
-    """A directory for one run of a command, with its errors reported as commands report them."""
+    """A directory for one run of a command."""
+    if needs_wrk:
+        wrk.require()
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=data_dir) as own:
+        yield Path(own)
+
+
+def print_table(lines: Iterable[str], data_dir: Path) -> None:
+    """Show each line as it comes. The measurement's `data_dir` is removed at its end."""
     try:
-        if needs_wrk:
-            wrk.require()
-        data_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=data_dir) as own:
-            yield Path(own)
-    except BenchError as error:
-        raise click.ClickException(str(error)) from None
+        for line in lines:
+            click.echo(line)
+    finally:
+        shutil.rmtree(data_dir, ignore_errors=True)
 
 
 def report(lines: Iterable[Line]) -> None:

@@ -10,7 +10,6 @@ noisy one costs counted in.
 
 from __future__ import annotations
 
-import shutil
 import statistics
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +19,7 @@ from typing import NamedTuple
 import click
 
 from bench import wrk
-from bench.errors import BenchError
+from bench.lines import print_table
 from bench.machine import Cores, allow_many_files
 from bench.secured import Flood, Secured, flooded, fresh, running
 
@@ -133,6 +132,9 @@ class Tenants:
 
 def measure(rounds: int, duration_s: float) -> Iterator[str]:
     """The lines of the table."""
+    yield ("| the noisy tenant | served | refused | others alone | beside it | server's time "
+           "for their append | beside it | its share of the load's core |")  # fmt: skip
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     cores = Cores.choose()
     for noise in NOISES:
         with running(fresh(_DATA_DIR), cores.server, settings=noise.settings) as server:
@@ -148,16 +150,7 @@ def main(rounds: int, duration_s: float) -> None:
     """Measure tenants beside a noisy one; the bar is 10 % of their rate while that has a limit."""
     wrk.require()
     allow_many_files()
-    click.echo("| the noisy tenant | served | refused | others alone | beside it | server's time "
-               "for their append | beside it | its share of the load's core |")  # fmt: skip
-    click.echo("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    try:
-        for line in measure(rounds, duration_s):
-            click.echo(line)
-    except BenchError as error:
-        raise click.ClickException(str(error)) from None
-    finally:
-        shutil.rmtree(_DATA_DIR, ignore_errors=True)
+    print_table(measure(rounds, duration_s), _DATA_DIR)
 
 
 if __name__ == "__main__":

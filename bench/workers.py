@@ -17,7 +17,7 @@ import click
 
 from bench import wrk
 from bench.client import Client
-from bench.errors import BenchError
+from bench.lines import print_table
 from bench.process import ServerProcess, free_port
 from bench.servers import Streamd
 
@@ -82,6 +82,8 @@ def rate_per_s(server: ServerProcess, load: Load, duration_s: float) -> float:
 
 def compare(workers: int, rounds: int, duration_s: float) -> Iterator[str]:
     """The lines of the table; progress goes to standard error."""
+    yield f"| 64 connections | one process | {workers} workers | ratio | bar |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
     with running(1, _DATA_DIR / "one") as one, running(workers, _DATA_DIR / "several") as several:
         for load in LOADS:
             rates: dict[ServerProcess, list[float]] = {one: [], several: []}
@@ -105,15 +107,7 @@ def main(workers: int, rounds: int, duration_s: float) -> None:
     """Measure a node with workers beside one without."""
     wrk.require()
     shutil.rmtree(_DATA_DIR, ignore_errors=True)
-    click.echo(f"| 64 connections | one process | {workers} workers | ratio | bar |")
-    click.echo("| --- | ---: | ---: | ---: | ---: |")
-    try:
-        for line in compare(workers, rounds, duration_s):
-            click.echo(line)
-    except BenchError as error:
-        raise click.ClickException(str(error)) from None
-    finally:
-        shutil.rmtree(_DATA_DIR, ignore_errors=True)
+    print_table(compare(workers, rounds, duration_s), _DATA_DIR)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import bench.__main__ as command
-from bench import figures, measurements, servers
+from bench import auth, cluster, figures, measurements, servers, tenants, workers
 from bench.client import render
 from bench.errors import RunFailed, ToolMissing
 from bench.machine import Cores
@@ -85,6 +85,9 @@ def test_a_missing_tool_is_reported_without_a_traceback(monkeypatch: pytest.Monk
     monkeypatch.setattr("bench.wrk.require", missing)
     monkeypatch.setattr("bench.__main__.signal.signal", lambda *_: None)
     assert invoke() == "1 Error: the benchmark needs wrk\n"
+    for other in (auth, cluster, tenants, workers):
+        result = CliRunner().invoke(other.main)
+        assert (result.exit_code, result.output) == (1, "Error: the benchmark needs wrk\n")
 
 
 def test_the_servers_take_turns_going_first() -> None:
