@@ -235,7 +235,7 @@ def test_operators_are_answered_until_clients_are_drained(tmp_path: Path, worker
             with connect(server.port) as other:  # The first request has arrived before this one.
                 told(other)
             assert server.process is not None
-            server.process.send_signal(signal.SIGTERM)
+            server.signal(signal.SIGTERM)
             server.wait_refusing()
             with connect(port) as operator:
                 assert told(operator, "/cluster/status").startswith(b"HTTP/1.1 200 ")

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.jepsen_like.fault_proxy import FaultProxy, Links
-from tests.support import tether
+from tests.support import prefork
 from tests.support.ports import unused_port
 
 ELECTION_TIMEOUT_S = 1.0
@@ -53,7 +52,7 @@ class NodeProcess:
             "STREAMD_CLUSTER_LISTEN": f"127.0.0.1:{self.peer_port}",
             **environment,
         }
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: prefork.Forked | subprocess.Popen[bytes] | None = None
 
     @property
     def admin_port(self) -> int:
@@ -64,12 +63,7 @@ class NodeProcess:
     def start(self, wrapper: Sequence[str] = ()) -> None:
         """Start it; `wrapper` is put before the command (strace, for one)."""
         with self.log_path.open("ab") as log:
-            self.process = tether.start(
-                [*wrapper, sys.executable, "-m", "streamd", "serve"],
-                env={**os.environ, **self.environment},
-                stdout=log,
-                stderr=log,
-            )
+            self.process = prefork.start(["serve"], self.environment, log, wrapper)
 
     @property
     def is_alive(self) -> bool:

@@ -8,13 +8,13 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from tests.support import tether
+from tests.support import prefork
 from tests.support.ports import unused_port
 
 _DEADLINE_S = 30.0
@@ -39,23 +39,14 @@ class ServerProcess:
         self.port = port or unused_port()
         self._has_tls = "STREAMD_SERVER_TLS_CERT" in (environment or {})
         self.url = f"{'https' if self._has_tls else 'http'}://127.0.0.1:{self.port}"
-        self._command = [
-            *wrapper,
-            sys.executable,
-            "-m",
-            "streamd",
-            "serve",
-            "--data-dir",
-            str(data_dir),
-            "--listen",
-            f"127.0.0.1:{self.port}",
-            *flags,
-        ]
-        self._environment = {**os.environ, **(environment or {})}
+        listen = f"127.0.0.1:{self.port}"
+        self._arguments = ["serve", "--data-dir", str(data_dir), "--listen", listen, *flags]
+        self._environment = dict(environment or {})
+        self._wrapper = wrapper
         self._expect_death = expect_death
-        self.process: subprocess.Popen[str] | None = None
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 it stays readable after the end
+        self.process: prefork.Forked | subprocess.Popen[bytes] | None = None
         self.ready = False
-        self.output = ""
 
     def __enter__(self) -> ServerProcess:
         self.start()
@@ -71,13 +62,16 @@ class ServerProcess:
         self.kill()
 
     def start(self) -> None:
-        self.process = tether.start(
-            self._command,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        self.process = prefork.start(
+            self._arguments, self._environment, self._output, self._wrapper
         )
+
+    @property
+    def output(self) -> str:
+        """Everything it has printed so far."""
+        written = os.fstat(self._output.fileno()).st_size
+        # At a place of its own: where the file is read is where the server writes next.
+        return os.pread(self._output.fileno(), written, 0).decode()
 
     def wait_ready(self) -> None:
         """Wait until it answers. Raises `AssertionError` with its output when it does not."""
@@ -128,11 +122,9 @@ class ServerProcess:
         os.killpg(self.process.pid, number)
 
     def wait(self, timeout_s: float = _DEADLINE_S) -> int:
-        """Wait for its end. Returns the exit status; `output` has everything it printed."""
+        """Wait for its end; returns the exit status."""
         assert self.process is not None
-        printed, _ = self.process.communicate(timeout=timeout_s)
-        self.output += printed or ""
-        return self.process.returncode
+        return self.process.wait(timeout_s)
 
     def stop(self) -> int:
         """Ask it to stop and wait; returns the exit status."""

@@ -21,10 +21,15 @@ from typing import Any
 def start(command: list[str], **options: Any) -> subprocess.Popen[Any]:
     """`subprocess.Popen` in a session of its own, which ends with this process at the latest."""
     process = subprocess.Popen(command, start_new_session=True, **options)
+    hold(process.pid)
+    return process
+
+
+def hold(leader: int) -> None:
+    """Let the group that a process leads end with this process at the latest."""
     watcher = _watcher(os.getpid()).stdin
     assert watcher is not None
-    os.write(watcher.fileno(), b"%d %s\n" % (process.pid, _started(process.pid)))
-    return process
+    os.write(watcher.fileno(), b"%d %s\n" % (leader, _started(leader)))
 
 
 @cache

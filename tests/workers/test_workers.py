@@ -298,7 +298,7 @@ def test_workers_end_with_the_process_that_has_the_group(tmp_path: Path) -> None
         workers = [client.worker for client in on_each_worker(server)]
         os.kill(workers[0], signal.SIGSTOP)
         assert server.process is not None
-        server.process.kill()
+        os.kill(server.process.pid, signal.SIGKILL)
         wait_until(lambda: not any(map(is_alive, workers)), "both end, the stopped one too")
         server.wait_refusing()
 
