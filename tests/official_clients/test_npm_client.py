@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,11 @@ class Script:
             assert piece, f"it ended after {line!r}"
             line += piece
         return line.decode().rstrip("\n")
+
+    def ask(self, *command: object) -> Any:
+        """What it answers to a command, both as a line of JSON."""
+        self.tell(json.dumps(command))
+        return json.loads(self.says())
 
     def end_input(self) -> None:
         assert self._process.stdin is not None
