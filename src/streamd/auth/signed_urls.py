@@ -23,7 +23,7 @@ from hmac import digest as hmac_digest
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from streamd.auth.tokens import shown_id
+from streamd.auth.tokens import parse_token, shown_id
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -167,6 +167,20 @@ def sign(token: bytes, grant: Grant) -> str:
     reach = str(len(grant.path)) if grant.is_prefix else "x"
     fields = "1", shown_id(grant.token_id), str(grant.expires_s), "-".join(grant.methods), reach
     return ".".join((*fields, _encoded(signature).decode()))
+
+
+def signed_url(
+    token: bytes, url: str, methods: Iterable[str], expires_s: int, *, prefix: bool = False
+) -> str:
+    """The URL, signed with a token until a time. Raises `ValueError`, which says what is wrong."""
+    presented, in_order = parse_token(token), methods_in_order(methods)
+    if presented is None:
+        raise ValueError("only a token of streamd's own (sd_…) signs URLs")
+    if in_order is None:
+        raise ValueError(f"the methods that can be signed are {', '.join(METHODS)}")
+    host, path = host_and_path(url)
+    grant = Grant(presented.token_id, expires_s, in_order, host, path, prefix)
+    return with_value(url, sign(token, grant))
 
 
 def is_signed(public_key: bytes, grant: Grant, signature: bytes) -> bool:

@@ -17,6 +17,7 @@ from streamd.client.core.retrying import TIMEOUT_S, Session
 from streamd.client.core.streams import Data, StreamFlows, as_bytes, messages
 from streamd.client.epochs import Epochs
 from streamd.client.names import bucket_path, parse_name
+from streamd.client.signing import signed_url
 from streamd.client.values import (
     START,
     Appended,
@@ -147,15 +148,22 @@ class AsyncStream:
         if_match: str | None = None,
         seq: str | None = None,
         close: bool = False,
+        once: str | None = None,
     ) -> Appended:
         """Append bytes or text, and close the stream with it if `close`.
 
-        It is sent at most once: if the answer is lost, `OutcomeUnknown` is raised. A `Producer`
-        appends exactly once. Raises `StreamClosed`, `ContentTypeMismatch`, `PreconditionFailed`
-        if the stream's ETag is not `if_match`, `SequenceConflict` if `seq` is not greater than
-        the last one, byte by byte.
+        It is sent at most once: if the answer is lost, `OutcomeUnknown` is raised. With a key in
+        `once` the stream stores it exactly once, however often it is called with this key, by any
+        process: the key is that of an order or a message. What comes first is stored; the server
+        does not compare. It remembers keys, each some 100 bytes, while the stream exists. Keys are
+        the ids of producers, so a stream's `Producer` has another. For many appends use one.
+
+        Raises `StreamClosed`, `ContentTypeMismatch`, `PreconditionFailed` if the stream's ETag is
+        not `if_match`, `SequenceConflict` if `seq` is not greater than the last one, byte by byte.
         """
-        return await self._driver.run(self._flows.append(data, content_type, if_match, seq, close))
+        return await self._driver.run(
+            self._flows.append(data, content_type, if_match, seq, close, once)
+        )
 
     async def append_json(
         self,
@@ -163,9 +171,10 @@ class AsyncStream:
         if_match: str | None = None,
         seq: str | None = None,
         close: bool = False,
+        once: str | None = None,
     ) -> Appended:
         """Append each value as a message of a JSON stream, all in one request, as `append` does."""
-        return await self._driver.run(self._flows.append_json(values, if_match, seq, close))
+        return await self._driver.run(self._flows.append_json(values, if_match, seq, close, once))
 
     async def append_many(
         self,
@@ -174,13 +183,14 @@ class AsyncStream:
         if_match: str | None = None,
         seq: str | None = None,
         close: bool = False,
+        once: str | None = None,
     ) -> Appended:
         """Append each part as a record or JSON message of its own: all, or none.
 
         A stream that is not JSON takes up to 512 at once, and needs a bucket in its name. Raises
         as `append` does, and `ValueError`.
         """
-        return await self._driver.run(self._flows.append_many(parts, if_match, seq, close))
+        return await self._driver.run(self._flows.append_many(parts, if_match, seq, close, once))
 
     async def fork(
         self,
@@ -244,6 +254,19 @@ class AsyncStream:
         gathering = ProducerSettings(linger_s, max_batch_bytes, max_in_flight, max_queued_bytes)
         flows = producer(self._flows, producer_id, epochs, gathering)
         return AsyncProducer(self._driver, flows, max_in_flight)
+
+    async def signed_url(
+        self, *methods: str, expires_in_s: int = 3600, base_url: str | None = None
+    ) -> str:
+        """A URL that permits these methods to anyone who has it: GET, unless others are named.
+
+        It is for browsers and links, which send no headers: they may add parameters, such as
+        `&offset=-1&live=sse`. The client's token signs it, and no server is asked: it permits no
+        more than that token, and ends with it, or after `expires_in_s`, 7 days at most. Its host is
+        that of `base_url`, or of the node that this client asks. Raises `ValueError`.
+        """
+        credentials = await self._driver.credentials()
+        return signed_url(self._flows, credentials, methods, expires_in_s, base_url)
 
     async def close(self, *, if_match: str | None = None) -> Appended:
         """Close the stream: it takes no further appends, and readers see its end."""

@@ -147,15 +147,20 @@ class Stream:
         if_match: str | None = None,
         seq: str | None = None,
         close: bool = False,
+        once: str | None = None,
     ) -> Appended:
         """Append bytes or text, and close the stream with it if `close`.
 
-        It is sent at most once: if the answer is lost, `OutcomeUnknown` is raised. A `Producer`
-        appends exactly once. Raises `StreamClosed`, `ContentTypeMismatch`, `PreconditionFailed`
-        if the stream's ETag is not `if_match`, `SequenceConflict` if `seq` is not greater than
-        the last one, byte by byte.
+        It is sent at most once: if the answer is lost, `OutcomeUnknown` is raised. With a key in
+        `once` the stream stores it exactly once, however often it is called with this key, by any
+        process: the key is that of an order or a message. What comes first is stored; the server
+        does not compare. It remembers keys, each some 100 bytes, while the stream exists. Keys are
+        the ids of producers, so a stream's `Producer` has another. For many appends use one.
+
+        Raises `StreamClosed`, `ContentTypeMismatch`, `PreconditionFailed` if the stream's ETag is
+        not `if_match`, `SequenceConflict` if `seq` is not greater than the last one, byte by byte.
         """
-        return self._driver.run(self._flows.append(data, content_type, if_match, seq, close))
+        return self._driver.run(self._flows.append(data, content_type, if_match, seq, close, once))
 
     def append_json(
         self,
@@ -163,9 +168,10 @@ class Stream:
         if_match: str | None = None,
         seq: str | None = None,
         close: bool = False,
+        once: str | None = None,
     ) -> Appended:
         """Append each value as a message of a JSON stream, all in one request, as `append` does."""
-        return self._driver.run(self._flows.append_json(values, if_match, seq, close))
+        return self._driver.run(self._flows.append_json(values, if_match, seq, close, once))
 
     def append_many(
         self,
@@ -174,13 +180,14 @@ class Stream:
         if_match: str | None = None,
         seq: str | None = None,
         close: bool = False,
+        once: str | None = None,
     ) -> Appended:
         """Append each part as a record or JSON message of its own: all, or none.
 
         A stream that is not JSON takes up to 512 at once, and needs a bucket in its name. Raises
         as `append` does, and `ValueError`.
         """
-        return self._driver.run(self._flows.append_many(parts, if_match, seq, close))
+        return self._driver.run(self._flows.append_many(parts, if_match, seq, close, once))
 
     def fork(
         self,
@@ -242,6 +249,21 @@ class Stream:
         gathering = ProducerSettings(linger_s, max_batch_bytes, max_in_flight, max_queued_bytes)
         flows = producer(self._flows, producer_id, epochs, gathering)
         return Producer(self._driver, flows, max_in_flight)
+
+    def signed_url(
+        self, *methods: str, expires_in_s: int = 3600, base_url: str | None = None
+    ) -> str:
+        """A URL that permits these methods to anyone who has it: GET, unless others are named.
+
+        It is for browsers and links, which send no headers: they may add parameters, such as
+        `&offset=-1&live=sse`. The client's token signs it, and no server is asked: it permits no
+        more than that token, and ends with it, or after `expires_in_s`, 7 days at most. Its host is
+        that of `base_url`, or of the node that this client asks. Raises `ValueError`.
+        """
+        from streamd.client.signing import signed_url
+
+        credentials = self._driver.credentials()
+        return signed_url(self._flows, credentials, methods, expires_in_s, base_url)
 
     def close(self, *, if_match: str | None = None) -> Appended:
         """Close the stream: it takes no further appends, and readers see its end."""

@@ -78,23 +78,23 @@ def parsed(url: str) -> httpx.URL:
 
 
 def request_headers(send: Send, credentials: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a request of known length."""
-    headers = _checked(credentials) if send.trusted else {}
+    """The headers of a request of known length. Raises `ValueError`."""
+    headers = dict(credentials) if send.trusted else {}
     headers.update(send.request.headers or {})
+    _check(headers)
     if isinstance(send.request.body, bytes):
         headers["Content-Length"] = str(len(send.request.body))
     return headers
 
 
-def _checked(credentials: Mapping[str, str]) -> dict[str, str]:
-    """Headers that HTTP can carry; httpx would show the secret. Raises `ValueError`."""
-    for name, value in credentials.items():
+def _check(headers: Mapping[str, str]) -> None:
+    """Refuse headers that HTTP cannot carry, without the value, which may be a secret."""
+    for name, value in headers.items():
         if not _HEADER_VALUE.fullmatch(value):
             raise ValueError(
                 f"the header {name} cannot hold its value, which has a line end, or a space at an"
                 " end, or is not ASCII"
             )
-    return dict(credentials)
 
 
 def pieces(body: Body) -> Iterator[bytes]:

@@ -31,11 +31,16 @@ class StreamInfo(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Where the stream ends after an append, its state for `if_match`, and whether it is closed."""
+    """Where the stream ends after an append, its state for `if_match`, and whether it is closed.
+
+    `is_new` is False if the append had been stored under the same key before (`once`), perhaps by
+    a try of the same call whose answer was lost.
+    """
 
     next_offset: str
     etag: str | None
     closed: bool
+    is_new: bool = True
 
 
 class Chunk(NamedTuple):

@@ -7,7 +7,7 @@ import time
 import click
 
 from streamd.auth import signed_urls
-from streamd.auth.signed_urls import METHODS, Grant
+from streamd.auth.signed_urls import METHODS
 from streamd.auth.tokens import parse_token
 from streamd.client.options import given_token, token_file_option
 from streamd.commands.durations import seconds
@@ -43,19 +43,15 @@ def sign(
     No server is asked. The URL is valid at its own host only, and ends with the token.
     """
     token = (given_token(token_file) or "").encode()
-    presented = parse_token(token)
-    if presented is None:
+    if parse_token(token) is None:
         raise click.UsageError(
             "signing needs a token of streamd's own (sd_…), in STREAMD_TOKEN or --token-file"
         )
     if expires_in_s > signed_urls.MAX_LIFE_S:
         raise click.BadParameter("a signed URL is valid for 7d at most", param_hint="--expires")
+    expires_s = int(time.time()) + expires_in_s
     try:
-        host, path = signed_urls.host_and_path(url)
+        signed = signed_urls.signed_url(token, url, methods, expires_s, prefix=prefix)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="URL") from None
-    expires_s = int(time.time()) + expires_in_s
-    in_order = signed_urls.methods_in_order(methods)
-    assert in_order is not None, "click checked them"
-    grant = Grant(presented.token_id, expires_s, in_order, host, path, prefix)
-    print(signed_urls.with_value(url, signed_urls.sign(token, grant)))
+    print(signed)

@@ -21,6 +21,7 @@ from streamd.headers import (
     CONTENT_TYPE,
     ETAG,
     IF_MATCH,
+    PRODUCER_ID,
     STREAM_CLOSED,
     STREAM_EARLIEST_OFFSET,
     STREAM_EXPIRES_AT,
@@ -91,10 +92,12 @@ def head(session: Session, path: str) -> Flow[StreamInfo]:
 
 
 def append(session: Session, path: str, headers: Mapping[str, str], body: bytes) -> Flow[Appended]:
-    """Append, at most once: a producer's appends alone may be repeated."""
+    """Append: exactly once with a producer's headers, and at most once without them."""
     request = Request("POST", path, None, headers, body)
-    answer = yield from ask(session, request, repeatable=False)
-    return appended(answer)
+    is_counted = PRODUCER_ID in headers
+    answer = yield from ask(session, request, repeatable=is_counted)
+    is_repetition = is_counted and bool(body) and answer.status == 204
+    return appended(answer)._replace(is_new=not is_repetition)
 
 
 def close(session: Session, path: str, headers: Mapping[str, str]) -> Flow[Appended]:

@@ -20,6 +20,9 @@ from streamd.client.core.steps import Done, Emit, Flow, Lost, resume
 from streamd.client.names import StreamName, parse_name
 from streamd.client.values import Appended, Chunk, StreamInfo
 from streamd.headers import (
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    PRODUCER_SEQ,
     STREAM_FORK_OFFSET,
     STREAM_FORK_SUB_OFFSET,
     STREAM_FORKED_FROM,
@@ -78,27 +81,38 @@ class StreamFlows:
         if_match: str | None,
         seq: str | None,
         close: bool,
+        once: str | None,
     ) -> Flow[Appended]:
         """Append a body."""
         content_type = content_type or (yield from self.type())
-        headers = _append_headers(content_type, if_match, seq, close)
+        headers = _append_headers(content_type, if_match, seq, close, once)
         path = self.name.path
         return (yield from operations.append(self.session, path, headers, as_bytes(data)))
 
     def append_json(
-        self, values: Iterable[Any], if_match: str | None, seq: str | None, close: bool
+        self,
+        values: Iterable[Any],
+        if_match: str | None,
+        seq: str | None,
+        close: bool,
+        once: str | None,
     ) -> Flow[Appended]:
         """Append each value as a message."""
-        headers = _append_headers(JSON, if_match, seq, close)
+        headers = _append_headers(JSON, if_match, seq, close, once)
         return operations.append(self.session, self.name.path, headers, json_body(list(values)))
 
     def append_many(
-        self, parts: Iterable[Data], if_match: str | None, seq: str | None, close: bool
+        self,
+        parts: Iterable[Data],
+        if_match: str | None,
+        seq: str | None,
+        close: bool,
+        once: str | None,
     ) -> Flow[Appended]:
         """Append each part as a record of its own, all together or none."""
         payloads = [as_bytes(part) for part in parts]
         content_type = yield from self.type()
-        headers = _append_headers(content_type, if_match, seq, close)
+        headers = _append_headers(content_type, if_match, seq, close, once)
         path = self.name.path
         if is_json(content_type):
             body = json_array(payloads)
@@ -159,11 +173,13 @@ def messages(chunks: Flow[Any]) -> Flow[None]:
 
 
 def _append_headers(
-    content_type: str, if_match: str | None, seq: str | None, close: bool
+    content_type: str, if_match: str | None, seq: str | None, close: bool, once: str | None
 ) -> dict[str, str]:
     headers = write_headers(content_type, if_match=if_match, closes=close)
     if seq is not None:
         headers[STREAM_SEQ] = seq
+    if once is not None:
+        headers |= {PRODUCER_ID: once, PRODUCER_EPOCH: "0", PRODUCER_SEQ: "0"}
     return headers
 
 

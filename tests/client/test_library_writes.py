@@ -1,0 +1,181 @@
+"""Appends under a key, and signed URLs: the same tests for blocking calls, asyncio and Trio."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+
+import streamd.client as library
+from streamd.client import Client, Stream
+from tests.client.drivers import KINDS, connected
+from tests.http.authorized import authorized
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.server_process import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as server:
+        yield server
+
+
+@pytest.fixture(params=KINDS)
+def client(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Client]:
+    with connected(request.param, server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def stream(client: Client) -> Stream:
+    """A JSON stream without messages."""
+    stream = client.stream(f"demo/{uuid4()}")
+    stream.create("application/json")
+    return stream
+
+
+# --- once
+
+
+def test_an_append_under_a_key_is_stored_once(client: Client, stream: Stream) -> None:
+    first = stream.append_json({"order": 17}, once="order-17")
+    stream.append_json("between")
+    again = client.stream(stream.name).append_json({"order": 17}, once="order-17")
+    assert (first.is_new, again.is_new) == (True, False)
+    assert again.next_offset == first.next_offset, "where the first one ended"
+    assert list(stream.read_json()) == [{"order": 17}, "between"]
+
+
+def test_the_first_of_two_appends_under_a_key_counts(stream: Stream) -> None:
+    assert stream.append("[1]", once="key").is_new
+    assert not stream.append("[2]", once="key").is_new
+    assert list(stream.read_json()) == [1]
+
+
+def test_several_parts_are_stored_together_once(client: Client) -> None:
+    for kind in ("application/json", "text/plain"):
+        stream = client.stream(f"demo/{uuid4()}")
+        stream.create(kind)
+        tries = [stream.append_many(["1", "2"], once="both").is_new for _ in range(3)]
+        assert tries == [True, False, False]
+        assert b"".join(chunk.data for chunk in stream.read()).strip(b"[]") in (b"12", b"1,2")
+
+
+def test_a_close_with_an_append_under_a_key_may_be_repeated(stream: Stream) -> None:
+    first = stream.append_json("last", once="end", close=True)
+    again = stream.append_json("last", once="end", close=True)
+    assert (first.closed, again.closed, again.is_new) == (True, True, False)
+    with pytest.raises(library.StreamClosed):
+        stream.append_json("later", once="another")
+
+
+def test_a_condition_is_of_the_first_append_under_a_key(stream: Stream) -> None:
+    etag = stream.head().etag
+    assert stream.append_json(1, once="key", if_match=etag).is_new
+    assert not stream.append_json(1, once="key", if_match=etag).is_new, "the first has changed it"
+    with pytest.raises(library.PreconditionFailed):
+        stream.append_json(2, once="other", if_match=etag)
+
+
+def test_a_stream_that_was_created_again_knows_no_keys(stream: Stream) -> None:
+    stream.append_json(1, once="key")
+    stream.delete()
+    stream.create("application/json")
+    assert stream.append_json(2, once="key").is_new
+
+
+def test_a_key_that_is_a_producer_of_the_stream_is_refused(stream: Stream) -> None:
+    with stream.producer("writer") as producer:
+        producer.append_json(1)
+    with pytest.raises(library.ProducerFenced):
+        stream.append_json(2, once="writer")
+
+
+@pytest.mark.parametrize("key", ["a\r\nX: y", " a", "grün"])
+def test_what_no_header_can_carry_is_no_key(stream: Stream, key: str) -> None:
+    with pytest.raises(ValueError, match="the header Producer-Id cannot hold"):
+        stream.append_json(1, once=key)
+    with pytest.raises(library.InvalidRequest):
+        stream.append_json(1, once="k" * 257)
+    assert list(stream.read_json()) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_appends_under_keys_survive_connections_that_are_cut(
+    kind: str, server: ServerProcess
+) -> None:
+    # Each is enough for a request, and not for its answer.
+    lengths = iter([420, 500])
+    with (
+        CuttingProxy(server.port, lambda: next(lengths, None)) as proxy,
+        connected(kind, proxy.url, retry_for_s=60) as client,
+        Client(server.url) as direct,
+    ):
+        stream = direct.stream(f"demo/{uuid4()}")
+        stream.create("application/json")
+        cut = client.stream(stream.name).append_json("a", once="a")
+        assert (proxy.cuts, cut.is_new) == (2, False), "an earlier try had stored it"
+        assert client.stream(stream.name).append_json("b", once="b").is_new
+        assert list(stream.read_json()) == ["a", "b"]
+
+
+# --- signed URLs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_signed_url_permits_its_methods_to_anyone(kind: str, tmp_path: Path) -> None:
+    with authorized("HTTP/1.1", tmp_path) as server:
+        token = server.token("create:demo/*", "append:demo/*", "read:demo/*")
+        with connected(kind, server.urls, token=lambda: token) as client:
+            stream = client.stream("demo/x y")
+            stream.create("application/json", data="[1]")
+            read = stream.signed_url()
+            write = stream.signed_url("POST", "GET", expires_in_s=60)
+        assert httpx.get(read + "&offset=-1").json() == [1]
+        assert httpx.post(read, json=[2]).status_code == 401
+        assert httpx.post(write, json=[2]).status_code == 204
+        assert httpx.get(write).json() == [1, 2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_url_is_signed_for_the_address_that_its_readers_use(kind: str) -> None:
+    token = f"sd_{'0' * 16}_{'a' * 32}"
+    with connected(kind, "http://10.0.0.1:4437", headers={"authorization": f"Bearer {token}"}) as c:
+        stream = c.stream("demo/x")
+        assert stream.signed_url().startswith("http://10.0.0.1:4437/v1/stream/demo/x?signed=1.0000")
+        url = stream.signed_url(base_url="https://streams.example.net/")
+        assert url.startswith("https://streams.example.net/v1/stream/demo/x?signed=1.0000")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_signed_is_an_error(kind: str) -> None:
+    token = f"sd_{'0' * 16}_{'a' * 32}"
+    with connected(kind, "http://a", token=token) as client:
+        stream = client.stream("demo/x")
+        for wrong in (0, 7 * 86_400 + 1):
+            with pytest.raises(ValueError, match="604800 seconds"):
+                stream.signed_url(expires_in_s=wrong)
+        with pytest.raises(ValueError, match="GET, HEAD, POST, PUT, DELETE"):
+            stream.signed_url("PATCH")
+    for settings, why in (({}, "no token"), ({"token": "jwt.of.another"}, "streamd's own")):
+        with (
+            connected(kind, "http://a", **settings) as client,
+            pytest.raises(ValueError, match=why),
+        ):
+            client.stream("demo/x").signed_url()
+
+
+def test_cryptography_is_imported_by_the_first_signature() -> None:
+    program = f"""
+import sys
+from streamd.client import Client
+client = Client("http://a", token="sd_{"0" * 16}_{"a" * 32}")
+assert not any(name.startswith(("cryptography", "streamd.auth")) for name in sys.modules)
+client.stream("demo/x").signed_url()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
